@@ -1,0 +1,38 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# The CPU build of torch. The default index has only the CUDA build for Linux, which brings
+# gigabytes of CUDA packages; macOS has no other build and no suffix.
+TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test lint docs clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12 ...")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
+	  || PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
+	     $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	touch $(STAMP)
+
+demo: setup
+	$(BIN)/sharded-infer demo
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: setup
+	$(BIN)/python docs/generate_cli.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

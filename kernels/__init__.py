@@ -1,0 +1,1 @@
+"""Lookup kernels: row formats, the fused operation, and its backends."""

@@ -1,0 +1,53 @@
+"""Bags: the checked ids of a fused lookup, feature-major."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """One bag of ids for every feature and sample; feature-major, like a KeyedJaggedTensor.
+
+    Attributes:
+        values: int64 `[N]`, the ids of bag (feature 0, sample 0), then (0, 1), and so on.
+        lengths: int64 `[F, B]`, ids in each bag; sums to N.
+        weights: fp32 `[N]`, one weight an id, or None.
+    """
+
+    values: Tensor
+    lengths: Tensor
+    weights: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses arrays that do not fit together.
+
+        Raises:
+            InputError: naming the array, its shape and dtype, and what was expected.
+        """
+        if self.values.dtype != torch.int64 or self.values.dim() != 1:
+            raise InputError(
+                f"values: expected int64 [N], got {self.values.dtype} {list(self.values.shape)}"
+            )
+        if self.lengths.dtype != torch.int64 or self.lengths.dim() != 2:
+            raise InputError(
+                "lengths: expected int64 [features, batch], "
+                f"got {self.lengths.dtype} {list(self.lengths.shape)}"
+            )
+        weights = self.weights
+        if weights is not None and (
+            weights.dtype != torch.float32 or weights.shape != self.values.shape
+        ):
+            raise InputError(
+                f"weights: expected float32 {list(self.values.shape)}, "
+                f"got {weights.dtype} {list(weights.shape)}"
+            )
+
+    def offsets(self) -> Tensor:
+        """Where each bag begins in `values`, and the end of the last: int64 `[F * B + 1]`."""
+        offsets = torch.zeros(self.lengths.numel() + 1, dtype=torch.int64)
+        torch.cumsum(self.lengths.reshape(-1), 0, out=offsets[1:])
+        return offsets

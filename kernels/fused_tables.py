@@ -1,0 +1,72 @@
+"""Tables of one row format in one memory, as one fused lookup sees them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.row_format import RowFormat
+
+
+@dataclass(frozen=True, slots=True)
+class FusedTables:
+    """What each feature of a fused lookup reads: one entry a feature, in output order.
+
+    Features that share a table have the same byte offset, rows and dim.
+
+    Attributes:
+        memory: uint8 `[bytes]`, the stored rows of every table (a mapped table file, or memory).
+        row_format: the format of all rows in `memory`.
+        byte_offsets: where each feature's table begins in `memory`, in bytes.
+        rows: rows of each feature's table.
+        dims: elements of each feature's rows.
+        means: whether a feature's bags are averaged (true) or summed (false).
+    """
+
+    memory: Tensor
+    row_format: RowFormat
+    byte_offsets: tuple[int, ...]
+    rows: tuple[int, ...]
+    dims: tuple[int, ...]
+    means: tuple[bool, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses tables that do not lie inside the memory.
+
+        Raises:
+            InputError: naming the feature's position and what was expected.
+        """
+        if self.memory.dtype != torch.uint8 or self.memory.dim() != 1:
+            raise InputError(
+                f"memory: expected uint8 [bytes], got {self.memory.dtype} {list(self.memory.shape)}"
+            )
+        counts = {len(self.byte_offsets), len(self.rows), len(self.dims), len(self.means)}
+        if counts == {0} or len(counts) != 1:
+            raise InputError(f"expected one entry a feature everywhere, got lengths {counts}")
+        for feature, (offset, rows, dim) in enumerate(
+            zip(self.byte_offsets, self.rows, self.dims, strict=True)
+        ):
+            end = offset + rows * self.row_format.row_bytes(dim)
+            if rows < 1 or dim < 1 or offset < 0 or end > self.memory.numel():
+                raise InputError(
+                    f"feature {feature}: {rows} {self.row_format} rows of dim {dim} at byte "
+                    f"{offset} do not lie inside the memory's {self.memory.numel()} bytes"
+                )
+
+    @property
+    def total_dim(self) -> int:
+        """Width of the pooled output."""
+        return sum(self.dims)
+
+    def select(self, features: Sequence[int]) -> "FusedTables":
+        """The same memory seen by some of the features, in the given order."""
+        return FusedTables(
+            memory=self.memory,
+            row_format=self.row_format,
+            byte_offsets=tuple(self.byte_offsets[f] for f in features),
+            rows=tuple(self.rows[f] for f in features),
+            dims=tuple(self.dims[f] for f in features),
+            means=tuple(self.means[f] for f in features),
+        )

@@ -1,0 +1,116 @@
+"""Fused bf16 lookups: one gather and one segmented sum for all tables of a dim.
+
+rows of all features of one dim lie on one grid of row_bytes: row = first row of table + id
+out = segmented sum over bags of (weight *) float(memory[row])
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.errors import InputError
+from kernels.fused_tables import FusedTables
+from kernels.mean import divide_by_lengths
+from kernels.row_format import RowFormat
+
+
+class _Grid(NamedTuple):
+    """Features whose tables lie on one grid of rows."""
+
+    features: Tensor  # int64 [G], positions among all features
+    first_rows: Tensor  # int64 [G], grid row where each feature's table begins
+    matrix: Tensor  # bf16 [rows of the grid, dim]
+    columns: Tensor  # int64 [G * dim], output columns
+
+
+class GatherBackend:
+    """Gathers rows, widens them to fp32, and sums by bag."""
+
+    name: ClassVar[str] = "gather"
+
+    def __init__(self, tables: FusedTables) -> None:
+        """Groups the features by the grid their rows lie on.
+
+        Args:
+            tables: bf16 tables on the host.
+
+        Raises:
+            InputError: the tables are not bf16, or a table begins at an odd byte.
+        """
+        reason = self.refusal(tables)
+        if reason is not None:
+            raise InputError(reason)
+        self._total_dim = tables.total_dim
+        self._dims = torch.tensor(tables.dims, dtype=torch.int64)
+        self._means = torch.tensor(tables.means)
+        self._has_means = any(tables.means)
+        self._grids = _grids(tables)
+
+    @staticmethod
+    def refusal(tables: FusedTables) -> str | None:
+        """Why this backend cannot look up these tables, or None when it can."""
+        if tables.row_format is not RowFormat.BF16:
+            return f"gather reads bf16 rows, got {tables.row_format}"
+        if any(offset % 2 for offset in tables.byte_offsets):
+            return f"gather needs bf16 tables at even bytes, got {tables.byte_offsets}"
+        return None
+
+    def __call__(self, bags: Bags) -> Tensor:
+        """Pools every bag.
+
+        Args:
+            bags: checked ids of F features and B samples.
+
+        Returns:
+            fp32 `[B, total_dim]`.
+        """
+        batch = bags.lengths.shape[1]
+        counts = bags.lengths.sum(1)  # ids by feature
+        pooled = torch.empty(batch, self._total_dim)
+        for grid in self._grids:
+            values, weights, lengths = bags.values, bags.weights, bags.lengths
+            if len(self._grids) > 1:
+                chosen = torch.zeros(len(counts), dtype=torch.bool)
+                chosen[grid.features] = True
+                of_grid = torch.repeat_interleave(chosen, counts)
+                values, lengths = values[of_grid], lengths[grid.features]
+                weights = None if weights is None else weights[of_grid]
+            first = torch.repeat_interleave(grid.first_rows, counts[grid.features])
+            rows = grid.matrix.index_select(0, values + first).float()  # [n, dim]
+            if weights is not None:
+                rows.mul_(weights[:, None])
+            sums = torch.segment_reduce(
+                rows, "sum", lengths=lengths.reshape(-1), unsafe=True, initial=0
+            )
+            by_sample = sums.view(len(grid.features), batch, -1).transpose(0, 1)
+            pooled[:, grid.columns] = by_sample.reshape(batch, -1)
+        if self._has_means:
+            lengths = torch.where(self._means[:, None], bags.lengths, 1)
+            divide_by_lengths(pooled, lengths, self._dims)
+        return pooled
+
+
+def _grids(tables: FusedTables) -> list[_Grid]:
+    members: dict[tuple[int, int], list[int]] = {}
+    for feature, (offset, dim) in enumerate(zip(tables.byte_offsets, tables.dims, strict=True)):
+        row_bytes = tables.row_format.row_bytes(dim)
+        members.setdefault((dim, offset % row_bytes), []).append(feature)
+    column_starts = [sum(tables.dims[:f]) for f in range(len(tables.dims))]
+    grids = []
+    for (dim, _), features in members.items():
+        row_bytes = tables.row_format.row_bytes(dim)
+        start = min(tables.byte_offsets[f] for f in features)
+        end = max(tables.byte_offsets[f] + tables.rows[f] * row_bytes for f in features)
+        grids.append(
+            _Grid(
+                features=torch.tensor(features),
+                first_rows=torch.tensor(
+                    [(tables.byte_offsets[f] - start) // row_bytes for f in features]
+                ),
+                matrix=tables.memory[start:end].view(torch.bfloat16).view(-1, dim),
+                columns=torch.cat([torch.arange(dim) + column_starts[f] for f in features]),
+            )
+        )
+    return grids

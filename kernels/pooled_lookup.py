@@ -1,0 +1,96 @@
+"""Pooled lookup of many tables at once: the one public operation of this package."""
+
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.bounds import locate, out_of_range
+from kernels.errors import InputError
+from kernels.fbgemm_backend import FbgemmBackend
+from kernels.fused_tables import FusedTables
+from kernels.gather_backend import GatherBackend
+
+
+class Backend(Protocol):
+    """A kernel prepared for some tables."""
+
+    name: ClassVar[str]
+
+    def __call__(self, bags: Bags) -> Tensor:
+        """Pools checked bags: fp32 `[B, total_dim]`."""
+        ...
+
+
+# In order of preference: the first that accepts the tables is used.
+BACKENDS: tuple[type[FbgemmBackend] | type[GatherBackend], ...] = (FbgemmBackend, GatherBackend)
+
+
+class PooledLookup:
+    """Fused lookup of all features of some tables, by the best backend or a forced one."""
+
+    def __init__(self, tables: FusedTables, *, backend: str | None = None) -> None:
+        """Picks a backend and prepares it.
+
+        Args:
+            tables: what each of the F features reads.
+            backend: a backend's name to force it; None picks the first that can.
+
+        Raises:
+            InputError: no backend, or not the forced one, can look these tables up; says why.
+        """
+        self.tables = tables
+        self._rows = torch.tensor(tables.rows, dtype=torch.int64)
+        refusals = []
+        for candidate in BACKENDS:
+            if backend is not None and candidate.name != backend:
+                continue
+            reason = candidate.refusal(tables)
+            if reason is None:
+                self._run: Backend = candidate(tables)
+                return
+            refusals.append(f"{candidate.name}: {reason}")
+        known = ", ".join(candidate.name for candidate in BACKENDS)
+        why = "; ".join(refusals) or f"no backend is called {backend!r}, expected one of {known}"
+        raise InputError(f"no kernel for {tables.row_format} tables: {why}")
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend in use."""
+        return self._run.name
+
+    def __call__(self, bags: Bags, *, ids_checked: bool = False) -> Tensor:
+        """Pools every bag.
+
+        Args:
+            bags: ids of F features and B samples.
+            ids_checked: the caller has made sure that every id lies inside its table.
+
+        Returns:
+            fp32 `[B, tables.total_dim]`, each feature's columns in the order of `tables`.
+
+        Raises:
+            InputError: the bags are of another number of features, or an id is outside its table.
+        """
+        features = len(self.tables.dims)
+        if bags.lengths.shape[0] != features:
+            raise InputError(f"bags: expected {features} features, got {bags.lengths.shape[0]}")
+        if not ids_checked:
+            self._check_ids(bags)
+        return self._run(bags)
+
+    def _check_ids(self, bags: Bags) -> None:
+        if int(bags.lengths.sum()) != bags.values.numel() or bool((bags.lengths < 0).any()):
+            raise InputError(
+                f"lengths: expected non-negative ones that sum to {bags.values.numel()} values, "
+                f"got a sum of {int(bags.lengths.sum())}"
+            )
+        outside = out_of_range(bags, self._rows)
+        if outside is not None:
+            position = int(outside.nonzero()[0])
+            feature, sample = locate(bags, position)
+            raise InputError(
+                f"feature {feature}, sample {sample}: id {int(bags.values[position])} "
+                f"is outside [0, {self.tables.rows[feature]})"
+            )

@@ -1,0 +1,1 @@
+"""Quantization: trained weights to stored rows."""

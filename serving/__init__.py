@@ -1,0 +1,1 @@
+"""The server, its command line, and the demo."""

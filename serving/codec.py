@@ -1,0 +1,92 @@
+"""Wire tensors to model inputs, and scores to wire tensors; no transport is seen here."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.batch import ModelInput
+from sharded_infer.errors import RequestError
+from sharded_infer.request import RequestReader
+
+# Numbers on the wire are little-endian whatever the machine is.
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    "INT64": np.dtype("<i8"),
+    "INT32": np.dtype("<i4"),
+    "FP32": np.dtype("<f4"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WireTensor:
+    """A tensor as it came.
+
+    Attributes:
+        name: the input's name.
+        datatype: its Open Inference Protocol datatype, such as `INT64`.
+        shape: its dimensions.
+        data: its bytes, or its elements where the client sent typed contents.
+    """
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: bytes | Sequence[float]
+
+
+def decode(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelInput:
+    """Reads a request's tensors.
+
+    Args:
+        tensors: in any order.
+        reader: of the model that is asked.
+
+    Returns:
+        The batch; arrays are views on the tensors' bytes where their layout allows.
+
+    Raises:
+        RequestError: a tensor is malformed, or not what the model expects.
+        RequestTooLargeError: more samples than allowed.
+    """
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for tensor in tensors:
+        if tensor.name in arrays:
+            raise RequestError(f"input {tensor.name!r} came twice")
+        arrays[tensor.name] = _array(tensor)
+    return reader.read(arrays)
+
+
+def _array(tensor: WireTensor) -> NDArray[np.generic]:
+    dtype = DTYPES.get(tensor.datatype)
+    if dtype is None:
+        raise RequestError(
+            f"input {tensor.name!r}: datatype {tensor.datatype!r}, expected one of "
+            f"{', '.join(DTYPES)}"
+        )
+    if any(size < 0 for size in tensor.shape):
+        raise RequestError(f"input {tensor.name!r}: shape {list(tensor.shape)} has a negative size")
+    elements = math.prod(tensor.shape)
+    if isinstance(tensor.data, bytes):
+        if len(tensor.data) != elements * dtype.itemsize:
+            raise RequestError(
+                f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} is "
+                f"{elements * dtype.itemsize} bytes, got {len(tensor.data)}"
+            )
+        return np.frombuffer(tensor.data, dtype).reshape(tensor.shape)
+    if len(tensor.data) != elements:
+        raise RequestError(
+            f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} has {elements} "
+            f"elements, got {len(tensor.data)}"
+        )
+    return np.array(tensor.data, dtype).reshape(tensor.shape)
+
+
+def encode(scores: NDArray[np.float32]) -> bytes:
+    """An output's bytes: FP32, row-major, little-endian.
+
+    Args:
+        scores: fp32 `[B]` or `[B, K]`.
+    """
+    return scores.astype("<f4", copy=False).tobytes()

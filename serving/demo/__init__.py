@@ -1,0 +1,1 @@
+"""The demo: from click logs to served scores."""

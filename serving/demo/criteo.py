@@ -1,0 +1,300 @@
+"""Criteo's display-advertising click log: its format, its vocabulary and a generator of such logs.
+
+A line holds 40 tab-separated fields: a label (0 or 1), 13 integers and 26 categories, each of
+which is up to 8 hexadecimal digits. Integers and categories may be empty. The format is that of
+the Kaggle Display Advertising Challenge data set (Criteo Labs, 2014).
+"""
+
+import re
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import InputError
+
+DENSE_COUNT = 13
+CATEGORY_COUNT = 26
+FEATURES = tuple(f"C{number}" for number in range(1, CATEGORY_COUNT + 1))
+
+_FIELD_COUNT = 1 + DENSE_COUNT + CATEGORY_COUNT
+_LABEL = re.compile(rb"[01]")
+# 18 digits always fit an int64.
+_INTEGER = re.compile(rb"(?:-?[0-9]{1,18})?")
+_CATEGORY = re.compile(rb"(?:[0-9a-fA-F]{1,8})?")
+_LINE = re.compile(
+    _LABEL.pattern
+    + b"(?:\t" + _INTEGER.pattern + b"){%d}" % DENSE_COUNT
+    + b"(?:\t" + _CATEGORY.pattern + b"){%d}" % CATEGORY_COUNT
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ClickLog:
+    """N lines of a click log, as written.
+
+    Fields:
+        labels: float32 `[N]`, 1 for a click.
+        dense: int64 `[N, 13]`; 0 where the field is empty.
+        dense_present: bool `[N, 13]`, false where the field is empty.
+        categories: int64 `[N, 26]`, the 32-bit value; -1 where the field is empty.
+    """
+
+    labels: NDArray[np.float32]
+    dense: NDArray[np.int64]
+    dense_present: NDArray[np.bool_]
+    categories: NDArray[np.int64]
+
+    def slice(self, start: int, stop: int) -> Self:
+        """Return the lines `start` to `stop` (exclusive) as a view."""
+        lines = slice(start, stop)
+        dense, present = self.dense[lines], self.dense_present[lines]
+        return type(self)(self.labels[lines], dense, present, self.categories[lines])
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """N samples as a model takes them: labels, dense inputs and a jagged batch of ids.
+
+    Fields:
+        labels: float32 `[N]`.
+        dense: float32 `[N, 13]`.
+        lengths: int32 `[26, N]`, the number of ids of each feature's bags.
+        values: int64 `[sum of lengths]`, the ids, feature-major.
+        rows: for each feature, the number of ids that exist: all are below it.
+        bag_starts: int64 `[26, N]`, where each bag starts in `values`; derived from `lengths`.
+    """
+
+    labels: NDArray[np.float32]
+    dense: NDArray[np.float32]
+    lengths: NDArray[np.int32]
+    values: NDArray[np.int64]
+    rows: tuple[int, ...]
+    bag_starts: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = np.cumsum(self.lengths, dtype=np.int64).reshape(self.lengths.shape)
+        # Frozen, and derived once: a select would otherwise scan every length.
+        object.__setattr__(self, "bag_starts", ends - self.lengths)
+
+    def __len__(self) -> int:
+        return self.labels.size
+
+    def select(self, positions: NDArray[np.int64]) -> Self:
+        """Return the samples at `positions` (int64 `[M]`, each in `[0, N)`), in that order."""
+        lengths = self.lengths[:, positions]
+        counts = lengths.ravel()
+        # The k-th value of the result lies its distance from its bag's start behind that start.
+        shifts = self.bag_starts[:, positions].ravel() - (np.cumsum(counts) - counts)
+        sources = np.repeat(shifts, counts) + np.arange(counts.sum())
+        return type(self)(
+            labels=self.labels[positions],
+            dense=self.dense[positions],
+            lengths=lengths,
+            values=self.values[sources],
+            rows=self.rows,
+        )
+
+    def slice(self, start: int, stop: int) -> Self:
+        """Return the samples `start` to `stop` (exclusive), with Python's rules for both."""
+        return self.select(np.arange(*slice(start, stop).indices(len(self)), dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The ids of each feature's categories: 1 upwards for kept values, 0 for all others.
+
+    Fields:
+        kept: for each feature, the sorted values with an id of their own, int64 `[rows - 1]`.
+    """
+
+    kept: tuple[NDArray[np.int64], ...]
+
+    @classmethod
+    def fit(cls, log: ClickLog, *, min_count: int = 2) -> Self:
+        """Keep the values that `log` (the training part only) holds at least `min_count` times."""
+        if min_count < 1:
+            raise InputError(f"min_count must be at least 1, got {min_count}")
+        kept = []
+        for column in log.categories.T:
+            values, counts = np.unique(column[column >= 0], return_counts=True)
+            kept.append(values[counts >= min_count])
+        return cls(kept=tuple(kept))
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """For each feature, the rows its table needs, id 0 included."""
+        return tuple(values.size + 1 for values in self.kept)
+
+    def encode(self, log: ClickLog) -> Examples:
+        """Turn lines into samples.
+
+        An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes a bag of
+        one id: its own, or 0 when rare in or absent from the fitted lines. An empty category
+        becomes an empty bag.
+        """
+        dense = np.log1p(np.maximum(log.dense, 0)) * log.dense_present
+        present = log.categories.T >= 0  # [26, N]
+        values = []
+        for kept, column, filled in zip(self.kept, log.categories.T, present, strict=True):
+            wanted = column[filled]
+            places = np.searchsorted(kept, wanted)
+            # The appended -1 stands behind the last value and equals no category.
+            found = np.append(kept, -1)[places] == wanted
+            values.append(np.where(found, places + 1, 0))
+        return Examples(
+            labels=log.labels,
+            dense=dense.astype(np.float32),
+            lengths=present.astype(np.int32),
+            values=np.concatenate(values).astype(np.int64),
+            rows=self.rows,
+        )
+
+
+def read_clicks(path: Path, limit: int | None) -> ClickLog:
+    """Read the first `limit` lines of a click log, or all of them for None.
+
+    Raises:
+        InputError: the file cannot be read or is empty, `limit` is below 1, or a line is not of
+            the format; the message names file, line, column and what was expected.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1 line, got {limit}")
+    labels = bytearray()
+    # Typed arrays, for a list would hold an object for each of the fields.
+    numbers, present, categories = array("q"), bytearray(), array("q")
+    try:
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, start=1):
+                text = line.rstrip(b"\r\n")
+                if _LINE.fullmatch(text) is None:
+                    raise _line_error(path, number, text)
+                fields = text.split(b"\t")
+                labels.append(fields[0] == b"1")
+                integers = fields[1 : 1 + DENSE_COUNT]
+                numbers.extend([int(value or b"0") for value in integers])
+                present.extend([value != b"" for value in integers])
+                hexadecimals = fields[1 + DENSE_COUNT :]
+                categories.extend([int(value or b"-1", 16) for value in hexadecimals])
+                if number == limit:
+                    break
+    except OSError as error:
+        raise InputError(f"cannot read click log {path}: {error.strerror}") from error
+    if not labels:
+        raise InputError(f"click log {path} is empty, expected at least one line")
+    return ClickLog(
+        labels=np.frombuffer(labels, np.uint8).astype(np.float32),
+        dense=np.array(numbers, np.int64).reshape(-1, DENSE_COUNT),
+        dense_present=np.array(present, np.bool_).reshape(-1, DENSE_COUNT),
+        categories=np.array(categories, np.int64).reshape(-1, CATEGORY_COUNT),
+    )
+
+
+def _line_error(path: Path, number: int, text: bytes) -> InputError:
+    fields = text.split(b"\t")
+    if len(fields) != _FIELD_COUNT:
+        return InputError(
+            f"{path}, line {number}: expected {_FIELD_COUNT} tab-separated fields, "
+            f"got {len(fields)}"
+        )
+    rules = [(_LABEL, "a label, 0 or 1")]
+    rules += [(_INTEGER, "an integer of at most 18 digits or nothing")] * DENSE_COUNT
+    rules += [(_CATEGORY, "at most 8 hexadecimal digits or nothing")] * CATEGORY_COUNT
+    column, expected = next(
+        (column, expected)
+        for column, (pattern, expected) in enumerate(rules, start=1)
+        if pattern.fullmatch(fields[column - 1]) is None
+    )
+    # Without its b prefix: a field need not be text, and may be as long as the file.
+    got = repr(fields[column - 1][:80])[1:]
+    return InputError(f"{path}, line {number}, column {column}: expected {expected}, got {got}")
+
+
+def generate_clicks(path: Path, rows: int, seed: int) -> None:
+    """Write a click log of `rows` made-up lines; the same `seed` writes the same file.
+
+    Categories follow Zipf's law, integers are rounded log-normals with a few -1, and some of both
+    are empty. About a quarter of the lines are clicks, drawn from a logistic model over a hidden
+    weight for each category and for the logarithm of each integer.
+
+    Raises:
+        InputError: `rows` is below 1, or the file cannot be written.
+    """
+    if rows < 1:
+        raise InputError(f"rows must be at least 1, got {rows}")
+    log = _draw_clicks(rows, np.random.default_rng(seed))
+    try:
+        with path.open("w", encoding="ascii", newline="\n") as output:
+            output.writelines(_format_lines(log))
+    except OSError as error:
+        raise InputError(f"cannot write click log {path}: {error.strerror}") from error
+
+
+# Distinct values of each category: a few small ones, as in the real log, and long tails.
+_CARDINALITIES = (
+    1400, 550, 30000, 15000, 300, 20, 12000, 600, 3, 50000, 5000, 30000, 3000,
+    26, 11000, 28000, 10, 4700, 2000, 4, 30000, 18, 15, 20000, 100, 15000,
+)  # fmt: skip
+# Every fourth field is often empty, the others rarely; the first never is.
+_EMPTY_SHARES = (0.0, 0.02, 0.05, 0.4)
+_ZIPF_EXPONENT = 1.1
+_CATEGORY_WEIGHT = 0.4
+_DENSE_WEIGHT = 0.2
+_CLICK_SHARE = 0.25
+
+
+def _draw_clicks(rows: int, generator: np.random.Generator) -> ClickLog:
+    log_odds = np.zeros(rows)
+    categories = np.empty((rows, CATEGORY_COUNT), np.int64)
+    for column, cardinality in enumerate(_CARDINALITIES):
+        names = generator.choice(2**32, size=cardinality, replace=False)
+        popularity = np.arange(1, cardinality + 1) ** -_ZIPF_EXPONENT
+        drawn = generator.choice(cardinality, size=rows, p=popularity / popularity.sum())
+        present = generator.random(rows) >= _EMPTY_SHARES[column % len(_EMPTY_SHARES)]
+        categories[:, column] = np.where(present, names[drawn], -1)
+        weights = generator.normal(scale=_CATEGORY_WEIGHT, size=cardinality)
+        log_odds += weights[drawn] * present
+    dense = np.empty((rows, DENSE_COUNT), np.int64)
+    dense_present = np.empty((rows, DENSE_COUNT), np.bool_)
+    for column in range(DENSE_COUNT):
+        location, scale = generator.uniform(0.5, 4.0), generator.uniform(0.8, 1.8)
+        logarithms = generator.normal(location, scale, rows)
+        present = generator.random(rows) >= _EMPTY_SHARES[column % len(_EMPTY_SHARES)]
+        # Minus 1: a small draw becomes the -1 that real logs hold too.
+        dense[:, column] = np.rint(np.expm1(logarithms)) * present
+        dense_present[:, column] = present
+        weight = generator.normal(scale=_DENSE_WEIGHT)
+        log_odds += weight * (logarithms - location) * present
+    probabilities = 1.0 / (1.0 + np.exp(-log_odds - _intercept(log_odds)))
+    return ClickLog(
+        labels=(generator.random(rows) < probabilities).astype(np.float32),
+        dense=dense,
+        dense_present=dense_present,
+        categories=categories,
+    )
+
+
+def _intercept(log_odds: NDArray[np.float64]) -> float:
+    """Find by bisection the constant that makes the mean probability `_CLICK_SHARE`."""
+    low, high = -50.0, 50.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        share = float(np.mean(1.0 / (1.0 + np.exp(-log_odds - middle))))
+        low, high = (middle, high) if share < _CLICK_SHARE else (low, middle)
+    return low
+
+
+def _format_lines(log: ClickLog) -> Iterator[str]:
+    columns = zip(log.labels, log.dense, log.dense_present, log.categories, strict=True)
+    for label, integers, present, categories in columns:
+        fields = [str(int(label))]
+        fields += [
+            str(value) if filled else ""
+            for value, filled in zip(integers.tolist(), present.tolist(), strict=True)
+        ]
+        fields += [f"{value:08x}" if value >= 0 else "" for value in categories.tolist()]
+        yield "\t".join(fields) + "\n"

@@ -1,0 +1,192 @@
+"""The demo: clicks in, a trained, quantized, published and served model out, and its figures."""
+
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from serving.demo.auc import auc
+from serving.demo.criteo import (
+    DENSE_COUNT,
+    FEATURES,
+    Examples,
+    Vocabulary,
+    generate_clicks,
+    read_clicks,
+)
+from serving.demo.scoring import score
+from serving.demo.server_process import server_process
+from serving.demo.training import BATCH_SIZE, TrainedModel, train
+from sharded_infer.artifact import Progress
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.publish import PublishedVersion, publish
+from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
+
+MODEL = "criteo_dlrm"
+DIM = 64
+TOPOLOGY = "cpu:2"
+REQUEST_SIZES = (1, 16, 64, 270)
+MAX_AUC_DIFFERENCE = 0.001
+_EPOCHS = 2
+_TRAINING_SHARE = 0.8
+_MIN_COUNT = 8  # a category seen less often shares row 0 with the unseen
+_REFERENCE_BATCH = 1024
+_GOLDEN_SAMPLES = 64
+_SEED = 2024
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMs:
+    """Percentiles of a request's latency, milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The demo's figures; the fields are the keys of `--json`."""
+
+    auc_fp32: float
+    auc_served: float
+    max_abs_score_diff: float
+    fp32_bytes: int
+    artifact_table_bytes: int
+    requests: int
+    pairs_per_second: float
+    latency_ms: LatencyMs
+    metrics_url: str
+    grpc_url: str
+    repository: str
+    version: int
+    training_rows: int
+    scored_rows: int
+    server_pid: int | None
+
+    def fields(self) -> dict[str, object]:
+        """As plain values."""
+        return asdict(self)
+
+
+def run_demo(
+    *,
+    data: Path | None,
+    rows: int,
+    repository: Path | None,
+    port: int,
+    keep: bool,
+    progress: Progress,
+) -> DemoResult:
+    """Runs all of it.
+
+    Args:
+        data: a click log; None generates one.
+        rows: lines to generate, or to read at most.
+        repository: where to publish; None takes a temporary folder (kept with `keep`).
+        port: the server's gRPC port; 0 picks a free one.
+        keep: leave the server running.
+        progress: told what is being done, and how far it is.
+
+    Raises:
+        ShardedInferError: something did not hold: a bad log, a refused version, a refused request,
+            or served scores that rank worse than the fp32 model's.
+    """
+    # A busy machine makes two intra-op threads slower than one, by far.
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        if repository is None:
+            folder = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
+            if not keep:
+                stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            repository = folder / "repository"
+        training, held_out = _examples(data, rows, progress)
+        trained = _train(training, progress)
+        published = _publish(trained, training, repository, progress)
+        expected = trained.scores(held_out, _REFERENCE_BATCH)
+        server = stack.enter_context(server_process(repository, port=port, keep=keep))
+        scoring = score(server.grpc_url, MODEL, held_out, REQUEST_SIZES, progress)
+        auc_fp32, auc_served = auc(held_out.labels, expected), auc(held_out.labels, scoring.scores)
+        if abs(auc_served - auc_fp32) > MAX_AUC_DIFFERENCE:
+            raise ShardedInferError(
+                f"the served scores' AUC is {auc_served:.5f}, the fp32 model's {auc_fp32:.5f}: "
+                f"they may differ by {MAX_AUC_DIFFERENCE}"
+            )
+        p50, p95, p99 = np.percentile(scoring.latencies_ms, (50, 95, 99))
+        return DemoResult(
+            auc_fp32=auc_fp32,
+            auc_served=auc_served,
+            max_abs_score_diff=float(np.abs(scoring.scores - expected).max()),
+            fp32_bytes=published.fp32_bytes,
+            artifact_table_bytes=published.table_bytes,
+            requests=len(scoring.latencies_ms),
+            pairs_per_second=scoring.pairs_per_second,
+            latency_ms=LatencyMs(float(p50), float(p95), float(p99)),
+            metrics_url=server.metrics_url,
+            grpc_url=server.grpc_url,
+            repository=str(repository),
+            version=published.version,
+            training_rows=len(training),
+            scored_rows=len(held_out),
+            server_pid=server.process.pid if keep else None,
+        )
+
+
+def _examples(data: Path | None, rows: int, progress: Progress) -> tuple[Examples, Examples]:
+    progress("reading clicks", 0, 1)
+    if data is None:
+        with tempfile.TemporaryDirectory(prefix="sharded-infer-demo-") as folder:
+            path = Path(folder) / "clicks.tsv"
+            generate_clicks(path, rows, _SEED)
+            log = read_clicks(path, None)
+    else:
+        log = read_clicks(data, rows)
+    progress("reading clicks", 1, 1)
+    training = int(len(log.labels) * _TRAINING_SHARE)
+    if len(log.labels) - training < 2:
+        raise InputError(f"{data}: {len(log.labels)} rows, expected at least 10")
+    vocabulary = Vocabulary.fit(log.slice(0, training), min_count=_MIN_COUNT)
+    examples = vocabulary.encode(log)
+    return examples.slice(0, training), examples.slice(training, len(log.labels))
+
+
+def _train(examples: Examples, progress: Progress) -> TrainedModel:
+    steps = _EPOCHS * -(-len(examples) // BATCH_SIZE)
+    return train(
+        examples,
+        dim=DIM,
+        epochs=_EPOCHS,
+        seed=_SEED,
+        on_step=lambda _epoch, step, _loss: progress("training", step, steps),
+    )
+
+
+def _publish(
+    trained: TrainedModel, training: Examples, repository: Path, progress: Progress
+) -> PublishedVersion:
+    spec = ModelSpec(
+        name=MODEL,
+        tables=tuple(
+            TableSpec(name, table.num_embeddings, DIM) for name, table in trained.embeddings.items()
+        ),
+        dense=DenseSpec({"dense": DENSE_COUNT}),
+        tower=TowerSpec(outputs=("score",)),
+        gate=GateSpec(max_score_diff=0.02),
+    )
+    golden = training.slice(0, _GOLDEN_SAMPLES)
+    features = tuple(range(len(FEATURES)))
+    batch = JaggedBatch(features, golden.values, golden.lengths.astype(np.int64))
+    return publish(
+        spec,
+        trained.embeddings,
+        trained.tower,
+        repository,
+        topologies=(TOPOLOGY,),
+        samples=ModelInput(len(golden), (batch,), (golden.dense,)),
+        progress=progress,
+    )

@@ -1,0 +1,89 @@
+"""A server as a process of its own, started and stopped by the demo."""
+
+import json
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+
+from sharded_infer.errors import ShardedInferError
+
+_START_SECONDS = 120.0
+_STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerProcess:
+    """A running server.
+
+    Attributes:
+        process: the process.
+        grpc_url: where it answers.
+        metrics_url: its metrics page.
+    """
+
+    process: subprocess.Popen[str]
+    grpc_url: str
+    metrics_url: str
+
+
+@contextmanager
+def server_process(
+    repository: Path, *, port: int = 0, keep: bool = False
+) -> Iterator[ServerProcess]:
+    """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
+
+    Args:
+        repository: what to serve.
+        port: gRPC port; 0 picks a free one.
+        keep: leave it running when all went well.
+
+    Raises:
+        ShardedInferError: it did not become ready, or did not stop cleanly.
+    """
+    command = [sys.executable, "-m", "serving.cli", "serve", "--repository", str(repository)]
+    command += ["--port", str(port), "--metrics-port", "0", "--json"]
+    # A session of its own, so that an interrupt of the demo is the demo's to handle.
+    process = subprocess.Popen(  # noqa: S603 - our own command
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    kept = False
+    try:
+        ready = _read_ready(process)
+        yield ServerProcess(process, str(ready["grpc_url"]), str(ready["metrics_url"]))
+        kept = keep
+    finally:
+        if not kept:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    if not kept and process.returncode != 0:
+        raise ShardedInferError(f"the server ended with exit code {process.returncode}")
+
+
+def _read_ready(process: subprocess.Popen[str]) -> dict[str, object]:
+    stdout = process.stdout
+    if stdout is None:
+        raise ShardedInferError("the server's output is not captured")
+    deadline = monotonic() + _START_SECONDS
+    while monotonic() < deadline:
+        # A line comes whole: the server writes its one line at once.
+        if select.select([stdout], [], [], 0.2)[0]:
+            line = stdout.readline()
+            if line.startswith("{"):
+                ready: dict[str, object] = json.loads(line)
+                return ready
+            if not line:
+                break
+    code = process.poll()
+    state = "was not ready in time" if code is None else f"ended with exit code {code}"
+    raise ShardedInferError(f"the server {state}; its error output is above")

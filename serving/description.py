@@ -1,0 +1,97 @@
+"""What the protocol says of a model: its metadata, configuration and statistics."""
+
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2, service_pb2
+
+from serving.model_store import Snapshot
+from serving.statistics import Duration
+
+PLATFORM = "sharded_infer"
+_CONFIG_DTYPES = {
+    "INT64": model_config_pb2.TYPE_INT64,
+    "FP32": model_config_pb2.TYPE_FP32,
+}
+
+
+def _inputs(snapshot: Snapshot) -> list[tuple[str, str, list[int]]]:
+    # Shapes without the batch. Companions and the all-at-once form are accepted, but not listed:
+    # a load generator sends every input that is.
+    spec = snapshot.model.spec
+    dense = [(name, "FP32", [width]) for name, width in spec.dense.inputs.items()]
+    return [*dense, *((feature.name, "INT64", [-1]) for feature in spec.features)]
+
+
+def _outputs(snapshot: Snapshot) -> list[tuple[str, str, list[int]]]:
+    outputs = snapshot.model.artifact.manifest.tower.outputs
+    return [(o.name, "FP32", [] if o.width is None else [o.width]) for o in outputs]
+
+
+def model_metadata(snapshot: Snapshot) -> Any:
+    """A `ModelMetadataResponse`: every shape leads with -1, the batch."""
+    tensor = service_pb2.ModelMetadataResponse.TensorMetadata
+    return service_pb2.ModelMetadataResponse(
+        name=snapshot.model.name,
+        versions=[str(snapshot.model.version)],
+        platform=PLATFORM,
+        inputs=[
+            tensor(name=name, datatype=datatype, shape=[-1, *shape])
+            for name, datatype, shape in _inputs(snapshot)
+        ],
+        outputs=[
+            tensor(name=name, datatype=datatype, shape=[-1, *shape])
+            for name, datatype, shape in _outputs(snapshot)
+        ],
+    )
+
+
+def model_config(snapshot: Snapshot, max_batch: int) -> Any:
+    """A `ModelConfigResponse`: shapes without the batch, whose limit is `max_batch_size`."""
+    return service_pb2.ModelConfigResponse(
+        config=model_config_pb2.ModelConfig(
+            name=snapshot.model.name,
+            platform=PLATFORM,
+            backend=PLATFORM,
+            max_batch_size=max_batch,
+            input=[
+                model_config_pb2.ModelInput(
+                    name=name,
+                    data_type=_CONFIG_DTYPES[datatype],
+                    dims=shape,
+                    optional=datatype == "INT64",
+                )
+                for name, datatype, shape in _inputs(snapshot)
+            ],
+            output=[
+                model_config_pb2.ModelOutput(
+                    name=name, data_type=_CONFIG_DTYPES[datatype], dims=shape
+                )
+                for name, datatype, shape in _outputs(snapshot)
+            ],
+        )
+    )
+
+
+def model_statistics(snapshot: Snapshot) -> Any:
+    """A `ModelStatistics`: totals since the version was loaded."""
+    totals = snapshot.statistics.totals
+    return service_pb2.ModelStatistics(
+        name=snapshot.model.name,
+        version=str(snapshot.model.version),
+        last_inference=totals.last_request_ms,
+        inference_count=totals.samples,
+        execution_count=totals.requests,
+        inference_stats=service_pb2.InferStatistics(
+            success=_duration(totals.success),
+            fail=_duration(totals.failure),
+            # Requests run on the thread that reads them: none of them queues here.
+            queue=service_pb2.StatisticDuration(count=totals.success.count, ns=0),
+            compute_input=_duration(totals.decode),
+            compute_infer=_duration(totals.infer),
+            compute_output=_duration(totals.encode),
+        ),
+    )
+
+
+def _duration(duration: Duration) -> Any:
+    return service_pb2.StatisticDuration(count=duration.count, ns=duration.nanoseconds)

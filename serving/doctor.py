@@ -1,0 +1,129 @@
+"""Looks at the machine and the installation, and says what is amiss."""
+
+import importlib
+import importlib.metadata
+import importlib.util
+import platform
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+OUR_DISTRIBUTION = "sharded-infer"
+IMPORT_NAMES = ("kernels", "quant", "sharded_infer", "serving")
+# FBGEMM is built against one release of torch (FBGEMM's release notes).
+FBGEMM_OF_TORCH = {"2.13": "1.8", "2.12": "1.7", "2.11": "1.6"}
+_CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
+class Verdict(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's result."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+def examine(ports: Iterable[int]) -> list[Finding]:
+    """Runs every check.
+
+    Args:
+        ports: TCP ports a server is to listen on.
+    """
+    checks: tuple[Callable[[], Finding], ...] = (_python, _torch, _fbgemm, _cpu, _huge_pages)
+    return [
+        *(check() for check in checks),
+        *(_import_name(name) for name in IMPORT_NAMES),
+        *(_port(port) for port in ports),
+    ]
+
+
+def _python() -> Finding:
+    verdict = Verdict.OK if sys.version_info >= (3, 11) else Verdict.PROBLEM
+    return Finding("python", verdict, f"{platform.python_version()}, 3.11 or later is needed")
+
+
+def _torch() -> Finding:
+    torch = importlib.import_module("torch")
+    return Finding(
+        "torch", Verdict.OK, f"{torch.__version__}, {torch.get_num_threads()} intra-op threads"
+    )
+
+
+def _fbgemm() -> Finding:
+    torch_version = importlib.metadata.version("torch")
+    wanted = FBGEMM_OF_TORCH.get(".".join(torch_version.split(".")[:2]))
+    for name in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        detail = f"{name} {version} beside torch {torch_version}"
+        if wanted is None or not version.startswith(wanted):
+            expected = f"{wanted}.x" if wanted else "a torch that is known here"
+            return Finding("fbgemm", Verdict.PROBLEM, f"{detail}: expected {expected}")
+        try:
+            importlib.import_module("fbgemm_gpu")
+        except (ImportError, OSError) as error:
+            return Finding("fbgemm", Verdict.PROBLEM, f"{detail}: does not load: {error}")
+        return Finding("fbgemm", Verdict.OK, detail)
+    return Finding("fbgemm", Verdict.PROBLEM, "not installed: int8 tables have no kernel")
+
+
+def _cpu() -> Finding:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return Finding("cpu", Verdict.NOTE, f"{platform.machine()}: features cannot be read here")
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    found = [feature for feature in _CPU_FEATURES if feature in flags]
+    verdict = Verdict.OK if "avx2" in found else Verdict.NOTE
+    bf16 = "" if "avx512_bf16" in found or "amx_bf16" in found else "; bf16 towers run slowly"
+    return Finding("cpu", verdict, f"{', '.join(found) or 'no vector extensions'}{bf16}")
+
+
+def _huge_pages() -> Finding:
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    try:
+        text = path.read_text()
+    except OSError:
+        return Finding("huge pages", Verdict.NOTE, "not known on this system")
+    mode = text[text.find("[") + 1 : text.find("]")]
+    verdict = Verdict.NOTE if mode == "never" else Verdict.OK
+    return Finding("huge pages", verdict, f"transparent huge pages: {mode}")
+
+
+def _import_name(name: str) -> Finding:
+    owners = importlib.metadata.packages_distributions().get(name, [])
+    others = sorted({owner for owner in owners if owner != OUR_DISTRIBUTION})
+    check = f"import {name}"
+    if others:
+        return Finding(
+            check,
+            Verdict.PROBLEM,
+            f"{', '.join(others)} also installs it: use an environment of its own",
+        )
+    spec = importlib.util.find_spec(name)
+    origin = spec.origin if spec is not None else None
+    return Finding(check, Verdict.OK if origin else Verdict.PROBLEM, origin or "not importable")
+
+
+def _port(port: int) -> Finding:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return Finding(f"port {port}", Verdict.PROBLEM, f"cannot be had: {error.strerror}")
+    return Finding(f"port {port}", Verdict.OK, "free")

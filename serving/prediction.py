@@ -1,0 +1,94 @@
+"""Predictions from the command line: by a version opened here, or by a running server."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+
+from serving.samples import Sample, batch_samples
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.model import Model
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+
+_DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Scores of some samples, and which version gave them.
+
+    Attributes:
+        model: the model's name.
+        version: the version's number.
+        scores: fp32 `[B]` or `[B, K]` by output.
+    """
+
+    model: str
+    version: int
+    scores: dict[str, NDArray[np.float32]]
+
+    def fields(self) -> dict[str, object]:
+        """As plain values."""
+        scores = {name: values.tolist() for name, values in self.scores.items()}
+        return {"model": self.model, "version": self.version, "scores": scores}
+
+    def lines(self) -> Iterator[str]:
+        """TSV: the outputs' names, then a line a sample; an output's numbers joined by commas."""
+        yield "\t".join(self.scores)
+        columns = [values.reshape(len(values), -1) for values in self.scores.values()]
+        for row in zip(*columns, strict=True):
+            # %.9g keeps every fp32 number apart from its neighbours.
+            yield "\t".join(",".join(f"{value:.9g}" for value in cell) for cell in row)
+
+
+def predict_local(model: Model, samples: Sequence[Sample]) -> Prediction:
+    """Scores samples as one batch, with a version opened in this process.
+
+    Raises:
+        RequestError: a sample is not one of this model's.
+    """
+    scores = model.predict(batch_samples(model.spec, samples))
+    return Prediction(model.name, model.version, scores)
+
+
+def predict_remote(
+    address: str, model: str, version: int | None, samples: Sequence[Sample]
+) -> Prediction:
+    """Scores samples as one request to a running server.
+
+    Args:
+        address: the server's gRPC address, `host:port`.
+        model: the model's name.
+        version: a version's number; None is whichever is served.
+        samples: the samples.
+
+    Raises:
+        RequestError: a sample is not one of this model's.
+        ShardedInferError: the server cannot be reached or refused the request; says why.
+    """
+    named = "" if version is None else str(version)
+    with triton.InferenceServerClient(address) as client:
+        try:
+            metadata = client.get_model_metadata(model, named)
+            arrays = batch_samples(_spec_of(metadata), samples)
+            inputs = []
+            for name, array in arrays.items():
+                datatype = _DATATYPES[array.dtype.name]
+                tensor = triton.InferInput(name, list(array.shape), datatype)
+                tensor.set_data_from_numpy(array)
+                inputs.append(tensor)
+            result = client.infer(model, inputs, named)
+        except triton.InferenceServerException as error:
+            raise ShardedInferError(f"{address}: {error.status()}: {error.message()}") from error
+    scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}
+    return Prediction(model, int(result.get_response().model_version), scores)
+
+
+def _spec_of(metadata: object) -> ModelSpec:
+    # Only names and widths are read from it; a server's metadata does not say its tables' sizes.
+    inputs = getattr(metadata, "inputs", ())
+    dense = {i.name: int(i.shape[-1]) for i in inputs if i.datatype == "FP32"}
+    tables = tuple(TableSpec(i.name, 1, 1) for i in inputs if i.datatype != "FP32")
+    return ModelSpec(name="remote", tables=tables, dense=DenseSpec(dense))

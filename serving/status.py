@@ -1,0 +1,52 @@
+"""Which gRPC status each exception becomes: one table."""
+
+import logging
+import secrets
+
+import grpc
+
+from sharded_infer.errors import (
+    ArtifactError,
+    InputError,
+    NotFoundError,
+    RequestTooLargeError,
+    ShardedInferError,
+)
+
+_log = logging.getLogger("sharded_infer")
+
+
+class UnavailableError(ShardedInferError):
+    """The server, or the model, is loading or draining; the same request may work later."""
+
+
+class DeadlineError(ShardedInferError):
+    """The request's deadline has passed."""
+
+
+# The first class that an exception is an instance of decides.
+_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+    (NotFoundError, grpc.StatusCode.NOT_FOUND),
+    (RequestTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnavailableError, grpc.StatusCode.UNAVAILABLE),
+    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
+    (ArtifactError, grpc.StatusCode.UNAVAILABLE),
+    (InputError, grpc.StatusCode.INVALID_ARGUMENT),
+)
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+    """The code and message that a client gets for an exception.
+
+    Args:
+        error: what was raised while answering.
+
+    Returns:
+        For a bug of ours, INTERNAL with an id that the log has too, and nothing of its insides.
+    """
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code, str(error)
+    error_id = secrets.token_hex(6)
+    _log.error("internal error %s", error_id, exc_info=error)
+    return grpc.StatusCode.INTERNAL, f"internal error {error_id}; the server's log has the details"

@@ -1,0 +1,160 @@
+"""A version on disk: checked against its manifest, and opened."""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
+from sharded_infer.manifest import MANIFEST_NAME, FileRecord, Manifest, parse_manifest
+from sharded_infer.plan import Plan, check_plan, load_plan
+from sharded_infer.table_file import MappedTable, map_table_file
+from sharded_infer.table_pieces import TablePiece
+
+_READ_BYTES = 8 * 2**20
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the units done and the units in all."""
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Reports nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A version's folder and its manifest.
+
+    Attributes:
+        path: the folder.
+        manifest: its manifest.
+    """
+
+    path: Path
+    manifest: Manifest
+
+    def plan(self, topology: str | None = None) -> Plan:
+        """The plan for a topology.
+
+        Args:
+            topology: such as `cpu:2`; None takes the first that was published.
+
+        Raises:
+            NotFoundError: no plan was published for it.
+            ArtifactError: the plan is not one for these tables.
+        """
+        plans = self.manifest.plans
+        chosen = next(iter(plans)) if topology is None else topology
+        if chosen not in plans:
+            raise NotFoundError(
+                f"model {self.manifest.model!r} version {self.manifest.version}: no plan for "
+                f"topology {chosen!r}; it was published for {', '.join(plans)}"
+            )
+        name = plans[chosen]
+        try:
+            plan = load_plan((self.path / name).read_bytes(), name)
+            check_plan(plan, self.manifest.stored_tables())
+        except (PlanError, OSError) as error:
+            raise ArtifactError(f"{self.path / name}: {error}") from error
+        return plan
+
+    def table_pieces(self) -> dict[str, list[TablePiece]]:
+        """Maps the table files: where each table's rows lie.
+
+        Raises:
+            ArtifactError: a table file does not hold what the manifest says.
+        """
+        mapped: dict[str, dict[str, MappedTable]] = {}
+        pieces: dict[str, list[TablePiece]] = defaultdict(list)
+        for table in self.manifest.tables:
+            row_bytes = table.row_format.row_bytes(table.dim)
+            for record in table.pieces:
+                if record.file not in mapped:
+                    mapped[record.file] = map_table_file(self.path / record.file)
+                found = mapped[record.file].get(record.entry)
+                shape = None if found is None else (found.entry.rows, found.entry.row_bytes)
+                if found is None or shape != (record.rows, row_bytes):
+                    raise ArtifactError(
+                        f"{record.file}: {record.entry!r}: expected {record.rows} rows of "
+                        f"{row_bytes} bytes for table {table.name!r}, got {shape}"
+                    )
+                pieces[table.name].append(
+                    TablePiece(found.memory, found.byte_offset, record.first_row, record.rows)
+                )
+        return pieces
+
+
+def open_artifact(path: Path) -> Artifact:
+    """Reads a version's manifest.
+
+    Raises:
+        NotFoundError: there is no manifest, so there is no version.
+        ArtifactError: the manifest is damaged, of an unknown format, or of another version.
+    """
+    where = path / MANIFEST_NAME
+    try:
+        text = where.read_bytes()
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: no {MANIFEST_NAME}, so no published version") from error
+    except OSError as error:
+        raise ArtifactError(f"{where}: cannot be read: {error.strerror}") from error
+    manifest = parse_manifest(text, str(where))
+    if path.name.isdigit() and int(path.name) != manifest.version:
+        raise ArtifactError(f"{where}: says version {manifest.version}, its folder {path.name}")
+    return Artifact(path, manifest)
+
+
+def verify_files(artifact: Artifact, progress: Progress = no_progress) -> int:
+    """Compares every file with the manifest.
+
+    Args:
+        artifact: the version.
+        progress: told the bytes read so far.
+
+    Returns:
+        Bytes read.
+
+    Raises:
+        ArtifactError: a file is missing, extra, short, long or altered; names it.
+    """
+    listed = artifact.manifest.files
+    found = _files_below(artifact.path)
+    if extra := sorted(found - set(listed) - {MANIFEST_NAME}):
+        raise ArtifactError(f"{artifact.path / extra[0]}: not listed in the manifest")
+    for name, record in listed.items():
+        _check_size(artifact.path / name, record)
+    total = sum(record.bytes for record in listed.values())
+    done = 0
+    for name, record in listed.items():
+        digest = hashlib.sha256()
+        with (artifact.path / name).open("rb") as file:
+            while chunk := file.read(_READ_BYTES):
+                digest.update(chunk)
+                done += len(chunk)
+                progress("verifying", done, total)
+        if digest.hexdigest() != record.sha256:
+            raise ArtifactError(
+                f"{artifact.path / name}: altered: its SHA-256 is {digest.hexdigest()}, the "
+                f"manifest says {record.sha256}"
+            )
+    return total
+
+
+def _files_below(path: Path) -> set[str]:
+    found = set()
+    for entry in path.rglob("*"):
+        if entry.is_symlink():
+            raise ArtifactError(f"{entry}: a symbolic link; a version holds files of its own")
+        if not entry.is_dir():
+            found.add(entry.relative_to(path).as_posix())
+    return found
+
+
+def _check_size(path: Path, record: FileRecord) -> None:
+    if not path.is_file():
+        raise ArtifactError(f"{path}: missing; the manifest says {record.bytes} bytes")
+    size = path.stat().st_size
+    if size != record.bytes:
+        problem = "too short" if size < record.bytes else "too long"
+        raise ArtifactError(f"{path}: {problem}: {size} bytes, the manifest says {record.bytes}")

@@ -1,0 +1,91 @@
+"""What a model is asked: jagged batches of ids, and dense inputs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class JaggedBatch:
+    """Bags of ids of some features, feature-major.
+
+    Attributes:
+        features: positions of the features in the model's spec, ascending.
+        values: int64 `[N]`, ids.
+        lengths: int64 `[F, B]`, ids of each bag; sums to N.
+        weights: fp32 `[N]`, or None.
+    """
+
+    features: tuple[int, ...]
+    values: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    weights: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses arrays that do not fit together.
+
+        Raises:
+            RequestError: naming the array, what was expected and what came.
+        """
+        if self.lengths.ndim != 2 or self.lengths.shape[0] != len(self.features):
+            raise RequestError(
+                f"lengths: expected [{len(self.features)}, B], got {list(self.lengths.shape)}"
+            )
+        if self.lengths.size and int(self.lengths.min()) < 0:
+            raise RequestError(f"lengths: expected none below 0, got {int(self.lengths.min())}")
+        total = int(self.lengths.sum())
+        if self.values.shape != (total,):
+            raise RequestError(
+                f"values: the lengths sum to {total}, got shape {list(self.values.shape)}"
+            )
+        if self.weights is not None and self.weights.shape != self.values.shape:
+            raise RequestError(
+                f"weights: expected {list(self.values.shape)}, got {list(self.weights.shape)}"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in the batch."""
+        return int(self.lengths.shape[1])
+
+    def select(self, positions: Sequence[int]) -> "JaggedBatch":
+        """The bags of some features.
+
+        Args:
+            positions: indices into `features`, ascending.
+        """
+        if len(positions) == len(self.features):
+            return self
+        ends = np.cumsum(self.lengths.sum(axis=1))
+        starts = np.concatenate(([0], ends[:-1]))
+        parts = [slice(starts[p], ends[p]) for p in positions]
+        return JaggedBatch(
+            features=tuple(self.features[p] for p in positions),
+            values=np.concatenate([self.values[part] for part in parts]),
+            lengths=self.lengths[list(positions)],
+            weights=(
+                None
+                if self.weights is None
+                else np.concatenate([self.weights[part] for part in parts])
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInput:
+    """One batch for a model, with what all its samples share kept once.
+
+    Attributes:
+        batch_size: samples to score.
+        groups: jagged batches, each of `batch_size` samples or of one that is broadcast to all;
+            together they hold every feature of the model once.
+        dense: fp32 `[B, width]` or `[1, width]` of each dense input, in the spec's order.
+    """
+
+    batch_size: int
+    groups: tuple[JaggedBatch, ...]
+    dense: tuple[NDArray[np.float32], ...]

@@ -1,0 +1,54 @@
+"""The exceptions of the model layer, one class for each thing a caller may handle differently."""
+
+from kernels.errors import InputError, InternalError, ShardedInferError
+
+__all__ = [
+    "ArtifactError",
+    "GateError",
+    "InputError",
+    "InternalError",
+    "NotFoundError",
+    "PlanError",
+    "RequestError",
+    "RequestTooLargeError",
+    "ShardedInferError",
+    "SpecError",
+    "TowerError",
+    "WeightsError",
+]
+
+
+class SpecError(InputError):
+    """The model's description contradicts itself or the weights it describes."""
+
+
+class WeightsError(InputError):
+    """Trained weights that are missing, misshapen, of the wrong dtype or unreadable."""
+
+
+class PlanError(InputError):
+    """No plan exists for these tables on this topology, or a given plan is not one."""
+
+
+class TowerError(InputError):
+    """A tower that cannot be exported, or a stored program that must not be loaded."""
+
+
+class ArtifactError(InputError):
+    """A published version that is incomplete, altered or of an unknown format."""
+
+
+class GateError(ShardedInferError):
+    """A version whose golden requests differ from the fp32 model by more than the spec allows."""
+
+
+class NotFoundError(ShardedInferError, LookupError):
+    """A repository, model, version or label that does not exist."""
+
+
+class RequestError(InputError):
+    """A predict request that is malformed, incomplete or holds ids outside their tables."""
+
+
+class RequestTooLargeError(RequestError):
+    """A well-formed request that exceeds a configured limit."""

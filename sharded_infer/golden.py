@@ -1,0 +1,111 @@
+"""Golden requests: samples and the fp32 model's scores of them, kept with a version."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import ArtifactError, InputError
+from sharded_infer.spec import ModelSpec
+
+DEFAULT_SAMPLES = 64
+_MAX_IDS = 3  # ids of a bag of generated samples
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenRequests:
+    """Samples with the scores that the fp32 model gave them.
+
+    Attributes:
+        model_input: the samples, as one batch.
+        scores: fp32 `[B]` or `[B, K]` of each output.
+    """
+
+    model_input: ModelInput
+    scores: dict[str, NDArray[np.float32]]
+
+
+def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
+    """Random samples of a model: ids uniform over each table, bags of 0 to 3, dense normal.
+
+    Args:
+        spec: the model.
+        samples: how many.
+        seed: of the generator.
+    """
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(0, _MAX_IDS + 1, (len(spec.features), samples), dtype=np.int64)
+    values = [
+        generator.integers(0, feature.table.rows, int(counts.sum()), dtype=np.int64)
+        for feature, counts in zip(spec.features, lengths, strict=True)
+    ]
+    dense = [
+        generator.standard_normal((samples, width), dtype=np.float32)
+        for width in spec.dense.inputs.values()
+    ]
+    features = tuple(range(len(spec.features)))
+    return ModelInput(
+        samples, (JaggedBatch(features, np.concatenate(values), lengths),), tuple(dense)
+    )
+
+
+def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
+    """Writes golden requests as a safetensors file.
+
+    Raises:
+        InputError: the samples are not one batch of all features.
+    """
+    groups = golden.model_input.groups
+    if len(groups) != 1 or len(groups[0].features) != len(spec.features):
+        raise InputError("golden samples: expected one jagged batch of all features")
+    tensors: dict[str, NDArray[np.generic]] = {
+        "sparse.values": groups[0].values,
+        "sparse.lengths": groups[0].lengths,
+    }
+    if groups[0].weights is not None:
+        tensors["sparse.weights"] = groups[0].weights
+    names = spec.dense.inputs
+    tensors |= {f"dense.{n}": d for n, d in zip(names, golden.model_input.dense, strict=True)}
+    tensors |= {f"score.{name}": scores for name, scores in golden.scores.items()}
+    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
+
+
+def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
+    """Reads golden requests back.
+
+    Raises:
+        ArtifactError: the file does not hold golden requests of this model.
+    """
+    try:
+        tensors = dict(load_file(path))
+        lengths = tensors["sparse.lengths"].astype(np.int64)
+        features = tuple(range(len(spec.features)))
+        batch = JaggedBatch(
+            features, tensors["sparse.values"], lengths, tensors.get("sparse.weights")
+        )
+        dense = tuple(tensors[f"dense.{name}"] for name in spec.dense.inputs)
+        scores = {name: tensors[f"score.{name}"] for name in spec.tower.outputs}
+    except (KeyError, OSError, SafetensorError, InputError) as error:
+        raise ArtifactError(f"{path}: not golden requests of {spec.name!r}: {error}") from error
+    return GoldenRequests(ModelInput(batch.batch_size, (batch,), dense), scores)
+
+
+def largest_difference(
+    expected: Mapping[str, NDArray[np.float32]], got: Mapping[str, NDArray[np.float32]]
+) -> float:
+    """The largest absolute difference of any score; NaN anywhere is infinity.
+
+    Args:
+        expected: scores by output.
+        got: scores of the same outputs and shapes.
+    """
+    largest = 0.0
+    for name, scores in expected.items():
+        difference = float(np.abs(scores.astype(np.float64) - got[name]).max(initial=0.0))
+        largest = max(largest, difference if np.isfinite(difference) else np.inf)
+    return largest

@@ -1,0 +1,73 @@
+"""What becomes of ids outside their tables: refused, ignored or wrapped."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.bounds import locate, out_of_range
+from sharded_infer.errors import RequestError
+from sharded_infer.spec import FeatureSpec
+
+
+class IdPolicy:
+    """Applies each feature's `out_of_range` to the ids of some features."""
+
+    def __init__(self, features: Sequence[FeatureSpec]) -> None:
+        """Keeps what the check needs.
+
+        Args:
+            features: the features of the bags to come, in their order.
+        """
+        self._features = tuple(features)
+        self._rows = torch.tensor([f.table.rows for f in features], dtype=torch.int64)
+        policies = [feature.table.out_of_range for feature in features]
+        self._refuses = torch.tensor([policy == "error" for policy in policies])
+        self._ignores = torch.tensor([policy == "ignore" for policy in policies])
+
+    def apply(self, bags: Bags) -> tuple[Bags, int]:
+        """Makes every id lie inside its table, or refuses.
+
+        Args:
+            bags: ids of these features.
+
+        Returns:
+            The bags to look up, and how many ids were outside their tables.
+
+        Raises:
+            RequestError: a feature whose policy is `error` has an id outside its table; names the
+                feature, the sample and the id.
+        """
+        outside = out_of_range(bags, self._rows)
+        if outside is None:
+            return bags, 0
+        counts = bags.lengths.sum(1)
+        refused = outside & torch.repeat_interleave(self._refuses, counts)
+        if bool(refused.any()):
+            position = int(refused.nonzero()[0])
+            index, sample = locate(bags, position)
+            feature = self._features[index]
+            raise RequestError(
+                f"feature {feature.name!r}, sample {sample}: id {int(bags.values[position])} is "
+                f"outside table {feature.table.name!r}, expected 0 to {feature.table.rows - 1}"
+            )
+        # Python's modulo: never negative. Ids inside their tables stay as they are.
+        values = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
+        ignored = outside & torch.repeat_interleave(self._ignores, counts)
+        changed = Bags(values, bags.lengths, bags.weights)
+        return keep_ids(changed, ~ignored), int(outside.sum())
+
+
+def keep_ids(bags: Bags, kept: Tensor) -> Bags:
+    """The bags with only some of their ids.
+
+    Args:
+        bags: N ids.
+        kept: bool `[N]`.
+    """
+    lengths = bags.lengths.reshape(-1)
+    owners = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
+    counts = torch.bincount(owners[kept], minlength=lengths.numel())
+    weights = None if bags.weights is None else bags.weights[kept]
+    return Bags(bags.values[kept], counts.view_as(bags.lengths), weights)

@@ -1,0 +1,238 @@
+"""Executes a plan: routes ids to the shards, runs the fused kernels, merges what they return.
+
+for each group of features with one batch size:
+    apply the features' out-of-range policies
+    for each rank, memory and format: one fused lookup of all features it holds
+    whole and column shards are written to their columns; row shards add partial sums
+    means of row-sharded features are divided by the whole bag's length
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+from kernels.mean import divide_by_lengths
+from kernels.pooled_lookup import PooledLookup
+from sharded_infer.arrays import tensor_of
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import InternalError
+from sharded_infer.id_policy import IdPolicy, keep_ids
+from sharded_infer.plan import StoredTable
+from sharded_infer.spec import ModelSpec
+from sharded_infer.table_pieces import PlacedPiece
+
+# Which features a request shares among its candidates varies by client, not by request: few
+# patterns occur. The bound keeps a hostile client from filling memory with them.
+_MAX_ROUTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One feature's part of a fused lookup."""
+
+    feature: int
+    placed: PlacedPiece
+    column: int  # first column in the model's output
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One fused lookup of a route, and where its output goes."""
+
+    lookup: PooledLookup
+    positions: Tensor | None  # features of the group that it reads; None: all of them, in order
+    first_rows: Tensor | None  # int64 [entries]; None: the step holds whole tables
+    last_rows: Tensor | None
+    runs: tuple[tuple[int, int, int], ...]  # (output column, step column, width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """Everything to do for one group of features."""
+
+    policy: IdPolicy
+    steps: tuple[_Step, ...]
+    summed_columns: tuple[tuple[int, int], ...]  # of row-sharded features: (column, width)
+    means: tuple[tuple[int, int, int], ...]  # row-sharded means: (position, column, width)
+
+
+class ShardedLookup:
+    """Pooled embeddings of a model's features, from the shards of a plan."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        tables: Mapping[str, StoredTable],
+        placed: Sequence[PlacedPiece],
+        *,
+        backend: str | None = None,
+    ) -> None:
+        """Groups the placed pieces into fused lookups.
+
+        Args:
+            spec: the model.
+            tables: its tables as stored, by name.
+            placed: every part of every table; together they cover all cells once.
+            backend: a kernel backend's name to force it.
+        """
+        self._features = spec.features
+        self._backend = backend
+        self.width = spec.embedding_width
+        by_table: dict[str, list[PlacedPiece]] = defaultdict(list)
+        for part in placed:
+            by_table[part.table.name].append(part)
+        units: dict[tuple[int, int, str, bool], list[_Entry]] = defaultdict(list)
+        column = 0
+        for index, feature in enumerate(self._features):
+            for part in by_table[feature.table.name]:
+                key = (
+                    part.rank,
+                    part.piece.memory.data_ptr(),
+                    part.table.row_format,
+                    part.holds_all_rows,
+                )
+                units[key].append(_Entry(index, part, column + part.first_column))
+            column += feature.table.dim
+        self._units = [units[key] for key in sorted(units)]
+        self._routes: dict[tuple[int, ...], _Route] = {}
+
+    @property
+    def backends(self) -> dict[str, str]:
+        """The kernel backend in use for each row format."""
+        route = self._route(tuple(range(len(self._features))))
+        return {step.lookup.tables.row_format.value: step.lookup.backend for step in route.steps}
+
+    def __call__(self, model_input: ModelInput) -> tuple[Tensor, int]:
+        """Looks up and pools every feature.
+
+        Args:
+            model_input: bags of every feature.
+
+        Returns:
+            fp32 `[B, width]`, features in the spec's order; and how many ids were outside their
+            tables.
+
+        Raises:
+            RequestError: an id is outside a table whose policy is `error`.
+        """
+        pooled = torch.empty(model_input.batch_size, self.width)
+        outside = sum(self._look_up(group, pooled) for group in model_input.groups)
+        return pooled, outside
+
+    def _look_up(self, group: JaggedBatch, pooled: Tensor) -> int:
+        route = self._route(group.features)
+        weights = None if group.weights is None else tensor_of(group.weights)
+        bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
+        bags, outside = route.policy.apply(bags)
+        for column, width in route.summed_columns:
+            pooled[:, column : column + width] = 0.0
+        for step in route.steps:
+            part = step.lookup(_bags_of(step, bags), ids_checked=True)
+            for column, source, width in step.runs:
+                target = pooled[:, column : column + width]
+                if step.first_rows is None:
+                    # A group of one sample is broadcast over the batch here.
+                    target.copy_(part[:, source : source + width])
+                else:
+                    target.add_(part[:, source : source + width])
+        for position, column, width in route.means:
+            lengths = bags.lengths[position : position + 1].expand(1, len(pooled))
+            target = pooled[:, column : column + width]
+            divide_by_lengths(target, lengths, torch.tensor([width]))
+        return outside
+
+    def _route(self, features: tuple[int, ...]) -> _Route:
+        route = self._routes.get(features)
+        if route is None:
+            route = self._make_route(features)
+            if len(self._routes) < _MAX_ROUTES:
+                self._routes[features] = route
+        return route
+
+    def _make_route(self, features: tuple[int, ...]) -> _Route:
+        positions = {feature: position for position, feature in enumerate(features)}
+        if sorted(positions) != list(features):
+            raise InternalError(f"features of a group must ascend, got {features}")
+        steps: list[_Step] = []
+        split: dict[int, None] = {}  # features with row shards, in order
+        for unit in self._units:
+            entries = [entry for entry in unit if entry.feature in positions]
+            if not entries:
+                continue
+            steps.append(self._make_step(entries, positions))
+            if not entries[0].placed.holds_all_rows:
+                split |= {entry.feature: None for entry in entries}
+        starts = [0]
+        for feature in self._features:
+            starts.append(starts[-1] + feature.table.dim)
+        return _Route(
+            policy=IdPolicy([self._features[f] for f in features]),
+            steps=tuple(steps),
+            summed_columns=tuple((starts[f], self._features[f].table.dim) for f in split),
+            means=tuple(
+                (positions[f], starts[f], self._features[f].table.dim)
+                for f in split
+                if self._features[f].table.pooling == "mean"
+            ),
+        )
+
+    def _make_step(self, entries: list[_Entry], positions: Mapping[int, int]) -> _Step:
+        pieces = [entry.placed.piece for entry in entries]
+        whole = entries[0].placed.holds_all_rows
+        tables = FusedTables(
+            memory=pieces[0].memory,
+            row_format=entries[0].placed.table.row_format,
+            byte_offsets=tuple(piece.byte_offset for piece in pieces),
+            rows=tuple(piece.rows for piece in pieces),
+            dims=tuple(entry.placed.columns for entry in entries),
+            means=tuple(
+                whole and self._features[entry.feature].table.pooling == "mean" for entry in entries
+            ),
+        )
+        chosen = [positions[entry.feature] for entry in entries]
+        first_rows = torch.tensor([piece.first_row for piece in pieces])
+        return _Step(
+            lookup=PooledLookup(tables, backend=self._backend),
+            positions=None if chosen == list(range(len(positions))) else torch.tensor(chosen),
+            first_rows=None if whole else first_rows,
+            last_rows=None if whole else first_rows + torch.tensor(tables.rows),
+            runs=_column_runs(entries),
+        )
+
+
+def _column_runs(entries: Sequence[_Entry]) -> tuple[tuple[int, int, int], ...]:
+    # Neighbouring columns are copied together. A row shard's run may not join its twin's.
+    runs: list[tuple[int, int, int]] = []
+    source = 0
+    for entry in entries:
+        width = entry.placed.columns
+        if runs and runs[-1][0] + runs[-1][2] == entry.column:
+            column, first, so_far = runs[-1]
+            runs[-1] = (column, first, so_far + width)
+        else:
+            runs.append((entry.column, source, width))
+        source += width
+    return tuple(runs)
+
+
+def _bags_of(step: _Step, bags: Bags) -> Bags:
+    if step.positions is not None:
+        counts = bags.lengths.sum(1)
+        starts = torch.cumsum(counts, 0) - counts
+        chosen = counts[step.positions]
+        # Positions of the chosen features' ids: each feature's start, then counting up.
+        shift = starts[step.positions] - (torch.cumsum(chosen, 0) - chosen)
+        taken = torch.repeat_interleave(shift, chosen) + torch.arange(int(chosen.sum()))
+        weights = None if bags.weights is None else bags.weights[taken]
+        bags = Bags(bags.values[taken], bags.lengths[step.positions], weights)
+    if step.first_rows is None or step.last_rows is None:
+        return bags
+    counts = bags.lengths.sum(1)
+    local = bags.values - torch.repeat_interleave(step.first_rows, counts)
+    rows = torch.repeat_interleave(step.last_rows - step.first_rows, counts)
+    return keep_ids(Bags(local, bags.lengths, bags.weights), (local >= 0) & (local < rows))

@@ -1,0 +1,209 @@
+"""The manifest: what one published version consists of. `FORMAT.md` is its specification."""
+
+from dataclasses import asdict
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from kernels.row_format import RowFormat
+from sharded_infer.errors import ArtifactError, SpecError
+from sharded_infer.plan import StoredTable
+from sharded_infer.precision import Precision
+from sharded_infer.spec import ModelSpec, dump_spec, parse_spec
+
+FORMAT_VERSION: Literal[1] = 1
+MANIFEST_NAME = "manifest.json"
+TOWER_NAME = "tower.pt2"
+GOLDEN_NAME = "golden.safetensors"
+REPORT_NAME = "report.json"
+_MAX_MANIFEST_BYTES = 256 * 2**20
+
+
+def _inside(value: str) -> str:
+    path = PurePosixPath(value)
+    steps = value.split("/")
+    if path.is_absolute() or "\\" in value or "\0" in value or {"", ".", ".."} & set(steps):
+        raise ValueError(f"{value!r} leaves the version's folder")
+    return value
+
+
+FileName = Annotated[str, AfterValidator(_inside)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0)]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class FileRecord:
+    """Size and hash of one file."""
+
+    bytes: Count
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class PieceRecord:
+    """A range of a table's rows: tensor `entry` of table file `file`."""
+
+    file: FileName
+    entry: str
+    first_row: Count
+    rows: Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TableRecord:
+    """A table as it is stored."""
+
+    name: str
+    rows: Annotated[int, Field(ge=1)]
+    dim: Annotated[int, Field(ge=1)]
+    row_format: RowFormat
+    pieces: Annotated[tuple[PieceRecord, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class OutputRecord:
+    """One output of the tower: `[B]` when width is None, else `[B, width]`."""
+
+    name: str
+    width: int | None
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TowerRecord:
+    """The tower's program."""
+
+    file: FileName
+    precision: Precision
+    outputs: Annotated[tuple[OutputRecord, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class GoldenRecord:
+    """The golden requests and what the version scored on them when it was published."""
+
+    file: FileName
+    samples: Annotated[int, Field(ge=1)]
+    max_score_diff: float
+    allowed_score_diff: float
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Manifest:
+    """One published version.
+
+    Attributes:
+        format_version: of the artifact's layout.
+        model: the model's name.
+        version: the version's number.
+        created_at: UTC, ISO 8601.
+        producer: versions of what wrote it.
+        spec: the model's description, as in `model.toml`.
+        tables: the stored tables, in the spec's order.
+        tower: the tower's program.
+        golden: the golden requests.
+        plans: the plan's file for each topology.
+        files: every file of the version but the manifest.
+    """
+
+    format_version: Literal[1]
+    model: str
+    version: Annotated[int, Field(ge=1)]
+    created_at: str
+    producer: dict[str, str]
+    spec: dict[str, Any]
+    tables: tuple[TableRecord, ...]
+    tower: TowerRecord
+    golden: GoldenRecord
+    plans: Annotated[dict[str, FileName], Field(min_length=1)]
+    files: dict[FileName, FileRecord]
+
+    def model_spec(self) -> ModelSpec:
+        """The model's description.
+
+        Raises:
+            ArtifactError: it is not one.
+        """
+        try:
+            return parse_spec(self.spec, MANIFEST_NAME)
+        except SpecError as error:
+            raise ArtifactError(str(error)) from error
+
+    def stored_tables(self) -> dict[str, StoredTable]:
+        """The tables by name."""
+        return {t.name: StoredTable(t.name, t.rows, t.dim, t.row_format) for t in self.tables}
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of all stored rows."""
+        return sum(table.stored_bytes for table in self.stored_tables().values())
+
+
+_ADAPTER = TypeAdapter(Manifest)
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """The manifest as JSON."""
+    return _ADAPTER.dump_json(manifest, indent=1)
+
+
+def parse_manifest(text: bytes, where: str) -> Manifest:
+    """Reads a manifest and checks that it agrees with itself.
+
+    Args:
+        text: the JSON.
+        where: what to call it in errors.
+
+    Raises:
+        ArtifactError: an unknown format version, a missing or wrong field, a path that leaves the
+            version's folder, or tables that differ from the spec's.
+    """
+    if len(text) > _MAX_MANIFEST_BYTES:
+        raise ArtifactError(f"{where}: {len(text)} bytes, expected at most {_MAX_MANIFEST_BYTES}")
+    try:
+        manifest = _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        place = ".".join(map(str, problem["loc"])) or "the document"
+        raise ArtifactError(
+            f"{where}: {place}: {problem['msg']}, got {str(problem['input'])[:80]!r}"
+        ) from error
+    _check_agreement(manifest, where)
+    return manifest
+
+
+def _check_agreement(manifest: Manifest, where: str) -> None:
+    spec = manifest.model_spec()
+    expected = [(t.name, t.rows, t.dim, spec.row_format(t)) for t in spec.tables]
+    found = [(t.name, t.rows, t.dim, t.row_format) for t in manifest.tables]
+    if spec.name != manifest.model or dump_spec(spec) != manifest.spec:
+        raise ArtifactError(f"{where}: the spec does not agree with model {manifest.model!r}")
+    if expected != found:
+        raise ArtifactError(f"{where}: the tables are not those of the spec")
+    if tuple(o.name for o in manifest.tower.outputs) != spec.tower.outputs:
+        raise ArtifactError(f"{where}: the tower's outputs are not those of the spec")
+    for table in manifest.tables:
+        next_row = 0
+        for piece in table.pieces:
+            if piece.first_row != next_row:
+                raise ArtifactError(
+                    f"{where}: table {table.name!r}: a piece begins at row {piece.first_row}, "
+                    f"expected {next_row}"
+                )
+            next_row += piece.rows
+        if next_row != table.rows:
+            raise ArtifactError(
+                f"{where}: table {table.name!r}: its pieces hold {next_row} of {table.rows} rows"
+            )
+    named = {piece.file for table in manifest.tables for piece in table.pieces}
+    named |= {manifest.tower.file, manifest.golden.file, *manifest.plans.values()}
+    if unlisted := sorted(named - set(manifest.files)):
+        raise ArtifactError(f"{where}: {unlisted[0]!r} is used but has no size and hash")
+
+
+def manifest_fields(manifest: Manifest) -> dict[str, Any]:
+    """The manifest as plain values, for display."""
+    return asdict(manifest)

@@ -1,0 +1,165 @@
+"""A version ready to be asked: artifact in, scores out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.arrays import tensor_of
+from sharded_infer.artifact import Artifact, Progress, no_progress, open_artifact, verify_files
+from sharded_infer.batch import ModelInput
+from sharded_infer.errors import ArtifactError, GateError, TowerError
+from sharded_infer.golden import largest_difference, load_golden
+from sharded_infer.lookup import ShardedLookup
+from sharded_infer.plan import Plan
+from sharded_infer.request import make_input
+from sharded_infer.spec import ModelSpec
+from sharded_infer.table_pieces import place
+from sharded_infer.tower import Tower
+
+
+class Model:
+    """One version of a model: its tables mapped, its tower built.
+
+    Attributes:
+        artifact: where it came from.
+        spec: what it is.
+        plan: where its shards are.
+        lookup: pooled embeddings of a batch.
+    """
+
+    def __init__(self, artifact: Artifact, plan: Plan, *, backend: str | None = None) -> None:
+        """Maps the tables and builds the tower; see `open_model` for the checked way in.
+
+        Raises:
+            ArtifactError: a file does not hold what the manifest says.
+        """
+        self.artifact = artifact
+        self.plan = plan
+        self.spec: ModelSpec = artifact.manifest.model_spec()
+        tables = artifact.manifest.stored_tables()
+        placed = place(plan, tables, artifact.table_pieces())
+        self.lookup = ShardedLookup(self.spec, tables, placed, backend=backend)
+        record = artifact.manifest.tower
+        try:
+            self._tower = Tower.load(
+                artifact.path / record.file,
+                dense=self.spec.dense.inputs,
+                embedding_width=self.spec.embedding_width,
+                outputs=self.spec.tower.outputs,
+            )
+        except TowerError as error:
+            raise ArtifactError(f"{artifact.path / record.file}: {error}") from error
+        widths = tuple(output.width for output in record.outputs)
+        if widths != self._tower.output_widths:
+            raise ArtifactError(
+                f"{record.file}: its outputs are of widths {self._tower.output_widths}, the "
+                f"manifest says {widths}"
+            )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.artifact.manifest.model
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.artifact.manifest.version
+
+    def score(self, model_input: ModelInput, embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Runs the tower.
+
+        Args:
+            model_input: the batch; its dense inputs are used.
+            embeddings: fp32 `[B, width]`, from `lookup`.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output, in the spec's order.
+        """
+        batch = model_input.batch_size
+        dense = [tensor_of(array).expand(batch, -1).contiguous() for array in model_input.dense]
+        return self._tower(dense, embeddings)
+
+    def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
+        """Scores one batch.
+
+        Args:
+            model_input: the batch.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` by output name.
+
+        Raises:
+            RequestError: an id is outside a table whose policy is `error`.
+        """
+        embeddings, _ = self.lookup(model_input)
+        scores = self.score(model_input, embeddings)
+        return {n: s.numpy() for n, s in zip(self.spec.tower.outputs, scores, strict=True)}
+
+    def predict(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
+        """Scores one request, given as a client would send it.
+
+        Args:
+            inputs: arrays by input name, in any of the forms of the wire: ids `[B]` or `[B, L]`;
+                `[N]` with `<feature>.lengths` `[B]`; `sparse.values` `[N]` with `sparse.lengths`
+                `[F, B]`; dense `[B, width]`; a leading dimension of 1 is shared by all samples.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` by output name.
+
+        Raises:
+            RequestError: an input is missing, unknown, of the wrong dtype or shape, or an id is
+                outside its table.
+        """
+        return self.run(make_input(self.spec, inputs))
+
+
+def open_model(
+    path: Path | str,
+    *,
+    topology: str | None = None,
+    backend: str | None = None,
+    verify: bool = True,
+    progress: Progress = no_progress,
+) -> Model:
+    """Opens a published version.
+
+    Args:
+        path: the version's folder.
+        topology: which of its plans to use; None takes the first.
+        backend: a kernel backend's name to force it.
+        verify: compare every file's size and SHA-256 with the manifest first.
+        progress: told how far the verification is.
+
+    Raises:
+        NotFoundError: no such version, or no plan for the topology.
+        ArtifactError: the version is incomplete, altered or of an unknown format.
+    """
+    artifact = open_artifact(Path(path))
+    if verify:
+        verify_files(artifact, progress)
+    return Model(artifact, artifact.plan(topology), backend=backend)
+
+
+def check_golden(model: Model) -> float:
+    """Scores the golden requests and compares them with the fp32 model's scores.
+
+    Returns:
+        The largest difference.
+
+    Raises:
+        GateError: it is larger than the spec allows.
+    """
+    record = model.artifact.manifest.golden
+    golden = load_golden(model.artifact.path / record.file, model.spec)
+    difference = largest_difference(golden.scores, model.run(golden.model_input))
+    allowed = model.spec.gate.max_score_diff
+    if not difference <= allowed:
+        raise GateError(
+            f"model {model.name!r}: a golden request's score differs from the fp32 model's by "
+            f"{difference:.6g}, the spec allows {allowed:g} (gate.max_score_diff)"
+        )
+    return difference

@@ -1,0 +1,178 @@
+"""Plans: the shards of every table on a topology."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as validated_dataclass
+
+from kernels.row_format import RowFormat
+from sharded_infer.errors import PlanError
+from sharded_infer.topology import Topology, parse_topology
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTable:
+    """A table as it is stored: what a planner needs to know of it.
+
+    Attributes:
+        name: the table's name.
+        rows: number of rows.
+        dim: elements of a row.
+        row_format: how rows are stored.
+    """
+
+    name: str
+    rows: int
+    dim: int
+    row_format: RowFormat
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one stored row."""
+        return self.row_format.row_bytes(self.dim)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of the whole table."""
+        return self.rows * self.row_bytes
+
+
+@validated_dataclass(frozen=True, slots=True, config=_STRICT)
+class Shard:
+    """A rectangle of a table on one rank; both ranges are half-open.
+
+    Attributes:
+        table: the table's name.
+        rank: index of the device in the topology.
+        first_row: first row of the range.
+        last_row: one past the last row.
+        first_column: first column of the range.
+        last_column: one past the last column.
+    """
+
+    table: str
+    rank: int
+    first_row: int
+    last_row: int
+    first_column: int
+    last_column: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the rectangle."""
+        return self.last_row - self.first_row
+
+    @property
+    def columns(self) -> int:
+        """Columns of the rectangle."""
+        return self.last_column - self.first_column
+
+
+@validated_dataclass(frozen=True, slots=True, config=_STRICT)
+class Plan:
+    """Where every part of every table lies.
+
+    Attributes:
+        topology: the topology's text, such as `cpu:2`.
+        shards: the rectangles; together they cover every cell of every table exactly once.
+    """
+
+    topology: str
+    shards: tuple[Shard, ...]
+
+    def bytes_by_rank(self, tables: Mapping[str, StoredTable]) -> list[int]:
+        """Bytes of tables that each rank holds; a column shard keeps each row's scale and bias."""
+        held = [0] * len(parse_topology(self.topology).devices)
+        for shard in self.shards:
+            row_bytes = tables[shard.table].row_format.row_bytes(shard.columns)
+            held[shard.rank] += shard.rows * row_bytes
+        return held
+
+
+_ADAPTER = TypeAdapter(Plan)
+
+
+def dump_plan(plan: Plan) -> bytes:
+    """The plan as JSON that `load_plan` reads back."""
+    return _ADAPTER.dump_json(plan, indent=1)
+
+
+def load_plan(text: bytes, where: str = "plan") -> Plan:
+    """Reads a plan.
+
+    Raises:
+        PlanError: it is not one; `where` names the source.
+    """
+    try:
+        return _ADAPTER.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise PlanError(f"{where}: not a plan: {place}: {first['msg']}") from error
+
+
+def check_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> None:
+    """Refuses a plan that does not cover every cell of every table exactly once, or does not fit.
+
+    Args:
+        plan: the plan.
+        tables: the tables it is for, by name.
+
+    Raises:
+        PlanError: naming the table or rank, what was expected and what the plan says.
+    """
+    topology = parse_topology(plan.topology)
+    shards: dict[str, list[Shard]] = defaultdict(list)
+    for shard in plan.shards:
+        _check_shard(shard, tables, topology)
+        shards[shard.table].append(shard)
+    for name, table in tables.items():
+        covered = sum(shard.rows * shard.columns for shard in shards[name])
+        if covered != table.rows * table.dim or _overlap(shards[name]):
+            raise PlanError(
+                f"table {name!r}: its shards must cover each of {table.rows} x {table.dim} cells "
+                f"exactly once; {len(shards[name])} shards cover {covered} with overlap "
+                f"{_overlap(shards[name])}"
+            )
+    held = plan.bytes_by_rank(tables)
+    for rank, (device, used) in enumerate(zip(topology.devices, held, strict=True)):
+        if device.memory_bytes is not None and used > device.memory_bytes:
+            raise PlanError(
+                f"rank {rank}: its shards are {used} bytes, its memory is {device.memory_bytes}"
+            )
+
+
+def _check_shard(shard: Shard, tables: Mapping[str, StoredTable], topology: Topology) -> None:
+    table = tables.get(shard.table)
+    if table is None:
+        raise PlanError(f"a shard names table {shard.table!r}, which the model does not have")
+    if not 0 <= shard.rank < len(topology.devices):
+        raise PlanError(
+            f"table {shard.table!r}: rank {shard.rank} is not in topology {topology.name!r}"
+        )
+    if not (
+        0 <= shard.first_row < shard.last_row <= table.rows
+        and 0 <= shard.first_column < shard.last_column <= table.dim
+    ):
+        raise PlanError(
+            f"table {shard.table!r}: shard rows [{shard.first_row}, {shard.last_row}) and columns "
+            f"[{shard.first_column}, {shard.last_column}) leave its {table.rows} x {table.dim} "
+            "cells"
+        )
+
+
+def _overlap(shards: list[Shard]) -> bool:
+    # A sweep over rows: two open rectangles must not share a column. Shards of a table are few.
+    ordered = sorted(shards, key=lambda shard: shard.first_row)
+    open_shards: list[Shard] = []
+    for shard in ordered:
+        open_shards = [other for other in open_shards if other.last_row > shard.first_row]
+        for other in open_shards:
+            if other.first_column < shard.last_column and shard.first_column < other.last_column:
+                return True
+        open_shards.append(shard)
+    return False

@@ -1,0 +1,157 @@
+"""Repositories: versions of models in a folder, published whole or not at all.
+
+<repository>/<model>/<version>/manifest.json     no manifest, no version
+<repository>/<model>/.staging-<random>/          a version being written
+<repository>/<model>/.staging-<random>.lock      held by the publisher that writes it
+"""
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sharded_infer.errors import ArtifactError, NotFoundError
+from sharded_infer.manifest import MANIFEST_NAME, Manifest, dump_manifest
+
+_STAGING = ".staging-"
+_LOCK = ".lock"
+
+
+class Repository:
+    """A folder of models and their versions.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        """Names the folder; it need not exist before something is published."""
+        self.path = Path(path)
+
+    def models(self) -> list[str]:
+        """Names of the models that have a version.
+
+        Raises:
+            NotFoundError: the folder does not exist.
+        """
+        if not self.path.is_dir():
+            raise NotFoundError(f"{self.path}: no such repository")
+        names = [entry.name for entry in self.path.iterdir() if entry.is_dir()]
+        return sorted(name for name in names if not name.startswith(".") and self._versions(name))
+
+    def versions(self, model: str) -> list[int]:
+        """Published versions of a model, ascending.
+
+        Raises:
+            NotFoundError: the model has none.
+        """
+        if not (versions := self._versions(model)):
+            known = ", ".join(self.models()) or "none"
+            raise NotFoundError(f"{self.path}: no model {model!r}; it holds {known}")
+        return versions
+
+    def version_path(self, model: str, version: int | None = None) -> Path:
+        """The folder of a version.
+
+        Args:
+            model: the model.
+            version: its number; None is the latest.
+
+        Raises:
+            NotFoundError: there is no such version.
+        """
+        versions = self.versions(model)
+        chosen = versions[-1] if version is None else version
+        if chosen not in versions:
+            raise NotFoundError(
+                f"{self.path}: model {model!r} has no version {chosen}; it has "
+                f"{', '.join(map(str, versions))}"
+            )
+        return self.path / model / str(chosen)
+
+    @contextmanager
+    def staging(self, model: str) -> Iterator[Path]:
+        """A folder to write a version in, beside its place; gone afterwards unless committed.
+
+        Folders that killed publishers left behind are removed first.
+        """
+        home = self.path / model
+        home.mkdir(parents=True, exist_ok=True)
+        _sweep(home)
+        path = home / f"{_STAGING}{uuid.uuid4().hex}"
+        lock_path = path.with_suffix(_LOCK)
+        with lock_path.open("x") as lock:
+            try:
+                # Held while this process lives: how a sweep tells the living from the dead.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                path.mkdir()
+                yield path
+            finally:
+                shutil.rmtree(path, ignore_errors=True)
+                lock_path.unlink()
+
+    def commit(self, staged: Path, manifest: Manifest) -> Path:
+        """Makes a staged version visible: everything to disk, the manifest last, then the rename.
+
+        Args:
+            staged: the folder from `staging`, complete but for its manifest.
+            manifest: its manifest; the version's number is replaced by the next free one.
+
+        Returns:
+            The version's folder.
+        """
+        for path in staged.rglob("*"):
+            _flush(path)
+        home = self.path / manifest.model
+        while True:
+            version = max(_numbers(home), default=0) + 1
+            text = dump_manifest(replace(manifest, version=version))
+            (staged / MANIFEST_NAME).write_bytes(text)
+            _flush(staged / MANIFEST_NAME)
+            _flush(staged)
+            target = home / str(version)
+            try:
+                # Fails if another publisher took the number: a folder with files is never replaced.
+                staged.rename(target)
+            except OSError as error:
+                if target.exists():
+                    continue
+                raise ArtifactError(f"{target}: cannot be published: {error.strerror}") from error
+            _flush(home)
+            return target
+
+    def _versions(self, model: str) -> list[int]:
+        home = self.path / model
+        # A version's number is read from its folder's name; nothing outside the folder is reached.
+        if home.parent != self.path or not home.is_dir():
+            return []
+        return [n for n in _numbers(home) if (home / str(n) / MANIFEST_NAME).is_file()]
+
+
+def _numbers(home: Path) -> list[int]:
+    names = [entry.name for entry in home.iterdir()]
+    return sorted(int(n) for n in names if n.isascii() and n.isdigit() and n[0] != "0")
+
+
+def _sweep(home: Path) -> None:
+    for lock_path in home.glob(f"{_STAGING}*{_LOCK}"):
+        try:
+            with lock_path.open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
+                lock_path.unlink(missing_ok=True)
+        except OSError:
+            # Its publisher is alive, or another sweep was faster.
+            continue
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

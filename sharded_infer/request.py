@@ -1,0 +1,236 @@
+"""Requests as clients name them: inputs by name in, one model input out.
+
+The forms of an input, whatever transport brought it:
+
+    f                [B] or [B, L]   one id or L ids a sample
+    f, f.lengths     [N], [B]        a jagged bag a sample
+    f.weights        as f            one weight an id
+    sparse.values, sparse.lengths, sparse.weights   [N], [F, B], [N]   all features at once
+    dense input      [B, width]
+    A leading dimension of 1 is shared by all B samples. A feature left out is an empty bag.
+"""
+
+import difflib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.spec import ModelSpec
+
+Array = NDArray[np.generic]
+
+VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
+_INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
+_FP32 = (np.dtype(np.float32),)
+
+
+class _Bags(NamedTuple):
+    """One feature's ids, checked by themselves."""
+
+    values: NDArray[np.int64]  # [N]
+    lengths: NDArray[np.int64]  # [b]
+    weights: NDArray[np.float32] | None  # [N]
+
+
+class RequestReader:
+    """Reads the requests of one model."""
+
+    def __init__(self, spec: ModelSpec, *, max_batch: int | None = None) -> None:
+        """Prepares what does not depend on the request.
+
+        Args:
+            spec: the model.
+            max_batch: the largest batch to accept; None is no limit.
+        """
+        self._features = {feature.name: i for i, feature in enumerate(spec.features)}
+        self._dense = dict(spec.dense.inputs)
+        self._max_batch = max_batch
+
+    def read(self, inputs: Mapping[str, Array]) -> ModelInput:
+        """Lays a request out for the model.
+
+        Args:
+            inputs: arrays by input name: ids and lengths int64 or int32, weights and dense fp32.
+
+        Returns:
+            The batch; what all samples share is kept once.
+
+        Raises:
+            RequestError: an input is missing, unknown, or of the wrong dtype or shape.
+            RequestTooLargeError: more samples than allowed.
+        """
+        if not inputs:
+            raise RequestError("the request has no inputs")
+        dense = {name: self._read_dense(name, inputs) for name in self._dense}
+        if VALUES in inputs or LENGTHS in inputs or WEIGHTS in inputs:
+            groups = self._read_all_at_once(inputs)
+            sizes = {LENGTHS: groups[0].batch_size}
+        else:
+            bags = self._read_features(inputs)
+            sizes = {name: len(bag.lengths) for name, bag in bags.items()}
+        sizes |= {name: len(array) for name, array in dense.items()}
+        batch = self._batch_size(sizes)
+        if VALUES not in inputs:
+            groups = self._group(bags, batch)
+        return ModelInput(batch, groups, tuple(dense.values()))
+
+    def _read_dense(self, name: str, inputs: Mapping[str, Array]) -> NDArray[np.float32]:
+        width = self._dense[name]
+        if name not in inputs:
+            raise RequestError(f"input {name!r} is missing: expected FP32 [B, {width}]")
+        array = _checked(name, inputs[name], _FP32, "FP32")
+        if array.ndim != 2 or array.shape[1] != width:
+            raise RequestError(
+                f"input {name!r}: expected FP32 [B, {width}], got {list(array.shape)}"
+            )
+        return array.astype(np.float32, copy=False)
+
+    def _read_features(self, inputs: Mapping[str, Array]) -> dict[str, _Bags]:
+        bags = {}
+        for name, array in inputs.items():
+            if name in self._features:
+                bags[name] = _read_feature(name, array, inputs)
+            elif name not in self._dense:
+                self._check_companion(name, inputs)
+        return bags
+
+    def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
+        owner, _, kind = name.rpartition(".")
+        if kind not in {"lengths", "weights"} or owner not in self._features:
+            known = [*self._dense, *self._features, VALUES, LENGTHS, WEIGHTS]
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise RequestError(f"input {name!r} is not one of the model's{hint}")
+        if owner not in inputs:
+            raise RequestError(f"input {name!r} came without {owner!r}")
+
+    def _read_all_at_once(self, inputs: Mapping[str, Array]) -> tuple[JaggedBatch, ...]:
+        for name in (VALUES, LENGTHS):
+            if name not in inputs:
+                raise RequestError(f"input {name!r} is missing: {VALUES} and {LENGTHS} go together")
+        allowed = {VALUES, LENGTHS, WEIGHTS, *self._dense}
+        if strange := [name for name in inputs if name not in allowed]:
+            raise RequestError(f"input {strange[0]!r} cannot stand beside {VALUES!r}")
+        count = len(self._features)
+        lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, "INT32")
+        values = _checked(VALUES, inputs[VALUES], _INTEGERS, "INT64 or INT32")
+        if lengths.ndim != 2 or lengths.shape[0] != count:
+            raise RequestError(
+                f"input {LENGTHS!r}: expected INT32 [{count}, B], got {list(lengths.shape)}"
+            )
+        if values.ndim != 1:
+            raise RequestError(f"input {VALUES!r}: expected INT64 [N], got {list(values.shape)}")
+        lengths = _whole_lengths(LENGTHS, lengths, values.shape[0])
+        weights = _read_weights(WEIGHTS, inputs, values.shape)
+        features = tuple(range(count))
+        return (JaggedBatch(features, values.astype(np.int64, copy=False), lengths, weights),)
+
+    def _batch_size(self, sizes: Mapping[str, int]) -> int:
+        batch = max(sizes.values())
+        for name, size in sizes.items():
+            if size not in (1, batch):
+                largest = next(other for other, n in sizes.items() if n == batch)
+                raise RequestError(
+                    f"input {name!r}: {size} samples, but {largest!r} has {batch}; expected "
+                    f"{batch}, or 1 to share it"
+                )
+        if batch == 0:
+            raise RequestError(f"the request is empty: input {next(iter(sizes))!r} has no samples")
+        if self._max_batch is not None and batch > self._max_batch:
+            raise RequestTooLargeError(
+                f"the request has {batch} samples, at most {self._max_batch} are allowed"
+            )
+        return batch
+
+    def _group(self, bags: Mapping[str, _Bags], batch: int) -> tuple[JaggedBatch, ...]:
+        # Bags of one sample are looked up once, and broadcast after.
+        shared = {name for name, bag in bags.items() if len(bag.lengths) == 1}
+        if not shared or batch == 1:
+            return (self._join(bags, self._features, batch),)
+        own = [name for name in self._features if name in bags and name not in shared]
+        # Features left out go with the shared ones: one empty bag serves all samples.
+        others = [name for name in self._features if name not in own]
+        groups = ((own, batch), (others, 1))
+        return tuple(self._join(bags, names, size) for names, size in groups if names)
+
+    def _join(
+        self, bags: Mapping[str, _Bags], names: Mapping[str, int] | list[str], batch: int
+    ) -> JaggedBatch:
+        nothing = _Bags(np.empty(0, np.int64), np.zeros(batch, np.int64), None)
+        chosen = [bags.get(name, nothing) for name in names]
+        weights = None
+        if any(bag.weights is not None for bag in chosen):
+            weights = np.concatenate(
+                [
+                    np.ones(len(bag.values), np.float32) if bag.weights is None else bag.weights
+                    for bag in chosen
+                ]
+            )
+        return JaggedBatch(
+            features=tuple(self._features[name] for name in names),
+            values=np.concatenate([bag.values for bag in chosen]),
+            lengths=np.stack([bag.lengths for bag in chosen]),
+            weights=weights,
+        )
+
+
+def make_input(spec: ModelSpec, inputs: Mapping[str, Array]) -> ModelInput:
+    """Reads one request of a model; see `RequestReader.read`."""
+    return RequestReader(spec).read(inputs)
+
+
+def _read_feature(name: str, array: Array, inputs: Mapping[str, Array]) -> _Bags:
+    ids = _checked(name, array, _INTEGERS, "INT64 or INT32")
+    companion = f"{name}.lengths"
+    weights = _read_weights(f"{name}.weights", inputs, ids.shape)
+    values = ids.reshape(-1).astype(np.int64, copy=False)
+    if companion in inputs:
+        lengths = _checked(companion, inputs[companion], _INTEGERS, "INT32")
+        if ids.ndim != 1 or lengths.ndim != 1:
+            raise RequestError(
+                f"input {name!r}: with {companion!r}, expected [N] and [B], got "
+                f"{list(ids.shape)} and {list(lengths.shape)}"
+            )
+        return _Bags(values, _whole_lengths(companion, lengths, len(values)), weights)
+    if ids.ndim not in (1, 2):
+        raise RequestError(f"input {name!r}: expected [B] or [B, L], got {list(ids.shape)}")
+    per_sample = 1 if ids.ndim == 1 else ids.shape[1]
+    return _Bags(values, np.full(ids.shape[0], per_sample, np.int64), weights)
+
+
+def _read_weights(
+    name: str, inputs: Mapping[str, Array], shape: tuple[int, ...]
+) -> NDArray[np.float32] | None:
+    if name not in inputs:
+        return None
+    weights = _checked(name, inputs[name], _FP32, "FP32")
+    if weights.shape != shape:
+        raise RequestError(
+            f"input {name!r}: expected FP32 {list(shape)} like its ids, got {list(weights.shape)}"
+        )
+    return weights.reshape(-1).astype(np.float32, copy=False)
+
+
+def _whole_lengths(name: str, lengths: Array, total: int) -> NDArray[np.int64]:
+    whole = lengths.astype(np.int64)
+    if whole.size and int(whole.min()) < 0:
+        raise RequestError(f"input {name!r}: a length of {int(whole.min())}, expected 0 or more")
+    # A sum of huge lengths could wrap around to the right total.
+    if whole.size and int(whole.max()) > total:
+        raise RequestError(f"input {name!r}: a length of {int(whole.max())}, but {total} ids came")
+    if int(whole.sum()) != total:
+        raise RequestError(
+            f"input {name!r}: the lengths sum to {int(whole.sum())}, but {total} ids came"
+        )
+    return whole
+
+
+def _checked(name: str, array: Array, dtypes: tuple[np.dtype[np.generic], ...], said: str) -> Array:
+    if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
+        came = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise RequestError(f"input {name!r}: expected {said}, got {came}")
+    return array

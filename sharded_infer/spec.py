@@ -1,0 +1,268 @@
+"""What describes a model: its tables, features, dense inputs and tower."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from kernels.row_format import RowFormat
+from sharded_infer.errors import SpecError
+from sharded_infer.precision import Precision
+
+# Dots and slashes would make names of one tensor look like another's, or leave the folder.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
+_RESERVED_ENDINGS = (".lengths", ".weights")
+_RESERVED_PREFIXES = ("sparse.", "dense.", "score.")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value) or len(value) > 200:
+        raise ValueError(
+            f"{value!r} is not a name: letters, digits, '_', '-' and inner '.', 200 at most"
+        )
+    if value.endswith(_RESERVED_ENDINGS) or value.startswith(_RESERVED_PREFIXES):
+        raise ValueError(
+            f"{value!r} is reserved: names do not end in {' or '.join(_RESERVED_ENDINGS)}, nor "
+            f"begin with {' or '.join(_RESERVED_PREFIXES)}"
+        )
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Positive = Annotated[int, Field(ge=1)]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TableSpec:
+    """One embedding matrix `[rows, dim]` and the features that look rows up in it.
+
+    Attributes:
+        name: unique name.
+        rows: number of rows.
+        dim: elements of a row.
+        pooling: how a bag of rows becomes one vector.
+        features: features that use the table; the table's own name if none is given.
+        weights: the weight's key in the checkpoint; None tries the table's usual names.
+        format: how rows are stored; None takes the model's default.
+        out_of_range: what to do with an id outside `[0, rows)`.
+    """
+
+    name: Name
+    rows: Annotated[int, Field(ge=1, lt=2**48)]
+    dim: Annotated[int, Field(ge=1, le=8192)]
+    pooling: Literal["sum", "mean"] = "sum"
+    features: tuple[Name, ...] = ()
+    weights: str | None = None
+    format: RowFormat | None = None
+    out_of_range: Literal["error", "ignore", "modulo"] = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """One sparse input: a view of its table.
+
+    Attributes:
+        name: unique name, also its input's name on the wire.
+        table: the table it looks rows up in.
+    """
+
+    name: str
+    table: TableSpec
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class QuantizationSpec:
+    """How tables without a format of their own are stored."""
+
+    format: RowFormat = RowFormat.INT8
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class DenseSpec:
+    """The dense inputs: FP32 `[B, width]`, by name."""
+
+    inputs: dict[Name, Positive] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TowerSpec:
+    """The dense part.
+
+    Attributes:
+        architecture: one of the zoo's, with its sizes in `options`; or None.
+        program: a `.pt2` file, relative to the spec's file; or None. With neither, the tower's
+            module is handed to `publish`.
+        precision: of the matrix products; the last layers stay fp32.
+        outputs: names of the outputs, in order.
+        weights: prefix of the tower's parameters in the checkpoint.
+        options: the architecture's sizes.
+    """
+
+    architecture: str | None = None
+    program: str | None = None
+    precision: Precision = Precision.FP32
+    outputs: Annotated[tuple[Name, ...], Field(min_length=1)] = ("score",)
+    weights: str = "tower."
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_tower(self) -> "TowerSpec":
+        if self.architecture is not None and self.program is not None:
+            raise ValueError("architecture and program exclude each other")
+        if len(set(self.outputs)) != len(self.outputs):
+            raise ValueError(f"outputs: names repeat in {list(self.outputs)}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class GateSpec:
+    """What a version must hold before it is published.
+
+    Attributes:
+        max_score_diff: largest allowed difference between a served score and the fp32 model's, on
+            the golden requests, in the score's own unit.
+    """
+
+    max_score_diff: Annotated[float, Field(gt=0)] = 0.05
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class ModelSpec:
+    """A whole model.
+
+    Attributes:
+        name: the model's name in repositories and on the wire.
+        tables: the embedding tables; their features, in order, are the model's features.
+        dense: the dense inputs.
+        tower: the dense part.
+        quantization: defaults of the tables.
+        gate: what a version must hold.
+    """
+
+    name: Name
+    tables: Annotated[tuple[TableSpec, ...], Field(min_length=1)]
+    dense: DenseSpec = field(default_factory=DenseSpec)
+    tower: TowerSpec = field(default_factory=TowerSpec)
+    quantization: QuantizationSpec = field(default_factory=QuantizationSpec)
+    gate: GateSpec = field(default_factory=GateSpec)
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "ModelSpec":
+        _refuse_repeats("table", [table.name for table in self.tables])
+        inputs = [feature.name for feature in self.features] + list(self.dense.inputs)
+        _refuse_repeats("input", inputs)
+        return self
+
+    @property
+    def features(self) -> tuple[FeatureSpec, ...]:
+        """All sparse inputs, in the order of tables and of their features."""
+        return tuple(
+            FeatureSpec(name, table)
+            for table in self.tables
+            for name in (table.features or (table.name,))
+        )
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the tower's `embeddings` input: the sum of the features' dims."""
+        return sum(feature.table.dim for feature in self.features)
+
+    def row_format(self, table: TableSpec) -> RowFormat:
+        """The format a table is stored in: its own or the default."""
+        return table.format or self.quantization.format
+
+
+def _refuse_repeats(kind: str, names: list[str]) -> None:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"{kind} {', '.join(map(repr, repeated))} is defined more than once")
+
+
+_ADAPTER = TypeAdapter(ModelSpec)
+
+
+def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
+    """Builds a spec from plain values.
+
+    Args:
+        fields: as in `model.toml`.
+        where: what to call the source in errors.
+
+    Raises:
+        SpecError: naming every field that is off, what was expected and what came.
+    """
+    try:
+        return _ADAPTER.validate_python(_with_tower_options(fields))
+    except ValidationError as error:
+        raise SpecError(f"{where}: {_explain(error, fields)}") from error
+
+
+def _with_tower_options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    # In TOML the architecture's sizes stand beside our own keys of [tower].
+    tower = fields.get("tower")
+    if not isinstance(tower, Mapping) or tower.get("architecture") is None:
+        return dict(fields)
+    own = {key: value for key, value in tower.items() if key in TowerSpec.__dataclass_fields__}
+    sizes = {key: value for key, value in tower.items() if key not in own}
+    own["options"] = {**own.get("options", {}), **sizes}
+    return {**fields, "tower": own}
+
+
+def dump_spec(spec: ModelSpec) -> dict[str, Any]:
+    """The spec as plain values that `parse_spec` reads back."""
+    values: dict[str, Any] = _ADAPTER.dump_python(spec, mode="json", exclude_none=True)
+    return values
+
+
+def load_spec(path: Path) -> ModelSpec:
+    """Reads `model.toml`.
+
+    Raises:
+        SpecError: no such file, not TOML, or not a spec.
+    """
+    try:
+        fields = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: not TOML: {error}") from error
+    return parse_spec(fields, str(path))
+
+
+def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
+    reasons = []
+    for problem in error.errors(include_url=False):
+        value: Any = fields
+        words: list[str] = []
+        for step in problem["loc"]:
+            value = value[step] if _has(value, step) else None
+            named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
+            if isinstance(step, int) and named:
+                words[-1] = words[-1].rstrip("s") + f" {value['name']!r}"
+            elif isinstance(step, int):
+                words[-1] += f"[{step}]"
+            else:
+                words.append(str(step))
+        message = problem["msg"].removeprefix("Value error, ")
+        came = "" if problem["type"] in {"missing", "value_error"} else f", got {value!r}"
+        reasons.append(": ".join([*words, message]) + came)
+    return "; ".join(reasons)
+
+
+def _has(value: Any, step: Any) -> bool:
+    if isinstance(value, Mapping):
+        return step in value
+    return isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)

@@ -1,0 +1,94 @@
+"""Where the rows of a table lie in memory."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernels.row_format import select_columns
+from sharded_infer.plan import Plan, Shard, StoredTable
+
+
+@dataclass(frozen=True, slots=True)
+class TablePiece:
+    """A range of a table's rows in one memory.
+
+    Attributes:
+        memory: uint8 `[bytes]`; pieces of one file share it.
+        byte_offset: where the range's first row begins in `memory`.
+        first_row: the range's first row, in the table.
+        rows: rows of the range.
+    """
+
+    memory: Tensor
+    byte_offset: int
+    first_row: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPiece:
+    """A part of a shard that lies in one memory.
+
+    Attributes:
+        table: the table.
+        rank: the rank that holds it.
+        piece: its rows, reduced to its columns.
+        first_column: its first column, in the table.
+        columns: number of columns.
+    """
+
+    table: StoredTable
+    rank: int
+    piece: TablePiece
+    first_column: int
+    columns: int
+
+    @property
+    def holds_all_rows(self) -> bool:
+        """Whether every row of the table is here, so that bags need no routing by row."""
+        return self.piece.rows == self.table.rows
+
+
+def place(
+    plan: Plan,
+    tables: Mapping[str, StoredTable],
+    pieces: Mapping[str, Sequence[TablePiece]],
+) -> list[PlacedPiece]:
+    """Cuts the stored pieces along the plan's shards.
+
+    Whole rows are used where they lie. A column shard is copied, because a fused row must carry its
+    own scale and bias.
+
+    Args:
+        plan: a checked plan.
+        tables: the tables, by name.
+        pieces: the stored pieces of each table.
+    """
+    return [
+        placed
+        for shard in plan.shards
+        for piece in pieces[shard.table]
+        if (placed := _intersect(shard, piece, tables[shard.table])) is not None
+    ]
+
+
+def _intersect(shard: Shard, piece: TablePiece, table: StoredTable) -> PlacedPiece | None:
+    first = max(shard.first_row, piece.first_row)
+    last = min(shard.last_row, piece.first_row + piece.rows)
+    if first >= last:
+        return None
+    memory = piece.memory
+    start = piece.byte_offset + (first - piece.first_row) * table.row_bytes
+    if shard.columns != table.dim:
+        stored = memory[start : start + (last - first) * table.row_bytes]
+        stored = stored.view(-1, table.row_bytes)
+        columns = select_columns(table.row_format, stored, shard.first_column, shard.last_column)
+        memory, start = columns.view(-1), 0
+    return PlacedPiece(
+        table=table,
+        rank=shard.rank,
+        piece=TablePiece(memory, start, first, last - first),
+        first_column=shard.first_column,
+        columns=shard.columns,
+    )

@@ -1,0 +1,251 @@
+"""The tower: exported from a module to a program, and a stored program as a callable."""
+
+import copy
+import inspect
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+import torch
+
+from sharded_infer.errors import TowerError
+from sharded_infer.precision import Precision
+from sharded_infer.tower_archive import pack_program, read_packed, read_program
+from sharded_infer.tower_precision import lower_precision
+
+_EMBEDDINGS: Final = "embeddings"
+# Batches that find a specialised batch size: one, two and an odd one.
+_VERIFIED_BATCHES: Final = (1, 2, 7)
+_TRACED_BATCH: Final = 7
+# The program runs the module's own kernels; only fusions inside torch may round differently.
+_RELATIVE_TOLERANCE: Final = 1e-4
+_ABSOLUTE_TOLERANCE: Final = 1e-5
+
+
+_LOW_DTYPES: Final = {Precision.BF16: torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tower:
+    """A loaded tower.
+
+    `output_widths` has for each output K where it is `[B, K]` and None where it is `[B]`.
+    """
+
+    program: torch.fx.GraphModule
+    output_widths: tuple[int | None, ...]
+
+    @classmethod
+    def load(
+        cls,
+        path: Path,
+        *,
+        dense: Mapping[str, int],
+        embedding_width: int,
+        outputs: Sequence[str],
+    ) -> Self:
+        """Load a stored program and check that it is the tower the caller expects.
+
+        Args:
+            path: a file of `write_program`; not trusted, none of its code is run.
+            dense: name and width of each dense input, in the program's order.
+            embedding_width: the width of the program's last input.
+            outputs: the names of the program's outputs.
+
+        Raises TowerError when the file is not a safe program, when it has other numbers of inputs
+        or outputs, or when it fails, or returns other than fp32 `[B]` or `[B, K]`, on zeros.
+        """
+        program = read_program(path)
+        widths = (*dense.values(), embedding_width)
+        inputs = len(program.graph.find_nodes(op="placeholder"))
+        if inputs != len(widths):
+            raise TowerError(
+                f"{path}: expected {len(widths)} inputs ({', '.join((*dense, _EMBEDDINGS))}), "
+                f"the program has {inputs}"
+            )
+        zeros = [torch.zeros(2, width) for width in widths]
+        return cls(program, _run(program, zeros, outputs, str(path))[1])
+
+    def __call__(
+        self, dense: Sequence[torch.Tensor], embeddings: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Score a batch; any number of threads may call at once.
+
+        Args:
+            dense: FP32 `[B, width]` each, in the order given to `load`.
+            embeddings: FP32 `[B, embedding_width]`.
+
+        Returns one FP32 tensor `[B]` or `[B, K]` for each output; the inputs are trusted.
+        """
+        with torch.inference_mode():
+            # Export may have turned a reshape into a view, which only contiguous inputs allow.
+            inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
+            result: tuple[torch.Tensor, ...] = self.program(*inputs)
+            return result
+
+
+def export_tower(
+    module: torch.nn.Module,
+    *,
+    dense: Mapping[str, int],
+    embedding_width: int,
+    outputs: Sequence[str],
+    precision: Precision,
+) -> torch.export.ExportedProgram:
+    """Export a trained module as the program that an artifact stores.
+
+    Args:
+        module: its `forward` takes FP32 `[B, width]` for each dense input by name and FP32
+            `[B, embedding_width]` as `embeddings`, and returns an FP32 tensor `[B]` or `[B, K]`,
+            or a dict of them by output name. It is left as it is: a copy is exported, on the CPU
+            and in eval mode.
+        dense: name and width of each dense input.
+        embedding_width: the sum of the features' dims.
+        outputs: the names of the outputs, in the order in which the program returns them.
+        precision: what the inner matrix products are computed in.
+
+    Returns a program for any batch of at least one sample. It takes the dense inputs in their
+    order, then the embeddings, all by position, and returns a tuple of FP32 tensors. It has been
+    run against the module, and holds only operators that a tower may call.
+
+    Raises TowerError when the module does not fit this description, cannot be exported for every
+    batch size, calls an operator that is not allowed, or differs from its program.
+    """
+    _check_names(module, dense, outputs)
+    widths = (*dense.values(), embedding_width)
+    if any(width < 1 for width in widths):
+        raise TowerError(f"expected inputs of width 1 or more, got {widths}")
+    evaluated = copy.deepcopy(module).cpu().eval().requires_grad_(False)
+    named = _NamedTower(evaluated, (*dense, _EMBEDDINGS), tuple(outputs))
+    samples = [_sample(batch, widths) for batch in _VERIFIED_BATCHES]
+    expected = [_run(named, sample, outputs, "the module")[0] for sample in samples]
+    program = _export(named, widths)
+    stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")
+    for sample, wanted in zip(samples, expected, strict=True):
+        _check_close(_run(stored, sample, outputs, "the program")[0], wanted, outputs)
+    if precision not in _LOW_DTYPES:
+        return program
+    program = _export(lower_precision(program.module(), _LOW_DTYPES[precision]), widths)
+    stored = read_packed(io.BytesIO(pack_program(program)), f"the {precision} tower")
+    for sample in samples:
+        _run(stored, sample, outputs, f"the {precision} program")
+    return program
+
+
+class _NamedTower(torch.nn.Module):
+    """The module with positional inputs, and its outputs as a tuple in their declared order."""
+
+    def __init__(
+        self, tower: torch.nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]
+    ) -> None:
+        super().__init__()
+        self.tower = tower
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        result = self.tower(**dict(zip(self._inputs, inputs, strict=True)))
+        if isinstance(result, torch.Tensor) and len(self._outputs) == 1:
+            return (result,)
+        if isinstance(result, dict) and set(result) == set(self._outputs):
+            return tuple(result[name] for name in self._outputs)
+        got = sorted(result) if isinstance(result, dict) else f"a {type(result).__name__}"
+        raise TowerError(f"expected the outputs {sorted(self._outputs)}, the module returned {got}")
+
+
+def _check_names(module: torch.nn.Module, dense: Mapping[str, int], outputs: Sequence[str]) -> None:
+    """Raises TowerError when the names repeat or are not those that `forward` takes."""
+    if not outputs or len(set(outputs)) != len(outputs):
+        raise TowerError(f"expected distinct output names, at least one, got {list(outputs)}")
+    if _EMBEDDINGS in dense:
+        raise TowerError(f"a dense input cannot have the name {_EMBEDDINGS!r}")
+    parameters = inspect.signature(module.forward).parameters.values()
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    accepted = {p.name for p in parameters if p.kind in by_name}
+    required = {p.name for p in parameters if p.name in accepted and p.default is p.empty}
+    given = {*dense, _EMBEDDINGS}
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        accepted |= given
+    if unknown := sorted(given - accepted):
+        raise TowerError(f"forward does not accept {unknown}; it accepts {sorted(accepted)}")
+    if missing := sorted(required - given):
+        raise TowerError(f"forward requires {missing}; the inputs are {sorted(given)}")
+
+
+def _sample(batch: int, widths: Sequence[int]) -> list[torch.Tensor]:
+    """Random inputs, FP32 `[batch, width]` each, the same at every call."""
+    generator = torch.Generator().manual_seed(batch)
+    return [torch.randn(batch, width, generator=generator) for width in widths]
+
+
+def _export(module: torch.nn.Module, widths: Sequence[int]) -> torch.export.ExportedProgram:
+    """Export `module` for every batch size; raises TowerError, chained, when torch cannot."""
+    batch = torch.export.Dim("batch", min=1)
+    shapes = (tuple({0: batch} for _ in widths),)
+    try:
+        with torch.no_grad():
+            inputs = tuple(_sample(_TRACED_BATCH, widths))
+            program = torch.export.export(module, inputs, dynamic_shapes=shapes)
+            if any(_changes_arguments(node) for node in program.graph.nodes):
+                # Rewrites in-place operators, such as ReLU(inplace=True), into their pure forms.
+                with warnings.catch_warnings():
+                    # torch copies its own tree specs by a class that it has deprecated.
+                    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
+                    program = program.run_decompositions({})
+    except Exception as error:
+        message = f"torch cannot export the tower for every batch size: {error}"
+        raise TowerError(message) from error
+    return program
+
+
+def _changes_arguments(node: torch.fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _run(
+    program: torch.nn.Module, inputs: Sequence[torch.Tensor], outputs: Sequence[str], where: str
+) -> tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]:
+    """Run once; returns the outputs and their widths, None for `[B]` and K for `[B, K]`.
+
+    Raises TowerError when it fails or an output is not FP32 `[B]` or `[B, K]`.
+    """
+    batch = inputs[0].shape[0]
+    try:
+        with torch.inference_mode():
+            results = program(*inputs)
+    except TowerError:
+        raise
+    except Exception as error:
+        shapes = [list(tensor.shape) for tensor in inputs]
+        raise TowerError(f"{where} fails on inputs of shapes {shapes}: {error}") from error
+    if len(results) != len(outputs):
+        raise TowerError(
+            f"{where}: expected {len(outputs)} outputs ({', '.join(outputs)}), got {len(results)}"
+        )
+    widths: list[int | None] = []
+    for name, result in zip(outputs, results, strict=True):
+        found = f"{result.dtype} {list(result.shape)}" if torch.is_tensor(result) else repr(result)
+        if not torch.is_tensor(result) or result.dtype is not torch.float32:
+            raise TowerError(f"{where}: output {name!r}: expected an fp32 tensor, got {found}")
+        if result.dim() not in (1, 2) or result.shape[0] != batch:
+            expected = f"[{batch}] or [{batch}, K]"
+            raise TowerError(f"{where}: output {name!r}: expected {expected}, got {found}")
+        widths.append(result.shape[1] if result.dim() == 2 else None)
+    return results, tuple(widths)
+
+
+def _check_close(
+    results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], outputs: Sequence[str]
+) -> None:
+    """Raises TowerError when the program's outputs are not those of the module."""
+    for name, result, wanted in zip(outputs, results, expected, strict=True):
+        if result.shape != wanted.shape or not torch.allclose(
+            result, wanted, rtol=_RELATIVE_TOLERANCE, atol=_ABSOLUTE_TOLERANCE, equal_nan=True
+        ):
+            raise TowerError(
+                f"output {name!r} of the program differs from the module's on a batch of "
+                f"{wanted.shape[0]}: is the module random, or does it depend on the batch?"
+            )

@@ -1,0 +1,103 @@
+"""One element of an untrusted JSON document, read only as what the reader expects it to be."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from sharded_infer.errors import TowerError
+
+__all__ = ["Element"]
+
+# Long enough to recognise a value, short enough for one line of a log.
+_SHOWN_CHARACTERS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """A JSON value and where it stands, for messages that name the place.
+
+    Every method raises TowerError when the value is not what the caller asks for.
+    """
+
+    value: object
+    where: str
+
+    @classmethod
+    def parse(cls, data: bytes, where: str) -> Self:
+        """The root of the document in `data`, UTF-8; raises TowerError when it is not JSON."""
+        try:
+            return cls(json.loads(data), where)
+        # Both are refusals of the parser: of its grammar and of how deep the brackets may nest.
+        except (ValueError, RecursionError) as error:
+            raise TowerError(f"{where}: not a JSON document: {error}") from error
+
+    def refuse(self, expected: str) -> TowerError:
+        """The error that says what was expected here and what was found."""
+        shown = repr(self.value)
+        if len(shown) > _SHOWN_CHARACTERS:
+            shown = shown[:_SHOWN_CHARACTERS] + "..."
+        return TowerError(f"{self.where}: expected {expected}, got {shown}")
+
+    def field(self, name: str) -> "Element":
+        """The member `name` of an object."""
+        if not isinstance(self.value, dict) or name not in self.value:
+            raise self.refuse(f"an object with the member {name!r}")
+        return Element(self.value[name], f"{self.where}.{name}")
+
+    def members(self) -> Iterator[tuple[str, "Element"]]:
+        """The names and values of an object."""
+        if not isinstance(self.value, dict):
+            raise self.refuse("an object")
+        for name, value in self.value.items():
+            yield str(name), Element(value, f"{self.where}.{name}")
+
+    def elements(self) -> "list[Element]":
+        """The elements of an array."""
+        if not isinstance(self.value, list):
+            raise self.refuse("an array")
+        return [Element(value, f"{self.where}[{i}]") for i, value in enumerate(self.value)]
+
+    def union(self) -> "tuple[str, Element]":
+        """The one name and value of an object that says by its name what kind of value it holds."""
+        members = list(self.members())
+        if len(members) != 1:
+            raise self.refuse("an object with exactly one member")
+        return members[0]
+
+    def text(self) -> str:
+        """A string."""
+        if not isinstance(self.value, str):
+            raise self.refuse("a string")
+        return self.value
+
+    def boolean(self) -> bool:
+        """`true` or `false`."""
+        if not isinstance(self.value, bool):
+            raise self.refuse("true or false")
+        return self.value
+
+    def integer(self) -> int:
+        """A 64-bit integer, the only kind that torch's operators take."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            raise self.refuse("an integer")
+        if not -(2**63) <= self.value < 2**63:
+            raise self.refuse("an integer of at most 64 bits")
+        return self.value
+
+    def count(self) -> int:
+        """An integer that is not negative."""
+        if self.integer() < 0:
+            raise self.refuse("an integer that is not negative")
+        return self.integer()
+
+    def number(self) -> float:
+        """A floating-point number; torch writes those that JSON lacks as strings."""
+        if self.value in ("Infinity", "-Infinity", "NaN"):
+            return float(str(self.value))
+        if not isinstance(self.value, int | float) or isinstance(self.value, bool):
+            raise self.refuse("a number")
+        try:
+            return float(self.value)
+        except OverflowError as error:
+            raise self.refuse("a number") from error

@@ -1,0 +1,493 @@
+"""Towers that somebody made to run code, to exhaust memory or to crash their reader."""
+
+import contextlib
+import io
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sharded_infer.errors import TowerError
+from sharded_infer.precision import Precision
+from sharded_infer.tower import export_tower
+from sharded_infer.tower_archive import pack_program, read_program
+
+MODEL = "archive/models/model.json"
+WEIGHTS = "archive/data/weights/model_weights_config.json"
+CONSTANTS = "archive/data/constants/model_constants_config.json"
+SAMPLE_INPUTS = "archive/data/sample_inputs/model.pt"
+WEIGHT = "archive/data/weights/weight_0"
+
+Entries = dict[str, bytes]
+
+
+class Small(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(4, 4)
+        self.register_buffer("order", torch.tensor([3, 1, 0, 2]), persistent=False)
+        self.order: torch.Tensor
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(embeddings).view(embeddings.shape[0], 4)
+        return torch.cat(hidden.index_select(1, self.order).split(2, 1), 1)
+
+
+@pytest.fixture(scope="module")
+def honest() -> Entries:
+    program = export_tower(
+        Small(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
+    )
+    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def written(entries: Entries, path: Path, method: int = zipfile.ZIP_STORED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    return path
+
+
+def edited(entries: Entries, name: str, edit: Callable[[Any], object]) -> Entries:
+    """The entries with the JSON document `name` changed by `edit`."""
+    document = json.loads(entries[name])
+    edit(document)
+    return entries | {name: json.dumps(document).encode()}
+
+
+def graph_of(document: dict[str, Any]) -> dict[str, Any]:
+    graph: dict[str, Any] = document["graph_module"]["graph"]
+    return graph
+
+
+def refused(entries: Entries, path: Path, match: str) -> None:
+    with pytest.raises(TowerError, match=match) as caught:
+        read_program(written(entries, path))
+    assert str(caught.value).startswith(str(path))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tower.pt2"
+
+
+class Bomb:
+    """Creates a file when unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return Path.touch, (self.trace,)
+
+
+def creating(trace: Path) -> str:
+    """An expression that creates a file when evaluated."""
+    return f"__import__('pathlib').Path({str(trace)!r}).touch()"
+
+
+def scores(path: Path) -> torch.Tensor:
+    (score,) = read_program(path)(torch.ones(2, 4))
+    assert isinstance(score, torch.Tensor)
+    return score
+
+
+def test_the_honest_archive_is_read(honest: Entries, path: Path) -> None:
+    torch.testing.assert_close(scores(written(honest, path)), Small()(torch.ones(2, 4)))
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.ops.aten.from_file.default",
+        "torch.ops.aten.empty.memory_format",
+        "torch.ops.aten.rand.default",
+        "torch.ops.aten.relu_.default",
+        "torch.ops.aten.as_strided.default",
+        "torch.ops.aten.set_.source_Tensor",
+        "torch.ops.higher_order.cond",
+        "torch.ops.fbgemm.anything.default",
+        "torch.load",
+        "os.system",
+        "builtins.eval",
+        "_operator.pow",
+        "_operator.attrgetter",
+        "torch.ops.aten.linear.__class__",
+        "",
+    ],
+)
+def test_an_operator_outside_the_list_is_refused_by_name(
+    target: str, honest: Entries, path: Path
+) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        graph_of(document)["nodes"][-1]["target"] = target
+
+    refused(edited(honest, MODEL, edit), path, f"operator {target!r} is not allowed")
+
+
+def test_operators_are_checked_before_anything_is_read_or_built(
+    honest: Entries, path: Path
+) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        graph_of(document)["nodes"][-1]["target"] = "os.system"
+        graph_of(document)["nodes"][0]["inputs"] = "nonsense"
+
+    entries = edited(honest, MODEL, edit)
+    del entries[WEIGHT], entries[WEIGHTS]
+    refused(entries, path, "operator 'os.system' is not allowed")
+
+
+def test_a_file_operator_never_touches_its_file(honest: Entries, path: Path) -> None:
+    created = path.parent / "created"
+
+    def edit(document: dict[str, Any]) -> None:
+        arguments: list[tuple[str, dict[str, object]]] = [
+            ("filename", {"as_string": str(created)}),
+            ("shared", {"as_bool": True}),
+            ("size", {"as_int": 4}),
+        ]
+        node = graph_of(document)["nodes"][-1]
+        node["target"] = "torch.ops.aten.from_file.default"
+        node["inputs"] = [{"name": name, "arg": arg, "kind": 1} for name, arg in arguments]
+
+    refused(edited(honest, MODEL, edit), path, "operator 'torch.ops.aten.from_file.default'")
+    assert not created.exists()
+
+
+def test_a_pickle_among_the_sample_inputs_is_not_unpickled(honest: Entries, path: Path) -> None:
+    trace = path.parent / "trace"
+    buffer = io.BytesIO()
+    torch.save(Bomb(trace), buffer)
+    written(honest | {SAMPLE_INPUTS: buffer.getvalue()}, path)
+    scores(path)
+    assert not trace.exists()
+    # The attack is real: this is what torch's own reader does with the entry.
+    torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
+    assert trace.exists()
+
+
+def test_a_weight_stored_as_a_pickle_is_refused(honest: Entries, path: Path) -> None:
+    trace = path.parent / "trace"
+
+    def edit(document: dict[str, Any]) -> None:
+        next(iter(document["config"].values()))["use_pickle"] = True
+
+    entries = edited(honest, WEIGHTS, edit) | {WEIGHT: pickle.dumps(Bomb(trace))}
+    refused(entries, path, "stored as a pickle")
+    assert not trace.exists()
+
+
+def test_expressions_are_not_evaluated(honest: Entries, path: Path) -> None:
+    trace = path.parent / "trace"
+
+    def poison(value: object) -> object:
+        if isinstance(value, dict):
+            return {
+                key: creating(trace) if key == "expr_str" else poison(item)
+                for key, item in value.items()
+            }
+        return [poison(item) for item in value] if isinstance(value, list) else value
+
+    poisoned = json.dumps(poison(json.loads(honest[MODEL]))).encode()
+    assert b"__import__" in poisoned
+    scores(written(honest | {MODEL: poisoned}, path))
+    assert not trace.exists()
+    # The attack is real: torch's own reader evaluates it, whatever it makes of the result.
+    with contextlib.suppress(Exception):
+        torch.export.load(path)
+    assert trace.exists()
+
+
+def test_guards_and_metadata_are_not_executed(honest: Entries, path: Path) -> None:
+    trace = path.parent / "trace"
+
+    def edit(document: dict[str, Any]) -> None:
+        document["guards_code"] = [creating(trace)]
+        document["range_constraints"] = {creating(trace): {"min_val": 1, "max_val": 2}}
+        document["graph_module"]["metadata"] = {"custom": creating(trace)}
+        document["graph_module"]["module_call_graph"] = creating(trace)
+        for node in graph_of(document)["nodes"]:
+            node["metadata"] = {"stack_trace": creating(trace), "custom": creating(trace)}
+
+    scores(written(edited(honest, MODEL, edit), path))
+    assert not trace.exists()
+
+
+def test_names_of_the_file_do_not_reach_the_generated_code(honest: Entries, path: Path) -> None:
+    trace = path.parent / "trace"
+    names = {
+        argument["as_tensor"]["name"]
+        for node in graph_of(json.loads(honest[MODEL]))["nodes"]
+        for argument in node["outputs"]
+        if "as_tensor" in argument
+    }
+    assert names
+    data = honest[MODEL].decode()
+    evil = f"x\n    {creating(trace)}\n    y"
+    for name in names:
+        data = data.replace(json.dumps(name), json.dumps(evil + name))
+    path = written(honest | {MODEL: data.encode()}, path)
+    scores(path)
+    assert "__import__" not in str(read_program(path).code)
+    assert not trace.exists()
+
+
+@pytest.mark.parametrize("place", ["name", "string"])
+def test_code_in_an_argument_is_refused_or_stays_a_string(
+    place: str, honest: Entries, path: Path
+) -> None:
+    trace = path.parent / "trace"
+
+    def edit(document: dict[str, Any]) -> None:
+        argument = graph_of(document)["nodes"][-1]["inputs"][-1]
+        if place == "name":
+            argument.update(name=f"dim={creating(trace)}", kind=2)
+        else:
+            argument["arg"] = {"as_string": f"'+{creating(trace)}+'"}
+
+    path = written(edited(honest, MODEL, edit), path)
+    if place == "name":
+        with pytest.raises(TowerError, match="expected an argument of"):
+            read_program(path)
+    else:
+        with pytest.raises(RuntimeError):
+            scores(path)
+    assert not trace.exists()
+
+
+ARGUMENT = {"name": "v", "graph": {}, "class_fqn": "os.system"}
+
+
+@pytest.mark.parametrize(
+    ("argument", "match"),
+    [
+        ({"as_graph": ARGUMENT}, "kind 'as_graph' is not allowed"),
+        ({"as_custom_obj": ARGUMENT}, "kind 'as_custom_obj' is not allowed"),
+        ({"as_operator": "os.system"}, "kind 'as_operator' is not allowed"),
+        ({"as_string_to_argument": {}}, "kind 'as_string_to_argument' is not allowed"),
+        ({"as_complex": {"real": 1.0, "imag": 0.0}}, "kind 'as_complex' is not allowed"),
+        ({"as_sym_int": {"as_expr": {"expr_str": "1"}}}, "expected one of as_int, as_name"),
+        ({"as_tensor": {"name": "nowhere"}}, "the name 'nowhere' is not defined"),
+        ({"as_scalar_type": 9}, "expected a dtype among"),
+        ({"as_layout": 1}, "expected the strided layout"),
+        ({"as_memory_format": 9}, "expected a memory format among"),
+        ({"as_device": {"type": "cuda", "index": 0}}, "expected the device 'cpu'"),
+        ({"as_int": 2**64}, "an integer of at most 64 bits"),
+        ({"as_int": True}, "expected an integer"),
+        ({"as_int": 1, "as_bool": True}, "exactly one member"),
+        ({}, "exactly one member"),
+        ("as_int", "expected an object"),
+    ],
+)
+def test_an_odd_argument_is_refused(
+    argument: object, match: str, honest: Entries, path: Path
+) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        graph_of(document)["nodes"][-1]["inputs"][-1]["arg"] = argument
+
+    refused(edited(honest, MODEL, edit), path, match)
+
+
+def test_operators_of_python_get_only_numbers(honest: Entries, path: Path) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        left, right = {"as_string": "x"}, {"as_int": 2**40}
+        node = graph_of(document)["nodes"][0]
+        node["target"] = "_operator.mul"
+        node["inputs"] = [{"name": "a", "arg": arg, "kind": 1} for arg in (left, right)]
+
+    refused(edited(honest, MODEL, edit), path, "expected a positional number")
+
+
+@pytest.mark.parametrize("flag", [True, 1, None])
+def test_an_operator_in_training_mode_is_refused(flag: object, honest: Entries, path: Path) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        node = graph_of(document)["nodes"][-1]
+        tensor = graph_of(document)["inputs"][-1]
+        node["target"] = "torch.ops.aten.dropout.default"
+        train = {"as_none": True} if flag is None else {"as_bool": flag}
+        arguments = [("input", tensor), ("p", {"as_float": 0.5}), ("train", train)]
+        node["inputs"] = [{"name": name, "arg": arg, "kind": 1} for name, arg in arguments]
+
+    refused(edited(honest, MODEL, edit), path, r"train=False \(inference\)|true or false")
+
+
+def repeated_name(document: dict[str, Any]) -> None:
+    nodes = graph_of(document)["nodes"]
+    nodes.append(nodes[-1])
+
+
+def use_before_definition(document: dict[str, Any]) -> None:
+    graph_of(document)["nodes"].reverse()
+
+
+def undefined_output(document: dict[str, Any]) -> None:
+    output = {"as_tensor": {"name": "nowhere"}}
+    graph_of(document)["outputs"] = [output]
+    signature = document["graph_module"]["signature"]
+    signature["output_specs"] = [{"user_output": {"arg": output}}]
+
+
+def mutated_buffer(document: dict[str, Any]) -> None:
+    signature = document["graph_module"]["signature"]
+    argument = signature["output_specs"][0]["user_output"]["arg"]["as_tensor"]
+    signature["output_specs"][0] = {"buffer_mutation": {"arg": argument, "buffer_name": "order"}}
+
+
+def custom_input(document: dict[str, Any]) -> None:
+    signature = document["graph_module"]["signature"]
+    signature["input_specs"][0] = {"custom_obj": {"arg": ARGUMENT, "custom_obj_name": "v"}}
+
+
+def swapped_inputs(document: dict[str, Any]) -> None:
+    document["graph_module"]["signature"]["input_specs"].reverse()
+
+
+def other_schema(document: dict[str, Any]) -> None:
+    document["schema_version"]["major"] = 9
+
+
+def missing_weight(document: dict[str, Any]) -> None:
+    for spec in document["graph_module"]["signature"]["input_specs"]:
+        if "parameter" in spec:
+            spec["parameter"]["parameter_name"] = "../../etc/passwd"
+
+
+@pytest.mark.parametrize(
+    ("edit", "match"),
+    [
+        (repeated_name, "is defined twice"),
+        (use_before_definition, "is not defined"),
+        (undefined_output, "output 'nowhere' is not defined"),
+        (mutated_buffer, "an output of kind 'buffer_mutation' is not allowed"),
+        (custom_input, "an input of kind 'custom_obj' is not allowed"),
+        (swapped_inputs, "inputs are not those of its signature"),
+        (other_schema, r"version 8 of torch.export's schema, got 9"),
+        (missing_weight, "no weight '../../etc/passwd'"),
+        (dict.clear, "the member 'schema_version'"),
+    ],
+)
+def test_an_odd_program_is_refused(
+    edit: Callable[[Any], None], match: str, honest: Entries, path: Path
+) -> None:
+    refused(edited(honest, MODEL, edit), path, match)
+
+
+@pytest.mark.parametrize(
+    ("meta", "match"),
+    [
+        ({"dtype": 9}, "expected a dtype among"),
+        ({"layout": 1}, "expected the strided layout"),
+        ({"sizes": [{"as_int": 5}, {"as_int": 4}]}, "needs 20 elements, its entry holds 16"),
+        ({"strides": [{"as_int": 2**40}, {"as_int": 1}]}, "its entry holds 16"),
+        ({"strides": [{"as_int": -4}, {"as_int": 1}]}, "not negative"),
+        ({"storage_offset": {"as_int": 1}}, "needs 17 elements"),
+        ({"storage_offset": {"as_int": -1}}, "not negative"),
+        ({"sizes": [{"as_int": 16}]}, "as many strides as sizes"),
+        ({"sizes": [{"as_expr": {"expr_str": "16"}}, {"as_int": 1}]}, "a plain integer"),
+        ({"sizes": [{"as_int": 2**62}] * 2, "strides": [{"as_int": 0}] * 2}, "not a tensor"),
+        ({"dtype": 12}, "neither 0 nor 1"),
+    ],
+)
+def test_an_odd_weight_is_refused(
+    meta: dict[str, object], match: str, honest: Entries, path: Path
+) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        document["config"]["tower.layer.weight"]["tensor_meta"].update(meta)
+
+    refused(edited(honest, WEIGHTS, edit), path, match)
+
+
+def test_a_weight_with_too_few_bytes_is_refused(honest: Entries, path: Path) -> None:
+    refused(honest | {WEIGHT: honest[WEIGHT][:-4]}, path, "needs 16 elements, its entry holds 15")
+    refused(honest | {WEIGHT: honest[WEIGHT][:-1]}, path, "63 bytes do not hold whole")
+
+
+@pytest.mark.parametrize("name", [MODEL, WEIGHTS, CONSTANTS, WEIGHT, "archive/byteorder"])
+def test_a_missing_entry_is_named(name: str, honest: Entries, path: Path) -> None:
+    entries = {entry: data for entry, data in honest.items() if entry != name}
+    refused(entries, path, f"no entry {name.removeprefix('archive/')!r}")
+
+
+def test_big_endian_weights_are_refused(honest: Entries, path: Path) -> None:
+    refused(honest | {"archive/byteorder": b"big"}, path, "little-endian")
+
+
+def test_what_is_not_a_zip_is_refused(honest: Entries, path: Path) -> None:
+    for data in (b"", b"PK", b"not a zip archive", pickle.dumps({}), honest[MODEL]):
+        path.write_bytes(data)
+        with pytest.raises(TowerError, match="not a readable zip archive"):
+            read_program(path)
+
+
+def test_every_truncation_is_refused(honest: Entries, path: Path) -> None:
+    data = written(honest, path).read_bytes()
+    for size in range(0, len(data), 997):
+        path.write_bytes(data[:size])
+        with pytest.raises(TowerError):
+            read_program(path)
+
+
+def test_altered_bytes_are_refused_or_change_nothing_else(honest: Entries, path: Path) -> None:
+    data = written(honest, path).read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    for position in torch.randint(len(data), (300,), generator=generator).tolist():
+        altered = bytearray(data)
+        altered[position] ^= 0xFF
+        path.write_bytes(altered)
+        # Bytes of the entries have a checksum; some of the directory's nobody reads.
+        try:
+            score = scores(path)
+        except TowerError:
+            continue
+        torch.testing.assert_close(score, Small()(torch.ones(2, 4)))
+
+
+def test_a_compressed_bomb_is_refused_before_it_is_inflated(honest: Entries, path: Path) -> None:
+    written(honest | {MODEL: bytes(50_000_000)}, path, zipfile.ZIP_DEFLATED)
+    with pytest.raises(TowerError, match="is compressed; entries must be stored"):
+        read_program(path)
+
+
+def test_an_entry_that_claims_more_than_the_archive_has_is_refused(
+    honest: Entries, path: Path
+) -> None:
+    data = written(honest, path).read_bytes()
+    claimed = (2**31).to_bytes(4, "little")
+    # In the central directory, both sizes stand 26 bytes before the entry's name.
+    at = data.rindex(WEIGHT.encode()) - 26
+    path.write_bytes(data[:at] + claimed + claimed + data[at + 8 :])
+    with pytest.raises(TowerError, match="the entries claim"):
+        read_program(path)
+
+
+def test_a_document_too_large_is_refused_unread(honest: Entries, path: Path) -> None:
+    refused(honest | {MODEL: bytes(2**26 + 1)}, path, "at most 67108864 are read")
+
+
+@pytest.mark.parametrize("document", [b"[" * 500_000, b"{", b"\xff\xfe", b"9" * 10_000, b"[]"])
+def test_what_is_not_a_program_document_is_refused(
+    document: bytes, honest: Entries, path: Path
+) -> None:
+    refused(honest | {MODEL: document}, path, "not a JSON document|expected an object")
+
+
+# zipfile itself warns about the archive that this test makes.
+@pytest.mark.filterwarnings("ignore:Duplicate name:UserWarning")
+def test_two_entries_of_one_name_are_refused(honest: Entries, path: Path) -> None:
+    written(honest, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(MODEL, honest[MODEL])
+    with pytest.raises(TowerError, match=r"several entries 'archive/models/model\.json'"):
+        read_program(path)
+
+
+def test_two_roots_are_refused(honest: Entries, path: Path) -> None:
+    refused(honest | {"other/models/model.json": honest[MODEL]}, path, "one root folder")
