@@ -1,6 +1,8 @@
 """The versions a server has loaded."""
 
 import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,18 +52,29 @@ class ModelStore:
     """Loads versions and hands out snapshots of them."""
 
     def __init__(
-        self, repository: Repository, metrics: Metrics, *, topology: str | None, max_batch: int
+        self,
+        repository: Repository,
+        metrics: Metrics,
+        pool: ThreadPoolExecutor,
+        *,
+        threads: int,
+        topology: str | None,
+        max_batch: int,
     ) -> None:
         """Begins empty.
 
         Args:
             repository: where versions are published.
             metrics: where loaded versions are reported.
+            pool: the threads that answer requests.
+            threads: how many they are.
             topology: which published plan to use; None takes each version's first.
             max_batch: samples of a request.
         """
         self._repository = repository
         self._metrics = metrics
+        self._pool = pool
+        self._threads = threads
         self._topology = topology
         self._max_batch = max_batch
         self._snapshots: dict[str, Snapshot] = {}
@@ -85,8 +98,7 @@ class ModelStore:
         try:
             opened = open_model(path, topology=self._topology, progress=progress)
             difference = check_golden(opened)
-            for batch in WARM_UP_BATCHES:
-                opened.run(generate_samples(opened.spec, min(batch, self._max_batch)))
+            self._warm_up(opened)
         except Exception as error:
             self._index[model] = IndexEntry(model, version, "UNAVAILABLE", str(error))
             raise
@@ -108,6 +120,19 @@ class ModelStore:
             difference,
         )
         return snapshot
+
+    def _warm_up(self, model: Model) -> None:
+        # Libraries below keep state by thread, made at a thread's first call: each RPC thread has
+        # its own turn. The barrier keeps a fast thread from taking two.
+        together = threading.Barrier(self._threads)
+
+        def run() -> None:
+            together.wait()
+            for batch in WARM_UP_BATCHES:
+                model.run(generate_samples(model.spec, min(batch, self._max_batch)))
+
+        for done in [self._pool.submit(run) for _ in range(self._threads)]:
+            done.result()
 
     def get(self, model: str, version: str = "") -> Snapshot:
         """The snapshot that answers for a model.

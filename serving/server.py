@@ -79,12 +79,19 @@ def serve(
     if not models:
         raise NotFoundError(f"{config.repository}: holds no published model")
     metrics = Metrics()
-    store = ModelStore(repository, metrics, topology=config.topology, max_batch=config.max_batch)
+    pool = ThreadPoolExecutor(config.threads, thread_name_prefix="rpc")
+    store = ModelStore(
+        repository,
+        metrics,
+        pool,
+        threads=config.threads,
+        topology=config.topology,
+        max_batch=config.max_batch,
+    )
     store.announce(models)
     service = InferenceService(store, metrics, max_batch=config.max_batch)
     health_service = health.HealthServicer()
     pages, metrics_port = _start_metrics(config, metrics)
-    pool = ThreadPoolExecutor(config.threads, thread_name_prefix="rpc")
     server, port = _start_grpc(config, pool, service, health_service)
     try:
         for name in models:

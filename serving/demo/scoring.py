@@ -1,5 +1,6 @@
 """Scores samples through a running server, as any client would."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -29,7 +30,13 @@ class Scoring:
 
 
 def score(
-    url: str, model: str, examples: Examples, sizes: Sequence[int], progress: Progress
+    url: str,
+    model: str,
+    examples: Examples,
+    *,
+    sizes: Sequence[int],
+    passes: int,
+    progress: Progress,
 ) -> Scoring:
     """Sends samples in requests of several sizes, one after another.
 
@@ -38,29 +45,36 @@ def score(
         model: the model's name.
         examples: what to score.
         sizes: samples of the requests, used in turn until all are scored.
+        passes: how often to score all of them; the scores are those of the first pass.
         progress: told the samples scored so far.
 
     Raises:
         ShardedInferError: the server refused a request.
     """
-    scores, latencies = [], []
+    scores: list[NDArray[np.float32]] = []
+    latencies: list[float] = []
+    turn = itertools.cycle(sizes)
     with triton.InferenceServerClient(url) as client:
-        start, turn, seconds = 0, 0, 0.0
-        while start < len(examples):
-            batch = examples.slice(start, start + sizes[turn % len(sizes)])
-            inputs = _inputs(batch)
-            began = perf_counter()
-            try:
-                result = client.infer(model, inputs, client_timeout=60)
-            except triton.InferenceServerException as error:
-                raise ShardedInferError(f"the server refused a request: {error}") from error
-            elapsed = perf_counter() - began
-            scores.append(result.as_numpy("score"))
-            latencies.append(elapsed * 1e3)
-            seconds += elapsed
-            start, turn = start + len(batch), turn + 1
-            progress("scoring through gRPC", start, len(examples))
-    return Scoring(np.concatenate(scores), np.array(latencies), len(examples) / seconds)
+        for number in range(passes):
+            start = 0
+            while start < len(examples):
+                batch = examples.slice(start, start + next(turn))
+                inputs = _inputs(batch)
+                began = perf_counter()
+                try:
+                    result = client.infer(model, inputs, client_timeout=60)
+                except triton.InferenceServerException as error:
+                    raise ShardedInferError(f"the server refused a request: {error}") from error
+                latencies.append(perf_counter() - began)
+                answer = result.as_numpy("score")
+                if number == 0:
+                    scores.append(answer)
+                start += len(batch)
+                done = number * len(examples) + start
+                progress("scoring through gRPC", done, passes * len(examples))
+    return Scoring(
+        np.concatenate(scores), np.array(latencies) * 1e3, passes * len(examples) / sum(latencies)
+    )
 
 
 def _inputs(batch: Examples) -> list[triton.InferInput]:
