@@ -36,7 +36,7 @@ from sharded_infer.manifest import (
     TowerRecord,
 )
 from sharded_infer.model import Model, check_golden
-from sharded_infer.plan import StoredTable, check_plan, dump_plan
+from sharded_infer.plan import Plan, StoredTable, check_plan, dump_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec, dump_spec
@@ -101,10 +101,58 @@ def publish(
         GateError: the golden requests differ from the fp32 model by more than the spec allows.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
+    ingredients = _prepare(spec, weights, tower, topologies, progress)
+    with repository.staging(spec.name) as staged:
+        tables = _write_tables(staged, ingredients, progress)
+        manifest = _write_rest(staged, ingredients, tables, samples)
+        progress("scoring golden requests", 0, 1)
+        artifact = Artifact(staged, manifest)
+        difference = check_golden(Model(artifact, artifact.plan()))
+        progress("scoring golden requests", 1, 1)
+        golden = replace(manifest.golden, max_score_diff=difference)
+        path = repository.commit(staged, replace(manifest, golden=golden))
+    return PublishedVersion(
+        path=path,
+        version=int(path.name),
+        fp32_bytes=sum(report.fp32_bytes for report in tables.reports),
+        table_bytes=sum(record.bytes for record in tables.files.values()),
+        max_score_diff=difference,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Ingredients:
+    """Everything that was checked before the long work began."""
+
+    spec: ModelSpec
+    source: WeightSource
+    keys: dict[str, str]  # of each table in the source
+    tables: tuple[StoredTable, ...]
+    plans: dict[str, Plan]
+    tower: nn.Module
+    program: torch.export.ExportedProgram
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenTables:
+    """The table files and what quantization did."""
+
+    pieces: dict[str, list[PieceRecord]]
+    files: dict[str, FileRecord]
+    reports: list[TableReport]
+
+
+def _prepare(
+    spec: ModelSpec,
+    weights: object,
+    tower: nn.Module,
+    topologies: Sequence[str],
+    progress: Progress,
+) -> _Ingredients:
     if not topologies:
         raise SpecError("topologies: expected at least one, such as cpu:1")
     source, keys = _open_source(spec, weights)
-    tables = [StoredTable(t.name, t.rows, t.dim, spec.row_format(t)) for t in spec.tables]
+    tables = tuple(StoredTable(t.name, t.rows, t.dim, spec.row_format(t)) for t in spec.tables)
     plans = {name: make_plan(tables, parse_topology(name)) for name in topologies}
     for plan in plans.values():
         check_plan(plan, {table.name: table for table in tables})
@@ -117,55 +165,7 @@ def publish(
         precision=spec.tower.precision,
     )
     progress("exporting the tower", 1, 1)
-    with repository.staging(spec.name) as staged:
-        files: dict[str, FileRecord] = {}
-        pieces = lay_out(tables)
-        reports = _write_tables(staged, spec, source, keys, pieces, files, progress)
-        write_program(program, staged / TOWER_NAME)
-        model_input = samples if samples is not None else generate_samples(spec)
-        scores = fp32_scores(spec, source, keys, tower, model_input)
-        save_golden(staged / GOLDEN_NAME, spec, GoldenRequests(model_input, scores))
-        plan_files = {name: f"plans/{_file_name(name)}.json" for name in plans}
-        (staged / "plans").mkdir()
-        for name, plan in plans.items():
-            (staged / plan_files[name]).write_bytes(dump_plan(plan))
-        (staged / REPORT_NAME).write_text(
-            json.dumps({"tables": [asdict(report) for report in reports]}, indent=1)
-        )
-        for name in (TOWER_NAME, GOLDEN_NAME, REPORT_NAME, *plan_files.values()):
-            files[name] = _record(staged / name)
-        outputs = tuple(
-            OutputRecord(name, None if scores[name].ndim == 1 else scores[name].shape[1])
-            for name in spec.tower.outputs
-        )
-        manifest = Manifest(
-            format_version=FORMAT_VERSION,
-            model=spec.name,
-            version=1,  # the repository gives the number
-            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            producer=_producer(),
-            spec=dump_spec(spec),
-            tables=tuple(
-                TableRecord(t.name, t.rows, t.dim, t.row_format, tuple(pieces[t.name]))
-                for t in tables
-            ),
-            tower=TowerRecord(TOWER_NAME, spec.tower.precision, outputs),
-            golden=GoldenRecord(GOLDEN_NAME, model_input.batch_size, 0.0, spec.gate.max_score_diff),
-            plans=plan_files,
-            files=files,
-        )
-        difference = _gate(Artifact(staged, manifest), progress)
-        manifest = replace(manifest, golden=replace(manifest.golden, max_score_diff=difference))
-        path = repository.commit(staged, manifest)
-    return PublishedVersion(
-        path=path,
-        version=int(path.name),
-        fp32_bytes=sum(report.fp32_bytes for report in reports),
-        table_bytes=sum(
-            files[name].bytes for name in {p.file for ps in pieces.values() for p in ps}
-        ),
-        max_score_diff=difference,
-    )
+    return _Ingredients(spec, source, keys, tables, plans, tower, program)
 
 
 def _open_source(spec: ModelSpec, weights: object) -> tuple[WeightSource, dict[str, str]]:
@@ -179,19 +179,10 @@ def _open_source(spec: ModelSpec, weights: object) -> tuple[WeightSource, dict[s
     return source, keys
 
 
-def _write_tables(
-    staged: Path,
-    spec: ModelSpec,
-    source: WeightSource,
-    keys: dict[str, str],
-    pieces: dict[str, list[PieceRecord]],
-    files: dict[str, FileRecord],
-    progress: Progress,
-) -> list[TableReport]:
-    meters = {t.name: ErrorMeter(t.name, spec.row_format(t), t.dim) for t in spec.tables}
-    dims = {table.name: table.dim for table in spec.tables}
-    formats = {table.name: spec.row_format(table) for table in spec.tables}
-    total = sum(4 * table.rows * table.dim for table in spec.tables)
+def _write_tables(staged: Path, made_of: _Ingredients, progress: Progress) -> _WrittenTables:
+    tables = {table.name: table for table in made_of.tables}
+    meters = {t.name: ErrorMeter(t.name, t.row_format, t.dim) for t in made_of.tables}
+    total = sum(4 * table.rows * table.dim for table in made_of.tables)
     done = 0
 
     def count(read: int) -> None:
@@ -199,42 +190,70 @@ def _write_tables(
         done += read
         progress("quantizing", done, total)
 
-    by_file: dict[str, list[tuple[str, PieceRecord]]] = defaultdict(list)
-    for table, records in pieces.items():
+    def rows_of(members: Sequence[tuple[StoredTable, PieceRecord]]) -> Iterator[Tensor]:
+        for table, record in members:
+            yield from quantize_rows(
+                made_of.source,
+                made_of.keys[table.name],
+                table.row_format,
+                meters[table.name],
+                table=table.name,
+                first_row=record.first_row,
+                last_row=record.first_row + record.rows,
+                on_bytes=count,
+            )
+
+    pieces = lay_out(made_of.tables)
+    by_file: dict[str, list[tuple[StoredTable, PieceRecord]]] = defaultdict(list)
+    for name, records in pieces.items():
         for record in records:
-            by_file[record.file].append((table, record))
+            by_file[record.file].append((tables[name], record))
     (staged / "tables").mkdir()
+    files = {}
     for file, members in by_file.items():
-        entries = [
-            TableEntry(record.entry, record.rows, formats[table].row_bytes(dims[table]))
-            for table, record in members
-        ]
-
-        def chunks(members: list[tuple[str, PieceRecord]] = members) -> Iterator[Tensor]:
-            for table, record in members:
-                yield from quantize_rows(
-                    source,
-                    keys[table],
-                    formats[table],
-                    meters[table],
-                    table=table,
-                    first_row=record.first_row,
-                    last_row=record.first_row + record.rows,
-                    on_bytes=count,
-                )
-
+        entries = [TableEntry(r.entry, r.rows, table.row_bytes) for table, r in members]
         try:
-            files[file] = write_table_file(staged / file, entries, chunks())
+            files[file] = write_table_file(staged / file, entries, rows_of(members))
         except InputError as error:
             raise WeightsError(str(error)) from error
-    return [meters[table.name].report() for table in spec.tables]
+    return _WrittenTables(pieces, files, [meters[table.name].report() for table in made_of.tables])
 
 
-def _gate(artifact: Artifact, progress: Progress) -> float:
-    progress("scoring golden requests", 0, 1)
-    difference = check_golden(Model(artifact, artifact.plan()))
-    progress("scoring golden requests", 1, 1)
-    return difference
+def _write_rest(
+    staged: Path, made_of: _Ingredients, tables: _WrittenTables, samples: ModelInput | None
+) -> Manifest:
+    spec = made_of.spec
+    write_program(made_of.program, staged / TOWER_NAME)
+    model_input = samples if samples is not None else generate_samples(spec)
+    scores = fp32_scores(spec, made_of.source, made_of.keys, made_of.tower, model_input)
+    save_golden(staged / GOLDEN_NAME, spec, GoldenRequests(model_input, scores))
+    plan_files = {name: f"plans/{_file_name(name)}.json" for name in made_of.plans}
+    (staged / "plans").mkdir()
+    for name, plan in made_of.plans.items():
+        (staged / plan_files[name]).write_bytes(dump_plan(plan))
+    report = {"tables": [asdict(report) for report in tables.reports]}
+    (staged / REPORT_NAME).write_text(json.dumps(report, indent=1))
+    written = (TOWER_NAME, GOLDEN_NAME, REPORT_NAME, *plan_files.values())
+    outputs = tuple(
+        OutputRecord(name, None if scores[name].ndim == 1 else scores[name].shape[1])
+        for name in spec.tower.outputs
+    )
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        model=spec.name,
+        version=1,  # the repository gives the number
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        producer=_producer(),
+        spec=dump_spec(spec),
+        tables=tuple(
+            TableRecord(t.name, t.rows, t.dim, t.row_format, tuple(tables.pieces[t.name]))
+            for t in made_of.tables
+        ),
+        tower=TowerRecord(TOWER_NAME, spec.tower.precision, outputs),
+        golden=GoldenRecord(GOLDEN_NAME, model_input.batch_size, 0.0, spec.gate.max_score_diff),
+        plans=plan_files,
+        files=tables.files | {name: _record(staged / name) for name in written},
+    )
 
 
 def _record(path: Path) -> FileRecord:

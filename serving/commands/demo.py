@@ -1,0 +1,73 @@
+"""Runs the demo and shows its figures."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.commands.console import OUT, size
+from serving.demo.run import DemoResult, run_demo
+from serving.progress import progress_bars
+
+
+def demo_command(
+    data: Annotated[
+        Path | None, typer.Option(help="Click log in Criteo's format; default: generate one.")
+    ] = None,
+    rows: Annotated[
+        int, typer.Option(help="Rows to generate, or to read at most.", min=10)
+    ] = 20000,
+    repository: Annotated[
+        Path | None,
+        typer.Option("--repository", "-r", help="Where to publish; default: temporary."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="The server's gRPC port; 0: any.")] = 0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the server running.")] = False,
+) -> None:
+    """Train a DLRM on click logs, quantize, plan, publish and serve it, and score it over gRPC.
+
+    Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
+    """
+    with progress_bars() as progress:
+        result = run_demo(
+            data=data, rows=rows, repository=repository, port=port, keep=keep, progress=progress
+        )
+    if json_file is not None:
+        json_file.write_text(json.dumps(result.fields(), indent=1) + "\n")
+    _print_demo(result)
+
+
+def _print_demo(result: DemoResult) -> None:
+    latency = result.latency_ms
+    table = Table(title="sharded-infer demo", title_justify="left", show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    ratio = result.artifact_table_bytes / result.fp32_bytes
+    rows: list[tuple[str, str]] = [
+        ("rows trained on / scored", f"{result.training_rows:,} / {result.scored_rows:,}"),
+        ("AUC, fp32 model", f"{result.auc_fp32:.4f}"),
+        ("AUC, served scores", f"{result.auc_served:.4f}"),
+        ("largest score difference", f"{result.max_abs_score_diff:.2g}"),
+        ("tables, fp32", size(result.fp32_bytes)),
+        ("tables, published", f"{size(result.artifact_table_bytes)} ({ratio:.1%})"),
+        ("requests", f"{result.requests:,}"),
+        ("pairs a second, one client", f"{result.pairs_per_second:,.0f}"),
+        (
+            "latency p50 / p95 / p99",
+            f"{latency.p50:.2f} / {latency.p95:.2f} / {latency.p99:.2f} ms",
+        ),
+        ("gRPC", result.grpc_url),
+        ("metrics", result.metrics_url),
+    ]
+    for row in rows:
+        table.add_row(*row)
+    OUT.print(table)
+    if result.server_pid is None:
+        OUT.print("the server has been stopped; --keep leaves it running", highlight=False)
+    else:
+        OUT.print(f"the server is running: kill {result.server_pid} stops it", highlight=False)

@@ -1,0 +1,65 @@
+"""Scores samples from a file."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.commands.console import print_json
+from serving.commands.versions import (
+    JsonOption,
+    ModelOption,
+    VersionOption,
+    find_artifact,
+    open_published,
+)
+from serving.prediction import predict_local, predict_remote
+from serving.samples import read_json, read_tsv
+from sharded_infer.errors import InputError
+
+
+def predict_command(
+    samples: Annotated[
+        Path, typer.Argument(help="Samples: .json, .jsonl or .tsv; '-' reads stdin.")
+    ],
+    repository: Annotated[
+        Path | None, typer.Option("--repository", "-r", help="Score here, without a server.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
+    ] = None,
+    model: ModelOption = None,
+    version: VersionOption = None,
+    tsv: Annotated[bool, typer.Option("--tsv", help="Stdin is TSV; default: JSON.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Score samples from a file, with a published version or on a running server.
+
+    JSON is an array of objects, or one object a line: {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1]}.
+    TSV has the inputs' names in its first line, and ids or numbers joined by commas in its cells.
+    """
+    text = _read_text(samples)
+    rows = read_tsv(text) if tsv or samples.suffix == ".tsv" else read_json(text)
+    if (repository is None) == (address is None):
+        raise InputError("expected one of --repository and --address")
+    if address is not None:
+        if model is None:
+            raise InputError("--address needs --model")
+        prediction = predict_remote(address, model, version, rows)
+    else:
+        prediction = predict_local(
+            open_published(find_artifact(repository or Path(), model, version)), rows
+        )
+    if as_json:
+        print_json(prediction.fields())
+        return
+    for line in prediction.lines():
+        print(line)  # noqa: T201 - output for pipes
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error

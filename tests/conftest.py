@@ -1,0 +1,95 @@
+"""One small trained model, published once, and what several tests need around it."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from kernels.row_format import RowFormat
+from sharded_infer.publish import publish
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+
+# Both formats, poolings and all policies; odd dims; a table that two features share.
+TABLES = (
+    TableSpec("ads", rows=50, dim=8, features=("ad_shown", "ad_clicked")),
+    TableSpec("country", rows=7, dim=3, pooling="mean", out_of_range="ignore"),
+    TableSpec("user", rows=31, dim=5, format=RowFormat.BF16, out_of_range="modulo"),
+    TableSpec("item", rows=40, dim=6, pooling="mean", format=RowFormat.BF16),
+)
+
+
+class TwoHeads(nn.Module):
+    """A tower with the outputs `click` `[B]` and `rating` `[B, 3]`."""
+
+    def __init__(self, dense_width: int, embedding_width: int) -> None:
+        super().__init__()
+        self.shared = nn.Linear(dense_width + embedding_width, 16)
+        self.click = nn.Linear(16, 1)
+        self.rating = nn.Linear(16, 3)
+
+    def forward(
+        self, user_age: torch.Tensor, context: torch.Tensor, embeddings: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        hidden = self.shared(torch.cat([user_age, context, embeddings], dim=1)).relu()
+        return {"click": self.click(hidden).squeeze(1).sigmoid(), "rating": self.rating(hidden)}
+
+
+@pytest.fixture(scope="session")
+def trained_spec() -> ModelSpec:
+    return ModelSpec(
+        name="small",
+        tables=TABLES,
+        dense=DenseSpec({"user_age": 1, "context": 4}),
+        tower=TowerSpec(outputs=("click", "rating")),
+    )
+
+
+@pytest.fixture(scope="session")
+def trained_weights(trained_spec: ModelSpec) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in trained_spec.tables}
+
+
+@pytest.fixture(scope="session")
+def trained_tower(trained_spec: ModelSpec) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        return TwoHeads(sum(trained_spec.dense.inputs.values()), trained_spec.embedding_width)
+
+
+@pytest.fixture(scope="session")
+def published_version(
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A version's folder, planned for three topologies; shared by all tests, never to be changed.
+
+    On the last the table `ads` (600 bytes) is split by rows.
+    """
+    return publish(
+        trained_spec,
+        trained_weights,
+        trained_tower,
+        tmp_path_factory.mktemp("published"),
+        topologies=("cpu:1", "cpu:2", "cpu:3x0.55KB"),
+    ).path
+
+
+@pytest.fixture
+def version_copy(published_version: Path, tmp_path: Path) -> Path:
+    """The published version, to be altered."""
+    return shutil.copytree(published_version, tmp_path / "small" / "1")
+
+
+@pytest.fixture
+def poisoned_memory() -> Iterator[None]:
+    """Fills every uninitialized tensor with NaN (or the largest integer)."""
+    assert torch.utils.deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)

@@ -1,0 +1,273 @@
+"""A published model and running servers, for every test that talks to one."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from kernels.row_format import RowFormat
+from sharded_infer import (
+    DenseSpec,
+    Model,
+    ModelSpec,
+    QuantizationSpec,
+    TableSpec,
+    TowerSpec,
+    open_model,
+    publish,
+)
+
+Arrays = Mapping[str, NDArray[np.generic]]
+MODEL = "ranker"
+DENSE_WIDTH = 4
+DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
+_CHECKOUT = Path(__file__).parents[2]
+_START_SECONDS = 120.0
+_STOP_SECONDS = 60.0
+
+
+class RankerTower(nn.Module):
+    """Two heads over one hidden layer: a score `[B]` and three labels `[B, 3]`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(DENSE_WIDTH + width, 16)
+        self.score = nn.Linear(16, 1)
+        self.labels = nn.Linear(16, 3)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        hidden = torch.relu(self.hidden(torch.cat([dense, embeddings], dim=1)))
+        score = torch.sigmoid(self.score(hidden)).squeeze(1)
+        return {"score": score, "labels": self.labels(hidden)}
+
+
+def ranker_spec() -> ModelSpec:
+    """Every policy, both poolings, two formats, several dims, and a table of two features."""
+    return ModelSpec(
+        name=MODEL,
+        tables=(
+            TableSpec("user", 50, 8),
+            TableSpec(
+                "item",
+                97,
+                16,
+                pooling="mean",
+                features=("item", "history"),
+                out_of_range="ignore",
+            ),
+            TableSpec("category", 13, 4, format=RowFormat.BF16, out_of_range="modulo"),
+            TableSpec("brand", 20, 12, pooling="mean", format=RowFormat.BF16),
+        ),
+        dense=DenseSpec({"dense": DENSE_WIDTH}),
+        tower=TowerSpec(outputs=("score", "labels")),
+        quantization=QuantizationSpec(format=RowFormat.INT8),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """The published model, opened here, and what it was published from.
+
+    Attributes:
+        repository: where it is published, as version 1.
+        model: the version, opened in this process.
+        tables: the trained tables by name.
+        tower: the trained tower.
+    """
+
+    repository: Path
+    model: Model
+    tables: dict[str, nn.EmbeddingBag]
+    tower: RankerTower
+
+    def predict(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
+        """Scores a request here, with one intra-op thread as the server has."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self.model.predict(inputs)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def publish_ranker(repository: Path) -> Ranker:
+    """Publishes the ranker, planned for two ranks."""
+    spec = ranker_spec()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(5)
+        tables = {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling) for t in spec.tables}
+        tower = RankerTower(spec.embedding_width)
+    published = publish(spec, tables, tower, repository, topologies=("cpu:2",))
+    return Ranker(repository, open_model(published.path), tables, tower)
+
+
+def good_inputs(batch: int, seed: int = 0) -> dict[str, NDArray[np.generic]]:
+    """A request that uses every input in one form or another."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(0, 4, batch, dtype=np.int32)
+    return {
+        "dense": generator.standard_normal((batch, DENSE_WIDTH), dtype=np.float32),
+        "user": generator.integers(0, 50, batch),
+        "item": generator.integers(0, 97, (batch, 1)),
+        "history": generator.integers(0, 97, int(lengths.sum())),
+        "history.lengths": lengths,
+        "category": generator.integers(0, 13, (batch, 3)),
+        "category.weights": generator.random((batch, 3), dtype=np.float32),
+        "brand": generator.integers(0, 20, batch, dtype=np.int32),
+    }
+
+
+def infer_request(inputs: Arrays, *, model: str = MODEL, request_id: str = "") -> Any:
+    """A ModelInferRequest with raw contents."""
+    tensor = service_pb2.ModelInferRequest.InferInputTensor
+    return service_pb2.ModelInferRequest(
+        model_name=model,
+        id=request_id,
+        inputs=[
+            tensor(name=name, datatype=DATATYPES[array.dtype.name], shape=array.shape)
+            for name, array in inputs.items()
+        ],
+        raw_input_contents=[array.tobytes() for array in inputs.values()],
+    )
+
+
+def scores_of(response: Any) -> dict[str, NDArray[np.float32]]:
+    """The outputs of a ModelInferResponse, from its raw contents."""
+    return {
+        output.name: np.frombuffer(raw, "<f4").reshape(output.shape)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """A server process and where it answers.
+
+    Attributes:
+        process: the process.
+        grpc_url: `host:port`.
+        metrics_url: the page.
+        log: what it writes to its error stream.
+        ready: the line it printed when it was ready.
+    """
+
+    process: subprocess.Popen[str]
+    grpc_url: str
+    metrics_url: str
+    log: Path
+    ready: dict[str, Any] = field(repr=False)
+
+    @contextmanager
+    def stub(self) -> Iterator[Any]:
+        """The protocol's generated stub on a connection of its own."""
+        # Channels of one process share connections otherwise, and with them their state.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.grpc_url, options=options) as channel:
+            yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def command(*words: object) -> list[str]:
+    """The command line of `sharded-infer`, as this interpreter runs it."""
+    return [sys.executable, "-m", "serving.cli", *map(str, words)]
+
+
+def environment() -> dict[str, str]:
+    """The environment for commands: the checkout's packages come first."""
+    path = os.pathsep.join(filter(None, (str(_CHECKOUT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+def run(
+    *words: object, stdin: str | None = None, seconds: float = 120.0
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command to its end in a process of its own."""
+    return subprocess.run(
+        command(*words),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env=environment(),
+    )
+
+
+@contextmanager
+def running_server(
+    repository: Path, log: Path, *options: object, exit_code: int | None = 0
+) -> Iterator[RunningServer]:
+    """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
+
+    Args:
+        repository: what to serve.
+        log: the file for its error stream.
+        options: more of the command line; what comes last holds.
+        exit_code: what it must end with; None for a test that ends it otherwise.
+    """
+    ports = ("--host", "127.0.0.1", "--port", 0, "--metrics-port", 0)
+    words = command("serve", "-r", repository, *ports, "--json", *options)
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
+        )
+    try:
+        ready = _read_ready(process, log)
+        yield RunningServer(process, ready["grpc_url"], ready["metrics_url"], log, ready)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    assert exit_code is None or process.returncode == exit_code, log.read_text()
+
+
+def _read_ready(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+    assert process.stdout is not None
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if select.select([process.stdout], [], [], 0.1)[0]:
+            line = process.stdout.readline()
+            if line.startswith("{"):
+                fields: dict[str, Any] = json.loads(line)
+                return fields
+    raise AssertionError(f"the server was not ready: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
+    return publish_ranker(tmp_path_factory.mktemp("ranker") / "repository")
+
+
+@pytest.fixture(scope="session")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("server") / "stderr"
+    with running_server(ranker.repository, log) as running:
+        yield running
+    assert "internal error" not in log.read_text()
+
+
+@pytest.fixture(scope="session")
+def stub(server: RunningServer) -> Iterator[Any]:
+    with server.stub() as stub:
+        yield stub
