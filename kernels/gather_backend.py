@@ -84,8 +84,8 @@ class GatherBackend:
             sums = torch.segment_reduce(
                 rows, "sum", lengths=lengths.reshape(-1), unsafe=True, initial=0
             )
-            by_sample = sums.view(len(grid.features), batch, -1).transpose(0, 1)
-            pooled[:, grid.columns] = by_sample.reshape(batch, -1)
+            by_sample = sums.view(len(grid.features), batch, grid.matrix.shape[1]).transpose(0, 1)
+            pooled[:, grid.columns] = by_sample.reshape(batch, len(grid.columns))
         if self._has_means:
             lengths = torch.where(self._means[:, None], bags.lengths, 1)
             divide_by_lengths(pooled, lengths, self._dims)

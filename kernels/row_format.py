@@ -61,10 +61,13 @@ def decode(row_format: RowFormat, rows: Tensor, dim: int) -> Tensor:
             f"rows: expected uint8 [n, {row_bytes}] for {row_format} rows of dim {dim}, "
             f"got {rows.dtype} {list(rows.shape)}"
         )
-    rows = rows.contiguous()
+    # Copies, because a view of wider numbers needs even strides and an even first byte; of a single
+    # row, contiguous() would keep odd ones.
+    layout = torch.contiguous_format
     if row_format is RowFormat.BF16:
-        return rows.view(torch.bfloat16).float()
-    scale_bias = rows[:, :SCALE_BIAS_BYTES].contiguous().view(torch.float16).float()
+        return rows.clone(memory_format=layout).view(torch.bfloat16).float()
+    head = rows[:, :SCALE_BIAS_BYTES].clone(memory_format=layout)
+    scale_bias = head.view(torch.float16).float()
     return scale_bias[:, :1] * rows[:, SCALE_BIAS_BYTES:].float() + scale_bias[:, 1:]
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,6 +17,7 @@ class SourceError(InputError):
     """Trained weights that cannot be read, or do not hold what is asked for."""
 
 
+@runtime_checkable
 class WeightSource(Protocol):
     """Named 2-D weights of which any range of rows can be read."""
 
@@ -134,7 +135,7 @@ def weights_of(collection: object) -> WeightSource:
     Raises:
         SourceError: it is none of these.
     """
-    if isinstance(collection, TensorSource | SafetensorsSource):
+    if isinstance(collection, WeightSource):
         return collection
     if isinstance(collection, nn.Module):
         # An EmbeddingBagCollection is a module whose state dict says embedding_bags.<table>.weight.

@@ -74,13 +74,24 @@ def _array(tensor: WireTensor) -> NDArray[np.generic]:
                 f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} is "
                 f"{elements * dtype.itemsize} bytes, got {len(tensor.data)}"
             )
-        return np.frombuffer(tensor.data, dtype).reshape(tensor.shape)
+        return _shaped(tensor, np.frombuffer(tensor.data, dtype))
     if len(tensor.data) != elements:
         raise RequestError(
             f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} has {elements} "
             f"elements, got {len(tensor.data)}"
         )
-    return np.array(tensor.data, dtype).reshape(tensor.shape)
+    return _shaped(tensor, np.array(tensor.data, dtype))
+
+
+def _shaped(tensor: WireTensor, flat: NDArray[np.generic]) -> NDArray[np.generic]:
+    try:
+        return flat.reshape(tensor.shape)
+    except ValueError as error:
+        # NumPy's limits; beside a 0, sizes of any magnitude agree with the elements.
+        raise RequestError(
+            f"input {tensor.name!r}: shape {list(tensor.shape)} has too many dimensions, or sizes "
+            "that are too large"
+        ) from error
 
 
 def encode(scores: NDArray[np.float32]) -> bytes:

@@ -2,7 +2,8 @@
 
 import logging
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,8 @@ from sharded_infer.request import RequestReader
 
 _log = logging.getLogger("sharded_infer")
 WARM_UP_BATCHES = (1, 16, 256)
+_TOGETHER_SECONDS = 5.0
+_WARM_UP_SECONDS = 60.0
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
 
@@ -92,11 +95,11 @@ class ModelStore:
             ArtifactError: the version is damaged.
             GateError: it does not score its golden requests as it should.
         """
-        path = self._repository.version_path(model)
-        version = int(path.name)
+        artifact = self._repository.open(model)
+        version = artifact.manifest.version
         self._index[model] = IndexEntry(model, version, "LOADING", "")
         try:
-            opened = open_model(path, topology=self._topology, progress=progress)
+            opened = open_model(artifact.path, topology=self._topology, progress=progress)
             difference = check_golden(opened)
             self._warm_up(opened)
         except Exception as error:
@@ -123,16 +126,22 @@ class ModelStore:
 
     def _warm_up(self, model: Model) -> None:
         # Libraries below keep state by thread, made at a thread's first call: each RPC thread has
-        # its own turn. The barrier keeps a fast thread from taking two.
+        # its own turn. The barrier keeps a fast thread from taking two; threads that a client's
+        # streams hold do not come, and are not waited for long.
         together = threading.Barrier(self._threads)
 
         def run() -> None:
-            together.wait()
+            with suppress(threading.BrokenBarrierError):
+                together.wait(_TOGETHER_SECONDS)
             for batch in WARM_UP_BATCHES:
                 model.run(generate_samples(model.spec, min(batch, self._max_batch)))
 
-        for done in [self._pool.submit(run) for _ in range(self._threads)]:
-            done.result()
+        turns = [self._pool.submit(run) for _ in range(self._threads)]
+        finished, late = wait(turns, timeout=_WARM_UP_SECONDS)
+        for turn in late:
+            turn.cancel()
+        for turn in finished:
+            turn.result()
 
     def get(self, model: str, version: str = "") -> Snapshot:
         """The snapshot that answers for a model.

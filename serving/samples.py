@@ -33,7 +33,7 @@ def read_json(text: str) -> list[Sample]:
     """
     try:
         document = json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         document = [_json_line(n, line) for n, line in _lines(text)]
     samples = document if isinstance(document, list) else [document]
     for number, sample in enumerate(samples, start=1):
@@ -45,7 +45,8 @@ def read_json(text: str) -> list[Sample]:
 def _json_line(number: int, line: str) -> object:
     try:
         return json.loads(line)
-    except json.JSONDecodeError as error:
+    # Beside syntax: integers of thousands of digits, and thousands of brackets.
+    except (ValueError, RecursionError) as error:
         raise RequestError(f"line {number}: not JSON: {error}") from error
 
 
@@ -53,12 +54,15 @@ def read_tsv(text: str) -> list[Sample]:
     """Reads samples from TSV.
 
     Raises:
-        RequestError: a line has another number of cells than the first; names the line.
+        RequestError: a line has another number of cells than the first, or a name comes twice;
+            names the line.
     """
     lines = _lines(text)
     if not lines:
         raise RequestError("the input is empty: expected a line of names, then a line a sample")
     names = lines[0][1].split("\t")
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise RequestError(f"line {lines[0][0]}: {repeated[0]!r} comes twice")
     samples: list[Sample] = []
     for number, line in lines[1:]:
         cells = line.split("\t")

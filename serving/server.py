@@ -19,11 +19,13 @@ from serving.config import ServerConfig
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.service import InferenceService
+from serving.unary_calls import UnaryCalls
 from sharded_infer.artifact import Progress, no_progress
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.repository import Repository
 
 _log = logging.getLogger("sharded_infer")
+_DRAIN_POLL_SECONDS = 0.02
 SERVICE_NAME = "inference.GRPCInferenceService"
 
 
@@ -91,8 +93,9 @@ def serve(
     store.announce(models)
     service = InferenceService(store, metrics, max_batch=config.max_batch)
     health_service = health.HealthServicer()
+    calls = UnaryCalls()
+    server, port = _start_grpc(config, pool, service, health_service, calls)
     pages, metrics_port = _start_metrics(config, metrics)
-    server, port = _start_grpc(config, pool, service, health_service)
     try:
         for name in models:
             store.load(name, progress)
@@ -104,7 +107,7 @@ def serve(
     finally:
         service.ready.clear()
         _set_health(health_service, health_pb2.HealthCheckResponse.NOT_SERVING)
-        server.stop(config.drain_seconds).wait()
+        _drain(server, calls, config.drain_seconds)
         pool.shutdown()
         pages.shutdown()
         pages.server_close()
@@ -127,9 +130,11 @@ def _start_grpc(
     pool: ThreadPoolExecutor,
     service: InferenceService,
     health_service: health.HealthServicer,
+    calls: UnaryCalls,
 ) -> tuple[grpc.Server, int]:
     server = grpc.server(
         pool,
+        interceptors=[calls],
         options=[
             ("grpc.max_receive_message_length", config.max_message_bytes),
             ("grpc.max_send_message_length", config.max_message_bytes),
@@ -149,6 +154,15 @@ def _start_grpc(
         raise InputError(f"port {config.host}:{config.port} cannot be had: {error}") from error
     server.start()
     return server, port
+
+
+def _drain(server: grpc.Server, calls: UnaryCalls, seconds: float) -> None:
+    """Accepts no more, and ends when the calls in progress are answered, or time is up."""
+    stopped = server.stop(seconds)
+    # Streams, such as a health watch, would last the whole time: they are cut off.
+    while not stopped.wait(_DRAIN_POLL_SECONDS):
+        if calls.in_progress == 0:
+            server.stop(None)
 
 
 def _set_health(service: health.HealthServicer, status: int) -> None:

@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
-from sharded_infer.manifest import MANIFEST_NAME, FileRecord, Manifest, parse_manifest
+from sharded_infer.manifest import (
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    FileRecord,
+    Manifest,
+    parse_manifest,
+)
 from sharded_infer.plan import Plan, check_plan, load_plan
 from sharded_infer.table_file import MappedTable, map_table_file
 from sharded_infer.table_pieces import TablePiece
@@ -57,6 +63,10 @@ class Artifact:
             check_plan(plan, self.manifest.stored_tables())
         except (PlanError, OSError) as error:
             raise ArtifactError(f"{self.path / name}: {error}") from error
+        if plan.topology != chosen:
+            raise ArtifactError(
+                f"{self.path / name}: is for topology {plan.topology!r}, expected {chosen!r}"
+            )
         return plan
 
     def table_pieces(self) -> dict[str, list[TablePiece]]:
@@ -94,6 +104,10 @@ def open_artifact(path: Path) -> Artifact:
     """
     where = path / MANIFEST_NAME
     try:
+        size = where.stat().st_size
+        # Checked first: what is read is held in memory.
+        if size > MAX_MANIFEST_BYTES:
+            raise ArtifactError(f"{where}: {size} bytes, expected at most {MAX_MANIFEST_BYTES}")
         text = where.read_bytes()
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: no {MANIFEST_NAME}, so no published version") from error

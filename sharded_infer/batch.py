@@ -37,6 +37,12 @@ class JaggedBatch:
             )
         if self.lengths.size and int(self.lengths.min()) < 0:
             raise RequestError(f"lengths: expected none below 0, got {int(self.lengths.min())}")
+        # A sum of huge lengths could wrap around to the right total.
+        if self.lengths.size and int(self.lengths.max()) > self.values.size:
+            raise RequestError(
+                f"lengths: expected none above the {self.values.size} values, "
+                f"got {int(self.lengths.max())}"
+            )
         total = int(self.lengths.sum())
         if self.values.shape != (total,):
             raise RequestError(

@@ -11,7 +11,7 @@ from kernels.bags import Bags
 from quant.source import WeightSource
 from sharded_infer.arrays import tensor_of
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import TowerError
+from sharded_infer.errors import InputError, TowerError
 from sharded_infer.id_policy import IdPolicy
 from sharded_infer.spec import ModelSpec
 
@@ -36,9 +36,14 @@ def fp32_scores(
         fp32 `[B]` or `[B, K]` by output name.
 
     Raises:
+        InputError: the samples are not one batch of all features, or share a dense input.
         RequestError: a sample's id is outside a table whose policy is `error`.
     """
-    (group,) = model_input.groups
+    group, samples = model_input.groups[0], model_input.batch_size
+    if len(model_input.groups) != 1 or group.batch_size != samples:
+        raise InputError("golden samples: expected one jagged batch of all features")
+    if any(len(array) != samples for array in model_input.dense):
+        raise InputError(f"golden samples: expected {samples} rows of every dense input")
     weights = None if group.weights is None else tensor_of(group.weights)
     bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
     bags, _ = IdPolicy(spec.features).apply(bags)

@@ -1,13 +1,13 @@
 """Golden requests: samples and the fp32 model's scores of them, kept with a version."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import ArtifactError, InputError
@@ -72,7 +72,8 @@ def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
     names = spec.dense.inputs
     tensors |= {f"dense.{n}": d for n, d in zip(names, golden.model_input.dense, strict=True)}
     tensors |= {f"score.{name}": scores for name, scores in golden.scores.items()}
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, path)
+    # Not save_file: its files are readable by their owner only, and servers run as other users.
+    path.write_bytes(save({name: np.ascontiguousarray(value) for name, value in tensors.items()}))
 
 
 def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
@@ -90,9 +91,35 @@ def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
         )
         dense = tuple(tensors[f"dense.{name}"] for name in spec.dense.inputs)
         scores = {name: tensors[f"score.{name}"] for name in spec.tower.outputs}
+        _check_arrays(spec, batch, dense, scores)
     except (KeyError, OSError, SafetensorError, InputError) as error:
         raise ArtifactError(f"{path}: not golden requests of {spec.name!r}: {error}") from error
     return GoldenRequests(ModelInput(batch.batch_size, (batch,), dense), scores)
+
+
+def _check_arrays(
+    spec: ModelSpec,
+    batch: JaggedBatch,
+    dense: Sequence[NDArray[np.generic]],
+    scores: Mapping[str, NDArray[np.generic]],
+) -> None:
+    samples = batch.batch_size
+    if batch.values.dtype != np.int64:
+        raise InputError(f"sparse.values: expected int64, got {batch.values.dtype}")
+    if batch.weights is not None and batch.weights.dtype != np.float32:
+        raise InputError(f"sparse.weights: expected fp32, got {batch.weights.dtype}")
+    for (name, width), array in zip(spec.dense.inputs.items(), dense, strict=True):
+        if array.dtype != np.float32 or array.shape != (samples, width):
+            raise InputError(
+                f"dense.{name}: expected fp32 {[samples, width]}, "
+                f"got {array.dtype} {list(array.shape)}"
+            )
+    for name, array in scores.items():
+        if array.dtype != np.float32 or array.ndim not in (1, 2) or len(array) != samples:
+            raise InputError(
+                f"score.{name}: expected fp32 [{samples}] or [{samples}, K], "
+                f"got {array.dtype} {list(array.shape)}"
+            )
 
 
 def largest_difference(

@@ -79,6 +79,9 @@ class ShardedLookup:
             tables: its tables as stored, by name.
             placed: every part of every table; together they cover all cells once.
             backend: a kernel backend's name to force it.
+
+        Raises:
+            InputError: no backend, or not the forced one, can look the tables up.
         """
         self._features = spec.features
         self._backend = backend
@@ -100,6 +103,8 @@ class ShardedLookup:
             column += feature.table.dim
         self._units = [units[key] for key in sorted(units)]
         self._routes: dict[tuple[int, ...], _Route] = {}
+        # The usual route, made here so that a backend that cannot is refused now.
+        self._route(tuple(range(len(self._features))))
 
     @property
     def backends(self) -> dict[str, str]:
@@ -158,15 +163,19 @@ class ShardedLookup:
         positions = {feature: position for position, feature in enumerate(features)}
         if sorted(positions) != list(features):
             raise InternalError(f"features of a group must ascend, got {features}")
-        steps: list[_Step] = []
-        split: dict[int, None] = {}  # features with row shards, in order
-        for unit in self._units:
-            entries = [entry for entry in unit if entry.feature in positions]
-            if not entries:
-                continue
-            steps.append(self._make_step(entries, positions))
-            if not entries[0].placed.holds_all_rows:
-                split |= {entry.feature: None for entry in entries}
+        units = [
+            entries
+            for unit in self._units
+            if (entries := [entry for entry in unit if entry.feature in positions])
+        ]
+        # Features with row shards, in order.
+        split = {
+            entry.feature: None
+            for entries in units
+            for entry in entries
+            if not entry.placed.holds_all_rows
+        }
+        steps = [self._make_step(entries, positions, split) for entries in units]
         starts = [0]
         for feature in self._features:
             starts.append(starts[-1] + feature.table.dim)
@@ -181,7 +190,9 @@ class ShardedLookup:
             ),
         )
 
-    def _make_step(self, entries: list[_Entry], positions: Mapping[int, int]) -> _Step:
+    def _make_step(
+        self, entries: list[_Entry], positions: Mapping[int, int], split: Mapping[int, None]
+    ) -> _Step:
         pieces = [entry.placed.piece for entry in entries]
         whole = entries[0].placed.holds_all_rows
         tables = FusedTables(
@@ -190,8 +201,10 @@ class ShardedLookup:
             byte_offsets=tuple(piece.byte_offset for piece in pieces),
             rows=tuple(piece.rows for piece in pieces),
             dims=tuple(entry.placed.columns for entry in entries),
+            # The route divides all columns of a split feature, also those of whole shards.
             means=tuple(
-                whole and self._features[entry.feature].table.pooling == "mean" for entry in entries
+                entry.feature not in split and self._features[entry.feature].table.pooling == "mean"
+                for entry in entries
             ),
         )
         chosen = [positions[entry.feature] for entry in entries]

@@ -10,7 +10,7 @@ from torch import Tensor
 from sharded_infer.arrays import tensor_of
 from sharded_infer.artifact import Artifact, Progress, no_progress, open_artifact, verify_files
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import ArtifactError, GateError, TowerError
+from sharded_infer.errors import ArtifactError, GateError, RequestError, TowerError
 from sharded_infer.golden import largest_difference, load_golden
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.plan import Plan
@@ -35,6 +35,7 @@ class Model:
 
         Raises:
             ArtifactError: a file does not hold what the manifest says.
+            InputError: the forced backend cannot look the tables up.
         """
         self.artifact = artifact
         self.plan = plan
@@ -50,7 +51,7 @@ class Model:
                 embedding_width=self.spec.embedding_width,
                 outputs=self.spec.tower.outputs,
             )
-        except TowerError as error:
+        except (TowerError, OSError) as error:
             raise ArtifactError(f"{artifact.path / record.file}: {error}") from error
         widths = tuple(output.width for output in record.outputs)
         if widths != self._tower.output_widths:
@@ -136,6 +137,7 @@ def open_model(
 
     Raises:
         NotFoundError: no such version, or no plan for the topology.
+        InputError: the forced backend cannot look the tables up.
         ArtifactError: the version is incomplete, altered or of an unknown format.
     """
     artifact = open_artifact(Path(path))
@@ -152,10 +154,22 @@ def check_golden(model: Model) -> float:
 
     Raises:
         GateError: it is larger than the spec allows.
+        ArtifactError: the file does not hold golden requests of this model.
     """
     record = model.artifact.manifest.golden
-    golden = load_golden(model.artifact.path / record.file, model.spec)
-    difference = largest_difference(golden.scores, model.run(golden.model_input))
+    path = model.artifact.path / record.file
+    golden = load_golden(path, model.spec)
+    try:
+        scores = model.run(golden.model_input)
+    except RequestError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    for name, expected in golden.scores.items():
+        if expected.shape != scores[name].shape:
+            raise ArtifactError(
+                f"{path}: not golden requests of {model.name!r}: score.{name} is "
+                f"{list(expected.shape)}, the tower gives {list(scores[name].shape)}"
+            )
+    difference = largest_difference(golden.scores, scores)
     allowed = model.spec.gate.max_score_diff
     if not difference <= allowed:
         raise GateError(

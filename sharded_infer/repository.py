@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.manifest import MANIFEST_NAME, Manifest, dump_manifest
 
@@ -40,8 +41,8 @@ class Repository:
         """
         if not self.path.is_dir():
             raise NotFoundError(f"{self.path}: no such repository")
-        names = [entry.name for entry in self.path.iterdir() if entry.is_dir()]
-        return sorted(name for name in names if not name.startswith(".") and self._versions(name))
+        homes = [entry for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        return sorted(home.name for home in homes if _published(home))
 
     def versions(self, model: str) -> list[int]:
         """Published versions of a model, ascending.
@@ -73,6 +74,25 @@ class Repository:
             )
         return self.path / model / str(chosen)
 
+    def open(self, model: str, version: int | None = None) -> Artifact:
+        """Reads a version's manifest.
+
+        Args:
+            model: the model.
+            version: its number; None is the latest.
+
+        Raises:
+            NotFoundError: there is no such version.
+            ArtifactError: its manifest is damaged, or of another model.
+        """
+        artifact = open_artifact(self.version_path(model, version))
+        if artifact.manifest.model != model:
+            raise ArtifactError(
+                f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
+                f"folder of {model!r}"
+            )
+        return artifact
+
     @contextmanager
     def staging(self, model: str) -> Iterator[Path]:
         """A folder to write a version in, beside its place; gone afterwards unless committed.
@@ -82,17 +102,22 @@ class Repository:
         home = self.path / model
         home.mkdir(parents=True, exist_ok=True)
         _sweep(home)
-        path = home / f"{_STAGING}{uuid.uuid4().hex}"
-        lock_path = path.with_suffix(_LOCK)
-        with lock_path.open("x") as lock:
-            try:
+        while True:
+            path = home / f"{_STAGING}{uuid.uuid4().hex}"
+            lock_path = path.with_suffix(_LOCK)
+            with lock_path.open("x") as lock:
                 # Held while this process lives: how a sweep tells the living from the dead.
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                path.mkdir()
-                yield path
-            finally:
-                shutil.rmtree(path, ignore_errors=True)
-                lock_path.unlink()
+                if not lock_path.exists():
+                    # A sweep came before the lock and took its file for a dead publisher's.
+                    continue
+                try:
+                    path.mkdir()
+                    yield path
+                finally:
+                    shutil.rmtree(path, ignore_errors=True)
+                    lock_path.unlink()
+                return
 
     def commit(self, staged: Path, manifest: Manifest) -> Path:
         """Makes a staged version visible: everything to disk, the manifest last, then the rename.
@@ -125,11 +150,16 @@ class Repository:
             return target
 
     def _versions(self, model: str) -> list[int]:
-        home = self.path / model
-        # A version's number is read from its folder's name; nothing outside the folder is reached.
-        if home.parent != self.path or not home.is_dir():
+        # Looked up among the folder's entries: no name, such as "..", leads out of it.
+        if not self.path.is_dir() or model not in os.listdir(self.path):
             return []
-        return [n for n in _numbers(home) if (home / str(n) / MANIFEST_NAME).is_file()]
+        return _published(self.path / model)
+
+
+def _published(home: Path) -> list[int]:
+    if not home.is_dir():
+        return []
+    return [n for n in _numbers(home) if (home / str(n) / MANIFEST_NAME).is_file()]
 
 
 def _numbers(home: Path) -> list[int]:

@@ -93,6 +93,9 @@ class RequestReader:
         bags = {}
         for name, array in inputs.items():
             if name in self._features:
+                # [B, 0] takes no bytes on the wire, but its lengths would take memory here.
+                if np.ndim(array) == 2:
+                    self._check_limit(len(array))
                 bags[name] = _read_feature(name, array, inputs)
             elif name not in self._dense:
                 self._check_companion(name, inputs)
@@ -140,11 +143,14 @@ class RequestReader:
                 )
         if batch == 0:
             raise RequestError(f"the request is empty: input {next(iter(sizes))!r} has no samples")
+        self._check_limit(batch)
+        return batch
+
+    def _check_limit(self, batch: int) -> None:
         if self._max_batch is not None and batch > self._max_batch:
             raise RequestTooLargeError(
                 f"the request has {batch} samples, at most {self._max_batch} are allowed"
             )
-        return batch
 
     def _group(self, bags: Mapping[str, _Bags], batch: int) -> tuple[JaggedBatch, ...]:
         # Bags of one sample are looked up once, and broadcast after.

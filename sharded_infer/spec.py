@@ -25,6 +25,8 @@ from sharded_infer.precision import Precision
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
 _RESERVED_ENDINGS = (".lengths", ".weights")
 _RESERVED_PREFIXES = ("sparse.", "dense.", "score.")
+# The safetensors format keeps it for itself.
+_RESERVED = "__metadata__"
 
 
 def _name(value: str) -> str:
@@ -32,10 +34,10 @@ def _name(value: str) -> str:
         raise ValueError(
             f"{value!r} is not a name: letters, digits, '_', '-' and inner '.', 200 at most"
         )
-    if value.endswith(_RESERVED_ENDINGS) or value.startswith(_RESERVED_PREFIXES):
+    if value.endswith(_RESERVED_ENDINGS) or value.startswith((*_RESERVED_PREFIXES, _RESERVED)):
         raise ValueError(
             f"{value!r} is reserved: names do not end in {' or '.join(_RESERVED_ENDINGS)}, nor "
-            f"begin with {' or '.join(_RESERVED_PREFIXES)}"
+            f"begin with {' or '.join((*_RESERVED_PREFIXES, _RESERVED))}"
         )
     return value
 
@@ -136,7 +138,8 @@ class GateSpec:
             the golden requests, in the score's own unit.
     """
 
-    max_score_diff: Annotated[float, Field(gt=0)] = 0.05
+    # JSON has no infinity: a manifest could not say it.
+    max_score_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -244,7 +247,12 @@ def load_spec(path: Path) -> ModelSpec:
 
 def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
     reasons = []
-    for problem in error.errors(include_url=False):
+    problems = error.errors(include_url=False)
+    for problem in problems:
+        within = [p for p in problems if p["loc"][: len(problem["loc"])] == problem["loc"]]
+        if problem["type"] == "too_short" and len(within) > 1:
+            # Its items were left out because they have problems of their own.
+            continue
         value: Any = fields
         words: list[str] = []
         for step in problem["loc"]:

@@ -102,7 +102,8 @@ def map_table_file(path: Path) -> dict[str, MappedTable]:
                 raise ArtifactError(f"{path.name}: its header of {length} bytes cannot be right")
             header = json.loads(file.read(length))
             mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
+    # Python's JSON reader has no limit of its own on nesting.
+    except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(f"{path.name}: not a readable safetensors file: {error}") from error

@@ -44,5 +44,5 @@ def lay_out(
             file = f"tables/{row_format}-{number:05d}.safetensors"
             pieces[table.name].append(PieceRecord(file, entry, first, rows))
             first += rows
-            room -= rows * table.row_bytes
+            room = max(0, room - rows * table.row_bytes)
     return pieces

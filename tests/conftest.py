@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 from torch import nn
 
 from kernels.row_format import RowFormat
 from sharded_infer.publish import publish
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+
+# The same examples in every run; a busy machine is no failure.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 # Both formats, poolings and all policies; odd dims; a table that two features share.
 TABLES = (

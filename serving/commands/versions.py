@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from sharded_infer.artifact import Artifact, open_artifact
+from sharded_infer.artifact import Artifact
 from sharded_infer.errors import NotFoundError
 from sharded_infer.model import Model
 from sharded_infer.repository import Repository
@@ -34,7 +34,7 @@ def find_artifact(repository: Path, model: str | None, version: int | None) -> A
             held = ", ".join(models) or "none"
             raise NotFoundError(f"{repository}: say which --model; it holds {held}")
         (model,) = models
-    return open_artifact(published.version_path(model, version))
+    return published.open(model, version)
 
 
 def open_published(artifact: Artifact, topology: str | None = None) -> Model:

@@ -490,6 +490,7 @@ def test_a_plain_load_generators_zeros_are_answered(client: Client) -> None:
 
 
 def test_statistics_add_up_to_the_requests_sent(client: Client) -> None:
+    client.ask(good_inputs(1))
     before = client.get_inference_statistics(MODEL).model_stats[0]
     sizes = (1, 4, 17)
     for size in sizes:

@@ -1,0 +1,646 @@
+"""Versions that were damaged, or made by somebody who means harm.
+
+Where a test alters a file and lists it anew, its size and hash agree: what is refused then is what
+the file says.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import Tensor, nn
+
+from sharded_infer.artifact import open_artifact
+from sharded_infer.errors import ArtifactError, GateError, NotFoundError
+from sharded_infer.model import check_golden, open_model
+from sharded_infer.precision import Precision
+from sharded_infer.tower import export_tower
+from sharded_infer.tower_archive import write_program
+
+FILES = (
+    "golden.safetensors",
+    "plans/cpu-1.json",
+    "plans/cpu-2.json",
+    "report.json",
+    "tables/bf16-00000.safetensors",
+    "tables/int8-00000.safetensors",
+    "tower.pt2",
+)
+INT8 = "tables/int8-00000.safetensors"
+PLAN = "plans/cpu-1.json"
+
+Document = dict[str, Any]
+Edit = Callable[[Document], object]
+
+
+def edited(version: Path, edit: Edit) -> None:
+    """Changes the manifest's JSON."""
+    path = version / "manifest.json"
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+
+
+def listed_anew(version: Path, name: str) -> None:
+    """Makes the manifest agree with a file's new content."""
+    content = (version / name).read_bytes()
+    record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    edited(version, lambda document: document["files"].update({name: record}))
+
+
+def refused(version: Path, words: str) -> None:
+    with pytest.raises(ArtifactError, match=words):
+        open_model(version)
+
+
+def test_the_honest_copy_is_opened(version_copy: Path) -> None:
+    edited(version_copy, lambda document: None)
+    assert open_model(version_copy).version == 1
+
+
+# Files: missing, extra, short, long or altered.
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_refused_by_name(version_copy: Path, name: str) -> None:
+    (version_copy / name).unlink()
+    refused(version_copy, f"{version_copy / name}: missing")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_folder_in_a_files_place_is_refused_by_name(version_copy: Path, name: str) -> None:
+    (version_copy / name).unlink()
+    (version_copy / name).mkdir()
+    refused(version_copy, f"{version_copy / name}: missing")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("lost", [1, 100, None])
+def test_a_truncated_file_is_refused_by_name(
+    version_copy: Path, name: str, lost: int | None
+) -> None:
+    path = version_copy / name
+    size = path.stat().st_size
+    os.truncate(path, 0 if lost is None else size - lost)
+    refused(version_copy, f"{path}: too short: .* the manifest says {size}")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_extended_file_is_refused_by_name(version_copy: Path, name: str) -> None:
+    path = version_copy / name
+    with path.open("ab") as file:
+        file.write(b"\0")
+    refused(version_copy, f"{path}: too long")
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
+def test_one_flipped_bit_is_refused_by_name(version_copy: Path, name: str, place: float) -> None:
+    path = version_copy / name
+    content = bytearray(path.read_bytes())
+    content[int(place * (len(content) - 1))] ^= 0x10
+    path.write_bytes(content)
+    refused(version_copy, f"{path}: altered: its SHA-256 is")
+
+
+@pytest.mark.parametrize("name", ["extra", ".hidden", "tables/int8-00001.safetensors", "new/file"])
+def test_an_extra_file_is_refused_by_name(version_copy: Path, name: str) -> None:
+    (version_copy / name).parent.mkdir(exist_ok=True)
+    (version_copy / name).touch()
+    refused(version_copy, f"{version_copy / name}: not listed in the manifest")
+
+
+def test_an_extra_pipe_is_refused_and_not_waited_for(version_copy: Path) -> None:
+    os.mkfifo(version_copy / "pipe")
+    refused(version_copy, f"{version_copy / 'pipe'}: not listed")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(
+    version_copy: Path, name: str
+) -> None:
+    (version_copy / name).unlink()
+    os.mkfifo(version_copy / name)
+    refused(version_copy, f"{version_copy / name}: missing")
+
+
+@pytest.mark.parametrize("name", [*FILES, "manifest.json"])
+def test_a_symbolic_link_is_refused_whatever_it_points_at(
+    version_copy: Path, tmp_path: Path, name: str
+) -> None:
+    (version_copy / name).rename(tmp_path / "same")
+    (version_copy / name).symlink_to(tmp_path / "same")
+    refused(version_copy, f"{version_copy / name}: a symbolic link")
+
+
+@pytest.mark.parametrize("target", ["tables", "nowhere", "/etc"])
+def test_an_extra_symbolic_link_is_refused(version_copy: Path, target: str) -> None:
+    (version_copy / "link").symlink_to(target)
+    refused(version_copy, f"{version_copy / 'link'}: a symbolic link")
+
+
+def test_a_linked_folder_is_refused(version_copy: Path, tmp_path: Path) -> None:
+    (version_copy / "tables").rename(tmp_path / "tables")
+    (version_copy / "tables").symlink_to(tmp_path / "tables")
+    refused(version_copy, f"{version_copy / 'tables'}: a symbolic link")
+
+
+def test_a_renamed_version_is_refused(version_copy: Path) -> None:
+    renamed = version_copy.rename(version_copy.with_name("2"))
+    refused(renamed, "manifest.json: says version 1, its folder 2")
+
+
+def test_a_folder_without_its_manifest_is_no_version(version_copy: Path) -> None:
+    (version_copy / "manifest.json").unlink()
+    with pytest.raises(NotFoundError, match=f"{version_copy}: no manifest.json"):
+        open_model(version_copy)
+
+
+# The manifest as text.
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.01, 0.3, 0.9, 0.999])
+def test_a_truncated_manifest_is_refused(version_copy: Path, kept: float) -> None:
+    path = version_copy / "manifest.json"
+    size = path.stat().st_size
+    os.truncate(path, int(kept * size))
+    refused(version_copy, f"{path}: the document: Invalid JSON")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"manifest",
+        b"\x80\x05K\x01.",
+        b'{"format_version": 1,}',
+        b"\xff\xfe{\0}\0",
+        b"[" * 1_000_000,
+        b'{"a":' * 1_000_000,
+        b'{"format_version": NaN}',
+    ],
+    ids=["words", "pickle", "comma", "UTF-16", "nested lists", "nested objects", "NaN"],
+)
+def test_a_manifest_that_is_not_json_is_refused(version_copy: Path, content: bytes) -> None:
+    (version_copy / "manifest.json").write_bytes(content)
+    refused(version_copy, f"{version_copy / 'manifest.json'}: ")
+
+
+@pytest.mark.parametrize("content", [b"3", b"[]", b'"manifest"', b"null"])
+def test_a_manifest_that_is_no_object_is_refused(version_copy: Path, content: bytes) -> None:
+    (version_copy / "manifest.json").write_bytes(content)
+    refused(version_copy, "manifest.json: the document: Input should be")
+
+
+def test_a_huge_manifest_is_refused_unread(version_copy: Path) -> None:
+    os.truncate(version_copy / "manifest.json", 2**42)
+    refused(version_copy, f"manifest.json: {2**42} bytes, expected at most")
+
+
+def test_a_folder_in_the_manifests_place_is_refused(version_copy: Path) -> None:
+    (version_copy / "manifest.json").unlink()
+    (version_copy / "manifest.json").mkdir()
+    refused(version_copy, "manifest.json: cannot be read: Is a directory")
+
+
+# The manifest's fields.
+
+
+@pytest.mark.parametrize("said", [0, 2, -1, "1", "2", None, [1], 1.5])
+def test_an_unknown_format_version_is_refused(version_copy: Path, said: object) -> None:
+    edited(version_copy, lambda document: document.update(format_version=said))
+    refused(version_copy, "manifest.json: format_version: ")
+
+
+PLACES: dict[str, Callable[[Document], Document]] = {
+    "": lambda document: document,
+    "tables.0.": lambda document: document["tables"][0],
+    "tables.1.pieces.0.": lambda document: document["tables"][1]["pieces"][0],
+    "tower.": lambda document: document["tower"],
+    "tower.outputs.1.": lambda document: document["tower"]["outputs"][1],
+    "golden.": lambda document: document["golden"],
+    "files.tower.pt2.": lambda document: document["files"]["tower.pt2"],
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_unknown_field_is_refused_by_name(version_copy: Path, place: str) -> None:
+    edited(version_copy, lambda document: PLACES[place](document).update(surprise=1))
+    refused(version_copy, f"manifest.json: {place}surprise: Unexpected keyword")
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_missing_field_is_refused_by_name(version_copy: Path, place: str) -> None:
+    document = json.loads((version_copy / "manifest.json").read_text())
+    fields = list(PLACES[place](document))
+    assert fields
+    for field in fields:
+        edited(version_copy, lambda document, field=field: PLACES[place](document).pop(field))
+        refused(version_copy, f"manifest.json: {place}{field}: Field required")
+        (version_copy / "manifest.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("value", [[[]], {"a": {}}, 1e400, "\0"], ids=["list", "dict", "inf", "0"])
+def test_every_field_of_another_type_is_refused_by_name(
+    version_copy: Path, place: str, value: object
+) -> None:
+    document = json.loads((version_copy / "manifest.json").read_text())
+    # Free text: any string is one.
+    free = {"created_at", "producer", "spec", "name", "model", "entry"}
+    for field in set(PLACES[place](document)) - free:
+        if field in {"max_score_diff", "allowed_score_diff"} and value == 1e400:
+            continue
+        edited(
+            version_copy,
+            lambda document, field=field: PLACES[place](document).update({field: value}),
+        )
+        refused(version_copy, f"manifest.json: {place}{field}")
+        (version_copy / "manifest.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda d: d.update(version=0), "version: .*greater than or equal to 1"),
+        (lambda d: d.update(version=2), "says version 2, its folder 1"),
+        (lambda d: d.update(tables=[]), "tables are not those of the spec"),
+        (lambda d: d["tables"].reverse(), "tables are not those of the spec"),
+        (lambda d: d["tables"].append(d["tables"][0]), "tables are not those of the spec"),
+        (lambda d: d["tables"][0].update(rows=49), "tables are not those of the spec"),
+        (lambda d: d["tables"][0].update(dim=9), "tables are not those of the spec"),
+        (lambda d: d["tables"][0].update(row_format="bf16"), "tables are not those of the spec"),
+        (lambda d: d["tables"][0].update(row_format="int1"), "tables.0.row_format: "),
+        (lambda d: d["tables"][0].update(pieces=[]), "tables.0.pieces: .*at least 1 item"),
+        (lambda d: d.update(model="other"), "spec does not agree with model 'other'"),
+        (lambda d: d["spec"].update(name="other"), "spec does not agree with model 'small'"),
+        (lambda d: d["spec"].update(name="../small"), "name: '../small' is not a name"),
+        (lambda d: d["spec"].update(surprise=1), "surprise: Unexpected keyword"),
+        (lambda d: d["spec"].pop("tables"), "tables: Field required"),
+        (lambda d: d["spec"]["tables"][0].update(rows=10**30), "table 'ads': rows: "),
+        (lambda d: d["spec"].pop("gate"), "spec does not agree with model 'small'"),
+        (lambda d: d["tower"]["outputs"].reverse(), "outputs are not those of the spec"),
+        (lambda d: d["tower"]["outputs"].pop(), "outputs are not those of the spec"),
+        (lambda d: d["tower"].update(outputs=[]), "tower.outputs: "),
+        (lambda d: d["tower"].update(precision="int1"), "tower.precision: "),
+        (lambda d: d.update(plans={}), "plans: .*at least 1 item"),
+        (lambda d: d["files"]["tower.pt2"].update(bytes=-1), "files.tower.pt2.bytes: "),
+        (lambda d: d["files"]["tower.pt2"].update(sha256="f" * 63), "files.tower.pt2.sha256: "),
+        (lambda d: d["files"]["tower.pt2"].update(sha256="F" * 64), "files.tower.pt2.sha256: "),
+        (lambda d: d["files"]["tower.pt2"].update(sha256="f" * 64 + "\n"), "tower.pt2.sha256: "),
+        (lambda d: d["files"].pop("tower.pt2"), "'tower.pt2' is used but has no size and hash"),
+        (lambda d: d["files"].pop(INT8), f"'{INT8}' is used but has no size and hash"),
+        (lambda d: d["files"].pop("report.json"), "report.json: not listed in the manifest"),
+        (lambda d: d["golden"].update(file="gold"), "'gold' is used but has no size and hash"),
+        (lambda d: d["plans"].update({"cpu:8": "p"}), "'p' is used but has no size and hash"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    version_copy: Path, edit: Edit, words: str
+) -> None:
+    edited(version_copy, edit)
+    refused(version_copy, f"manifest.json: .*{words}|{version_copy}/{words}")
+
+
+OUTSIDE = (
+    "../secret",
+    "tables/../../secret",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "tables//x",
+    "./x",
+    "tables/",
+    "tables\\..\\x",
+    "x\0y",
+)
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize(
+    ("place", "edit"),
+    [
+        ("tables.0.pieces.0.file", lambda d, n: d["tables"][0]["pieces"][0].update(file=n)),
+        ("tower.file", lambda d, n: d["tower"].update(file=n)),
+        ("golden.file", lambda d, n: d["golden"].update(file=n)),
+        ("plans.cpu:1", lambda d, n: d["plans"].update({"cpu:1": n})),
+        ("files", lambda d, n: d["files"].update({n: d["files"]["tower.pt2"]})),
+    ],
+)
+def test_a_path_that_leaves_the_folder_is_refused_by_field(
+    version_copy: Path, place: str, edit: Callable[[Document, str], object], name: str
+) -> None:
+    shutil.copy(version_copy / "tower.pt2", version_copy.parent / "secret")
+    edited(version_copy, lambda document: edit(document, name))
+    refused(version_copy, rf"manifest.json: {place}.*leaves the version's folder")
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ([(0, 20), (25, 25)], "table 'ads': a piece begins at row 25, expected 20"),
+        ([(0, 30), (20, 20)], "table 'ads': a piece begins at row 20, expected 30"),
+        ([(25, 25), (0, 25)], "table 'ads': a piece begins at row 25, expected 0"),
+        ([(1, 49)], "table 'ads': a piece begins at row 1, expected 0"),
+        ([(0, 49)], "table 'ads': its pieces hold 49 of 50 rows"),
+        ([(0, 51)], "table 'ads': its pieces hold 51 of 50 rows"),
+        ([(0, 50), (50, 1)], "table 'ads': its pieces hold 51 of 50 rows"),
+        ([(0, 0), (0, 50)], "tables.0.pieces.0.rows: .*greater than or equal to 1"),
+        ([(-1, 50)], "tables.0.pieces.0.first_row: .*greater than or equal to 0"),
+        # Agrees with itself, but not with the file.
+        ([(0, 25), (25, 25)], f"{Path(INT8).name}: 'ads': expected 25 rows of 12 bytes"),
+    ],
+)
+def test_pieces_with_gaps_or_overlaps_are_refused(
+    version_copy: Path, pieces: list[tuple[int, int]], words: str
+) -> None:
+    def cut(document: Document) -> None:
+        (piece,) = document["tables"][0]["pieces"]
+        document["tables"][0]["pieces"] = [
+            piece | {"first_row": first, "rows": rows} for first, rows in pieces
+        ]
+
+    edited(version_copy, cut)
+    refused(version_copy, words)
+
+
+@pytest.mark.parametrize("entry", ["", "adz", "country", "__metadata__"])
+def test_a_piece_that_names_another_tensor_is_refused(version_copy: Path, entry: str) -> None:
+    edited(version_copy, lambda d: d["tables"][0]["pieces"][0].update(entry=entry))
+    refused(version_copy, f"{Path(INT8).name}: '{entry}': expected 50 rows of 12 bytes for table")
+
+
+def test_a_piece_in_a_file_of_another_kind_is_refused(version_copy: Path) -> None:
+    edited(version_copy, lambda d: d["tables"][0]["pieces"][0].update(file="report.json"))
+    refused(version_copy, "report.json: its header of .* bytes cannot be right")
+
+
+# Table files whose hash is right.
+
+
+def with_header(version: Path, edit: Callable[[Document], object]) -> None:
+    """Changes the JSON header of the int8 table file; the rows stay as they are."""
+    path = version / INT8
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    edit(header)
+    text = json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+    listed_anew(version, INT8)
+
+
+def test_a_header_written_anew_is_read(version_copy: Path) -> None:
+    with_header(version_copy, lambda header: header.update(__metadata__={"by": "somebody"}))
+    assert open_model(version_copy).version == 1
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda h: h["country"].update(data_offsets=[1, 50]), "'country' begins at 1, expected 0"),
+        # `country` is 49 bytes, then `ads` 600.
+        (lambda h: h["ads"].update(data_offsets=[50, 650]), "'ads' begins at 50, expected 49"),
+        (lambda h: h["ads"].update(data_offsets=[48, 648]), "'ads' begins at 48, expected 49"),
+        (lambda h: h["ads"].update(data_offsets=[0, 600]), "'(ads|country)' begins at 0, expected"),
+        (lambda h: h["ads"].update(data_offsets=[-1, 599]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(data_offsets=[649, 49]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(data_offsets=[49, 648]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(data_offsets=[49.0, 649.0]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(data_offsets=[2**70, 2**70 + 600]), "'ads' begins at"),
+        (lambda h: h["ads"].update(data_offsets=[49]), "'ads': not a tensor's entry"),
+        (lambda h: h["ads"].update(data_offsets=None), "'ads': not a tensor's entry"),
+        (lambda h: h["ads"].update(data_offsets="49"), "'ads': expected U8"),
+        (lambda h: h["ads"].update(shape=[51, 12]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(shape=[-50, -12]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(shape=[600]), "'ads': not a tensor's entry"),
+        (lambda h: h["ads"].update(shape=[50, 12, 1]), "'ads': not a tensor's entry"),
+        (lambda h: h["ads"].update(shape=[True, 600]), "'ads': expected U8"),
+        (lambda h: h["ads"].update(shape=[100, 6]), "'ads': expected 50 rows of 12 bytes"),
+        (lambda h: h["ads"].update(dtype="I8"), "'ads': expected U8"),
+        (lambda h: h["ads"].update(dtype=["U8"]), "'ads': expected U8"),
+        (lambda h: h["ads"].pop("dtype"), "'ads': not a tensor's entry"),
+        (lambda h: h.update(ads=3), "'ads': not a tensor's entry"),
+        (lambda h: h.update(ads=None), "'ads': not a tensor's entry"),
+        (lambda h: h.pop("ads"), "its tensors end at byte .*, the file at"),
+        (lambda h: h.pop("country"), "'ads' begins at 49, expected 0"),
+        (lambda h: h.update(more=h["ads"]), "'(ads|more)' begins at 49, expected 649"),
+        (
+            lambda h: h.update(more={"dtype": "U8", "shape": [1, 9], "data_offsets": [649, 658]}),
+            "its tensors end at byte .*, the file at",
+        ),
+        (lambda h: h.update(adz=h.pop("ads")), "'ads': expected 50 rows of 12 bytes"),
+    ],
+)
+def test_a_table_header_that_lies_is_refused_by_file_and_tensor(
+    version_copy: Path, edit: Callable[[Document], object], words: str
+) -> None:
+    with_header(version_copy, edit)
+    refused(version_copy, f"{Path(INT8).name}: {words}")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x02",
+        b"\x02\0\0\0\0\0\0\0{",
+        b"\x00" * 64,
+        b"\xff" * 8 + b"{}",
+        (100_000_001).to_bytes(8, "little") + b"{}",
+        b"\x02\0\0\0\0\0\0\0[]",
+        b"\x02\0\0\0\0\0\0\0{!",
+        b"\x02\0\0\0\0\0\0\0\xff\xff",
+        (500_000).to_bytes(8, "little") + b"[" * 500_000,
+        (600_000).to_bytes(8, "little") + b'{"a":' * 120_000,
+    ],
+    ids=[
+        "nothing",
+        "one byte",
+        "a header cut off",
+        "zeros",
+        "the largest header",
+        "a header beyond the format's limit",
+        "a list",
+        "no JSON",
+        "no text",
+        "nested lists",
+        "nested objects",
+    ],
+)
+def test_a_table_file_without_a_header_is_refused_by_name(
+    version_copy: Path, content: bytes
+) -> None:
+    (version_copy / INT8).write_bytes(content)
+    listed_anew(version_copy, INT8)
+    refused(version_copy, f"{Path(INT8).name}: ")
+
+
+def test_a_huge_header_is_refused_unread(version_copy: Path) -> None:
+    # As long as it says, in a file without blocks: too long for the format, whatever is in it.
+    path = version_copy / INT8
+    path.write_bytes((2**41).to_bytes(8, "little"))
+    os.truncate(path, 2**42)
+    with pytest.raises(ArtifactError, match=f"{path.name}: its header of {2**41} bytes"):
+        open_model(version_copy, verify=False)
+
+
+def test_rows_behind_the_last_tensor_are_refused(version_copy: Path) -> None:
+    with (version_copy / INT8).open("ab") as file:
+        file.write(bytes(12))
+    listed_anew(version_copy, INT8)
+    refused(version_copy, f"{Path(INT8).name}: its tensors end at byte .*, the file at")
+
+
+# Plans whose hash is right.
+
+
+def with_plan(version: Path, edit: Callable[[Document], object]) -> None:
+    document = json.loads((version / PLAN).read_text())
+    edit(document)
+    (version / PLAN).write_text(json.dumps(document))
+    listed_anew(version, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda p: p["shards"].append(p["shards"][0]), "table 'ads': its shards must cover"),
+        (lambda p: p["shards"].pop(), "table 'country': its shards must cover"),
+        (lambda p: p["shards"][0].update(last_row=49), "table 'ads': its shards must cover"),
+        (lambda p: p["shards"][0].update(last_row=51), "table 'ads': shard rows .* leave"),
+        (lambda p: p["shards"][0].update(first_row=-1), "table 'ads': shard rows .* leave"),
+        (lambda p: p["shards"][0].update(last_column=2**40), "table 'ads': shard rows .* leave"),
+        (lambda p: p["shards"][0].update(rank=1), "table 'ads': rank 1 is not in topology"),
+        (lambda p: p["shards"][0].update(table="x"), "names table 'x', which"),
+        (lambda p: p["shards"][0].update(surprise=1), r"shards\.0\.surprise: Unexpected"),
+        (lambda p: p["shards"][0].update(rank="x"), r"shards\.0\.rank: "),
+        (lambda p: p.update(shards=[]), "its shards must cover"),
+        (lambda p: p.update(topology="cpu:2"), "is for topology 'cpu:2', expected 'cpu:1'"),
+        (lambda p: p.update(topology="cpu:1x1KB"), "1439 bytes|is for topology 'cpu:1x1KB'"),
+        (lambda p: p.update(topology="moon"), "topology 'moon'"),
+        (lambda p: p.pop("topology"), "topology: "),
+    ],
+)
+def test_a_plan_that_is_none_is_refused_by_file(
+    version_copy: Path, edit: Callable[[Document], object], words: str
+) -> None:
+    with_plan(version_copy, edit)
+    refused(version_copy, f"{version_copy / PLAN}: .*{words}")
+
+
+@pytest.mark.parametrize("content", [b"", b"plan", b"[" * 1_000_000, b"\xff\xff"])
+def test_a_plan_that_is_not_json_is_refused_by_file(version_copy: Path, content: bytes) -> None:
+    (version_copy / PLAN).write_bytes(content)
+    listed_anew(version_copy, PLAN)
+    refused(version_copy, f"{version_copy / PLAN}: .*not a plan")
+
+
+# Towers and golden requests whose hash is right.
+
+
+class OtherHeads(nn.Module):
+    """A tower with outputs of other widths than the published one's."""
+
+    def forward(self, user_age: Tensor, context: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        return {"click": embeddings + user_age, "rating": context}
+
+
+class Blind(nn.Module):
+    """A tower without dense inputs."""
+
+    def forward(self, embeddings: Tensor) -> dict[str, Tensor]:
+        return {"click": embeddings.sum(1), "rating": embeddings[:, :3]}
+
+
+@pytest.mark.parametrize(
+    ("tower", "dense", "words"),
+    [
+        (OtherHeads(), {"user_age": 1, "context": 4}, "its outputs are of widths"),
+        (Blind(), {}, "expected 3 inputs .*, the program has 1"),
+    ],
+)
+def test_a_tower_of_another_model_is_refused_by_file(
+    version_copy: Path, tower: nn.Module, dense: dict[str, int], words: str
+) -> None:
+    width = open_artifact(version_copy).manifest.model_spec().embedding_width
+    program = export_tower(
+        tower,
+        dense=dense,
+        embedding_width=width,
+        outputs=("click", "rating"),
+        precision=Precision.FP32,
+    )
+    write_program(program, version_copy / "tower.pt2")
+    listed_anew(version_copy, "tower.pt2")
+    refused(version_copy, f"tower.pt2: .*{words}")
+
+
+@pytest.mark.parametrize("content", [b"", b"tower", b"PK\x05\x06" + bytes(18)])
+def test_a_file_that_is_no_tower_is_refused_by_name(version_copy: Path, content: bytes) -> None:
+    (version_copy / "tower.pt2").write_bytes(content)
+    listed_anew(version_copy, "tower.pt2")
+    refused(version_copy, f"{version_copy / 'tower.pt2'}: ")
+
+
+def test_a_whole_module_in_the_towers_place_is_not_unpickled(version_copy: Path) -> None:
+    trace = version_copy.parent / "trace"
+
+    class Bomb:
+        def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+            return Path.touch, (trace,)
+
+    for name in ("tower.pt2", "golden.safetensors", INT8, PLAN):
+        torch.save({"state_dict": Bomb()}, version_copy / name)
+        listed_anew(version_copy, name)
+    with pytest.raises(ArtifactError):
+        open_model(version_copy)
+    assert not trace.exists()
+
+
+def with_golden(version: Path, **tensors: np.ndarray) -> None:
+    path = version / "golden.safetensors"
+    save_file(load_file(path) | tensors, path)
+    listed_anew(version, "golden.safetensors")
+
+
+def test_golden_scores_that_the_version_does_not_give_are_refused(version_copy: Path) -> None:
+    scores = load_file(version_copy / "golden.safetensors")["score.click"]
+    with_golden(version_copy, **{"score.click": scores + np.float32(0.1)})
+    with pytest.raises(GateError, match=r"by 0\.1\d*, the spec allows 0.05"):
+        check_golden(open_model(version_copy))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "array"),
+    [
+        ("score.click", np.zeros(3, np.float32)),
+        ("score.rating", np.zeros((64, 2), np.float32)),
+        ("dense.context", np.zeros((64, 5), np.float32)),
+        ("sparse.values", np.zeros(3, np.int64)),
+        ("sparse.lengths", np.full((5, 64), 2**62)),
+        ("sparse.lengths", np.zeros((5, 64), np.int64)),
+    ],
+)
+def test_golden_requests_of_another_shape_are_refused_by_file(
+    version_copy: Path, tensor: str, array: np.ndarray
+) -> None:
+    with_golden(version_copy, **{tensor: array})
+    with pytest.raises(ArtifactError, match="golden.safetensors: not golden requests of 'small'"):
+        check_golden(open_model(version_copy))
+
+
+def test_a_golden_id_outside_its_table_is_refused_by_file(version_copy: Path) -> None:
+    values = load_file(version_copy / "golden.safetensors")["sparse.values"]
+    values[0] = 2**40
+    with_golden(version_copy, **{"sparse.values": values})
+    with pytest.raises(ArtifactError, match="golden.safetensors: .*feature 'ad_shown'"):
+        check_golden(open_model(version_copy))

@@ -1,0 +1,164 @@
+"""Quantized rows: FBGEMM's bytes, torch's bf16, bounded errors, and rows that no format holds."""
+
+import warnings
+
+import fbgemm_gpu  # noqa: F401 - registers the operator
+import numpy as np
+import pytest
+import torch
+from fbgemm_gpu.split_embedding_configs import SparseType
+from fbgemm_gpu.tbe.utils import quantize_embs
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.row_format import RowFormat, decode
+from quant.rowwise import UnrepresentableRowError, encode
+
+DIMS = (1, 2, 3, 4, 7, 8, 16, 33, 64, 128, 257)
+NAN, INF = float("nan"), float("inf")
+
+
+def hard_rows(dim: int) -> Tensor:
+    """Rows at the edges of int8 and fp16, and normal ones of every size."""
+    generator = torch.Generator().manual_seed(dim)
+    normal = torch.randn(40, dim, generator=generator)
+    sizes = torch.logspace(-45, 4, 400)[:, None]
+    ramp = torch.arange(dim, dtype=torch.float32)
+    signs = torch.where(ramp % 2 == 0, 1.0, -1.0)
+    special = torch.stack(
+        [
+            torch.zeros(dim),
+            -torch.zeros(dim),
+            torch.zeros(dim) * signs,
+            torch.full((dim,), 2.7),
+            torch.full((dim,), -65504.0),
+            torch.full((dim,), 1e-45),
+            65504.0 * signs,
+            60000.0 * signs,
+            ramp / 2,
+            # Steps of exactly one half: every other element is a tie.
+            torch.cat([torch.tensor([127.5]), ramp[1:] / 4]),
+            torch.cat([torch.tensor([1e4]), normal[0, 1:]]),
+            torch.cat([torch.tensor([-1e-4]), ramp[1:] * 0]),
+        ]
+    )
+    sized = torch.randn(len(sizes), dim, generator=generator) * sizes
+    return torch.cat([normal, special, sized])
+
+
+def fbgemm_int8(rows: Tensor) -> Tensor:
+    """FBGEMM's row-wise int8, scale and bias narrowed and moved as its inference tables do."""
+    fused = torch.ops.fbgemm.FloatToFused8BitRowwiseQuantized(rows)
+    dim = rows.shape[1]
+    scale_bias = fused[:, dim:].clone().view(torch.float32).to(torch.float16)
+    return torch.cat([scale_bias.view(torch.uint8), fused[:, :dim]], dim=1)
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_int8_rows_are_fbgemms_to_the_bit(dim: int) -> None:
+    rows = hard_rows(dim)
+    assert torch.equal(encode(RowFormat.INT8, rows), fbgemm_int8(rows))
+
+
+# FBGEMM's function takes no other dims: it views its odd bytes as floats.
+@pytest.mark.parametrize("dim", [dim for dim in DIMS if dim % 4 == 0])
+def test_int8_rows_are_those_of_quantize_embs(dim: int) -> None:
+    rows = hard_rows(dim)
+    with warnings.catch_warnings():
+        # It copies a tensor by torch.tensor.
+        warnings.filterwarnings("ignore", "To copy construct from a tensor")
+        levels, scale_bias = quantize_embs(rows, SparseType.INT8)
+    assert scale_bias is not None
+    assert torch.equal(encode(RowFormat.INT8, rows), torch.cat([scale_bias, levels], dim=1))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_int8_errors_are_half_a_step_and_the_rounding_of_scale_and_bias(dim: int) -> None:
+    rows = hard_rows(dim).double()
+    error = (decode(RowFormat.INT8, encode(RowFormat.INT8, rows.float()), dim) - rows).abs()
+    low, high = rows.amin(1, keepdim=True), rows.amax(1, keepdim=True)
+    span = high - low
+    half_step = span / 255 / 2
+    # fp16 rounds by 2**-11 of the number, or by 2**-25 below its normal range; the bias counts
+    # once, the scale up to 255 times.
+    narrowing = 2**-11 * low.abs() + 2**-11 * span + (1 + 255) * 2**-25
+    # The 1e-8 in the inverse moves a level by at most that; fp32 rounds a few times by 2**-24.
+    arithmetic = 1e-8 + 8 * 2**-24 * torch.maximum(low.abs(), high.abs())
+    assert bool((error <= half_step + narrowing + arithmetic).all())
+
+
+def test_a_row_of_equal_values_is_its_bias() -> None:
+    stored = encode(RowFormat.INT8, torch.full((1, 5), -1.5))
+    assert decode(RowFormat.INT8, stored, 5).tolist() == [[-1.5] * 5]
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_bf16_rows_are_torchs_cast(dim: int) -> None:
+    rows = hard_rows(dim)
+    stored = encode(RowFormat.BF16, rows)
+    assert stored.shape == (len(rows), 2 * dim)
+    assert torch.equal(stored.view(torch.bfloat16), rows.to(torch.bfloat16))
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_bf16_rounds_to_nearest_ties_to_even(dim: int) -> None:
+    rows = hard_rows(dim)
+    bits = rows.numpy().view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
+    assert np.array_equal(encode(RowFormat.BF16, rows).numpy(), rounded.view(np.uint8))
+
+
+def test_bf16_errors_are_at_most_half_a_unit_of_eight_bits() -> None:
+    rows = torch.randn(500, 9, generator=torch.Generator().manual_seed(0))
+    error = (decode(RowFormat.BF16, encode(RowFormat.BF16, rows), 9) - rows).abs()
+    assert bool((error <= 2**-8 * rows.abs()).all())
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_no_rows_are_no_rows(row_format: RowFormat) -> None:
+    assert encode(row_format, torch.empty(0, 6)).shape == (0, row_format.row_bytes(6))
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_rows_may_lie_apart_and_stay_as_they_were(row_format: RowFormat) -> None:
+    whole = torch.randn(5, 12, generator=torch.Generator().manual_seed(0))
+    before = whole.clone()
+    stored = encode(row_format, whole[:, ::2])
+    assert torch.equal(stored, encode(row_format, whole[:, ::2].contiguous()))
+    assert torch.equal(whole, before)
+
+
+@pytest.mark.parametrize(
+    ("row_format", "row", "words"),
+    [
+        (RowFormat.INT8, [0.0, NAN, 1.0], "holds NaN"),
+        (RowFormat.INT8, [NAN, NAN, NAN], "holds NaN"),
+        (RowFormat.INT8, [0.0, 0.0, INF], "holds NaN, infinity"),
+        (RowFormat.INT8, [-INF, 0.0, 0.0], "holds NaN, infinity"),
+        (RowFormat.INT8, [INF, INF, INF], "holds NaN, infinity"),
+        (RowFormat.INT8, [3e38, 0.0, -3e38], "range beyond fp32"),
+        (RowFormat.INT8, [-70000.0, 0.0, 0.0], "its scale or bias is beyond fp16's range"),
+        (RowFormat.INT8, [70000.0, 70000.0, 70000.0], "its scale or bias is beyond fp16's range"),
+        (RowFormat.INT8, [0.0, 0.0, 1.7e7], "its scale or bias is beyond fp16's range"),
+        (RowFormat.BF16, [0.0, NAN, 1.0], "holds NaN or infinity"),
+        (RowFormat.BF16, [0.0, -INF, 1.0], "holds NaN or infinity"),
+        (RowFormat.BF16, [0.0, 3.4028e38, 1.0], "holds a value beyond bf16's range"),
+    ],
+)
+def test_a_row_that_the_format_cannot_hold_is_named(
+    row_format: RowFormat, row: list[float], words: str
+) -> None:
+    rows = torch.zeros(6, 3)
+    rows[4] = rows[5] = torch.tensor(row)
+    with pytest.raises(UnrepresentableRowError, match=f"row 4: .*{words}") as caught:
+        encode(row_format, rows)
+    assert caught.value.row == 4
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize(
+    "rows", [torch.zeros(2, 3, dtype=torch.float64), torch.zeros(6), torch.zeros(1, 2, 3)]
+)
+def test_other_dtypes_and_shapes_are_refused(row_format: RowFormat, rows: Tensor) -> None:
+    with pytest.raises(InputError, match=r"rows: expected float32 \[n, dim\], got torch.float"):
+        encode(row_format, rows)

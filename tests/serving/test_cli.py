@@ -1,0 +1,668 @@
+"""The commands: what they print, what they refuse, and their exit codes."""
+
+import io
+import json
+import pickle
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import serving.cli
+from sharded_infer.zoo.dlrm import DLRM
+from tests.serving.conftest import MODEL, Ranker, RunningServer, run
+
+SPEC = """
+name = "clicks"
+
+[[tables]]
+name = "C1"
+rows = 30
+dim = 8
+features = ["C1", "C1_history"]
+
+[[tables]]
+name = "C2"
+rows = 12
+dim = 8
+pooling = "mean"
+format = "bf16"
+weights = "odd.name"
+
+[dense]
+inputs = { dense = 4 }
+
+[tower]
+architecture = "dlrm"
+bottom = [16, 8]
+top = [16, 1]
+
+[gate]
+max_score_diff = 0.01
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def refused(self, *words: object) -> None:
+        """It ended with 1 and one line on the error stream that holds the words."""
+        assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
+        assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
+        assert [word for word in words if str(word) not in self.err] == [], self.err
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def sharded_infer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """Runs the command in this process, as its entry point does."""
+    threads = torch.get_num_threads()
+
+    def call(*words: object, stdin: str = "") -> Done:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sharded-infer", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        try:
+            serving.cli.main()
+            code: object = 0
+        except SystemExit as exited:
+            code = exited.code or 0
+        printed = capsys.readouterr()
+        assert isinstance(code, int)
+        return Done(code, printed.out, printed.err)
+
+    yield call
+    torch.set_num_threads(threads)
+
+
+def trained() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(7)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(8)
+        tower = DLRM(dense_width=4, feature_dims=[8, 8, 8], bottom=[16, 8], top=[16, 1])
+    weights = {f"tower.{name}": parameter for name, parameter in tower.state_dict().items()}
+    weights["model.embedding_bags.C1.weight"] = torch.randn(30, 8, generator=generator)
+    weights["odd.name"] = torch.randn(12, 8, generator=generator)
+    return weights
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A description and a checkpoint, as a user has them."""
+
+    folder: Path
+    spec: Path
+    weights: Path
+
+    @property
+    def repository(self) -> Path:
+        return self.folder / "repository"
+
+    def publish(self, *more: object) -> tuple[object, ...]:
+        words = ("publish", "--spec", self.spec, "--weights", self.weights)
+        return (*words, "-r", self.repository, *more)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    made = Files(tmp_path, tmp_path / "model.toml", tmp_path / "model.safetensors")
+    made.spec.write_text(SPEC)
+    save_file(trained(), made.weights)
+    return made
+
+
+# ---------------------------------------------------------------- publish, inspect, verify
+
+
+def test_publish_says_what_it_made(files: Files, sharded_infer: Command) -> None:
+    words = files.publish("--topology", "cpu:2", "--topology", "cpu:1x1MB")
+    fields = sharded_infer(*words, "--json").json()
+    path = files.repository / "clicks" / "1"
+    assert (fields["model"], fields["version"], Path(fields["path"])) == ("clicks", 1, path)
+    assert fields["fp32_bytes"] == 4 * 8 * (30 + 12)
+    assert fields["table_bytes"] == sum(p.stat().st_size for p in path.glob("tables/*"))
+    assert 0 < fields["max_score_diff"] <= 0.01
+    told = sharded_infer(*words)
+    assert told.code == 0
+    assert "published clicks version 2" in told.out
+    assert str(files.repository / "clicks" / "2") in told.out
+    fields = sharded_infer("verify", "-r", files.repository, "--json").json()
+    assert (fields["version"], fields["plans"]) == (2, ["cpu:2", "cpu:1x1MB"])
+
+
+def test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code(
+    ranker: Ranker,
+) -> None:
+    where = ("predict", "-", "-r", ranker.repository, "--json")
+    scored = run(*where, stdin=json.dumps(SAMPLES))
+    assert scored.returncode == 0 and scored.stderr == ""
+    expected = expected_scores(ranker)["score"]
+    assert np.array_equal(np.array(json.loads(scored.stdout)["scores"]["score"], "f4"), expected)
+    refused = run(*where, stdin="seven")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("error: line 1: not JSON")
+
+
+def test_a_zoo_model_scores_as_its_checkpoint_does(files: Files, sharded_infer: Command) -> None:
+    assert sharded_infer(*files.publish()).code == 0
+    weights = trained()
+    tower = DLRM(dense_width=4, feature_dims=[8, 8, 8], bottom=[16, 8], top=[16, 1])
+    tower.load_state_dict(
+        {k.removeprefix("tower."): v for k, v in weights.items() if k.startswith("tower.")}
+    )
+    c1, c2 = weights["model.embedding_bags.C1.weight"], weights["odd.name"]
+    pooled = torch.cat([c1[7], c1[1] + c1[2], (c2[3] + c2[4]) / 2])
+    with torch.inference_mode():
+        expected = tower(torch.tensor([[0.5, -1, 0, 2]]), pooled[None]).item()
+    sample = '{"dense": [0.5, -1, 0, 2], "C1": 7, "C1_history": [1, 2], "C2": [3, 4]}'
+    done = sharded_infer("predict", "-", "-r", files.repository, "--json", stdin=sample)
+    (score,) = done.json()["scores"]["score"]
+    assert score == pytest.approx(expected, abs=0.005)
+
+
+@pytest.mark.parametrize("wrapper", [None, "state_dict", "model"])
+def test_a_torch_checkpoint_publishes_the_same_tables(
+    wrapper: str | None, files: Files, sharded_infer: Command
+) -> None:
+    checkpoint = files.folder / "model.pt"
+    torch.save(trained() if wrapper is None else {wrapper: trained(), "epoch": 3}, checkpoint)
+    words = ("publish", "--spec", files.spec, "--weights", checkpoint, "-r", files.repository)
+    first, second = sharded_infer(*files.publish("--json")), sharded_infer(*words, "--json")
+    assert (first.json()["version"], second.json()["version"]) == (1, 2)
+    paths = [Path(done.json()["path"]) for done in (first, second)]
+    tables = [{p.name: p.read_bytes() for p in path.glob("tables/*")} for path in paths]
+    assert tables[0] == tables[1] and tables[0]
+
+
+class Wide(nn.Module):
+    """A tower that no architecture of the zoo is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(28, 2)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        both = self.layer(torch.cat([dense, embeddings], dim=1))
+        return both[:, 0].sigmoid(), both
+
+
+@pytest.fixture(scope="module")
+def program() -> tuple[Wide, bytes]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        tower = Wide().eval()
+    batch = torch.export.Dim("batch", max=2**20)
+    exported = torch.export.export(
+        tower,
+        (torch.zeros(3, 4), torch.zeros(3, 24)),
+        dynamic_shapes=({0: batch}, {0: batch}),
+    )
+    file = io.BytesIO()
+    torch.export.save(exported, file)
+    return tower, file.getvalue()
+
+
+def with_program(text: str) -> str:
+    start, end = text.index("architecture"), text.index("[gate]")
+    return text[:start] + 'program = "towers/wide.pt2"\noutputs = ["p", "both"]\n\n' + text[end:]
+
+
+def test_an_exported_program_is_the_tower_its_path_beside_the_description(
+    files: Files, sharded_infer: Command, program: tuple[Wide, bytes]
+) -> None:
+    tower, content = program
+    files.spec.write_text(with_program(SPEC))
+    (files.folder / "towers").mkdir()
+    (files.folder / "towers" / "wide.pt2").write_bytes(content)
+    assert sharded_infer(*files.publish()).code == 0
+    done = sharded_infer(
+        "predict", "-", "-r", files.repository, "--json", stdin='{"dense": [1, 2, 3, 4]}'
+    )
+    scores = done.json()["scores"]
+    with torch.inference_mode():
+        p, both = tower(torch.tensor([[1.0, 2, 3, 4]]), torch.zeros(1, 24))
+    assert scores["p"] == pytest.approx(p.tolist(), abs=1e-6)
+    assert scores["both"][0] == pytest.approx(both[0].tolist(), abs=1e-5)
+
+
+def test_inspect_says_what_a_version_holds(ranker: Ranker, sharded_infer: Command) -> None:
+    fields = sharded_infer("inspect", "-r", ranker.repository, "--json").json()
+    assert (fields["model"], fields["version"]) == (MODEL, 1)
+    assert [table["name"] for table in fields["tables"]] == ["user", "item", "category", "brand"]
+    assert list(fields["plans"]) == ["cpu:2"]
+    assert fields["tower"]["outputs"] == [
+        {"name": "score", "width": None},
+        {"name": "labels", "width": 3},
+    ]
+    done = sharded_infer("inspect", "-r", ranker.repository, "-m", MODEL, "--version", 1)
+    assert done.code == 0
+    for word in ("ranker version 1", "user", "97", "int8", "bf16", "cpu:2", "score, labels"):
+        assert word in done.out
+
+
+def test_verify_says_what_it_read_and_scored(ranker: Ranker, sharded_infer: Command) -> None:
+    fields = sharded_infer("verify", "-r", ranker.repository, "--json").json()
+    folder = ranker.repository / MODEL / "1"
+    found = [p for p in folder.rglob("*") if p.is_file() and p.name != "manifest.json"]
+    assert (fields["model"], fields["version"]) == (MODEL, 1)
+    assert fields["files"] == len(found)
+    assert fields["bytes"] == sum(p.stat().st_size for p in found)
+    assert 0 < fields["max_score_diff"] <= 0.05 and fields["plans"] == ["cpu:2"]
+
+
+def test_verify_names_the_file_that_one_flipped_byte_is_in(
+    ranker: Ranker, tmp_path: Path, sharded_infer: Command
+) -> None:
+    folder = ranker.repository / MODEL / "1"
+    names = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
+    assert len(names) >= 6
+    for name in names:
+        if name.name == "manifest.json":
+            continue
+        repository = tmp_path / name.stem
+        shutil.copytree(ranker.repository, repository)
+        damaged = repository / MODEL / "1" / name
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 0x10
+        damaged.write_bytes(content)
+        sharded_infer("verify", "-r", repository).refused(damaged, "altered", "SHA-256")
+
+
+def test_a_version_and_model_must_exist(ranker: Ranker, sharded_infer: Command) -> None:
+    for command in ("inspect", "verify"):
+        where = (command, "-r", ranker.repository)
+        sharded_infer(*where, "-m", "other").refused("no model 'other'", MODEL)
+        sharded_infer(*where, "--version", 7).refused("no version 7", "it has 1")
+        sharded_infer(command, "-r", ranker.repository / "none").refused("no such repository")
+
+
+def test_a_model_must_be_named_among_several(
+    files: Files, ranker: Ranker, sharded_infer: Command
+) -> None:
+    assert sharded_infer(*files.publish()).code == 0
+    shutil.copytree(ranker.repository / MODEL, files.repository / MODEL)
+    sharded_infer("inspect", "-r", files.repository).refused("--model", f"clicks, {MODEL}")
+    assert sharded_infer("inspect", "-r", files.repository, "-m", "clicks").code == 0
+
+
+# ---------------------------------------------------------------- publish refuses
+
+
+def replaced(old: str, new: str) -> Callable[[Files], None]:
+    def edit(files: Files) -> None:
+        text = files.spec.read_text()
+        assert old in text
+        files.spec.write_text(text.replace(old, new, 1))
+
+    return edit
+
+
+def without_weight(key: str) -> Callable[[Files], None]:
+    def edit(files: Files) -> None:
+        weights = trained()
+        del weights[key]
+        save_file(weights, files.weights)
+
+    return edit
+
+
+REFUSED: dict[str, tuple[Callable[[Files], object], tuple[object, ...], tuple[str, ...]]] = {
+    "no spec": (lambda f: f.spec.unlink(), (), ("model.toml", "cannot be read")),
+    "a spec that is a folder": (
+        lambda f: (f.spec.unlink(), f.spec.mkdir()),
+        (),
+        ("model.toml", "cannot be read"),
+    ),
+    "not TOML": (replaced("rows = 30", "rows = = 30"), (), ("model.toml", "not TOML", "line 6")),
+    "not UTF-8": (lambda f: f.spec.write_bytes(b"name = '\xff'"), (), ("model.toml", "not TOML")),
+    "an unknown key": (replaced("rows = 30", "row = 30"), (), ("table 'C1'", "rows", "row")),
+    "a value of another type": (
+        replaced("rows = 30", "rows = 'many'"),
+        (),
+        ("table 'C1'", "rows", "'many'"),
+    ),
+    "no rows": (replaced("rows = 30", "rows = 0"), (), ("table 'C1'", "rows", "0")),
+    "an unknown format": (replaced("bf16", "int3"), (), ("table 'C2'", "format", "int3")),
+    "a table twice": (replaced('"C2"', '"C1"'), (), ("'C1'", "more than once")),
+    "an unknown architecture": (
+        replaced('"dlrm"', '"dlmr"'),
+        (),
+        ("'dlmr'", "did you mean 'dlrm'?"),
+    ),
+    "an unknown size": (replaced("bottom", "botom"), (), ("'botom'", "bottom")),
+    "no tower": (
+        replaced('architecture = "dlrm"\nbottom = [16, 8]\ntop = [16, 1]', ""),
+        (),
+        ("tower", "architecture"),
+    ),
+    "an architecture and a program": (
+        replaced('"dlrm"', '"dlrm"\nprogram = "tower.pt2"'),
+        (),
+        ("tower", "exclude each other"),
+    ),
+    "a program that is not there": (
+        lambda f: f.spec.write_text(with_program(SPEC)),
+        (),
+        ("wide.pt2", "no such file"),
+    ),
+    "rows unlike the weights": (
+        replaced("rows = 30", "rows = 31"),
+        (),
+        ("table 'C1'", "31 rows", "[30, 8]"),
+    ),
+    "a table's weight left out": (
+        without_weight("odd.name"),
+        (),
+        ("table 'C2'", "no weight 'odd.name'"),
+    ),
+    "a table's usual weight left out": (
+        without_weight("model.embedding_bags.C1.weight"),
+        (),
+        ("table 'C1'", "'C1.weight'", "it holds odd.name"),
+    ),
+    "a tower's weight left out": (
+        without_weight("tower.top.layers.0.weight"),
+        (),
+        ("tower", "holds no 'tower.top.layers.0.weight'"),
+    ),
+    "another tower's weights": (
+        replaced("top = [16, 1]", "top = [32, 1]"),
+        (),
+        ("tower", "expected [32", "is [16"),
+    ),
+    "no weights": (lambda f: f.weights.unlink(), (), ("model.safetensors", "no such weights file")),
+    "weights that are no safetensors": (
+        lambda f: f.weights.write_bytes(b"\0" * 100),
+        (),
+        ("model.safetensors", "not a readable safetensors file"),
+    ),
+    "an unknown topology": (
+        lambda f: None,
+        ("--topology", "gpu:2"),
+        ("topology 'gpu:2'", "unknown device kind 'gpu'", "cpu"),
+    ),
+    "a topology that is none": (
+        lambda f: None,
+        ("--topology", "two machines"),
+        ("topology 'two machines'", "cpu:2x16GB"),
+    ),
+    "a model that does not fit": (
+        # C1's 30 rows take 12 bytes each (int8, 4 of scale and bias), C2's 12 rows 16 (bf16).
+        lambda f: None,
+        ("--topology", "cpu:2", "--topology", "cpu:1x0.5KB"),
+        ("table 'C2'", "cpu:1x0.5KB", f"{16 * (12 - (500 - 30 * 12) // 16)} bytes too many"),
+    ),
+    "a gate that does not hold": (
+        replaced("max_score_diff = 0.01", "max_score_diff = 0.0000001"),
+        (),
+        ("'clicks'", "allows 1e-07"),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_publish_refuses_in_one_line_and_leaves_no_version(
+    case: str, files: Files, sharded_infer: Command
+) -> None:
+    edit, options, words = REFUSED[case]
+    edit(files)
+    sharded_infer(*files.publish(*options)).refused(*words)
+    left = sorted(files.repository.rglob("*")) if files.repository.exists() else []
+    assert [path for path in left if path != files.repository / "clicks"] == []
+
+
+def test_a_model_that_does_not_fit_says_by_how_much(files: Files, sharded_infer: Command) -> None:
+    save_file(
+        {"C1": torch.randn(100, 8), "odd.name": torch.randn(12, 8)} | trained(), files.weights
+    )
+    files.spec.write_text(SPEC.replace("rows = 30", "rows = 100"))
+    # 83 of 100 rows of 12 bytes fit 1000.
+    words = ("table 'C1'", "1200 bytes", "cpu:1x1KB", "204 bytes too many")
+    sharded_infer(*files.publish("--topology", "cpu:1x1KB")).refused(*words)
+    assert sharded_infer(*files.publish("--topology", "cpu:2x1KB")).code == 0
+
+
+def test_a_checkpoint_that_would_run_code_is_refused_and_runs_none(
+    files: Files, sharded_infer: Command
+) -> None:
+    witness = files.folder / "witness"
+
+    class Payload:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (witness,))
+
+    checkpoint = files.folder / "model.pt"
+    words = ("publish", "--spec", files.spec, "--weights", checkpoint, "-r", files.repository)
+    for write in (
+        lambda: torch.save({**trained(), "extra": Payload()}, checkpoint),
+        lambda: checkpoint.write_bytes(pickle.dumps({"a": Payload()})),
+    ):
+        write()
+        done = sharded_infer(*words)
+        assert (done.code, done.out) == (1, "")
+        assert str(checkpoint) in done.err and "without running code" in done.err
+        assert not files.repository.exists() and not witness.exists()
+    pickle.loads(checkpoint.read_bytes())  # noqa: S301 - shows that the payload works
+    assert witness.exists()
+
+
+# ---------------------------------------------------------------- predict
+
+SAMPLES = [
+    {"dense": [0.5, 1.0, -2.25, 0.0], "user": 7, "item": [3], "history": [1, 2, 3], "brand": [4]},
+    {"dense": [0, 0, 0, 1], "item": [5, 96, 200], "category": [20, -1]},
+    {"dense": [1e-3, 2.5, 3, 4], "user": [1, 2], "history": []},
+]
+TSV = (
+    "dense\tuser\titem\thistory\tcategory\tbrand\n"
+    "0.5,1.0,-2.25,0.0\t7\t3\t1,2,3\t\t4\n"
+    "0,0,0,1\t\t5,96,200\t\t20,-1\t\n"
+    "\n"
+    "1e-3,2.5,3,4\t1,2\t\t\t\t\n"
+)
+
+
+def expected_scores(ranker: Ranker) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"dense": np.array([s["dense"] for s in SAMPLES], np.float32)}
+    for name in ("user", "item", "history", "category", "brand"):
+        bags = [np.atleast_1d(np.array(s.get(name, []), np.int64)) for s in SAMPLES]
+        inputs[name] = np.concatenate(bags)
+        inputs[f"{name}.lengths"] = np.array([len(bag) for bag in bags], np.int32)
+    return ranker.predict(inputs)
+
+
+@pytest.mark.parametrize("form", ["array", "lines", "tsv", "stdin", "stdin lines", "stdin tsv"])
+def test_every_form_of_the_samples_scores_the_same(
+    form: str, ranker: Ranker, tmp_path: Path, sharded_infer: Command
+) -> None:
+    lines = "\n".join(map(json.dumps, SAMPLES)) + "\n\n"
+    text = {
+        "array": json.dumps(SAMPLES, indent=2),
+        "lines": lines,
+        "tsv": TSV,
+        "stdin": json.dumps(SAMPLES),
+    }
+    name = {"array": "s.json", "lines": "s.jsonl", "tsv": "s.tsv"}.get(form, "-")
+    content = text.get(form, TSV if "tsv" in form else lines)
+    source = name if name == "-" else tmp_path / name
+    if name != "-":
+        (tmp_path / name).write_text(content)
+    words = (
+        "predict",
+        source,
+        "-r",
+        ranker.repository,
+        *(["--tsv"] if form == "stdin tsv" else []),
+    )
+    fields = sharded_infer(*words, "--json", stdin=content).json()
+    assert (fields["model"], fields["version"]) == (MODEL, 1)
+    expected = expected_scores(ranker)
+    assert list(fields["scores"]) == list(expected)
+    for output, scores in expected.items():
+        assert np.array_equal(np.array(fields["scores"][output], np.float32), scores)
+
+
+def test_scores_are_printed_as_tsv_with_every_digit(ranker: Ranker, sharded_infer: Command) -> None:
+    done = sharded_infer("predict", "-", "-r", ranker.repository, stdin=json.dumps(SAMPLES))
+    heading, *lines = done.out.splitlines()
+    assert heading.split("\t") == ["score", "labels"] and len(lines) == len(SAMPLES)
+    expected = expected_scores(ranker)
+    for position, line in enumerate(lines):
+        score, labels = line.split("\t")
+        assert np.float32(score) == expected["score"][position]
+        assert [np.float32(label) for label in labels.split(",")] == list(
+            expected["labels"][position]
+        )
+
+
+def test_a_server_and_a_repository_score_the_same_to_the_bit(
+    ranker: Ranker, server: RunningServer, sharded_infer: Command
+) -> None:
+    text = json.dumps(SAMPLES)
+    remote = ("predict", "-", "-a", server.grpc_url, "-m", MODEL)
+    for more in (("--json",), (), ("--version", 1)):
+        here = sharded_infer("predict", "-", "-r", ranker.repository, *more, stdin=text)
+        there = sharded_infer(*remote, *more, stdin=text)
+        assert here.code == there.code == 0, there.err
+        assert here.out == there.out
+
+
+def test_what_a_server_refuses_is_passed_on(server: RunningServer, sharded_infer: Command) -> None:
+    remote = ("predict", "-", "-a", server.grpc_url)
+    good = json.dumps(SAMPLES)
+    sharded_infer(*remote, stdin=good).refused("--address needs --model")
+    sharded_infer(*remote, "-m", "other", stdin=good).refused("NOT_FOUND", "'other'")
+    outside = json.dumps({"dense": [0, 0, 0, 0], "user": [1, 50]})
+    words = (server.grpc_url, "INVALID_ARGUMENT", "'user'", "sample 0", "id 50")
+    sharded_infer(*remote, "-m", MODEL, stdin=outside).refused(*words)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        done = sharded_infer("predict", "-", "-a", address, "-m", MODEL, stdin=good)
+    done.refused(address, "UNAVAILABLE")
+
+
+MALFORMED: dict[str, tuple[str, bool, tuple[str, ...]]] = {
+    "not JSON": ("dense", False, ("line 1", "not JSON")),
+    "a line that is not JSON": (
+        '{"dense": [0, 0, 0, 0]}\n\n{"dense": [0, 0,\n',
+        False,
+        ("line 3", "not JSON"),
+    ),
+    "a number for a sample": ('[{"dense": [0, 0, 0, 0]}, 7]', False, ("sample 2", "object", "7")),
+    "no samples": ("[]", False, ("no samples",)),
+    "nothing": ("", False, ("no samples",)),
+    "an unknown input": ('{"dense": [0, 0, 0, 0], "usr": 1}', False, ("sample 1", "'usr'")),
+    "dense left out": ('{"user": 1}', False, ("sample 1", "'dense'", "4 numbers")),
+    "dense too short": ('{"dense": [1, 2, 3]}', False, ("sample 1", "'dense'", "4 numbers")),
+    "dense of text": ('{"dense": [1, 2, 3, "4"]}', False, ("sample 1", "'dense'", "'4'")),
+    "an id of text": (
+        '[{"dense": [0, 0, 0, 0]}, {"dense": [0, 0, 0, 0], "user": "7"}]',
+        False,
+        ("sample 2", "'user'", "'7'"),
+    ),
+    "an id with a fraction": ('{"dense": [0, 0, 0, 0], "user": 7.0}', False, ("'user'", "7.0")),
+    "an id that is true": ('{"dense": [0, 0, 0, 0], "user": [true]}', False, ("'user'", "True")),
+    "an id beyond 64 bits": (
+        f'{{"dense": [0, 0, 0, 0], "user": {2**63}}}',
+        False,
+        ("'user'", str(2**63)),
+    ),
+    "an id outside its table": (
+        '{"dense": [0, 0, 0, 0], "user": 50}',
+        False,
+        ("'user'", "sample 0", "id 50"),
+    ),
+    "TSV: a cell too few": ("dense\tuser\n0,0,0,0\t1\n0,0,0,0\n", True, ("line 3", "1 cells", "2")),
+    "TSV: not a number": ("dense\tuser\n0,0,0,0\tseven\n", True, ("line 2", "'user'", "'seven'")),
+    "TSV: no number": ("dense\tuser\n0,0,0,0\t1,\n", True, ("line 2", "'user'", "''")),
+    "TSV: nothing": ("\n", True, ("empty", "names")),
+    "TSV: names only": ("dense\tuser\n", True, ("no samples",)),
+    "TSV: an unknown name": ("dense\tusr\n0,0,0,0\t1\n", True, ("sample 1", "'usr'")),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_malformed_samples_are_named(case: str, ranker: Ranker, sharded_infer: Command) -> None:
+    text, tsv, words = MALFORMED[case]
+    options = ("--tsv",) if tsv else ()
+    done = sharded_infer("predict", "-", "-r", ranker.repository, *options, stdin=text)
+    done.refused(*words)
+
+
+def test_predict_takes_one_place_to_score_and_a_file_that_can_be_read(
+    ranker: Ranker, tmp_path: Path, sharded_infer: Command
+) -> None:
+    good = json.dumps(SAMPLES)
+    both = ("-r", ranker.repository, "-a", "127.0.0.1:1", "-m", MODEL)
+    sharded_infer("predict", "-", *both, stdin=good).refused("one of --repository and --address")
+    sharded_infer("predict", "-", stdin=good).refused("one of --repository and --address")
+    missing = tmp_path / "none.json"
+    sharded_infer("predict", missing, "-r", ranker.repository).refused(missing, "cannot be read")
+    binary = tmp_path / "binary.json"
+    binary.write_bytes(b"\xff\xfe")
+    sharded_infer("predict", binary, "-r", ranker.repository).refused(binary, "cannot be read")
+
+
+# ---------------------------------------------------------------- doctor, and the command itself
+
+
+def test_doctor_finds_this_installation_well_and_a_taken_port_a_problem(
+    sharded_infer: Command,
+) -> None:
+    with socket.socket() as free, socket.socket() as taken:
+        for each in (free, taken):
+            each.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = [each.getsockname()[1] for each in (free, taken)]
+        free.close()
+        done = sharded_infer("doctor", "--json", "--port", ports[0], "--port", ports[1])
+        assert done.code == 1
+        table = sharded_infer("doctor", "--port", ports[1])
+        assert table.code == 1 and f"port {ports[1]}" in table.out
+    findings = {finding["check"]: finding for finding in json.loads(done.out)}
+    problems = [name for name, found in findings.items() if found["verdict"] == "problem"]
+    assert problems == [f"port {ports[1]}"]
+    assert findings[f"port {ports[0]}"] == {
+        "check": f"port {ports[0]}",
+        "verdict": "ok",
+        "detail": "free",
+    }
+    assert {"python", "torch", "fbgemm", "cpu", "import serving"} <= set(findings)
+    assert all(found["detail"] for found in findings.values())
+    assert sharded_infer("doctor", "--port", ports[0]).code == 0
+
+
+def test_a_wrong_command_line_is_exit_code_2(sharded_infer: Command) -> None:
+    for words in (("serv",), ("inspect",), ("serve", "-r", "x", "--threads", "0"), ("publish",)):
+        done = sharded_infer(*words)
+        assert done.code == 2 and done.out == "" and done.err
+
+
+def test_help_names_every_command(sharded_infer: Command) -> None:
+    done = sharded_infer("--help")
+    assert done.code == 0
+    for command in ("publish", "inspect", "verify", "predict", "serve", "doctor", "demo"):
+        assert command in done.out

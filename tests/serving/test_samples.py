@@ -1,0 +1,111 @@
+"""Samples as people write them, to a request's inputs."""
+
+import numpy as np
+import pytest
+
+from serving.samples import batch_samples, read_json, read_tsv
+from sharded_infer.errors import RequestError
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+
+SPEC = ModelSpec(
+    name="small",
+    tables=(TableSpec("C1", 10, 2), TableSpec("t", 20, 3, features=("C2", "C3"))),
+    dense=DenseSpec({"dense": 2, "bias": 1}),
+)
+
+
+def test_json_is_an_array_one_object_or_an_object_a_line() -> None:
+    one, two = {"dense": [1, 2.5], "C1": 7}, {"C2": []}
+    assert read_json('[{"dense": [1, 2.5], "C1": 7}, {"C2": []}]') == [one, two]
+    assert read_json('{"dense": [1, 2.5], "C1": 7}') == [one]
+    assert read_json('{"dense": [1, 2.5], "C1": 7}\n\n  \r\n{"C2": []}\n') == [one, two]
+    assert read_json("") == read_json("\n \n") == []
+
+
+def test_json_lines_that_are_not_objects_are_counted_and_named() -> None:
+    with pytest.raises(RequestError, match="line 3: not JSON"):
+        read_json('{"C1": 1}\n{"C1": 2}\n{"C1": \n')
+    with pytest.raises(RequestError, match=r"sample 2: expected a JSON object, got \[1\]"):
+        read_json('{"C1": 1}\n[1]\n')
+    with pytest.raises(RequestError, match="sample 1: expected a JSON object, got 'C1'"):
+        read_json('"C1"')
+
+
+@pytest.mark.parametrize(
+    "line", ['{"C1": ' + "1" * 5000 + "}", "[" * 100_000], ids=["digits", "depth"]
+)
+def test_json_that_no_parser_would_take_is_refused_by_its_line(line: str) -> None:
+    with pytest.raises(RequestError, match="line 2: not JSON"):
+        read_json('{"C1": 1}\n' + line)
+
+
+def test_tsv_has_names_first_and_commas_in_its_cells() -> None:
+    assert read_tsv("dense\tC1\tC2\n0.5,-1e3\t7\t3,1\n\n1,2\t\t-4\n") == [
+        {"dense": [0.5, -1000.0], "C1": [7], "C2": [3, 1]},
+        {"dense": [1, 2], "C1": [], "C2": [-4]},
+    ]
+    assert read_tsv("C1\tC2\r\n1\t2\r\n") == [{"C1": [1], "C2": [2]}]
+
+
+def test_tsv_lines_are_numbered_as_the_file_has_them() -> None:
+    with pytest.raises(RequestError, match="line 4: 3 cells, expected 2"):
+        read_tsv("C1\tC2\n1\t2\n\n1\t2\t3\n")
+    with pytest.raises(RequestError, match="line 2, 'C2': 'x' is not a number"):
+        read_tsv("C1\tC2\n1\tx\n")
+    with pytest.raises(RequestError, match="line 2: 'C2' comes twice"):
+        read_tsv("\nC2\tC1\tC2\n1\t2\t3\n")
+    with pytest.raises(RequestError, match="empty"):
+        read_tsv(" \n")
+
+
+def test_samples_become_one_jagged_request() -> None:
+    inputs = batch_samples(
+        SPEC,
+        [
+            {"dense": [0.5, 1], "bias": 3, "C1": 7, "C2": [3, 1]},
+            {"dense": [2, 3], "bias": [4.25]},
+            {"dense": [0, 0], "bias": 0, "C2": [2**63 - 1]},
+        ],
+    )
+    assert set(inputs) == {"dense", "bias", "C1", "C1.lengths", "C2", "C2.lengths"}
+    assert inputs["dense"].tolist() == [[0.5, 1], [2, 3], [0, 0]]
+    assert inputs["bias"].tolist() == [[3], [4.25], [0]]
+    assert inputs["dense"].dtype == inputs["bias"].dtype == np.float32
+    assert inputs["C1"].tolist() == [7] and inputs["C1.lengths"].tolist() == [1, 0, 0]
+    assert inputs["C2"].tolist() == [3, 1, 2**63 - 1]
+    assert inputs["C2.lengths"].tolist() == [2, 0, 1]
+    assert inputs["C2"].dtype == np.int64 and inputs["C2.lengths"].dtype == np.int32
+
+
+GOOD = {"dense": [0, 0], "bias": 0}
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({**GOOD, "C4": 1}, "sample 2: 'C4' is not one of the model's inputs"),
+        ({**GOOD, "t": 1}, "'t' is not one of"),
+        ({"dense": [0, 0]}, "sample 2, 'bias': expected 1 numbers, got None"),
+        ({**GOOD, "dense": [0]}, r"sample 2, 'dense': expected 2 numbers, got \[0\]"),
+        ({**GOOD, "dense": [0, True]}, "sample 2, 'dense': expected 2 numbers"),
+        ({**GOOD, "dense": [0, None]}, "sample 2, 'dense': expected 2 numbers"),
+        ({**GOOD, "dense": [[0, 0]]}, "sample 2, 'dense': expected 2 numbers"),
+        ({**GOOD, "C1": 1.0}, "sample 2, 'C1': expected an id or a list of ids, got 1.0"),
+        ({**GOOD, "C1": "1"}, "sample 2, 'C1': expected an id or a list of ids, got '1'"),
+        ({**GOOD, "C1": [1, [2]]}, "sample 2, 'C1'"),
+        ({**GOOD, "C1": False}, "sample 2, 'C1'"),
+        ({**GOOD, "C1": None}, "sample 2, 'C1'"),
+        ({**GOOD, "C1": 2**63}, "sample 2, 'C1'"),
+        ({**GOOD, "C1": -(2**63) - 1}, "sample 2, 'C1'"),
+    ],
+)
+def test_a_sample_that_is_off_is_named_with_its_input(
+    sample: dict[str, object], words: str
+) -> None:
+    with pytest.raises(RequestError, match=words):
+        batch_samples(SPEC, [GOOD, sample])
+
+
+def test_there_must_be_a_sample() -> None:
+    with pytest.raises(RequestError, match="no samples"):
+        batch_samples(SPEC, [])

@@ -1,0 +1,342 @@
+"""Plans executed: every way to shard gives the numbers of the unsharded tables.
+
+Uninitialized memory is NaN, so a column that no shard writes shows.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from kernels.row_format import RowFormat, decode
+from quant.rowwise import encode
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.lookup import ShardedLookup
+from sharded_infer.plan import Plan, Shard, StoredTable, check_plan
+from sharded_infer.spec import ModelSpec, TableSpec
+from sharded_infer.table_file import TableEntry, map_table_file, write_table_file
+from sharded_infer.table_layout import MAX_FILE_BYTES, lay_out
+from sharded_infer.table_pieces import TablePiece, place
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+BF16 = RowFormat.BF16
+SPEC = ModelSpec(
+    "lookup",
+    (
+        TableSpec("ads", rows=30, dim=8, features=("shown", "clicked")),
+        TableSpec("country", rows=11, dim=5, pooling="mean", out_of_range="ignore"),
+        TableSpec("user", rows=17, dim=6, pooling="mean", format=BF16, features=("u", "friend")),
+        TableSpec("page", rows=25, dim=4, format=BF16, out_of_range="modulo"),
+    ),
+)
+TABLES = {t.name: StoredTable(t.name, t.rows, t.dim, SPEC.row_format(t)) for t in SPEC.tables}
+FEATURES = tuple(range(len(SPEC.features)))
+BATCH = 6
+
+# (rank, first row, last row, first column, last column) of the tables that are not whole.
+Rectangles = Sequence[tuple[int, int, int, int, int]]
+WHOLE: dict[str, Rectangles] = {}
+RANKS: dict[str, Rectangles] = {
+    "ads": [(2, 0, 30, 0, 8)],
+    "country": [(1, 0, 11, 0, 5)],
+    "user": [(1, 0, 17, 0, 6)],
+}
+COLUMNS: dict[str, Rectangles] = {
+    "ads": [(0, 0, 30, 5, 8), (1, 0, 30, 0, 5)],
+    "country": [(1, 0, 11, 0, 1), (0, 0, 11, 1, 4), (1, 0, 11, 4, 5)],
+    "user": [(0, 0, 17, 0, 3), (0, 0, 17, 3, 6)],
+    "page": [(2, 0, 25, 0, 4)],
+}
+ROWS: dict[str, Rectangles] = {
+    "ads": [(0, 0, 10, 0, 8), (1, 10, 11, 0, 8), (2, 11, 30, 0, 8)],
+    "country": [(0, 0, 6, 0, 5), (0, 6, 11, 0, 5)],
+    "user": [(2, 0, 16, 0, 6), (1, 16, 17, 0, 6)],
+    "page": [(1, 0, 12, 0, 4), (0, 12, 25, 0, 4)],
+}
+MIXED: dict[str, Rectangles] = {
+    # A grid; columns whole beside columns cut by rows; a brick pattern.
+    "ads": [(0, 0, 15, 0, 4), (1, 0, 15, 4, 8), (1, 15, 30, 0, 4), (2, 15, 30, 4, 8)],
+    "country": [(0, 0, 11, 0, 2), (1, 0, 7, 2, 5), (2, 7, 11, 2, 5)],
+    "user": [(0, 0, 9, 0, 2), (1, 0, 9, 2, 6), (0, 9, 17, 0, 5), (1, 9, 17, 5, 6)],
+    "page": [(2, 0, 25, 0, 4)],
+}
+PLANS = {"whole": WHOLE, "ranks": RANKS, "columns": COLUMNS, "rows": ROWS, "mixed": MIXED}
+
+Build = Callable[..., ShardedLookup]
+
+
+@pytest.fixture(scope="module")
+def stored() -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return {
+        t.name: encode(t.row_format, torch.randn(t.rows, t.dim, generator=generator))
+        for t in TABLES.values()
+    }
+
+
+@pytest.fixture
+def build(stored: dict[str, torch.Tensor], tmp_path: Path) -> Build:
+    """Stores the tables in files and shards them."""
+    return partial(build_lookup, tmp_path, stored)
+
+
+def build_lookup(
+    folder: Path,
+    stored: Mapping[str, torch.Tensor],
+    rectangles: Mapping[str, Rectangles],
+    *,
+    file_bytes: int = MAX_FILE_BYTES,
+) -> ShardedLookup:
+    members = defaultdict(list)
+    for name, records in lay_out(list(TABLES.values()), file_bytes).items():
+        for record in records:
+            members[record.file].append((name, record))
+    pieces = defaultdict(list)
+    home = folder / str(len(list(folder.iterdir())))
+    (home / "tables").mkdir(parents=True)
+    for file, records in members.items():
+        parts = [stored[name][r.first_row : r.first_row + r.rows] for name, r in records]
+        entries = [
+            TableEntry(r.entry, *part.shape) for (_, r), part in zip(records, parts, strict=True)
+        ]
+        write_table_file(home / file, entries, parts)
+        mapped = map_table_file(home / file)
+        for name, record in records:
+            found = mapped[record.entry]
+            piece = TablePiece(found.memory, found.byte_offset, record.first_row, record.rows)
+            pieces[name].append(piece)
+    shards = [
+        Shard(name, *rectangle)
+        for name, table in TABLES.items()
+        for rectangle in rectangles.get(name, [(0, 0, table.rows, 0, table.dim)])
+    ]
+    plan = Plan("cpu:3", tuple(shards))
+    check_plan(plan, TABLES)
+    return ShardedLookup(SPEC, TABLES, place(plan, TABLES, pieces))
+
+
+def batch_of(
+    size: int,
+    *,
+    seed: int = 0,
+    weighted: bool = False,
+    features: Sequence[int] = FEATURES,
+    outside: bool = False,
+) -> JaggedBatch:
+    """Random bags of 0 to 4 ids; with `outside`, ids beyond the tables that allow it."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(0, 5, (len(features), size))
+    parts = []
+    for feature, count in zip(features, lengths.sum(axis=1), strict=True):
+        table = SPEC.features[feature].table
+        wide = outside and table.out_of_range != "error"
+        parts.append(
+            generator.integers(-3 * table.rows if wide else 0, (1 + 3 * wide) * table.rows, count)
+        )
+    values = np.concatenate(parts)
+    weights = generator.standard_normal(len(values), dtype=np.float32) if weighted else None
+    return JaggedBatch(tuple(features), values, lengths, weights)
+
+
+def expected(stored: Mapping[str, torch.Tensor], group: JaggedBatch) -> NDArray[np.float64]:
+    """Pools one group bag by bag, in double precision."""
+    out = []
+    position = 0
+    for index, lengths in zip(group.features, group.lengths, strict=True):
+        table = SPEC.features[index].table
+        numbers = decode(SPEC.row_format(table), stored[table.name], table.dim).double().numpy()
+        pooled = np.zeros((len(lengths), table.dim))
+        for sample, length in enumerate(lengths):
+            kept = 0
+            for i in range(position, position + length):
+                row = int(group.values[i])
+                if not 0 <= row < table.rows:
+                    if table.out_of_range == "ignore":
+                        continue
+                    row %= table.rows
+                weight = 1.0 if group.weights is None else float(group.weights[i])
+                pooled[sample] += weight * numbers[row]
+                kept += 1
+            if table.pooling == "mean":
+                pooled[sample] /= max(1, kept)
+            position += length
+        out.append(pooled)
+    return np.concatenate(out, axis=1)
+
+
+def pooled_by(lookup: ShardedLookup, *groups: JaggedBatch) -> torch.Tensor:
+    pooled, _ = lookup(ModelInput(max(g.batch_size for g in groups), groups, ()))
+    return pooled
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+@pytest.mark.parametrize("file_bytes", [MAX_FILE_BYTES, 150, 23], ids=["one", "some", "many"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_pools_what_the_tables_hold(
+    build: Build,
+    stored: dict[str, torch.Tensor],
+    plan: str,
+    file_bytes: int,
+    outside: bool,
+    weighted: bool,
+) -> None:
+    lookup = build(PLANS[plan], file_bytes=file_bytes)
+    group = batch_of(BATCH, weighted=weighted, outside=outside)
+    pooled = pooled_by(lookup, group)
+    assert pooled.dtype == torch.float32
+    assert pooled.shape == (BATCH, SPEC.embedding_width)
+    # At most 4 ids of size 4: fp32 rounds each of a few sums by 2**-24 of them.
+    np.testing.assert_allclose(pooled.numpy(), expected(stored, group), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("plan", ["ranks", "columns"])
+def test_whole_rows_and_columns_give_the_unsharded_bits(
+    build: Build, plan: str, weighted: bool
+) -> None:
+    group = batch_of(BATCH, weighted=weighted, outside=True)
+    assert torch.equal(pooled_by(build(PLANS[plan]), group), pooled_by(build(WHOLE), group))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_row_is_found_where_the_plan_put_it(
+    build: Build, stored: dict[str, torch.Tensor], plan: str
+) -> None:
+    # One id a bag: no rounding at all.
+    lookup = build(PLANS[plan])
+    values = [np.arange(30) % feature.table.rows for feature in SPEC.features]
+    group = JaggedBatch(FEATURES, np.concatenate(values), np.ones((len(FEATURES), 30), np.int64))
+    assert np.array_equal(pooled_by(lookup, group).numpy(), expected(stored, group))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_batch_of_empty_bags_is_zero(build: Build, plan: str) -> None:
+    lengths = np.zeros((len(FEATURES), 3), np.int64)
+    pooled = pooled_by(build(PLANS[plan]), JaggedBatch(FEATURES, np.empty(0, np.int64), lengths))
+    assert torch.equal(pooled, torch.zeros(3, SPEC.embedding_width))
+
+
+@pytest.mark.parametrize("shared", [(0,), (5,), (1, 3), (0, 2, 4), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_group_of_one_sample_is_broadcast(
+    build: Build, plan: str, shared: tuple[int, ...]
+) -> None:
+    lookup = build(PLANS[plan])
+    own = [feature for feature in FEATURES if feature not in shared]
+    groups = batch_of(BATCH, features=own, seed=1), batch_of(1, features=shared, seed=2)
+    pooled = pooled_by(lookup, *groups)
+    every = [
+        JaggedBatch(
+            FEATURES,
+            np.concatenate([part.values for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+        )
+        for sample in range(BATCH)
+        if (parts := one_by_one(groups, sample))
+    ]
+    repeated = torch.cat([pooled_by(lookup, group) for group in every])
+    assert torch.equal(pooled, repeated)
+
+
+def one_by_one(groups: Sequence[JaggedBatch], sample: int) -> list[JaggedBatch]:
+    """One sample's bag of every feature, in the order of the features."""
+    parts = []
+    for group in groups:
+        chosen = sample if group.batch_size > 1 else 0
+        ends = np.cumsum(group.lengths.reshape(-1)).reshape(group.lengths.shape)
+        for position, feature in enumerate(group.features):
+            end = ends[position, chosen]
+            lengths = group.lengths[position : position + 1, chosen : chosen + 1]
+            values = group.values[end - lengths[0, 0] : end]
+            parts.append(JaggedBatch((feature,), values, lengths))
+    return sorted(parts, key=lambda part: part.features)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_a_mean_is_over_the_ids_that_were_not_ignored(
+    build: Build, stored: dict[str, torch.Tensor], plan: str
+) -> None:
+    country = next(f for f in FEATURES if SPEC.features[f].name == "country")
+    lengths = np.zeros((len(FEATURES), 2), np.int64)
+    lengths[country] = 4, 2
+    # Two of four remain; then none of two.
+    group = JaggedBatch(FEATURES, np.array([3, -1, 10, 11, 99, -7]), lengths)
+    pooled, outside = build(PLANS[plan])(ModelInput(2, (group,), ()))
+    rows = decode(RowFormat.INT8, stored["country"], 5)
+    columns = slice(16, 21)
+    torch.testing.assert_close(pooled[0, columns], (rows[3] + rows[10]) / 2)
+    assert pooled[1].abs().sum() == 0
+    assert outside == 4
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_an_id_outside_a_strict_table_is_refused(build: Build, plan: str) -> None:
+    lookup = build(PLANS[plan])
+    group = batch_of(BATCH)
+    position = int(group.lengths[0].sum()) + int(group.lengths[1, :4].sum())
+    assert group.lengths[1, 4] > 0
+    group.values[position] = 30
+    words = "feature 'clicked', sample 4: id 30 is outside table 'ads', expected 0 to 29"
+    with pytest.raises(RequestError, match=words):
+        pooled_by(lookup, group)
+
+
+def test_ids_outside_are_counted_over_all_groups(build: Build) -> None:
+    groups = batch_of(4, features=(2, 3), outside=True), batch_of(1, features=(0, 1, 4, 5))
+    groups[1].values[-1:] = 25
+    rows = np.repeat([11, 17], groups[0].lengths.sum(axis=1))
+    outside = (groups[0].values < 0) | (groups[0].values >= rows)
+    _, counted = build(ROWS)(ModelInput(4, groups, ()))
+    assert counted == outside.sum() + 1 > 1
+
+
+def test_the_backends_in_use_are_said(build: Build) -> None:
+    assert build(ROWS).backends == {"int8": "fbgemm", "bf16": "gather"}
+
+
+def test_features_out_of_order_are_our_bug(build: Build) -> None:
+    with pytest.raises(InternalError, match="features of a group must ascend"):
+        pooled_by(build(WHOLE), batch_of(2, features=(1, 0)))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_threads_that_look_up_at_once_agree(build: Build, plan: str) -> None:
+    lookup = build(PLANS[plan])
+    groups = [batch_of(size, seed=size, outside=True) for size in range(1, 9)]
+    alone = [pooled_by(lookup, group) for group in groups]
+    with ThreadPoolExecutor(8) as threads:
+        together = list(threads.map(partial(pooled_by, lookup), groups * 10))
+    for index, pooled in enumerate(together):
+        assert torch.equal(pooled, alone[index % len(alone)])
+
+
+def test_more_patterns_of_sharing_than_are_kept_are_served(
+    build: Build, stored: dict[str, torch.Tensor]
+) -> None:
+    lookup = build(MIXED)
+    size = 3
+    for pattern in range(1, 2 ** len(FEATURES) - 1):
+        shared = [f for f in FEATURES if pattern >> f & 1]
+        own = [f for f in FEATURES if f not in shared]
+        groups = batch_of(size, features=own), batch_of(1, features=shared)
+        pooled = pooled_by(lookup, *groups).numpy()
+        by_feature = {}
+        for group in groups:
+            numbers, column = expected(stored, group), 0
+            for feature in group.features:
+                dim = SPEC.features[feature].table.dim
+                by_feature[feature] = numbers[:, column : column + dim].repeat(
+                    size // group.batch_size, axis=0
+                )
+                column += dim
+        wanted = np.concatenate([by_feature[feature] for feature in FEATURES], axis=1)
+        np.testing.assert_allclose(pooled, wanted, rtol=1e-5, atol=1e-5)

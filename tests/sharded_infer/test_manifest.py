@@ -1,0 +1,35 @@
+"""Manifests written and read back; damaged ones are in `tests/attacks/test_artifact.py`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sharded_infer.artifact import open_artifact
+from sharded_infer.manifest import Manifest, dump_manifest, manifest_fields, parse_manifest
+from sharded_infer.plan import StoredTable
+from sharded_infer.spec import ModelSpec
+
+
+@pytest.fixture(scope="module")
+def manifest(published_version: Path) -> Manifest:
+    return open_artifact(published_version).manifest
+
+
+def test_a_manifest_is_read_back(manifest: Manifest) -> None:
+    assert parse_manifest(dump_manifest(manifest), "manifest.json") == manifest
+
+
+def test_its_fields_are_those_of_its_json(manifest: Manifest) -> None:
+    assert json.loads(json.dumps(manifest_fields(manifest))) == json.loads(dump_manifest(manifest))
+
+
+def test_it_says_what_the_model_is_and_what_is_stored(
+    manifest: Manifest, trained_spec: ModelSpec
+) -> None:
+    assert manifest.model_spec() == trained_spec
+    assert manifest.stored_tables() == {
+        t.name: StoredTable(t.name, t.rows, t.dim, trained_spec.row_format(t))
+        for t in trained_spec.tables
+    }
+    assert manifest.table_bytes == 50 * 12 + 7 * 7 + 31 * 10 + 40 * 12

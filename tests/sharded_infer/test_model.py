@@ -1,0 +1,206 @@
+"""An opened version: what it scores, how it is opened, and how it is run."""
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.errors import InputError
+from kernels.row_format import decode
+from quant.rowwise import encode
+from quant.source import TensorSource
+from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
+from sharded_infer.fp32_model import fp32_scores
+from sharded_infer.golden import generate_samples
+from sharded_infer.model import Model, check_golden, open_model
+from sharded_infer.spec import ModelSpec
+
+Arrays = dict[str, NDArray[np.generic]]
+TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:3x0.55KB")
+SAMPLES = 200
+
+
+@pytest.fixture(scope="module")
+def model(published_version: Path) -> Model:
+    return open_model(published_version)
+
+
+def request_of(spec: ModelSpec, batch: int, seed: int = 0) -> Arrays:
+    """Two ids a feature, and dense inputs."""
+    generator = np.random.default_rng(seed)
+    ids = {f.name: generator.integers(0, f.table.rows, (batch, 2)) for f in spec.features}
+    widths = spec.dense.inputs.items()
+    return ids | {n: generator.standard_normal((batch, w), dtype=np.float32) for n, w in widths}
+
+
+def assert_same(
+    got: dict[str, NDArray[np.float32]], wanted: dict[str, NDArray[np.float32]]
+) -> None:
+    assert list(got) == list(wanted) == ["click", "rating"]
+    for name, scores in wanted.items():
+        assert np.array_equal(got[name], scores)
+
+
+def test_scores_have_their_outputs_shapes(model: Model) -> None:
+    scores = model.predict(request_of(model.spec, 3))
+    assert {name: array.shape for name, array in scores.items()} == {
+        "click": (3,),
+        "rating": (3, 3),
+    }
+    assert {array.dtype for array in scores.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_scores_are_the_fp32_models_within_the_gate(
+    published_version: Path,
+    trained_weights: dict[str, Tensor],
+    trained_tower: nn.Module,
+    topology: str,
+) -> None:
+    model = open_model(published_version, topology=topology)
+    model_input = generate_samples(model.spec, SAMPLES, seed=9)
+    keys = {name: name for name in trained_weights}
+    source = TensorSource(trained_weights)
+    wanted = fp32_scores(model.spec, source, keys, trained_tower, model_input)
+    scores = model.run(model_input)
+    for name, array in wanted.items():
+        difference = np.abs(scores[name] - array).max()
+        assert 0 < difference <= model.spec.gate.max_score_diff
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_scores_are_those_of_the_stored_rows(
+    published_version: Path,
+    trained_weights: dict[str, Tensor],
+    trained_tower: nn.Module,
+    topology: str,
+) -> None:
+    # All that is lost is lost in storing: nothing more than fp32 rounding in serving.
+    model = open_model(published_version, topology=topology)
+    formats = {table.name: model.spec.row_format(table) for table in model.spec.tables}
+    rows = {
+        name: decode(formats[name], encode(formats[name], weight), weight.shape[1])
+        for name, weight in trained_weights.items()
+    }
+    model_input = generate_samples(model.spec, SAMPLES, seed=9)
+    keys = {name: name for name in rows}
+    wanted = fp32_scores(model.spec, TensorSource(rows), keys, trained_tower, model_input)
+    for name, scores in model.run(model_input).items():
+        np.testing.assert_allclose(scores, wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_every_form_of_a_request_scores_alike(model: Model) -> None:
+    matrix = request_of(model.spec, 5)
+    names = [feature.name for feature in model.spec.features]
+    dense = {name: matrix[name] for name in model.spec.dense.inputs}
+    jagged: Arrays = dict(dense)
+    for name in names:
+        jagged |= {name: matrix[name].reshape(-1), f"{name}.lengths": np.full(5, 2, np.int32)}
+    at_once: Arrays = dense | {
+        "sparse.values": np.concatenate([matrix[name].reshape(-1) for name in names]),
+        "sparse.lengths": np.full((len(names), 5), 2, np.int32),
+    }
+    wanted = model.predict(matrix)
+    assert_same(model.predict(jagged), wanted)
+    assert_same(model.predict(at_once), wanted)
+
+
+def test_a_sample_scores_alike_in_every_batch(model: Model) -> None:
+    inputs = request_of(model.spec, 7)
+    together = model.predict(inputs)
+    for sample in range(7):
+        alone = model.predict({name: array[[sample]] for name, array in inputs.items()})
+        for name, scores in alone.items():
+            np.testing.assert_allclose(scores[0], together[name][sample], rtol=1e-5, atol=1e-6)
+
+
+def test_what_all_candidates_share_may_be_sent_once(model: Model) -> None:
+    inputs = request_of(model.spec, 6)
+    for name in ("user", "country", "context"):
+        inputs[name] = inputs[name][:1]
+    repeated = {name: np.repeat(a, 6 // len(a), axis=0) for name, a in inputs.items()}
+    assert_same(model.predict(inputs), model.predict(repeated))
+
+
+def test_read_only_arrays_are_scored(model: Model) -> None:
+    inputs = request_of(model.spec, 3)
+    wanted = model.predict(inputs)
+    for array in inputs.values():
+        array.setflags(write=False)
+    assert_same(model.predict(inputs), wanted)
+
+
+def test_an_id_outside_a_strict_table_is_refused(model: Model) -> None:
+    inputs = request_of(model.spec, 3) | {"item": np.array([0, 40, 0])}
+    with pytest.raises(RequestError, match="feature 'item', sample 1: id 40 is outside"):
+        model.predict(inputs)
+
+
+def test_threads_that_predict_at_once_agree(model: Model) -> None:
+    requests = [request_of(model.spec, size, seed=size) for size in range(1, 7)]
+    alone = [model.predict(inputs) for inputs in requests]
+    with ThreadPoolExecutor(6) as threads:
+        together = list(threads.map(model.predict, requests * 10))
+    for index, scores in enumerate(together):
+        assert_same(scores, alone[index % len(alone)])
+
+
+def test_a_model_says_what_it_is(published_version: Path) -> None:
+    model = open_model(str(published_version), topology="cpu:2")
+    assert (model.name, model.version, model.plan.topology) == ("small", 1, "cpu:2")
+    assert model.lookup.backends == {"int8": "fbgemm", "bf16": "gather"}
+
+
+def test_golden_requests_score_as_the_manifest_says(published_version: Path) -> None:
+    for topology in TOPOLOGIES:
+        model = open_model(published_version, topology=topology)
+        said = model.artifact.manifest.golden.max_score_diff
+        assert check_golden(model) == pytest.approx(said, rel=1e-3)
+
+
+def test_every_byte_is_verified_unless_told_otherwise(published_version: Path) -> None:
+    told: Counter[str] = Counter()
+    totals = set()
+
+    def progress(what: str, done: int, total: int) -> None:
+        told[what] += 1
+        totals.add((done == total, total))
+
+    model = open_model(published_version, progress=progress)
+    wanted = sum(record.bytes for record in model.artifact.manifest.files.values())
+    assert told == {"verifying": len(model.artifact.manifest.files)}
+    assert (True, wanted) in totals
+    open_model(published_version, verify=False, progress=progress)
+    assert told.total() == len(model.artifact.manifest.files)
+
+
+def test_a_backend_that_cannot_read_a_format_is_refused(published_version: Path) -> None:
+    with pytest.raises(InputError, match="no kernel for (int8|bf16) tables"):
+        open_model(published_version, backend="gather")
+
+
+def test_an_unknown_topology_is_refused_with_the_known(published_version: Path) -> None:
+    with pytest.raises(NotFoundError, match="topology 'cpu:9'; .* cpu:1, cpu:2, cpu:3x0.55KB"):
+        open_model(published_version, topology="cpu:9")
+
+
+def test_a_folder_without_a_manifest_is_no_version(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=f"{tmp_path}: no manifest.json"):
+        open_model(tmp_path)
+    with pytest.raises(NotFoundError, match="no manifest.json"):
+        open_model(tmp_path / "nowhere")
+
+
+def test_a_missing_file_is_refused_even_unverified(version_copy: Path) -> None:
+    for name in ("tower.pt2", "plans/cpu-1.json", "tables/int8-00000.safetensors"):
+        path = version_copy / name
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(ArtifactError, match=path.name):
+            open_model(version_copy, verify=False)
+        path.write_bytes(content)
+    open_model(version_copy)

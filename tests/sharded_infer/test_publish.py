@@ -1,0 +1,343 @@
+"""Publishing: from trained weights to a verified version, or nothing at all."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from quant.rowwise import encode
+from quant.source import open_weights
+from sharded_infer import publish as publish_function
+from sharded_infer.artifact import open_artifact, verify_files
+from sharded_infer.batch import ModelInput
+from sharded_infer.errors import (
+    GateError,
+    NotFoundError,
+    PlanError,
+    RequestError,
+    ShardedInferError,
+    SpecError,
+    TowerError,
+    WeightsError,
+)
+from sharded_infer.golden import generate_samples
+from sharded_infer.model import open_model
+from sharded_infer.plan import check_plan
+from sharded_infer.publish import publish
+from sharded_infer.repository import Repository
+from sharded_infer.request import make_input
+from sharded_infer.spec import GateSpec, ModelSpec, TableSpec, TowerSpec
+
+Weights = dict[str, Tensor]
+
+
+class Scorer(nn.Module):
+    """The smallest tower: the sum of its embeddings."""
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings.sum(1)
+
+
+class Collection(nn.Module):
+    """A module with the shape of TorchRec's EmbeddingBagCollection."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.embedding_bags = nn.ModuleDict(
+            {name: nn.EmbeddingBag.from_pretrained(weight) for name, weight in weights.items()}
+        )
+
+    def embedding_bag_configs(self) -> list[str]:
+        return list(self.embedding_bags)
+
+
+class Ranker(nn.Module):
+    """A whole model around a collection."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.sparse = Collection(weights)
+        self.dense = nn.Linear(3, 3)
+
+
+TINY = ModelSpec(
+    "tiny",
+    (
+        TableSpec("ads", rows=9, dim=4),
+        TableSpec("user", rows=5, dim=3, format=RowFormat.BF16),
+        TableSpec("flag", rows=1, dim=1),
+    ),
+)
+
+
+@pytest.fixture
+def weights() -> Weights:
+    generator = torch.Generator().manual_seed(0)
+    return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TINY.tables}
+
+
+def content_of(path: Path) -> dict[str, str]:
+    return {
+        entry.relative_to(path).as_posix(): hashlib.sha256(entry.read_bytes()).hexdigest()
+        for entry in path.rglob("*")
+        if entry.is_file()
+    }
+
+
+def checkpoint(weights: Weights, path: Path) -> object:
+    torch.save({"state_dict": Ranker(weights).state_dict()}, path / "weights.pt")
+    return open_weights(path / "weights.pt")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda weights, _: weights,
+        lambda weights, _: {n: nn.EmbeddingBag.from_pretrained(w) for n, w in weights.items()},
+        lambda weights, _: Collection(weights),
+        lambda weights, _: Ranker(weights).state_dict(),
+        checkpoint,
+    ],
+    ids=["tensors", "embedding bags", "a collection", "a state dict", "a checkpoint"],
+)
+def test_every_kind_of_weights_makes_the_same_tables(
+    given: Callable[[Weights, Path], object], weights: Weights, tmp_path: Path
+) -> None:
+    published = publish(TINY, given(weights, tmp_path), Scorer(), tmp_path / "models")
+    for table in TINY.tables:
+        (piece,) = open_artifact(published.path).table_pieces()[table.name]
+        row_format = TINY.row_format(table)
+        stored = encode(row_format, weights[table.name]).view(-1)
+        start = piece.byte_offset
+        assert torch.equal(piece.memory[start : start + len(stored)], stored)
+
+
+def test_a_version_holds_what_its_manifest_says(
+    published_version: Path, trained_spec: ModelSpec
+) -> None:
+    artifact = open_artifact(published_version)
+    manifest = artifact.manifest
+    assert verify_files(artifact) == sum(record.bytes for record in manifest.files.values())
+    assert manifest.model_spec() == trained_spec
+    assert (manifest.model, manifest.version) == ("small", 1)
+    assert [(o.name, o.width) for o in manifest.tower.outputs] == [("click", None), ("rating", 3)]
+    assert set(manifest.files) == {
+        "golden.safetensors",
+        "plans/cpu-1.json",
+        "plans/cpu-2.json",
+        "plans/cpu-3x0.55KB.json",
+        "report.json",
+        "tables/bf16-00000.safetensors",
+        "tables/int8-00000.safetensors",
+        "tower.pt2",
+    }
+    assert manifest.golden.samples == 64
+    assert 0 < manifest.golden.max_score_diff < 0.05
+
+
+def test_a_plan_is_exported_for_every_topology(published_version: Path) -> None:
+    artifact = open_artifact(published_version)
+    assert list(artifact.manifest.plans) == ["cpu:1", "cpu:2", "cpu:3x0.55KB"]
+    shards = {}
+    for topology in artifact.manifest.plans:
+        plan = artifact.plan(topology)
+        assert plan.topology == topology
+        check_plan(plan, artifact.manifest.stored_tables())
+        shards[topology] = len(plan.shards)
+    assert shards == {"cpu:1": 4, "cpu:2": 4, "cpu:3x0.55KB": 5}
+    assert artifact.plan() == artifact.plan("cpu:1")
+    with pytest.raises(NotFoundError, match="no plan for topology 'cpu:4'; it was published for"):
+        artifact.plan("cpu:4")
+
+
+def test_the_report_says_each_tables_size_and_error(
+    published_version: Path, trained_spec: ModelSpec
+) -> None:
+    tables = json.loads((published_version / "report.json").read_text())["tables"]
+    assert [table["name"] for table in tables] == [table.name for table in trained_spec.tables]
+    for report, table in zip(tables, trained_spec.tables, strict=True):
+        row_format = trained_spec.row_format(table)
+        assert report["row_format"] == row_format
+        assert report["fp32_bytes"] == 4 * table.rows * table.dim
+        assert report["stored_bytes"] == table.rows * row_format.row_bytes(table.dim)
+        assert 0 < report["mean_squared_error"] < 1e-4 * report["mean_square"]
+
+
+def test_what_publish_returns_is_what_it_made(weights: Weights, tmp_path: Path) -> None:
+    first = publish(TINY, weights, Scorer(), tmp_path)
+    second = publish(TINY, weights, Scorer(), Repository(tmp_path))
+    assert (first.version, second.version) == (1, 2)
+    assert second.path == tmp_path / "tiny" / "2"
+    assert second.fp32_bytes == 4 * (9 * 4 + 5 * 3 + 1)
+    tables = (second.path / "tables").iterdir()
+    assert second.table_bytes == sum(file.stat().st_size for file in tables)
+    assert second.max_score_diff == open_artifact(second.path).manifest.golden.max_score_diff
+
+
+def test_the_same_model_makes_the_same_files(weights: Weights, tmp_path: Path) -> None:
+    versions = [content_of(publish(TINY, weights, Scorer(), tmp_path).path) for _ in range(2)]
+    for files in versions:
+        del files["manifest.json"]
+    assert versions[0] == versions[1]
+
+
+def test_progress_reaches_the_end_of_every_step(weights: Weights, tmp_path: Path) -> None:
+    steps: dict[str, list[tuple[int, int]]] = {}
+    publish(
+        TINY,
+        weights,
+        Scorer(),
+        tmp_path,
+        progress=lambda what, done, total: steps.setdefault(what, []).append((done, total)),
+    )
+    assert list(steps) == ["exporting the tower", "quantizing", "scoring golden requests"]
+    for told in steps.values():
+        assert told == sorted(told)
+        assert told[-1][0] == told[-1][1]
+    assert steps["quantizing"][-1] == (208, 208)
+
+
+def test_given_samples_are_the_golden_requests(weights: Weights, tmp_path: Path) -> None:
+    samples = make_input(TINY, {"ads": np.array([3, 8]), "user": np.array([[4], [0]])})
+    path = publish(TINY, weights, Scorer(), tmp_path, samples=samples).path
+    assert open_artifact(path).manifest.golden.samples == 2
+    scores = open_model(path).run(samples)["score"]
+    wanted = (weights["ads"][[3, 8]].sum(1) + weights["user"][[4, 0]].sum(1)).numpy()
+    np.testing.assert_allclose(scores, wanted, atol=0.05)
+
+
+def fails_to_publish(
+    error: type[ShardedInferError],
+    words: str,
+    tmp_path: Path,
+    *,
+    spec: ModelSpec = TINY,
+    weights: object,
+    tower: nn.Module | None = None,
+    topologies: tuple[str, ...] = ("cpu:1",),
+    samples: ModelInput | None = None,
+) -> None:
+    """Publishing raises `error`, and the repository stays as it was."""
+    models = tmp_path / "models"
+    (models / "tiny" / "1").mkdir(parents=True)
+    (models / "tiny" / "1" / "manifest.json").write_text("{}")
+    before = content_of(models)
+    with pytest.raises(error, match=words):
+        publish(spec, weights, tower or Scorer(), models, topologies=topologies, samples=samples)
+    assert content_of(models) == before
+    assert [entry.name for entry in (models / "tiny").iterdir()] == ["1"]
+
+
+def test_a_version_beyond_its_gate_is_refused(weights: Weights, tmp_path: Path) -> None:
+    strict = replace(TINY, gate=GateSpec(max_score_diff=1e-9))
+    words = r"model 'tiny': .* differs from the fp32 model's by 0\.\d+, the spec allows 1e-09"
+    fails_to_publish(GateError, words, tmp_path, spec=strict, weights=weights)
+
+
+def test_a_score_that_is_not_a_number_is_refused(weights: Weights, tmp_path: Path) -> None:
+    class Logarithm(nn.Module):
+        def forward(self, embeddings: Tensor) -> Tensor:
+            return embeddings.sum(1).log()
+
+    fails_to_publish(GateError, "by inf", tmp_path, weights=weights, tower=Logarithm())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ads": torch.zeros(8, 4)}, r"table 'ads': the spec says 9 rows of dim 4, .* is \[8, 4\]"),
+        ({"ads": torch.zeros(9, 5)}, r"table 'ads': .* is \[9, 5\]"),
+        ({"user": torch.zeros(5, 3, dtype=torch.int64)}, "table 'user': .* is torch.int64"),
+        ({"flag": torch.tensor([[float("nan")]])}, "table 'flag', row 0: holds NaN"),
+        ({"user": torch.full((5, 3), torch.inf)}, "table 'user', row 0: holds NaN or inf"),
+        ({"ads": torch.full((9, 4), 1e6)}, "table 'ads', row 0: .*fp16's range .* as int8"),
+    ],
+)
+def test_weights_that_contradict_the_spec_are_refused(
+    weights: Weights, change: Weights, words: str, tmp_path: Path
+) -> None:
+    fails_to_publish(WeightsError, words, tmp_path, weights=weights | change)
+
+
+def test_weights_without_a_table_are_refused(weights: Weights, tmp_path: Path) -> None:
+    del weights["user"]
+    fails_to_publish(WeightsError, "table 'user': .* holds none of", tmp_path, weights=weights)
+
+
+def test_weights_under_another_key_are_refused(weights: Weights, tmp_path: Path) -> None:
+    tables = (TINY.tables[0], replace(TINY.tables[1], weights="users"), TINY.tables[2])
+    fails_to_publish(
+        WeightsError,
+        "table 'user': .* holds no weight 'users'",
+        tmp_path,
+        spec=replace(TINY, tables=tables),
+        weights=weights,
+    )
+
+
+def test_what_is_no_weights_is_refused(tmp_path: Path) -> None:
+    fails_to_publish(WeightsError, "weights: expected .* got a int", tmp_path, weights=3)
+
+
+def test_a_tower_of_another_width_is_refused(weights: Weights, tmp_path: Path) -> None:
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(7, 1)
+
+        def forward(self, embeddings: Tensor) -> Tensor:
+            return self.layer(embeddings).squeeze(1)
+
+    fails_to_publish(TowerError, r"\[\d, 8\]", tmp_path, weights=weights, tower=Narrow())
+
+
+def test_a_tower_with_other_outputs_is_refused(weights: Weights, tmp_path: Path) -> None:
+    spec = replace(TINY, tower=TowerSpec(outputs=("click", "buy")))
+    words = "expected the outputs"
+    fails_to_publish(TowerError, words, tmp_path, spec=spec, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("topologies", "error", "words"),
+    [
+        ((), SpecError, "topologies: expected at least one"),
+        (("moon:1",), PlanError, "unknown device kind 'moon'"),
+        (("cpu:1", "cpu:2x0.04KB"), PlanError, "'cpu:2x0.04KB': 2. bytes too many"),
+    ],
+)
+def test_topologies_that_cannot_be_planned_are_refused(
+    weights: Weights,
+    tmp_path: Path,
+    topologies: tuple[str, ...],
+    error: type[ShardedInferError],
+    words: str,
+) -> None:
+    fails_to_publish(error, words, tmp_path, weights=weights, topologies=topologies)
+
+
+def test_samples_with_an_id_outside_a_strict_table_are_refused(
+    weights: Weights, tmp_path: Path
+) -> None:
+    samples = generate_samples(TINY)
+    samples.groups[0].values[0] = 9
+    words = "feature 'ads', sample .*: id 9 is outside"
+    fails_to_publish(RequestError, words, tmp_path, weights=weights, samples=samples)
+
+
+def test_a_first_publish_that_fails_leaves_no_model(weights: Weights, tmp_path: Path) -> None:
+    strict = replace(TINY, gate=GateSpec(max_score_diff=1e-9))
+    with pytest.raises(GateError):
+        publish(strict, weights, Scorer(), tmp_path)
+    assert Repository(tmp_path).models() == []
+    assert content_of(tmp_path) == {}
+
+
+def test_the_package_exports_it() -> None:
+    assert publish_function is publish
