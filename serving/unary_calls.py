@@ -60,13 +60,13 @@ class UnaryCalls(grpc.ServerInterceptor):
                 return error
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
-            try:
-                if isinstance(request, DecodeError):
-                    reason = f"the message is unreadable: {request}"
-                    context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
-                return handler.unary_unary(request, context)
-            finally:
+            # Over when its response is sent, which is after this returns.
+            if not context.add_callback(lambda: self._add(-1)):
                 self._add(-1)
+            if isinstance(request, DecodeError):
+                reason = f"the message is unreadable: {request}"
+                context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+            return handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(
             answer, request_deserializer=read, response_serializer=handler.response_serializer

@@ -60,6 +60,14 @@ def test_int8_rows_are_fbgemms_to_the_bit(dim: int) -> None:
     assert torch.equal(encode(RowFormat.INT8, rows), fbgemm_int8(rows))
 
 
+def test_int8_levels_halfway_between_two_are_fbgemms() -> None:
+    # The last bit of the inverse step decides each of them.
+    span = torch.rand(300, 1, generator=torch.Generator().manual_seed(0)) * 4 + 0.1
+    halfway = (torch.arange(255) + 0.5) / 255
+    rows = torch.cat([torch.zeros_like(span), span, span * halfway], dim=1)
+    assert torch.equal(encode(RowFormat.INT8, rows), fbgemm_int8(rows))
+
+
 # FBGEMM's function takes no other dims: it views its odd bytes as floats.
 @pytest.mark.parametrize("dim", [dim for dim in DIMS if dim % 4 == 0])
 def test_int8_rows_are_those_of_quantize_embs(dim: int) -> None:
