@@ -14,7 +14,7 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.mean import divide_by_lengths
+from kernels.mean import MeanPooling
 from kernels.row_format import RowFormat
 
 # FBGEMM's enum values (fbgemm_gpu/split_embedding_configs.py).
@@ -50,13 +50,11 @@ class FbgemmBackend:
         self._placements = torch.full((features,), _PLACEMENT_HOST, dtype=torch.int32)
         self._types = torch.full((features,), _SPARSE_TYPE_INT8, dtype=torch.uint8)
         self._byte_offsets = torch.tensor(tables.byte_offsets, dtype=torch.int64)
-        self._dims = torch.tensor(tables.dims, dtype=torch.int64)
         self._column_offsets = torch.zeros(features + 1, dtype=torch.int32)
-        self._column_offsets[1:] = torch.cumsum(self._dims, 0)
+        self._column_offsets[1:] = torch.cumsum(torch.tensor(tables.dims), 0)
         self._total_dim = tables.total_dim
         self._max_dim = max(tables.dims)
-        self._means = torch.tensor(tables.means)
-        self._has_means = any(tables.means)
+        self._mean = MeanPooling(tables)
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
@@ -102,7 +100,5 @@ class FbgemmBackend:
             -1,
             -1,
         )
-        if self._has_means:
-            lengths = torch.where(self._means[:, None], bags.lengths, 1)
-            divide_by_lengths(pooled, lengths, self._dims)
+        self._mean.apply(pooled, bags)
         return pooled

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.mean import divide_by_lengths
+from kernels.mean import MeanPooling
 from kernels.row_format import RowFormat
 
 
@@ -43,9 +43,7 @@ class GatherBackend:
         if reason is not None:
             raise InputError(reason)
         self._total_dim = tables.total_dim
-        self._dims = torch.tensor(tables.dims, dtype=torch.int64)
-        self._means = torch.tensor(tables.means)
-        self._has_means = any(tables.means)
+        self._mean = MeanPooling(tables)
         self._grids = _grids(tables)
 
     @staticmethod
@@ -86,9 +84,7 @@ class GatherBackend:
             )
             by_sample = sums.view(len(grid.features), batch, grid.matrix.shape[1]).transpose(0, 1)
             pooled[:, grid.columns] = by_sample.reshape(batch, len(grid.columns))
-        if self._has_means:
-            lengths = torch.where(self._means[:, None], bags.lengths, 1)
-            divide_by_lengths(pooled, lengths, self._dims)
+        self._mean.apply(pooled, bags)
         return pooled
 
 

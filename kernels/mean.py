@@ -3,6 +3,30 @@
 import torch
 from torch import Tensor
 
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+
+
+class MeanPooling:
+    """Divides the sums of those features that are averaged."""
+
+    def __init__(self, tables: FusedTables) -> None:
+        """Keeps which features are averaged, and their dims."""
+        self._dims = torch.tensor(tables.dims, dtype=torch.int64)
+        self._means = torch.tensor(tables.means)
+        self._has_means = any(tables.means)
+
+    def apply(self, pooled: Tensor, bags: Bags) -> None:
+        """Divides, in place.
+
+        Args:
+            pooled: fp32 `[B, total_dim]`, sums.
+            bags: the ids they are of.
+        """
+        if self._has_means:
+            lengths = torch.where(self._means[:, None], bags.lengths, 1)
+            divide_by_lengths(pooled, lengths, self._dims)
+
 
 def divide_by_lengths(pooled: Tensor, lengths: Tensor, dims: Tensor) -> None:
     """Divides each pooled sum by its bag's length, in place; an empty bag stays as it is.

@@ -4,10 +4,13 @@ import sys
 
 import typer
 
+from serving.commands.bench import bench_app
+from serving.commands.calibrate import calibrate_command
 from serving.commands.console import ERRORS
 from serving.commands.demo import demo_command
 from serving.commands.doctor import doctor_command
 from serving.commands.inspect import inspect_command
+from serving.commands.plan import plan_command
 from serving.commands.predict import predict_command
 from serving.commands.publish import publish_command
 from serving.commands.serve import serve_command
@@ -28,7 +31,10 @@ app.command("verify")(verify_command)
 app.command("predict")(predict_command)
 app.command("serve")(serve_command)
 app.command("doctor")(doctor_command)
+app.command("plan")(plan_command)
+app.command("calibrate")(calibrate_command)
 app.command("demo")(demo_command)
+app.add_typer(bench_app, name="bench")
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from typing import Literal
 from serving.metrics import Metrics, VersionMetrics, version_metrics
 from serving.statistics import Statistics
 from serving.status import UnavailableError
-from sharded_infer.artifact import Progress, no_progress
 from sharded_infer.errors import NotFoundError
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, check_golden, open_model
+from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
 from sharded_infer.request import RequestReader
 
@@ -118,7 +118,7 @@ class ModelStore:
             "loaded %s version %d: plan %s, kernels %s, golden requests within %.2g of fp32",
             model,
             version,
-            opened.plan.topology,
+            opened.plan.topology.name,
             opened.lookup.backends,
             difference,
         )

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from sharded_infer.artifact import Progress as ProgressCallback
+from sharded_infer.progress import Progress as ProgressCallback
 
 
 class _RateColumn(ProgressColumn):

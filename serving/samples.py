@@ -13,16 +13,36 @@ An empty cell, or a feature that a sample leaves out, is an empty bag.
 """
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sharded_infer.errors import RequestError
+from sharded_infer.errors import InputError, RequestError
 from sharded_infer.spec import ModelSpec
 
 Sample = Mapping[str, object]
+
+
+def read_samples(path: Path, *, tsv: bool = False) -> list[Sample]:
+    """Reads a file of samples.
+
+    Args:
+        path: `.tsv` is TSV, anything else JSON; `-` is standard input.
+        tsv: the input is TSV, whatever its name.
+
+    Raises:
+        InputError: it cannot be read.
+        RequestError: it holds something else than samples; names the line or sample.
+    """
+    try:
+        text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    return read_tsv(text) if tsv or path.suffix == ".tsv" else read_json(text)
 
 
 def read_json(text: str) -> list[Sample]:

@@ -20,8 +20,8 @@ from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.service import InferenceService
 from serving.unary_calls import UnaryCalls
-from sharded_infer.artifact import Progress, no_progress
 from sharded_infer.errors import InputError, NotFoundError
+from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
 
 _log = logging.getLogger("sharded_infer")
@@ -178,7 +178,7 @@ def _ready(config: ServerConfig, port: int, metrics_port: int, store: ModelStore
             ServedModel(
                 name=snapshot.model.name,
                 version=snapshot.model.version,
-                topology=snapshot.model.plan.topology,
+                topology=snapshot.model.plan.topology.name,
                 table_bytes=snapshot.model.artifact.manifest.table_bytes,
                 kernels=snapshot.model.lookup.backends,
             )

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +14,11 @@ from sharded_infer.manifest import (
     parse_manifest,
 )
 from sharded_infer.plan import Plan, check_plan, load_plan
+from sharded_infer.progress import Progress, no_progress
 from sharded_infer.table_file import MappedTable, map_table_file
 from sharded_infer.table_pieces import TablePiece
 
 _READ_BYTES = 8 * 2**20
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, the units done and the units in all."""
-
-
-def no_progress(_what: str, _done: int, _total: int) -> None:
-    """Reports nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +56,9 @@ class Artifact:
             check_plan(plan, self.manifest.stored_tables())
         except (PlanError, OSError) as error:
             raise ArtifactError(f"{self.path / name}: {error}") from error
-        if plan.topology != chosen:
+        if plan.topology.name != chosen:
             raise ArtifactError(
-                f"{self.path / name}: is for topology {plan.topology!r}, expected {chosen!r}"
+                f"{self.path / name}: is for topology {plan.topology.name!r}, expected {chosen!r}"
             )
         return plan
 

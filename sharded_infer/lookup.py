@@ -7,8 +7,9 @@ for each group of features with one batch size:
     means of row-sharded features are divided by the whole bag's length
 """
 
+import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -90,6 +91,8 @@ class ShardedLookup:
         for part in placed:
             by_table[part.table.name].append(part)
         units: dict[tuple[int, int, str, bool], list[_Entry]] = defaultdict(list)
+        self._turns = 1 + max((part.turn or 0 for part in placed), default=0)
+        self._turn = itertools.count()
         column = 0
         for index, feature in enumerate(self._features):
             for part in by_table[feature.table.name]:
@@ -102,14 +105,14 @@ class ShardedLookup:
                 units[key].append(_Entry(index, part, column + part.first_column))
             column += feature.table.dim
         self._units = [units[key] for key in sorted(units)]
-        self._routes: dict[tuple[int, ...], _Route] = {}
+        self._routes: dict[tuple[int, tuple[int, ...]], _Route] = {}
         # The usual route, made here so that a backend that cannot is refused now.
-        self._route(tuple(range(len(self._features))))
+        self._route(0, tuple(range(len(self._features))))
 
     @property
     def backends(self) -> dict[str, str]:
         """The kernel backend in use for each row format."""
-        route = self._route(tuple(range(len(self._features))))
+        route = self._route(0, tuple(range(len(self._features))))
         return {step.lookup.tables.row_format.value: step.lookup.backend for step in route.steps}
 
     def __call__(self, model_input: ModelInput) -> tuple[Tensor, int]:
@@ -126,11 +129,13 @@ class ShardedLookup:
             RequestError: an id is outside a table whose policy is `error`.
         """
         pooled = torch.empty(model_input.batch_size, self.width)
-        outside = sum(self._look_up(group, pooled) for group in model_input.groups)
+        # Replicated tables take turns among the ranks, call by call.
+        turn = next(self._turn) % self._turns
+        outside = sum(self._look_up(group, turn, pooled) for group in model_input.groups)
         return pooled, outside
 
-    def _look_up(self, group: JaggedBatch, pooled: Tensor) -> int:
-        route = self._route(group.features)
+    def _look_up(self, group: JaggedBatch, turn: int, pooled: Tensor) -> int:
+        route = self._route(turn, group.features)
         weights = None if group.weights is None else tensor_of(group.weights)
         bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
         bags, outside = route.policy.apply(bags)
@@ -151,21 +156,25 @@ class ShardedLookup:
             divide_by_lengths(target, lengths, torch.tensor([width]))
         return outside
 
-    def _route(self, features: tuple[int, ...]) -> _Route:
-        route = self._routes.get(features)
+    def _units_of(self, turn: int) -> Iterator[list[_Entry]]:
+        for unit in self._units:
+            yield [entry for entry in unit if entry.placed.turn in (None, turn)]
+
+    def _route(self, turn: int, features: tuple[int, ...]) -> _Route:
+        route = self._routes.get((turn, features))
         if route is None:
-            route = self._make_route(features)
-            if len(self._routes) < _MAX_ROUTES:
-                self._routes[features] = route
+            route = self._make_route(turn, features)
+            if len(self._routes) < _MAX_ROUTES * self._turns:
+                self._routes[turn, features] = route
         return route
 
-    def _make_route(self, features: tuple[int, ...]) -> _Route:
+    def _make_route(self, turn: int, features: tuple[int, ...]) -> _Route:
         positions = {feature: position for position, feature in enumerate(features)}
         if sorted(positions) != list(features):
             raise InternalError(f"features of a group must ascend, got {features}")
         units = [
             entries
-            for unit in self._units
+            for unit in self._units_of(turn)
             if (entries := [entry for entry in unit if entry.feature in positions])
         ]
         # Features with row shards, in order.

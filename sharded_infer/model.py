@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.arrays import tensor_of
-from sharded_infer.artifact import Artifact, Progress, no_progress, open_artifact, verify_files
+from sharded_infer.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import ArtifactError, GateError, RequestError, TowerError
+from sharded_infer.errors import ArtifactError, GateError, PlanError, RequestError, TowerError
 from sharded_infer.golden import largest_difference, load_golden
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.plan import Plan
+from sharded_infer.progress import Progress, no_progress
 from sharded_infer.request import make_input
 from sharded_infer.spec import ModelSpec
 from sharded_infer.table_pieces import place
@@ -39,6 +40,11 @@ class Model:
         """
         self.artifact = artifact
         self.plan = plan
+        if strange := sorted({d.kind for d in plan.topology.devices} - {"cpu"}):
+            raise PlanError(
+                f"plan for {plan.topology.name!r}: {strange[0]} ranks cannot be served by this "
+                "build, only cpu"
+            )
         self.spec: ModelSpec = artifact.manifest.model_spec()
         tables = artifact.manifest.stored_tables()
         placed = place(plan, tables, artifact.table_pieces())

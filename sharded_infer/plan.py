@@ -1,6 +1,5 @@
 """Plans: the shards of every table on a topology."""
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
-from sharded_infer.topology import Topology, parse_topology
+from sharded_infer.topology import Topology
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -77,16 +76,21 @@ class Plan:
     """Where every part of every table lies.
 
     Attributes:
-        topology: the topology's text, such as `cpu:2`.
-        shards: the rectangles; together they cover every cell of every table exactly once.
+        topology: the devices it is for.
+        shards: the rectangles; together they cover the tables that are not replicated exactly once.
+        replicated: tables that every rank holds whole; any of them may look a bag up.
+        key: hash of the tables, their use and the topology that it was made for.
     """
 
-    topology: str
+    topology: Topology
     shards: tuple[Shard, ...]
+    replicated: tuple[str, ...] = ()
+    key: str = ""
 
     def bytes_by_rank(self, tables: Mapping[str, StoredTable]) -> list[int]:
         """Bytes of tables that each rank holds; a column shard keeps each row's scale and bias."""
-        held = [0] * len(parse_topology(self.topology).devices)
+        everywhere = sum(tables[name].stored_bytes for name in self.replicated)
+        held = [everywhere] * len(self.topology.devices)
         for shard in self.shards:
             row_bytes = tables[shard.table].row_format.row_bytes(shard.columns)
             held[shard.rank] += shard.rows * row_bytes
@@ -125,25 +129,33 @@ def check_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> None:
     Raises:
         PlanError: naming the table or rank, what was expected and what the plan says.
     """
-    topology = parse_topology(plan.topology)
-    shards: dict[str, list[Shard]] = defaultdict(list)
+    topology = plan.topology
+    shards: dict[str, list[Shard]] = {name: [] for name in tables}
+    for name in plan.replicated:
+        if shards.pop(name, None) is None:
+            raise PlanError(f"table {name!r} is replicated twice, or is not one of the model's")
     for shard in plan.shards:
         _check_shard(shard, tables, topology)
+        if shard.table not in shards:
+            raise PlanError(f"table {shard.table!r} is replicated, yet it has a shard")
         shards[shard.table].append(shard)
-    for name, table in tables.items():
-        covered = sum(shard.rows * shard.columns for shard in shards[name])
-        if covered != table.rows * table.dim or _overlap(shards[name]):
-            raise PlanError(
-                f"table {name!r}: its shards must cover each of {table.rows} x {table.dim} cells "
-                f"exactly once; {len(shards[name])} shards cover {covered} with overlap "
-                f"{_overlap(shards[name])}"
-            )
+    for name, of_table in shards.items():
+        _check_coverage(tables[name], of_table)
     held = plan.bytes_by_rank(tables)
     for rank, (device, used) in enumerate(zip(topology.devices, held, strict=True)):
         if device.memory_bytes is not None and used > device.memory_bytes:
             raise PlanError(
                 f"rank {rank}: its shards are {used} bytes, its memory is {device.memory_bytes}"
             )
+
+
+def _check_coverage(table: StoredTable, shards: list[Shard]) -> None:
+    covered = sum(shard.rows * shard.columns for shard in shards)
+    if covered != table.rows * table.dim or _overlap(shards):
+        raise PlanError(
+            f"table {table.name!r}: its shards must cover each of {table.rows} x {table.dim} cells "
+            f"exactly once; {len(shards)} shards cover {covered} with overlap {_overlap(shards)}"
+        )
 
 
 def _check_shard(shard: Shard, tables: Mapping[str, StoredTable], topology: Topology) -> None:

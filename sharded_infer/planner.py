@@ -1,57 +1,283 @@
-"""The planner: tables and a topology in, a plan out; pure and deterministic."""
+"""The planner: tables and a topology in, a plan out; pure and deterministic.
 
-from collections.abc import Sequence
+Objective: the least time of the slowest rank, then the least memory of the fullest, within the
+memory limits. Times within 2% of the bound count as equal (0.5% where the bound is out of reach),
+so that evener memory is worth that much: the load model is no finer.
+
+    1. replicate small tables where that saves sending (planning/replicate.py)
+    2. place all others greedily by the larger of time and memory; cut what fits nowhere
+    3. move, swap and then cut items of the slowest rank until it is near the mean
+    4. the same for the memory of the fullest rank, where it costs no time
+    5. where one rank fewer could be better (few, heavy tables), plan for it too; keep the best
+"""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
+
+import numpy as np
 
 from sharded_infer.errors import PlanError
-from sharded_infer.plan import Plan, Shard, StoredTable
-from sharded_infer.topology import Topology
+from sharded_infer.load_model import LoadModel, plan_key
+from sharded_infer.plan import Plan, Shard
+from sharded_infer.planning.advice import does_not_fit
+from sharded_infer.planning.balance import balance_bytes, balance_seconds, place_greedily
+from sharded_infer.planning.bound import lower_bound
+from sharded_infer.planning.costs import TableCosts, table_costs
+from sharded_infer.planning.fill import fill
+from sharded_infer.planning.packing import Packing, Rectangle, capacities
+from sharded_infer.planning.replicate import choose_replicas
+from sharded_infer.planning.result import PlanResult, figures_of
+from sharded_infer.planning.split import (
+    cut_evenly,
+    split_for_bytes,
+    split_for_seconds,
+    split_to_fit,
+)
+from sharded_infer.topology import Device
+
+TIME_RESOLUTION = 0.02  # above the bound
+_FINEST = 0.005  # where the bound is out of reach, times this close count as equal
+_TIME_TOLERANCE = 0.001
+_CUT_ABOVE = 0.01  # above the bound, within the resolution
+_MEMORY_TOLERANCE = 0.02
+_MEMORY_SLACKS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)  # of time, while memory is evened
+_ROUNDS = 4
+_FEW_TABLES = 2000  # up to here, several ways to begin are tried
+_FEW_ITEMS = 12  # up to here, filling is tried
+_GRAINS = (1.0, 0.7, 0.5, 0.35)  # largest part of a heavy table, of a rank's time
 
 
-def make_plan(tables: Sequence[StoredTable], topology: Topology) -> Plan:
-    """Places tables on ranks so that the fullest rank holds as little as possible.
-
-    Longest processing time first (Graham 1969): the largest table goes to the emptiest rank, then
-    the next. A table that fits on no rank whole is split by rows over the ranks with room.
+def make_plan(load: LoadModel) -> PlanResult:
+    """Plans some tables on a topology.
 
     Args:
-        tables: the tables as stored.
-        topology: the ranks and their memory.
+        load: the tables, how they are used, and the devices.
 
     Raises:
-        PlanError: the tables do not fit; says by how much.
+        PlanError: the tables do not fit; says by how much, which are the largest, and what would
+            make them fit.
     """
-    held = [0] * len(topology.devices)
-    shards: list[Shard] = []
-    for table in sorted(tables, key=lambda t: (-t.stored_bytes, t.name)):
-        room = [
-            table.stored_bytes if device.memory_bytes is None else device.memory_bytes - used
-            for device, used in zip(topology.devices, held, strict=True)
-        ]
-        fitting = [rank for rank, free in enumerate(room) if free >= table.stored_bytes]
-        if fitting:
-            pieces = [(min(fitting, key=lambda rank: held[rank]), table.rows)]
-        else:
-            pieces = _split_rows(table, room, topology)
-        first_row = 0
-        for rank, rows in pieces:
-            shards.append(Shard(table.name, rank, first_row, first_row + rows, 0, table.dim))
-            held[rank] += rows * table.row_bytes
-            first_row += rows
-    return Plan(topology.name, tuple(shards))
+    # In one order of devices, so that the order in which they were given changes nothing.
+    given = load.topology.devices
+    order = sorted(range(len(given)), key=lambda rank: _device_key(given[rank]))
+    if order == list(range(len(given))):
+        return _make_plan(load)
+    ordered = replace(load.topology, devices=tuple(given[rank] for rank in order))
+    found = _make_plan(LoadModel(load.uses, ordered, load.batch))
+    shards = (replace(shard, rank=order[shard.rank]) for shard in found.plan.shards)
+    plan = Plan(
+        load.topology, tuple(sorted(shards, key=_place_key)), found.plan.replicated, plan_key(load)
+    )
+    decisions = tuple(_renumber(decision, order) for decision in found.decisions)
+    return PlanResult(plan, figures_of(plan, load), found.bound_seconds, decisions)
 
 
-def _split_rows(
-    table: StoredTable, room: Sequence[int], topology: Topology
-) -> list[tuple[int, int]]:
-    pieces, left = [], table.rows
-    for rank in sorted(range(len(room)), key=lambda r: (-room[r], r)):
-        rows = min(left, max(0, room[rank]) // table.row_bytes)
-        if rows:
-            pieces.append((rank, rows))
-            left -= rows
-    if left:
-        raise PlanError(
-            f"table {table.name!r}: {table.stored_bytes} bytes do not fit on topology "
-            f"{topology.name!r}: {left * table.row_bytes} bytes too many"
+def _device_key(device: Device) -> tuple[float, ...]:
+    """Fastest first; equal devices beside each other."""
+    numbers = [v for v in astuple(device) if not isinstance(v, str)]
+    return (-device.memory_bandwidth, *(-1.0 if v is None else float(v) for v in numbers))
+
+
+def _place_key(shard: Shard) -> tuple[str, int, int]:
+    return shard.table, shard.first_row, shard.first_column
+
+
+def _renumber(decision: str, order: Sequence[int]) -> str:
+    """A decision's text with its ranks as they were given."""
+
+    def numbers(match: re.Match[str]) -> str:
+        return re.sub(r"[0-9]+", lambda number: str(order[int(number[0])]), match[0])
+
+    return re.sub(r"\branks? [0-9]+(, [0-9]+)*", numbers, decision)
+
+
+def _make_plan(load: LoadModel) -> PlanResult:
+    costs = table_costs(load)
+    capacity = capacities(load.topology)
+    replicas, gain = choose_replicas(costs, capacity)
+    bound = lower_bound(costs, capacity, gain)
+    best = _plan_once(load, costs, replicas.tolist(), bound)
+    # A plan for fewer ranks can only be better if it can beat this one's slowest rank.
+    return _better_with_fewer(load, best) if len(load.topology.devices) > 1 else best
+
+
+def _better_with_fewer(load: LoadModel, best: PlanResult) -> PlanResult:
+    devices = load.topology.devices
+    # The last of equal devices is left out, so that ranks keep their numbers.
+    for rank in sorted({devices.index(d) + devices.count(d) - 1 for d in devices}):
+        fewer = replace(load.topology, devices=devices[:rank] + devices[rank + 1 :])
+        smaller = LoadModel(load.uses, fewer, load.batch)
+        costs = table_costs(smaller)
+        capacity = capacities(fewer)
+        _, gain = choose_replicas(costs, capacity)
+        if lower_bound(costs, capacity, gain) >= best.figures.max_seconds:
+            continue
+        try:
+            found = _make_plan(smaller)
+        except PlanError:
+            continue
+        if found.figures.max_seconds < best.figures.max_seconds:
+            shards = tuple(
+                replace(s, rank=s.rank + 1) if s.rank >= rank else s for s in found.plan.shards
+            )
+            plan = Plan(load.topology, shards, found.plan.replicated, best.plan.key)
+            log = (*found.decisions, f"rank {rank} is left empty: sharing with it costs more")
+            best = PlanResult(plan, figures_of(plan, load), best.bound_seconds, log)
+    return best
+
+
+def _plan_once(load: LoadModel, costs: TableCosts, replicas: list[int], bound: float) -> PlanResult:
+    best, items = begin(load, replicas, costs)
+    place_all(best, items)
+    _even_seconds(best, bound)
+    if best.busy.max() > bound * (1 + _TIME_TOLERANCE) and len(costs.names) <= _FEW_TABLES:
+        # Few or heavy tables: other ways to begin, each at most as long as the first.
+        for packing in _alternatives(load, costs, replicas, bound, best):
+            _even_seconds(packing, bound)
+            if _rank(packing, bound) < _rank(best, bound):
+                best = packing
+    return finish(_even_memory(best, bound), replicas, bound)
+
+
+def finish(packing: Packing, replicas: Sequence[int], bound: float) -> PlanResult:
+    """The plan that a packing stands for, with its figures.
+
+    Args:
+        packing: everything placed.
+        replicas: the tables that every rank holds.
+        bound: seconds that no plan beats.
+    """
+    names = packing.costs.names
+    plan = Plan(
+        topology=packing.load.topology,
+        shards=tuple(_shards(packing)),
+        replicated=tuple(names[table] for table in replicas),
+        key=plan_key(packing.load),
+    )
+    return PlanResult(plan, figures_of(plan, packing.load), bound, tuple(packing.log))
+
+
+def _rank(packing: Packing, bound: float) -> tuple[int, float]:
+    excess = float(packing.busy.max()) / (bound * (1 + TIME_RESOLUTION)) - 1
+    return math.ceil(max(0.0, excess) / _FINEST), float(packing.held.max())
+
+
+def _alternatives(
+    load: LoadModel, costs: TableCosts, replicas: list[int], bound: float, best: Packing
+) -> Iterator[Packing]:
+    packing, items = begin(load, replicas, costs)
+    if len(items) <= _FEW_ITEMS:
+        filled = fill(packing, items, bound, float(best.busy.max()))
+        if filled is not None:
+            yield filled
+    for grain in _GRAINS:
+        packing, items = begin(load, replicas, costs)
+        room = grain * (bound - float(packing.busy.min()))
+        parts = [part for item in items for part in cut_evenly(packing, item, room)]
+        if len(parts) > len(items):
+            place_all(packing, parts)
+            yield packing
+
+
+def begin(
+    load: LoadModel, replicas: Sequence[int], costs: TableCosts | None = None
+) -> tuple[Packing, list[int]]:
+    """A packing of the replicated tables, and all others whole, not yet placed.
+
+    Args:
+        load: the tables and devices.
+        replicas: the tables that every rank holds.
+        costs: the load model as arrays, where it is at hand.
+    """
+    costs = costs if costs is not None else table_costs(load)
+    packing = Packing(load, costs)
+    _place_replicas(packing, replicas)
+    whole = sorted(set(range(len(costs.names))) - set(replicas))
+    return packing, packing.add([_whole(costs, table) for table in whole]).tolist()
+
+
+def place_all(packing: Packing, items: list[int]) -> None:
+    """Places items, cutting those that fit nowhere whole.
+
+    Raises:
+        PlanError: the tables do not fit.
+    """
+    unplaced = place_greedily(packing, items)
+    if not all(split_to_fit(packing, item) for item in unplaced):
+        raise PlanError(does_not_fit(packing.load))
+
+
+def _even_seconds(packing: Packing, bound: float) -> None:
+    steps = 16 * len(packing.busy) + 64
+    for _ in range(_ROUNDS):
+        before = float(packing.busy.max())
+        balance_seconds(packing, bound * (1 + _TIME_TOLERANCE), steps=steps)
+        # Cuts are for good: none is made for what does not count.
+        split_for_seconds(packing, bound * (1 + _CUT_ABOVE), _TIME_TOLERANCE, steps=steps)
+        if packing.busy.max() > before * (1 - _TIME_TOLERANCE):
+            return
+
+
+def _even_memory(packing: Packing, bound: float) -> Packing:
+    """The plan with the fullest rank's memory lowered, as far as that costs no time."""
+    allowed = max(float(packing.busy.max()) * (1 + _FINEST), bound * (1 + TIME_RESOLUTION))
+    steps = 16 * len(packing.busy) + 64
+    best = packing
+    for slack in _MEMORY_SLACKS:
+        target = float(best.held.mean()) * (1 + _MEMORY_TOLERANCE)
+        if best.held.max() <= target:
+            break
+        # Cuts cost time where they are made; afterwards it is spread again over all ranks, with
+        # memory held at what was reached.
+        trial = best.copy()
+        balance_bytes(trial, allowed * (1 + slack), target, steps=steps)
+        split_for_bytes(trial, allowed * (1 + slack), _MEMORY_TOLERANCE, steps=steps)
+        limits = trial.capacity
+        trial.capacity = np.minimum(limits, max(target, float(trial.held.max())))
+        _even_seconds(trial, bound)
+        trial.capacity = limits
+        if trial.busy.max() <= allowed and trial.held.max() < best.held.max():
+            best = trial
+    return best
+
+
+def _place_replicas(packing: Packing, replicas: Sequence[int]) -> None:
+    costs, ranks = packing.costs, len(packing.busy)
+    (kind,) = costs.classes if replicas else costs.classes[:1]
+    for table in replicas:
+        dim = float(costs.dims[table])
+        kept = kind.per_id[table] + dim * (kind.per_id_column[table] + kind.per_column_kept[table])
+        packing.busy += kept / ranks
+        packing.held += costs.rows[table] * (
+            costs.header_bytes[table] + costs.element_bytes[table] * dim
         )
-    return pieces
+    if replicas:
+        packing.log.append(
+            f"{len(replicas)} small tables are replicated on every rank, which saves sending: "
+            + ", ".join(sorted(costs.names[table] for table in replicas))
+        )
+
+
+def _whole(costs: TableCosts, table: int) -> Rectangle:
+    return Rectangle(table, 0, int(costs.rows[table]), 0, int(costs.dims[table]))
+
+
+def _shards(packing: Packing) -> list[Shard]:
+    costs = packing.costs
+    shards = []
+    for rank, items in enumerate(packing.items):
+        for item in items:
+            r = packing.rectangles[item]
+            shards.append(
+                Shard(
+                    costs.names[r.table],
+                    rank,
+                    r.first_row,
+                    r.last_row,
+                    r.first_column,
+                    r.last_column,
+                )
+            )
+    return sorted(shards, key=_place_key)

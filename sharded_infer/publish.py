@@ -3,8 +3,9 @@
 import hashlib
 import importlib.metadata
 import json
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -17,11 +18,12 @@ from kernels.errors import InputError
 from quant.report import ErrorMeter, TableReport
 from quant.source import SourceError, WeightSource, check_table, find_table, weights_of
 from quant.stream import quantize_rows
-from sharded_infer.artifact import Artifact, Progress, no_progress
+from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import SpecError, WeightsError
+from sharded_infer.errors import ArtifactError, NotFoundError, SpecError, WeightsError
 from sharded_infer.fp32_model import fp32_scores
 from sharded_infer.golden import GoldenRequests, generate_samples, save_golden
+from sharded_infer.load_model import DEFAULT_BATCH, LoadModel, TableUse, plan_key, table_uses
 from sharded_infer.manifest import (
     FORMAT_VERSION,
     GOLDEN_NAME,
@@ -38,8 +40,10 @@ from sharded_infer.manifest import (
 from sharded_infer.model import Model, check_golden
 from sharded_infer.plan import Plan, StoredTable, check_plan, dump_plan
 from sharded_infer.planner import make_plan
+from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec, dump_spec
+from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_file import TableEntry, write_table_file
 from sharded_infer.table_layout import lay_out
 from sharded_infer.topology import parse_topology
@@ -76,6 +80,8 @@ def publish(
     *,
     topologies: Sequence[str] = ("cpu:1",),
     samples: ModelInput | None = None,
+    statistics: Mapping[str, FeatureStatistics] | None = None,
+    batch: int = DEFAULT_BATCH,
     progress: Progress = no_progress,
 ) -> PublishedVersion:
     """Quantizes, plans and publishes one version of a model.
@@ -89,6 +95,8 @@ def publish(
         repository: where to publish.
         topologies: the layouts to plan for; a server takes the first unless told otherwise.
         samples: golden requests, one jagged batch of all features; None generates some.
+        statistics: how features are used, by name, for the planner; the spec's own where not given.
+        batch: samples of the batch that is planned for.
         progress: told what is being done, and how far it is.
 
     Returns:
@@ -101,13 +109,16 @@ def publish(
         GateError: the golden requests differ from the fp32 model by more than the spec allows.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
-    ingredients = _prepare(spec, weights, tower, topologies, progress)
+    loads = _loads(spec, topologies, statistics, batch)
+    ingredients = _prepare(spec, weights, tower, loads, repository, progress)
     with repository.staging(spec.name) as staged:
         tables = _write_tables(staged, ingredients, progress)
         manifest = _write_rest(staged, ingredients, tables, samples)
         progress("scoring golden requests", 0, 1)
         artifact = Artifact(staged, manifest)
-        difference = check_golden(Model(artifact, artifact.plan()))
+        # Whatever is planned for, the gate runs here.
+        here = LoadModel(ingredients.uses, parse_topology("cpu:1"))
+        difference = check_golden(Model(artifact, make_plan(here).plan))
         progress("scoring golden requests", 1, 1)
         golden = replace(manifest.golden, max_score_diff=difference)
         path = repository.commit(staged, replace(manifest, golden=golden))
@@ -129,6 +140,7 @@ class _Ingredients:
     keys: dict[str, str]  # of each table in the source
     tables: tuple[StoredTable, ...]
     plans: dict[str, Plan]
+    uses: Mapping[str, TableUse]
     tower: nn.Module
     program: torch.export.ExportedProgram
 
@@ -146,14 +158,13 @@ def _prepare(
     spec: ModelSpec,
     weights: object,
     tower: nn.Module,
-    topologies: Sequence[str],
+    loads: Sequence[LoadModel],
+    repository: Repository,
     progress: Progress,
 ) -> _Ingredients:
-    if not topologies:
-        raise SpecError("topologies: expected at least one, such as cpu:1")
     source, keys = _open_source(spec, weights)
     tables = tuple(StoredTable(t.name, t.rows, t.dim, spec.row_format(t)) for t in spec.tables)
-    plans = {name: make_plan(tables, parse_topology(name)) for name in topologies}
+    plans = {load.topology.name: _plan(load, repository, spec.name) for load in loads}
     for plan in plans.values():
         check_plan(plan, {table.name: table for table in tables})
     progress("exporting the tower", 0, 1)
@@ -165,7 +176,29 @@ def _prepare(
         precision=spec.tower.precision,
     )
     progress("exporting the tower", 1, 1)
-    return _Ingredients(spec, source, keys, tables, plans, tower, program)
+    return _Ingredients(spec, source, keys, tables, plans, loads[0].uses, tower, program)
+
+
+def _loads(
+    spec: ModelSpec,
+    topologies: Sequence[str],
+    statistics: Mapping[str, FeatureStatistics] | None,
+    batch: int,
+) -> list[LoadModel]:
+    if not topologies:
+        raise SpecError("topologies: expected at least one, such as cpu:1")
+    uses = {use.table.name: use for use in table_uses(spec, statistics)}
+    return [LoadModel(uses, parse_topology(topology), batch) for topology in topologies]
+
+
+def _plan(load: LoadModel, repository: Repository, model: str) -> Plan:
+    """The plan of the version before, if nothing that it depends on has changed; or a new one."""
+    # A new version for the same tables and devices then moves nothing.
+    with suppress(NotFoundError, ArtifactError):
+        previous = repository.open(model).plan(load.topology.name)
+        if previous.key == plan_key(load):
+            return previous
+    return make_plan(load).plan
 
 
 def _open_source(spec: ModelSpec, weights: object) -> tuple[WeightSource, dict[str, str]]:
@@ -265,7 +298,7 @@ def _record(path: Path) -> FileRecord:
 
 
 def _file_name(topology: str) -> str:
-    return topology.replace(":", "-").replace("+", "_")
+    return re.sub(r"[^A-Za-z0-9._-]", "-", topology)
 
 
 def _producer() -> dict[str, str]:

@@ -20,6 +20,7 @@ from pydantic.dataclasses import dataclass
 from kernels.row_format import RowFormat
 from sharded_infer.errors import SpecError
 from sharded_infer.precision import Precision
+from sharded_infer.statistics import FeatureStatistics
 
 # Dots and slashes would make names of one tensor look like another's, or leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
@@ -153,6 +154,7 @@ class ModelSpec:
         tower: the dense part.
         quantization: defaults of the tables.
         gate: what a version must hold.
+        statistics: how features are used, by feature; the planner's load model reads it.
     """
 
     name: Name
@@ -161,12 +163,16 @@ class ModelSpec:
     tower: TowerSpec = field(default_factory=TowerSpec)
     quantization: QuantizationSpec = field(default_factory=QuantizationSpec)
     gate: GateSpec = field(default_factory=GateSpec)
+    statistics: dict[Name, FeatureStatistics] = field(default_factory=dict)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ModelSpec":
         _refuse_repeats("table", [table.name for table in self.tables])
         inputs = [feature.name for feature in self.features] + list(self.dense.inputs)
         _refuse_repeats("input", inputs)
+        known = {feature.name for feature in self.features}
+        if unknown := sorted(set(self.statistics) - known):
+            raise ValueError(f"statistics: {unknown[0]!r} is not one of the features")
         return self
 
     @property

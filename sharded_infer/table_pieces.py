@@ -36,6 +36,7 @@ class PlacedPiece:
         piece: its rows, reduced to its columns.
         first_column: its first column, in the table.
         columns: number of columns.
+        turn: of a replicated table, the turn on which this rank serves it; None: it always does.
     """
 
     table: StoredTable
@@ -43,6 +44,7 @@ class PlacedPiece:
     piece: TablePiece
     first_column: int
     columns: int
+    turn: int | None = None
 
     @property
     def holds_all_rows(self) -> bool:
@@ -58,19 +60,28 @@ def place(
     """Cuts the stored pieces along the plan's shards.
 
     Whole rows are used where they lie. A column shard is copied, because a fused row must carry its
-    own scale and bias.
+    own scale and bias. Each replicated table has every rank once in as many turns as there are
+    ranks, and tables begin at different ranks, so that every turn is spread evenly.
 
     Args:
         plan: a checked plan.
         tables: the tables, by name.
         pieces: the stored pieces of each table.
     """
-    return [
+    ranks = len(plan.topology.devices)
+    own = [
         placed
         for shard in plan.shards
         for piece in pieces[shard.table]
         if (placed := _intersect(shard, piece, tables[shard.table])) is not None
     ]
+    replicas = [
+        PlacedPiece(tables[name], rank, piece, 0, tables[name].dim, turn=(rank - number) % ranks)
+        for number, name in enumerate(plan.replicated)
+        for rank in range(ranks)
+        for piece in pieces[name]
+    ]
+    return own + replicas
 
 
 def _intersect(shard: Shard, piece: TablePiece, table: StoredTable) -> PlacedPiece | None:

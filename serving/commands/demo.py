@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT, size
+from serving.commands.console import OUT
 from serving.demo.run import DemoResult, run_demo
 from serving.progress import progress_bars
+from sharded_infer.sizes import size_text
 
 
 def demo_command(
@@ -53,8 +54,8 @@ def _print_demo(result: DemoResult) -> None:
         ("AUC, fp32 model", f"{result.auc_fp32:.4f}"),
         ("AUC, served scores", f"{result.auc_served:.4f}"),
         ("largest score difference", f"{result.max_abs_score_diff:.2g}"),
-        ("tables, fp32", size(result.fp32_bytes)),
-        ("tables, published", f"{size(result.artifact_table_bytes)} ({ratio:.1%})"),
+        ("tables, fp32", size_text(result.fp32_bytes)),
+        ("tables, published", f"{size_text(result.artifact_table_bytes)} ({ratio:.1%})"),
         ("requests", f"{result.requests:,}"),
         ("pairs a second, one client", f"{result.pairs_per_second:,.0f}"),
         (

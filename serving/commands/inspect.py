@@ -2,7 +2,7 @@
 
 from rich.table import Table
 
-from serving.commands.console import OUT, print_json, size
+from serving.commands.console import OUT, print_json
 from serving.commands.versions import (
     JsonOption,
     ModelOption,
@@ -11,6 +11,7 @@ from serving.commands.versions import (
     find_artifact,
 )
 from sharded_infer.manifest import manifest_fields
+from sharded_infer.sizes import size_text
 
 
 def inspect_command(
@@ -36,8 +37,8 @@ def inspect_command(
             f"{stored.rows:,}",
             str(stored.dim),
             stored.row_format,
-            size(stored.stored_bytes),
-            ", ".join(map(str, ranks)),
+            size_text(stored.stored_bytes),
+            "all" if stored.name in plan.replicated else ", ".join(map(str, ranks)),
         )
     OUT.print(table)
     outputs = ", ".join(output.name for output in manifest.tower.outputs)
@@ -46,8 +47,8 @@ def inspect_command(
         f"created {manifest.created_at} by "
         f"{', '.join(f'{name} {number}' for name, number in manifest.producer.items())}\n"
         f"tower {manifest.tower.precision}, outputs {outputs}\n"
-        f"plans for {', '.join(manifest.plans)}; {plan.topology} holds "
-        f"{', '.join(size(used) for used in held)}\n"
+        f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
+        f"{', '.join(size_text(used) for used in held)}\n"
         f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
         f"{manifest.golden.allowed_score_diff:g} allowed\n{artifact.path}",
         highlight=False,

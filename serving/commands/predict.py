@@ -1,6 +1,5 @@
 """Scores samples from a file."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +14,7 @@ from serving.commands.versions import (
     open_published,
 )
 from serving.prediction import predict_local, predict_remote
-from serving.samples import read_json, read_tsv
+from serving.samples import read_samples
 from sharded_infer.errors import InputError
 
 
@@ -39,8 +38,7 @@ def predict_command(
     JSON is an array of objects, or one object a line: {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1]}.
     TSV has the inputs' names in its first line, and ids or numbers joined by commas in its cells.
     """
-    text = _read_text(samples)
-    rows = read_tsv(text) if tsv or samples.suffix == ".tsv" else read_json(text)
+    rows = read_samples(samples, tsv=tsv)
     if (repository is None) == (address is None):
         raise InputError("expected one of --repository and --address")
     if address is not None:
@@ -56,10 +54,3 @@ def predict_command(
         return
     for line in prediction.lines():
         print(line)  # noqa: T201 - output for pipes
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error

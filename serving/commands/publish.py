@@ -6,10 +6,13 @@ from typing import Annotated
 import typer
 
 from quant.source import open_weights
-from serving.commands.console import OUT, print_json, size
+from serving.commands.console import OUT, print_json
 from serving.commands.versions import JsonOption, RepositoryOption
 from serving.progress import progress_bars
+from serving.sample_statistics import statistics_of
+from serving.samples import read_samples
 from sharded_infer.publish import publish
+from sharded_infer.sizes import size_text
 from sharded_infer.spec import load_spec
 from sharded_infer.tower_source import load_tower
 
@@ -24,6 +27,10 @@ def publish_command(
         list[str] | None,
         typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
     ] = None,
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="Samples (.json, .jsonl, .tsv) to count the planner's statistics from."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize, plan and publish a model as its next version.
@@ -34,6 +41,7 @@ def publish_command(
     described = load_spec(spec)
     source = open_weights(weights)
     tower = load_tower(described, source, spec.parent)
+    statistics = None if samples is None else statistics_of(described, read_samples(samples))
     with progress_bars() as progress:
         published = publish(
             described,
@@ -41,6 +49,7 @@ def publish_command(
             tower,
             repository,
             topologies=tuple(topology or ("cpu:1",)),
+            statistics=statistics,
             progress=progress,
         )
     fields = {
@@ -56,8 +65,8 @@ def publish_command(
         return
     OUT.print(
         f"published {described.name} version {published.version}: tables "
-        f"{size(published.fp32_bytes)} -> {size(published.table_bytes)}, golden requests within "
-        f"{published.max_score_diff:.2g} of fp32\n{published.path}",
+        f"{size_text(published.fp32_bytes)} -> {size_text(published.table_bytes)}, golden requests "
+        f"within {published.max_score_diff:.2g} of fp32\n{published.path}",
         highlight=False,
         soft_wrap=True,
     )

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json, size
+from serving.commands.console import OUT, print_json
 from serving.commands.versions import RepositoryOption
 from serving.config import MIB, ServerConfig
 from serving.progress import progress_bars
 from serving.server import Ready, serve
+from sharded_infer.sizes import size_text
 
 
 def serve_command(
@@ -65,7 +66,7 @@ def serve_command(
         for served in ready.models:
             OUT.print(
                 f"serving {served.name} version {served.version} on {served.topology}: "
-                f"{size(served.table_bytes)} of tables, kernels {served.kernels}",
+                f"{size_text(served.table_bytes)} of tables, kernels {served.kernels}",
                 highlight=False,
             )
         OUT.print(f"grpc     {ready.grpc_url}\nmetrics  {ready.metrics_url}", highlight=False)

@@ -1,6 +1,6 @@
 """Verifies a version."""
 
-from serving.commands.console import OUT, print_json, size
+from serving.commands.console import OUT, print_json
 from serving.commands.versions import (
     JsonOption,
     ModelOption,
@@ -12,6 +12,7 @@ from serving.commands.versions import (
 from serving.progress import progress_bars
 from sharded_infer.artifact import verify_files
 from sharded_infer.model import check_golden
+from sharded_infer.sizes import size_text
 
 
 def verify_command(
@@ -39,7 +40,7 @@ def verify_command(
         print_json(fields)
         return
     OUT.print(
-        f"{artifact.path}: {len(artifact.manifest.files)} files, {size(read)}, all as the "
+        f"{artifact.path}: {len(artifact.manifest.files)} files, {size_text(read)}, all as the "
         f"manifest says; golden requests within {max(differences.values()):.2g} of fp32",
         highlight=False,
         soft_wrap=True,

@@ -21,9 +21,9 @@ from serving.demo.criteo import (
 from serving.demo.scoring import score
 from serving.demo.server_process import server_process
 from serving.demo.training import BATCH_SIZE, TrainedModel, train
-from sharded_infer.artifact import Progress
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.progress import Progress
 from sharded_infer.publish import PublishedVersion, publish
 from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
 

@@ -10,8 +10,8 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
 from serving.demo.criteo import FEATURES, Examples
-from sharded_infer.artifact import Progress
 from sharded_infer.errors import ShardedInferError
+from sharded_infer.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

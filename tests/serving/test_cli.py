@@ -401,12 +401,12 @@ REFUSED: dict[str, tuple[Callable[[Files], object], tuple[object, ...], tuple[st
     "an unknown topology": (
         lambda f: None,
         ("--topology", "gpu:2"),
-        ("topology 'gpu:2'", "unknown device kind 'gpu'", "cpu"),
+        ("topology 'gpu:2'", "unknown card 'gpu'", "cpu"),
     ),
     "a topology that is none": (
         lambda f: None,
         ("--topology", "two machines"),
-        ("topology 'two machines'", "cpu:2x16GB"),
+        ("topology 'two machines'", "h100:8x70GB"),
     ),
     "a model that does not fit": (
         # C1's 30 rows take 12 bytes each (int8, 4 of scale and bias), C2's 12 rows 16 (bf16).

@@ -24,6 +24,7 @@ from sharded_infer.spec import ModelSpec, TableSpec
 from sharded_infer.table_file import TableEntry, map_table_file, write_table_file
 from sharded_infer.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.table_pieces import TablePiece, place
+from sharded_infer.topology import parse_topology
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
@@ -94,6 +95,7 @@ def build_lookup(
     rectangles: Mapping[str, Rectangles],
     *,
     file_bytes: int = MAX_FILE_BYTES,
+    replicated: tuple[str, ...] = (),
 ) -> ShardedLookup:
     members = defaultdict(list)
     for name, records in lay_out(list(TABLES.values()), file_bytes).items():
@@ -116,9 +118,10 @@ def build_lookup(
     shards = [
         Shard(name, *rectangle)
         for name, table in TABLES.items()
+        if name not in replicated
         for rectangle in rectangles.get(name, [(0, 0, table.rows, 0, table.dim)])
     ]
-    plan = Plan("cpu:3", tuple(shards))
+    plan = Plan(parse_topology("cpu:3"), tuple(shards), replicated)
     check_plan(plan, TABLES)
     return ShardedLookup(SPEC, TABLES, place(plan, TABLES, pieces))
 
@@ -340,3 +343,26 @@ def test_more_patterns_of_sharing_than_are_kept_are_served(
                 column += dim
         wanted = np.concatenate([by_feature[feature] for feature in FEATURES], axis=1)
         np.testing.assert_allclose(pooled, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("file_bytes", [MAX_FILE_BYTES, 150])
+def test_replicated_tables_take_turns_and_give_the_unsharded_bits(
+    build: Build, file_bytes: int
+) -> None:
+    group = batch_of(7)
+    (whole,) = {pooled_by(build(WHOLE), group)}
+    lookup = build(WHOLE, replicated=("ads", "country"), file_bytes=file_bytes)
+    for _ in range(7):
+        if file_bytes == MAX_FILE_BYTES:
+            assert torch.equal(pooled_by(lookup, group), whole)
+        else:
+            # Tables that go on in another file are summed in two parts.
+            torch.testing.assert_close(pooled_by(lookup, group), whole, rtol=1e-5, atol=1e-5)
+
+
+def test_all_tables_may_be_replicated_beside_a_broadcast_group(build: Build) -> None:
+    plain, everywhere = build(WHOLE), build(WHOLE, replicated=tuple(TABLES))
+    user = batch_of(1, features=FEATURES[:2])
+    items = batch_of(5, features=FEATURES[2:], weighted=True)
+    for _ in range(4):
+        assert torch.equal(pooled_by(everywhere, user, items), pooled_by(plain, user, items))

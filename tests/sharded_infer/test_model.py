@@ -151,7 +151,7 @@ def test_threads_that_predict_at_once_agree(model: Model) -> None:
 
 def test_a_model_says_what_it_is(published_version: Path) -> None:
     model = open_model(str(published_version), topology="cpu:2")
-    assert (model.name, model.version, model.plan.topology) == ("small", 1, "cpu:2")
+    assert (model.name, model.version, model.plan.topology.name) == ("small", 1, "cpu:2")
     assert model.lookup.backends == {"int8": "fbgemm", "bf16": "gather"}
 
 

@@ -8,6 +8,7 @@ import pytest
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
 from sharded_infer.plan import Plan, Shard, StoredTable, check_plan, dump_plan, load_plan
+from sharded_infer.topology import parse_topology
 
 ADS = StoredTable("ads", rows=10, dim=6, row_format=RowFormat.INT8)  # 10 bytes a row
 USER = StoredTable("user", rows=4, dim=3, row_format=RowFormat.BF16)  # 6 bytes a row
@@ -19,7 +20,8 @@ Rectangle = tuple[int, int, int, int]
 
 def plan_of(*ads: Rectangle, topology: str = "cpu:2", rank: int = 0) -> Plan:
     """The given rectangles of `ads` on one rank, all of `user` on rank 0."""
-    return Plan(topology, (*(Shard("ads", rank, *rectangle) for rectangle in ads), WHOLE_USER))
+    shards = (*(Shard("ads", rank, *rectangle) for rectangle in ads), WHOLE_USER)
+    return Plan(parse_topology(topology), shards)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +81,6 @@ def test_an_unknown_table_is_refused() -> None:
         check_plan(plan_of((0, 10, 0, 6)), {"ads": ADS})
 
 
-def test_an_unreadable_topology_is_refused() -> None:
-    with pytest.raises(PlanError, match="topology 'moon:1': unknown device"):
-        check_plan(plan_of((0, 10, 0, 6), topology="moon:1"), TABLES)
-
-
 def test_bytes_count_the_scale_and_bias_of_every_column_shard() -> None:
     plan = plan_of((0, 10, 0, 2), (0, 10, 2, 6), rank=1)
     assert plan.bytes_by_rank(TABLES) == [4 * 6, 10 * (4 + 2) + 10 * (4 + 4)]
@@ -113,9 +110,10 @@ def edited(**fields: object) -> bytes:
         (b"{", "Invalid JSON"),
         (b"[" * 100_000, "Invalid JSON"),
         (b"3", "Input should be"),
-        (b'{"topology": "cpu:1"}', "shards: "),
+        (b'{"topology": {"name": "a", "devices": []}}', "shards: "),
         (b'{"shards": []}', "topology: "),
-        (b'{"topology": "cpu:1", "shards": [], "x": 1}', "x: Unexpected"),
+        (b'{"topology": "cpu:1", "shards": []}', "topology: "),
+        (b'{"topology": {"name": "a", "devices": []}, "shards": [], "x": 1}', "x: Unexpected"),
         (edited(rank="first"), r"shards\.0\.rank: .*integer"),
         (edited(first_row=0.5), r"shards\.0\.first_row: .*integer"),
         (edited(colour="red"), r"shards\.0\.colour: Unexpected"),
@@ -124,3 +122,26 @@ def edited(**fields: object) -> bytes:
 def test_another_document_is_refused_by_field(text: bytes, words: str) -> None:
     with pytest.raises(PlanError, match=f"plans/x.json: not a plan: .*{words}"):
         load_plan(text, "plans/x.json")
+
+
+def test_a_replicated_table_lies_whole_on_every_rank() -> None:
+    plan = Plan(parse_topology("cpu:2"), (WHOLE_USER,), replicated=("ads",))
+    check_plan(plan, TABLES)
+    user = TABLES["user"].stored_bytes
+    assert plan.bytes_by_rank(TABLES) == [
+        TABLES["ads"].stored_bytes + (user if rank == WHOLE_USER.rank else 0) for rank in (0, 1)
+    ]
+    assert load_plan(dump_plan(plan)) == plan
+
+
+@pytest.mark.parametrize("replicated", [("ads", "ads"), ("moon",)])
+def test_a_table_replicated_twice_or_unknown_is_refused(replicated: tuple[str, ...]) -> None:
+    plan = Plan(parse_topology("cpu:2"), (WHOLE_USER,), replicated)
+    with pytest.raises(PlanError, match=f"table '{replicated[-1]}' is replicated twice, or is not"):
+        check_plan(plan, TABLES)
+
+
+def test_a_replicated_table_with_a_shard_is_refused() -> None:
+    plan = Plan(parse_topology("cpu:2"), (WHOLE_USER,), ("ads", "user"))
+    with pytest.raises(PlanError, match="table 'user' is replicated, yet it has a shard"):
+        check_plan(plan, TABLES)

@@ -1,0 +1,149 @@
+"""Plans a model without publishing it, and explains the plan."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.commands.console import OUT
+from serving.plan_page import render_plan_page
+from serving.plan_report import rank_reports, read_report, report_fields
+from serving.sample_statistics import statistics_of
+from serving.samples import read_samples
+from sharded_infer.errors import InputError
+from sharded_infer.load_model import DEFAULT_BATCH, LoadModel, table_uses
+from sharded_infer.planner import make_plan
+from sharded_infer.planning.moves import Move, moves_between
+from sharded_infer.planning.result import PlanResult
+from sharded_infer.replanner import replan
+from sharded_infer.sizes import parse_size, size_text
+from sharded_infer.spec import load_spec
+from sharded_infer.topology import parse_topology
+
+_SHOWN = 12  # decisions and moves on the terminal; files have all
+
+
+def plan_command(
+    spec: Annotated[Path | None, typer.Option(help="The model's description, model.toml.")] = None,
+    topology: Annotated[
+        str, typer.Option(help="cpu:2, h100:8x70GB+cpu:1x512GB, a .toml file, or local.")
+    ] = "local",
+    samples: Annotated[
+        Path | None, typer.Option(help="Samples (.json, .jsonl, .tsv) to count statistics from.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = DEFAULT_BATCH,
+    from_plan: Annotated[
+        Path | None, typer.Option(help="A plan's --json file: change it, moving few bytes.")
+    ] = None,
+    max_move: Annotated[
+        str | None, typer.Option(help="With --from-plan: bytes to move beyond what must, as 20GB.")
+    ] = None,
+    lost_rank: Annotated[
+        list[int] | None, typer.Option(help="With --from-plan: a rank that is gone; repeatable.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None, typer.Option(help="Two plans' --json files: what differs.")
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write the plan and its figures to this file.")
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a page that draws the plan.")
+    ] = None,
+) -> None:
+    """Plan where every table goes, and explain it. Needs no weights and no device.
+
+    Prints each device's tables, memory, time and binding constraint, why tables were cut or
+    replicated, and how far the slowest device is from the best there can be.
+    """
+    if compare is not None:
+        _compare(*compare)
+        return
+    if spec is None:
+        raise InputError("expected --spec, or --compare with two plans")
+    described = load_spec(spec)
+    counted = None if samples is None else statistics_of(described, read_samples(samples))
+    uses = {use.table.name: use for use in table_uses(described, counted)}
+    load = LoadModel(uses, parse_topology(topology), batch)
+    moves: tuple[Move, ...] = ()
+    if from_plan is None:
+        if max_move is not None or lost_rank:
+            raise InputError("--max-move and --lost-rank need --from-plan")
+        result = make_plan(load)
+    else:
+        again = replan(
+            load,
+            read_report(from_plan)[0],
+            max_move_bytes=None if max_move is None else parse_size(max_move, "--max-move"),
+            lost_ranks=lost_rank or (),
+        )
+        result, moves = again.result, again.moves
+    _print(result, load)
+    if from_plan is not None:
+        _print_moves(moves)
+    if json_file is not None:
+        json_file.write_text(json.dumps(report_fields(result, load, moves), indent=1) + "\n")
+    if html_file is not None:
+        html_file.write_text(render_plan_page(result, load))
+
+
+def _print(result: PlanResult, load: LoadModel) -> None:
+    table = Table(title=f"plan for {load.topology.name}", title_justify="left")
+    for heading in ("rank", "device", "tables", "memory", "share", "time", "bound by"):
+        table.add_column(heading, justify="left" if heading in {"device", "bound by"} else "right")
+    for report in rank_reports(result):
+        table.add_row(
+            str(report.rank),
+            report.kind,
+            str(report.tables),
+            size_text(report.bytes),
+            "" if report.memory_share is None else f"{report.memory_share:.1%}",
+            f"{report.seconds * 1e6:.1f} us",
+            report.binding,
+        )
+    OUT.print(table)
+    figures = result.figures
+    OUT.print(
+        f"{len(load.uses)} tables, batches of {load.batch}: slowest rank "
+        f"{figures.max_seconds * 1e6:.1f} us, no plan beats {result.bound_seconds * 1e6:.1f} us "
+        f"(gap {result.gap:.2%}); memory max/mean {figures.memory_imbalance:.3f}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    _print_some(result.decisions)
+
+
+def _print_moves(moves: tuple[Move, ...]) -> None:
+    total = sum(move.bytes for move in moves)
+    OUT.print(f"moves {size_text(total)} in all", highlight=False)
+    _print_some([f"{m.table}: {size_text(m.bytes)} to rank {m.rank}" for m in moves])
+
+
+def _print_some(lines: tuple[str, ...] | list[str]) -> None:
+    for line in lines[:_SHOWN]:
+        OUT.print(f"- {line}", highlight=False, soft_wrap=True, markup=False)
+    if len(lines) > _SHOWN:
+        OUT.print(f"- and {len(lines) - _SHOWN} more (--json has all)", highlight=False)
+
+
+def _compare(first: Path, second: Path) -> None:
+    old, _ = read_report(first)
+    new, tables = read_report(second)
+    table = Table(title=f"{first.name} -> {second.name}", title_justify="left")
+    for heading in ("rank", "held before", "held after", "to receive"):
+        table.add_column(heading, justify="right")
+    moves = moves_between(old, new, tables)
+    old_tables = read_report(first)[1]
+    before, after = old.bytes_by_rank(old_tables), new.bytes_by_rank(tables)
+    for rank in range(max(len(before), len(after))):
+        received = sum(move.bytes for move in moves if move.rank == rank)
+        table.add_row(
+            str(rank),
+            size_text(before[rank]) if rank < len(before) else "",
+            size_text(after[rank]) if rank < len(after) else "gone",
+            size_text(received),
+        )
+    OUT.print(table)
+    _print_moves(tuple(moves))

@@ -1,0 +1,130 @@
+"""A plan as one HTML page: what lies where, what it costs, and why.
+
+The page needs nothing but itself: its style and script are inline, and its content security policy
+lets nothing else load or run, whatever tables are called.
+"""
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+from serving.page_text import count_text, escaped_name, time_text
+from serving.plan_drawing import MEMORY, TIME, Drawing
+from serving.plan_parts import Kind, RankParts, hottest_tables, parts_by_rank
+from serving.plan_style import SCRIPT, STYLE
+from serving.plan_tables import decisions_section, devices_section, hottest_section
+from sharded_infer.load_model import LoadModel
+from sharded_infer.planning.result import PlanResult
+from sharded_infer.sizes import size_text
+
+_KINDS = {
+    Kind.WHOLE: ("w", "whole table"),
+    Kind.COLUMN: ("c", "column shard"),
+    Kind.ROW: ("r", "row shard"),
+    Kind.REPLICA: ("e", "replicated table"),
+}
+
+
+def render_plan_page(result: PlanResult, load: LoadModel) -> str:
+    """A page that explains a plan to an engineer.
+
+    Args:
+        result: the plan, its figures and the decisions that led to it.
+        load: the load model that the plan was made with.
+
+    Returns:
+        HTML that needs no other file and no network.
+    """
+    ranks = parts_by_rank(result, load)
+    hottest = hottest_tables(ranks)
+    hot = {table.table: number for number, table in enumerate(hottest, start=1)}
+    time = Drawing(TIME, ranks, load, hot, bound=result.bound_seconds).figure(
+        "Time", "Each rank's part of a batch. The slowest rank sets the latency."
+    )
+    memory = Drawing(MEMORY, ranks, load, hot).figure("Memory", _memory_caption(ranks))
+    name = escaped_name(result.plan.topology.name)
+    return "\n".join(
+        (
+            _head(name),
+            f"<body>\n<header>\n<h1>Plan for {name}</h1>\n<p>{_summary(result, load)}</p>",
+            _facts(result, load),
+            f"</header>\n<main>\n{_legend(ranks, time + memory)}",
+            time,
+            memory,
+            hottest_section(hottest, load),
+            devices_section(ranks, result),
+            decisions_section(result, load),
+            '</main>\n<div id="tip" aria-hidden="true" hidden></div>',
+            f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
+        )
+    )
+
+
+def _head(name: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="color-scheme" content="light dark">\n'
+        f"<title>Plan for {name}</title>\n<style>{STYLE}</style>\n</head>"
+    )
+
+
+def _summary(result: PlanResult, load: LoadModel) -> str:
+    ranks = len(result.figures.seconds)
+    return (
+        f"{count_text(len(load.uses), 'table')} on {count_text(ranks, 'rank')}. The slowest takes "
+        f"<b>{time_text(result.figures.max_seconds)}</b> for a batch of {load.batch:,}, "
+        f"{_gap(result)} the bound that no plan can beat."
+    )
+
+
+def _gap(result: PlanResult) -> str:
+    return f"<b>{result.gap:.1%}</b> above" if result.gap >= 0.0005 else "at"
+
+
+def _facts(result: PlanResult, load: LoadModel) -> str:
+    figures = result.figures
+    mean = sum(figures.bytes) / len(figures.bytes)
+    facts = (
+        ("Ranks", f"{len(figures.seconds):,}"),
+        ("Tables", f"{len(load.uses):,}"),
+        ("Batch", f"{load.batch:,}"),
+        ("Slowest rank", time_text(figures.max_seconds)),
+        ("Bound", time_text(result.bound_seconds)),
+        ("Gap", f"{result.gap:.1%}"),
+        ("Memory, fullest", size_text(max(figures.bytes))),
+        ("Memory, mean", size_text(mean)),
+        ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
+    )
+    items = "\n".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
+    return f"<dl>\n{items}\n</dl>"
+
+
+def _legend(ranks: Sequence[RankParts], drawn: str) -> str:
+    counts = Counter(part.kind for rank in ranks for part in rank.own)
+    counts[Kind.REPLICA] = max(len(rank.replicas) for rank in ranks)
+    items = [
+        f'<li><i class="{css}"></i>{count_text(counts[kind], words)}</li>'
+        for kind, (css, words) in _KINDS.items()
+        if counts[kind]
+    ]
+    # Names are escaped, so only segments begin like this.
+    if '<i class="m' in drawn:
+        items.append('<li><i class="m"></i>several kinds</li>')
+    if '<i class="f' in drawn:
+        items.append('<li><i class="f"></i>fixed cost of a call</li>')
+    if "<b>1</b>" in drawn:
+        items.append('<li><i class="w hot"><b>1</b></i>hottest tables, numbered</li>')
+    return f'<ul class="legend" aria-label="Colours">{"".join(items)}</ul>'
+
+
+def _memory_caption(ranks: Sequence[RankParts]) -> str:
+    limits = {rank.device.memory_bytes for rank in ranks}
+    if limits == {None}:
+        return "Bytes of tables that each rank holds. No device has a limit."
+    some = " Devices without one have no limit." if None in limits else ""
+    return f"Bytes of tables that each rank holds; a line is the most that it may hold.{some}"

@@ -1,0 +1,185 @@
+"""What lies on each rank of a plan, with its costs: what a page about the plan draws."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from heapq import nlargest
+
+from sharded_infer.load_model import LoadModel
+from sharded_infer.plan import Shard
+from sharded_infer.planning.result import PlanResult
+from sharded_infer.topology import Device
+
+_HOTTEST = 5  # tables at most
+_HOTTEST_SHARE = 0.2  # of all tables, at most
+
+
+class Kind(StrEnum):
+    """How a part relates to its table; the value is the word a page uses."""
+
+    WHOLE = "whole table"
+    COLUMN = "column shard"
+    ROW = "row shard"
+    REPLICA = "replicated table"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A rectangle of a table on one rank.
+
+    Attributes:
+        table: the table's name.
+        kind: how it relates to the table; one cut both ways is a row shard.
+        rows: its rows.
+        columns: its columns.
+        seconds: of the rank's time, a batch.
+        bytes: of the rank's memory.
+    """
+
+    table: str
+    kind: Kind
+    rows: range
+    columns: range
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankParts:
+    """All that one rank holds.
+
+    Attributes:
+        rank: its index.
+        device: the device.
+        own: parts that only this rank holds.
+        replicas: tables that every rank holds; one tuple for equal devices.
+        launch_seconds: floor of its fused call; 0 where it holds nothing.
+        seconds: of a batch, the floor included.
+        bytes: of its memory.
+    """
+
+    rank: int
+    device: Device
+    own: tuple[Part, ...]
+    replicas: tuple[Part, ...]
+    launch_seconds: float
+    seconds: float
+    bytes: int
+
+    @property
+    def count(self) -> int:
+        """Number of parts."""
+        return len(self.own) + len(self.replicas)
+
+    @property
+    def tables(self) -> int:
+        """Number of tables that it holds, or holds a part of."""
+        return len({part.table for part in self.own}) + len(self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class HotTable:
+    """A table with a large share of the time.
+
+    Attributes:
+        table: its name.
+        seconds: of all its parts on all ranks, a batch.
+        share: of the time of all tables on all ranks.
+        where: how it is laid out, in words.
+    """
+
+    table: str
+    seconds: float
+    share: float
+    where: str
+
+
+def parts_by_rank(result: PlanResult, load: LoadModel) -> list[RankParts]:
+    """What each rank holds.
+
+    Args:
+        result: the plan and its figures.
+        load: the load model that the plan was made with.
+    """
+    devices = load.topology.devices
+    own: list[list[Part]] = [[] for _ in devices]
+    for shard in result.plan.shards:
+        own[shard.rank].append(_part(shard, load))
+    replicas = {
+        device: tuple(_replica(name, device, load) for name in result.plan.replicated)
+        for device in set(devices)
+    }
+    figures = result.figures
+    return [
+        RankParts(
+            rank=rank,
+            device=device,
+            own=tuple(own[rank]),
+            replicas=replicas[device],
+            launch_seconds=device.launch_seconds if own[rank] or replicas[device] else 0.0,
+            seconds=figures.seconds[rank],
+            bytes=figures.bytes[rank],
+        )
+        for rank, device in enumerate(devices)
+    ]
+
+
+def hottest_tables(ranks: Iterable[RankParts]) -> list[HotTable]:
+    """The tables with the largest share of the time, the hottest first: few, and at least one."""
+    listed = list(ranks)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    held: defaultdict[str, Counter[Kind]] = defaultdict(Counter)
+    for rank in listed:
+        for part in rank.own:
+            seconds[part.table] += part.seconds
+            held[part.table][part.kind] += 1
+    # Equal devices hold equal replicas: each is looked at once.
+    count_of_device = Counter(rank.device for rank in listed)
+    for device, replicas in {rank.device: rank.replicas for rank in listed}.items():
+        for part in replicas:
+            seconds[part.table] += part.seconds * count_of_device[device]
+            held[part.table][part.kind] += count_of_device[device]
+    total = sum(seconds.values())
+    count = min(_HOTTEST, max(1, int(_HOTTEST_SHARE * len(seconds))))
+    chosen = nlargest(count, sorted(seconds), key=lambda name: seconds[name]) if total else []
+    return [
+        HotTable(name, seconds[name], seconds[name] / total, _where(held[name])) for name in chosen
+    ]
+
+
+def _where(held: Counter[Kind]) -> str:
+    if held[Kind.WHOLE]:
+        return "whole, on one rank"
+    if held[Kind.REPLICA]:
+        return "replicated on every rank"
+    return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in sorted(held.items()))
+
+
+def _part(shard: Shard, load: LoadModel) -> Part:
+    table = load.uses[shard.table].table
+    kind = Kind.WHOLE
+    if shard.rows < table.rows:
+        kind = Kind.ROW
+    elif shard.columns < table.dim:
+        kind = Kind.COLUMN
+    return Part(
+        table=shard.table,
+        kind=kind,
+        rows=range(shard.first_row, shard.last_row),
+        columns=range(shard.first_column, shard.last_column),
+        seconds=load.seconds(shard),
+        bytes=shard.rows * table.row_format.row_bytes(shard.columns),
+    )
+
+
+def _replica(name: str, device: Device, load: LoadModel) -> Part:
+    table = load.uses[name].table
+    return Part(
+        table=name,
+        kind=Kind.REPLICA,
+        rows=range(table.rows),
+        columns=range(table.dim),
+        seconds=load.replica_seconds(name, device),
+        bytes=table.stored_bytes,
+    )

@@ -1,0 +1,249 @@
+"""The style and the script of a plan's page.
+
+Hues differ in lightness as well, so that they stay apart for colour-blind eyes; nothing is told by
+colour alone.
+"""
+
+STYLE = """
+:root {
+  color-scheme: light dark;
+  --page: #fff; --ink: #16191d; --quiet: #58616b; --hair: #dfe3e7; --track: #f2f4f6;
+  --accent: #16191d; --focus: #0b57d0;
+  --w: #2b69ab; --c: #cb7c05; --r: #8a2c58; --e: #818b96; --m: #c4cad1; --f: #fff;
+  --on-w: #fff; --on-c: #16191d; --on-r: #fff; --on-e: #111418; --on-m: #16191d;
+}
+@media screen and (prefers-color-scheme: dark) {
+  :root {
+    --page: #14171b; --ink: #e8ebee; --quiet: #a3acb6; --hair: #30363d; --track: #1d2126;
+    --accent: #fff; --focus: #8ab4f8;
+    --w: #5b9bdb; --c: #f0b03c; --r: #c65c90; --e: #b9c1ca; --m: #56606a; --f: #14171b;
+    --on-w: #0d1014; --on-c: #0d1014; --on-r: #0d1014; --on-e: #0d1014; --on-m: #f2f4f6;
+  }
+}
+@media print { :root { color-scheme: light; font-size: 12px; } }
+* { box-sizing: border-box; }
+body {
+  margin: 0 auto; max-width: 75rem; padding: 2.5rem 2rem 4rem; background: var(--page);
+  color: var(--ink); font: 0.9375rem/1.5 system-ui, "Segoe UI", Roboto, Arial, sans-serif;
+  font-variant-numeric: tabular-nums; -webkit-text-size-adjust: 100%;
+}
+h1, h2 { line-height: 1.2; margin: 0; font-weight: 650; overflow-wrap: anywhere; }
+h1 { font-size: 1.75rem; letter-spacing: -0.015em; }
+h2 { font-size: 1.1875rem; letter-spacing: -0.005em; }
+p { margin: 0.25rem 0 0; }
+b { font-weight: 650; white-space: nowrap; }
+header > p { font-size: 1.0625rem; text-wrap: pretty; margin-top: 0.5rem; }
+figcaption p, section > p, .quiet { color: var(--quiet); }
+dl {
+  display: grid; grid-template-columns: repeat(auto-fit, minmax(6.75rem, 1fr)); gap: 1rem 1.25rem;
+  margin: 1.75rem 0 0; padding: 1rem 0; border-block: 1px solid var(--hair);
+}
+dt { color: var(--quiet); font-size: 0.8125rem; }
+dd { margin: 0; font-size: 1.125rem; font-weight: 600; white-space: nowrap; }
+.legend {
+  display: flex; flex-wrap: wrap; gap: 0.375rem 1.25rem; margin: 1.75rem 0 0; padding: 0;
+  list-style: none; font-size: 0.8125rem;
+}
+.legend li { display: flex; align-items: center; gap: 0.5rem; }
+.legend i { width: 1.125rem; height: 1.125rem; }
+figure, section { margin: 2.25rem 0 0; }
+figcaption {
+  display: grid; grid-template-columns: 1fr auto; align-items: end; margin-bottom: 0.5rem;
+}
+figcaption > * { grid-column: 1; }
+.zoom {
+  grid-column: 2; grid-row: 2; display: flex; align-items: center; gap: 0.4rem;
+  font-size: 0.8125rem;
+}
+.zoom input { accent-color: var(--accent); margin: 0; }
+
+/* Bars */
+.drawing { --name: 2.25rem; --value: 4.75rem; --height: 1.75rem; --gap: 0.375rem; }
+.drawing.slim { --height: 1rem; --gap: 0.125rem; }
+.slim .bar i { font-size: 0.625rem; }
+.drawing ol { list-style: none; margin: 0; padding: 0; }
+.drawing li {
+  display: grid; grid-template-columns: var(--name) 1fr var(--value); align-items: center;
+  padding-block: calc(var(--gap) / 2); break-inside: avoid;
+}
+.rank, .value { font-size: 0.8125rem; line-height: 1; color: var(--quiet); }
+.value { text-align: right; color: var(--ink); white-space: nowrap; }
+.bar { height: var(--height); overflow: clip; overflow-clip-margin: 3px; }
+.fill { display: flex; position: relative; height: 100%; width: 100%; }
+.bar i, .legend i {
+  position: relative; display: block; flex: none; overflow: hidden; font-style: normal;
+  font-size: 0.75rem; line-height: var(--height); white-space: nowrap;
+  box-shadow: inset -1px 0 var(--page);
+}
+i.l { container-type: inline-size; }
+.l span { display: block; padding: 0 0.4rem; overflow: hidden; text-overflow: ellipsis; }
+/* A number needs little room, a name more: without it, nothing is shown. */
+@container (max-width: 0.9rem) { .l span { display: none; } }
+@container (max-width: 1.6rem) { .l span { padding: 0 0 0 0.2rem; } }
+@container (max-width: 3.4rem) { .l em { display: none; } }
+@container (max-width: 4.2rem) { .hot em { display: none; } }
+@container (max-width: 5rem) { .long em { display: none; } }
+.w { background: var(--w); color: var(--on-w); }
+.c { background: var(--c); color: var(--on-c); }
+.r { background: var(--r); color: var(--on-r); }
+.e { background: var(--e); color: var(--on-e); }
+.m { background: var(--m); color: var(--on-m); }
+.bar .f, .legend .f {
+  background: var(--f); box-shadow: inset 0 0 0 1px var(--e), inset -2px 0 var(--page);
+}
+.hot::after {
+  content: ""; position: absolute; inset: 0 1px auto 0; height: 3px; background: var(--accent);
+}
+.l em { font-style: normal; }
+.hot b { font-weight: 750; margin-right: 0.375em; }
+.legend .hot { line-height: 1.3; text-align: center; }
+.legend .hot b { margin: 0; font-size: 0.6875rem; line-height: 1.4rem; display: block; }
+.bar i:focus, .bar i.on { outline: 2px solid var(--accent); outline-offset: 1px; z-index: 3; }
+.bar s { position: absolute; inset-block: calc(var(--gap) / -2); pointer-events: none; }
+.bar s.line {
+  width: 2px; margin-left: -1px; background: var(--accent); z-index: 2;
+  box-shadow: 0 0 0 1px var(--page);
+}
+.bar s.room { left: 0; inset-block: 0; background: var(--track); }
+.mark, .axis {
+  position: relative; height: 1.125rem; margin: 0 var(--value) 0 var(--name); font-size: 0.75rem;
+  line-height: 1.125rem; white-space: nowrap;
+}
+.mark { font-weight: 600; }
+.mark span, .axis span { position: absolute; }
+.axis {
+  height: 1.5rem; margin-top: 0.25rem; border-top: 1px solid var(--hair); color: var(--quiet);
+}
+.axis span { transform: translateX(-50%); padding-top: 0.25rem; }
+.axis span::before {
+  content: ""; position: absolute; left: 50%; top: 0; height: 0.25rem;
+  border-left: 1px solid var(--quiet);
+}
+.near, .drawing:has(:checked) .full { display: none; }
+.drawing:has(:checked) .mark span { left: auto !important; right: 0 !important; }
+.drawing:has(:checked) .mark span::after { content: ", beyond this scale"; }
+.drawing:has(:checked) .near { display: block; }
+.drawing:has(:checked) .room { max-width: calc(100% / var(--zoom)); }
+.drawing:has(:checked) .fill { width: calc(100% * var(--zoom)); }
+
+/* Tables */
+.scroll { overflow-x: auto; margin-top: 0.75rem; }
+table { border-collapse: collapse; width: 100%; font-size: 0.875rem; }
+th, td { padding: 0.375rem 1.5rem 0.375rem 0; text-align: left; vertical-align: top; }
+th:last-child, td:last-child { padding-right: 0; }
+tbody th { font-weight: inherit; }
+thead th { border-bottom: 1px solid var(--ink); white-space: nowrap; vertical-align: bottom; }
+tbody tr { border-bottom: 1px solid var(--hair); break-inside: avoid; }
+.n { text-align: right; }
+.text { width: 70%; }
+.n, .keep { white-space: nowrap; }
+th.n:first-child, td.n:first-child { width: 3.25rem; }
+.name {
+  font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  font-size: 0.8125rem; min-width: 9rem; overflow-wrap: anywhere;
+}
+th button {
+  all: unset; cursor: pointer; font-size: 0.8125rem; font-weight: 600; color: var(--quiet);
+}
+th button::after {
+  content: "\\2195"; display: inline-block; width: 1em; text-align: right; opacity: 0.45;
+}
+[aria-sort] button { color: var(--ink); }
+[aria-sort="ascending"] button::after { content: "\\2191"; opacity: 1; }
+[aria-sort="descending"] button::after { content: "\\2193"; opacity: 1; }
+summary { cursor: pointer; overflow-wrap: anywhere; }
+details { overflow-wrap: anywhere; }
+[open] summary span { display: none; }
+:is(th button, summary, .scroll, input):focus-visible {
+  outline: 2px solid var(--focus); outline-offset: 2px;
+}
+
+#tip {
+  position: fixed; z-index: 9; max-width: min(24rem, calc(100vw - 1rem)); padding: 0.5rem 0.75rem;
+  background: var(--page); color: var(--ink); border: 1px solid var(--ink); border-radius: 4px;
+  font-size: 0.8125rem; line-height: 1.45; white-space: pre-line; overflow-wrap: anywhere;
+  pointer-events: none;
+}
+#tip::first-line { font-weight: 650; }
+@media (prefers-reduced-motion: no-preference) {
+  .drawing .fill { transition: width 0.2s; }
+}
+@media (max-width: 40rem) {
+  body { padding: 1.5rem 1rem 3rem; }
+  h1 { font-size: 1.5rem; }
+  dl { grid-template-columns: repeat(3, 1fr); gap: 0.75rem; }
+  dd { font-size: 1rem; }
+  figcaption { grid-template-columns: 1fr; }
+  .zoom { grid-column: 1; grid-row: auto; margin-top: 0.5rem; }
+  .drawing { --name: 1.75rem; --value: 4.25rem; }
+  .rank, .value { font-size: 0.75rem; }
+  .bar i:not(.l) { box-shadow: none; }
+  th, td { padding-right: 0.875rem; }
+  td.name { min-width: 5.5rem; }
+}
+@media print {
+  body { max-width: none; padding: 0; }
+  .bar i, .legend i, .hot::after, .bar s { print-color-adjust: exact; }
+  figure, tr { break-inside: avoid; }
+  figure.slim { break-inside: auto; }
+  .scroll { overflow: visible; }
+  .zoom, #tip, th button::after { display: none; }
+  h2 { break-after: avoid; }
+}
+"""
+
+SCRIPT = """
+const tip = document.getElementById("tip");
+const parts = (selector) => document.querySelectorAll(".bar " + selector);
+const hide = () => { tip.hidden = true; parts("i.on").forEach((p) => p.classList.remove("on")); };
+const show = (part) => {
+  hide();
+  tip.textContent = part.getAttribute("aria-label");
+  tip.hidden = false;
+  // All parts of a table are marked together.
+  if (part.dataset.t) parts(`i[data-t="${part.dataset.t}"]`).forEach((p) => p.classList.add("on"));
+  else part.classList.add("on");
+  const at = part.getBoundingClientRect(), bar = part.closest(".bar").getBoundingClientRect();
+  const middle = (Math.max(at.left, bar.left) + Math.min(at.right, bar.right)) / 2;
+  const last = document.documentElement.clientWidth - tip.offsetWidth - 8;
+  tip.style.left = Math.max(8, Math.min(last, middle - tip.offsetWidth / 2)) + "px";
+  const above = at.top - tip.offsetHeight - 8;
+  tip.style.top = (above < 8 ? at.bottom + 8 : above) + "px";
+};
+const partOf = (event) => event.target.closest(".bar i");
+for (const kind of ["pointerover", "focusin"])
+  document.addEventListener(kind, (e) => (partOf(e) ? show(partOf(e)) : hide()));
+document.addEventListener("focusout", hide);
+// A part that the keyboard reached may scroll into view.
+document.addEventListener("scroll", () => {
+  const part = document.activeElement.closest(".bar i");
+  if (part) show(part); else hide();
+});
+const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: 0, ArrowUp: 0, Home: 0, End: 0 };
+document.addEventListener("keydown", (e) => {
+  if (e.key === "Escape") hide();
+  const part = partOf(e);
+  if (!part || !(e.key in steps)) return;
+  e.preventDefault();
+  const row = part.closest("li"), own = [...row.querySelectorAll(".bar i")];
+  let to = own[own.indexOf(part) + steps[e.key]];
+  if (e.key === "Home") to = own[0];
+  if (e.key === "End") to = own.at(-1);
+  if (e.key === "ArrowDown") to = row.nextElementSibling?.querySelector(".bar i");
+  if (e.key === "ArrowUp") to = row.previousElementSibling?.querySelector(".bar i");
+  if (to) { part.tabIndex = -1; to.tabIndex = 0; to.focus(); }
+});
+const order = new Intl.Collator("en", { numeric: true });
+document.querySelectorAll("th button").forEach((button) => button.addEventListener("click", () => {
+  const head = button.parentNode, body = head.closest("table").tBodies[0];
+  const was = head.getAttribute("aria-sort");
+  // Numbers begin with the largest.
+  const up = was ? was === "descending" : !head.classList.contains("n");
+  for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const key = (row) => row.cells[head.cellIndex].dataset.v ?? row.cells[head.cellIndex].textContent;
+  const compare = (a, b) => (isNaN(a) || isNaN(b) ? order.compare(a, b) : a - b);
+  const rows = [...body.rows].sort((a, b) => compare(key(a), key(b)) * (up ? 1 : -1));
+  body.append(...rows);
+}));
+"""

@@ -1,0 +1,248 @@
+"""The load model: how many seconds of a device's time a shard costs for a batch.
+
+    read      = ids * (row_bytes + granule - 1) * ((1 - hit) / memory rate + hit / cache rate)
+    write     = outputs * 4 bytes / memory rate
+    send      = outputs * 4 bytes / link to the tower   (a replica has its own tower: none)
+    receive   = ids * 8 bytes / link to the host
+    shard     = read + write + send + receive
+    device    = launch floor + sum of its shards
+
+ids are batch * pooling factor, over the table's features; outputs are batch * features * columns. A
+row at a random offset touches row_bytes + granule - 1 bytes of granules on average. A column shard
+reads every row's header again and receives all ids; a row shard receives its share of the ids but
+writes and sends whole vectors (partial sums); each of n replicas serves 1/n of the batches. `hit`
+is the share of accesses to the rows that fit the cache, which tables share by the bytes they read.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from sharded_infer.plan import Plan, Shard, StoredTable
+from sharded_infer.spec import ModelSpec
+from sharded_infer.statistics import FeatureStatistics, share_of_hottest
+from sharded_infer.topology import Device, Topology
+
+ID_BYTES = 8
+OUTPUT_BYTES = 4
+DEFAULT_BATCH = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class TableUse:
+    """A table, and how a batch uses it.
+
+    Attributes:
+        table: the table as stored.
+        features: statistics of each feature that looks rows up in it.
+    """
+
+    table: StoredTable
+    features: tuple[FeatureStatistics, ...] = (FeatureStatistics(),)
+
+    @property
+    def pooling_factor(self) -> float:
+        """Ids a sample, over all its features."""
+        return sum(feature.pooling_factor for feature in self.features)
+
+
+def table_uses(
+    spec: ModelSpec, statistics: Mapping[str, FeatureStatistics] | None = None
+) -> tuple[TableUse, ...]:
+    """A model's tables and how they are used.
+
+    Args:
+        spec: the model; its own statistics are used where none are given.
+        statistics: by feature name.
+    """
+    known = {**spec.statistics, **(statistics or {})}
+    features: dict[str, list[FeatureStatistics]] = {table.name: [] for table in spec.tables}
+    for feature in spec.features:
+        features[feature.table.name].append(known.get(feature.name, FeatureStatistics()))
+    return tuple(
+        TableUse(StoredTable(t.name, t.rows, t.dim, spec.row_format(t)), tuple(features[t.name]))
+        for t in spec.tables
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Seconds for each unit of one table's work on one device; a shard's cost is linear in them.
+
+    Attributes:
+        read_byte: seconds a byte read, cache hits included.
+        write_byte: seconds a byte of output written.
+        send_byte: seconds a byte of output sent to the tower.
+        receive_byte: seconds a byte of ids received.
+        granule: bytes that every access moves at least.
+        ids: ids of a batch.
+        vectors: pooled vectors of a batch.
+    """
+
+    read_byte: float
+    write_byte: float
+    send_byte: float
+    receive_byte: float
+    granule: int
+    ids: float
+    vectors: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel:
+    """Costs of some tables on the devices of a topology.
+
+    Attributes:
+        uses: the tables by name.
+        topology: the devices.
+        batch: samples of a batch.
+    """
+
+    uses: Mapping[str, TableUse]
+    topology: Topology
+    batch: int = DEFAULT_BATCH
+    _rates: dict[tuple[str, Device], Rates] = field(default_factory=dict, repr=False)
+    _traffic: dict[Device, float] = field(default_factory=dict, repr=False)
+
+    def rates(self, table: str, device: Device) -> Rates:
+        """The rates of a table on a device."""
+        key = (table, device)
+        if key not in self._rates:
+            self._rates[key] = self._make_rates(self.uses[table], device)
+        return self._rates[key]
+
+    def send_byte(self, device: Device) -> float:
+        """Seconds to send a byte to the tower: towers run on every host, spread evenly."""
+        hosts = {other.host for other in self.topology.devices}
+        near = 0.0 if device.peer_bandwidth is None else 1 / device.peer_bandwidth
+        return (near + (len(hosts) - 1) / self.topology.network_bandwidth) / len(hosts)
+
+    def seconds(self, shard: Shard) -> float:
+        """Seconds a batch that a shard costs on its device."""
+        table = self.uses[shard.table].table
+        rates = self.rates(shard.table, self.topology.devices[shard.rank])
+        share = self.access_share(shard.table, shard.first_row, shard.last_row)
+        row_bytes = table.row_format.row_bytes(shard.columns)
+        return shard_seconds(rates, share, row_bytes, shard.columns, sends=True)
+
+    def replica_seconds(self, table: str, device: Device) -> float:
+        """Seconds a batch that a replicated table costs each device: its part of the batches."""
+        stored = self.uses[table].table
+        rates = self.rates(table, device)
+        whole = shard_seconds(rates, 1.0, stored.row_bytes, stored.dim, sends=False)
+        return whole / len(self.topology.devices)
+
+    def access_share(self, table: str, first_row: int, last_row: int) -> float:
+        """Share of a table's accesses that a range of rows gets."""
+        use = self.uses[table]
+        rows = use.table.rows
+        total = use.pooling_factor
+        if (first_row, last_row) == (0, rows) or total == 0:
+            return (last_row - first_row) / rows
+        return (
+            sum(
+                feature.pooling_factor * _mass(feature.histogram, rows, first_row, last_row)
+                for feature in use.features
+            )
+            / total
+        )
+
+    def device_seconds(self, plan: Plan) -> list[float]:
+        """Seconds a batch of each device, under a plan for this topology."""
+        devices = self.topology.devices
+        everywhere = {
+            device: sum(self.replica_seconds(name, device) for name in plan.replicated)
+            for device in set(devices)
+        }
+        busy = [everywhere[device] for device in devices]
+        used = [bool(plan.replicated)] * len(busy)
+        for shard in plan.shards:
+            busy[shard.rank] += self.seconds(shard)
+            used[shard.rank] = True
+        return [
+            seconds + (device.launch_seconds if at_work else 0.0)
+            for seconds, at_work, device in zip(busy, used, self.topology.devices, strict=True)
+        ]
+
+    def _make_rates(self, use: TableUse, device: Device) -> Rates:
+        hit = self._hit(use, device)
+        return Rates(
+            read_byte=(1 - hit) / device.memory_bandwidth + hit / device.cache_bandwidth,
+            write_byte=1 / device.memory_bandwidth,
+            send_byte=self.send_byte(device),
+            receive_byte=1 / device.host_bandwidth,
+            granule=device.granule_bytes,
+            ids=self.batch * use.pooling_factor,
+            vectors=self.batch * len(use.features),
+        )
+
+    def _hit(self, use: TableUse, device: Device) -> float:
+        # Only where skew is known: without it, a cache is not counted on.
+        known = [f for f in use.features if f.zipf is not None and f.pooling_factor > 0]
+        if not known:
+            return 0.0
+        if device not in self._traffic:
+            self._traffic[device] = sum(
+                other.pooling_factor * other.table.row_bytes for other in self.uses.values()
+            )
+        reads = use.pooling_factor * use.table.row_bytes
+        cached = device.cache_bytes * reads / self._traffic[device] / use.table.row_bytes
+        return (
+            sum(
+                f.pooling_factor * share_of_hottest(f.zipf or 0.0, use.table.rows, cached)
+                for f in known
+            )
+            / use.pooling_factor
+        )
+
+
+# Raised when the planner would make another plan of the same input.
+_PLANNER_VERSION = 1
+
+
+def plan_key(load: LoadModel) -> str:
+    """A hash of all that a plan depends on: tables, their use, devices and batch.
+
+    Args:
+        load: the planner's input.
+
+    Returns:
+        64 hexadecimal digits; plans of equal keys are equal.
+    """
+    uses = [asdict(load.uses[name]) for name in sorted(load.uses)]
+    devices = [asdict(device) for device in load.topology.devices]
+    network = load.topology.network_bandwidth
+    fields = [_PLANNER_VERSION, load.batch, network, devices, uses]
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def shard_seconds(
+    rates: Rates, share: float, row_bytes: float, columns: float, *, sends: bool
+) -> float:
+    """The load model's formula; see the file's head.
+
+    Args:
+        rates: of the table on the device.
+        share: part of the table's ids that the shard gets.
+        row_bytes: of the shard's rows.
+        columns: of the shard.
+        sends: whether its vectors leave the device.
+    """
+    ids = rates.ids * share
+    outputs = rates.vectors * columns * OUTPUT_BYTES
+    read = ids * (row_bytes + rates.granule - 1) * rates.read_byte
+    write = outputs * (rates.write_byte + (rates.send_byte if sends else 0.0))
+    return read + write + ids * ID_BYTES * rates.receive_byte
+
+
+def _mass(histogram: Sequence[float], rows: int, first_row: int, last_row: int) -> float:
+    if not histogram:
+        return (last_row - first_row) / rows
+    bins = len(histogram)
+    start, stop = first_row * bins / rows, last_row * bins / rows
+    mass = 0.0
+    for index in range(int(start), min(bins, int(stop) + 1)):
+        mass += histogram[index] * max(0.0, min(stop, index + 1) - max(start, index))
+    total = sum(histogram)
+    return mass / total if total else (last_row - first_row) / rows

@@ -1,0 +1,1 @@
+"""The planner: where every part of every table goes, and why."""

@@ -1,0 +1,118 @@
+"""The load model as arrays: costs of any rectangle of any table on each class of devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.load_model import ID_BYTES, OUTPUT_BYTES, LoadModel
+from sharded_infer.topology import Device
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCosts:
+    """Costs on one class of equal devices; arrays have an entry a table.
+
+    The seconds of a rectangle of `columns` columns that gets `share` of its table's ids are
+    `share * (per_id + columns * per_id_column) + columns * per_column`; a replica, whose vectors
+    stay on its device, costs `columns * per_column_kept` instead of the last term.
+    """
+
+    per_id: Floats
+    per_id_column: Floats
+    per_column: Floats
+    per_column_kept: Floats
+
+    def seconds(self, tables: Integers, share: Floats, columns: Floats) -> Floats:
+        """Seconds a batch of rectangles.
+
+        Args:
+            tables: table of each.
+            share: part of the table's ids that each gets.
+            columns: columns of each.
+        """
+        by_id = self.per_id[tables] + columns * self.per_id_column[tables]
+        return share * by_id + columns * self.per_column[tables]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCosts:
+    """All tables and classes.
+
+    Attributes:
+        names: table names, sorted.
+        rows: int64 `[tables]`.
+        dims: int64 `[tables]`.
+        header_bytes: bytes a row has beside its elements, `[tables]`.
+        element_bytes: bytes of an element, `[tables]`.
+        class_of_rank: class of each rank.
+        classes: the costs of each class.
+        devices: a device of each class.
+        column_step: columns of a column shard are a multiple of this, `[tables]`.
+    """
+
+    names: tuple[str, ...]
+    rows: Integers
+    dims: Integers
+    header_bytes: Floats
+    element_bytes: Floats
+    class_of_rank: Integers
+    classes: tuple[ClassCosts, ...]
+    devices: tuple[Device, ...]
+    column_step: Integers
+
+    def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
+        """Bytes of rectangles; a column shard keeps each row's header."""
+        return rows * (self.header_bytes[tables] + self.element_bytes[tables] * columns)
+
+
+# 16 bytes of every row format, so that vector loads of a column shard stay whole.
+_STEP_BYTES = 16
+
+
+def table_costs(load: LoadModel) -> TableCosts:
+    """The load model of all tables, as arrays.
+
+    Args:
+        load: tables, topology and batch.
+    """
+    # By name, so that the order in which tables were given changes nothing.
+    names = tuple(sorted(load.uses))
+    tables = [load.uses[name].table for name in names]
+    classes: dict[Device, int] = {}
+    class_of_rank = [classes.setdefault(device, len(classes)) for device in load.topology.devices]
+    header = np.array([t.row_format.row_bytes(0) for t in tables], np.float64)
+    element = np.array([t.row_format.element_bytes for t in tables], np.float64)
+    return TableCosts(
+        names=names,
+        rows=np.array([t.rows for t in tables], np.int64),
+        dims=np.array([t.dim for t in tables], np.int64),
+        header_bytes=header,
+        element_bytes=element,
+        class_of_rank=np.array(class_of_rank, np.int64),
+        classes=tuple(_class_costs(load, device, names, header, element) for device in classes),
+        devices=tuple(classes),
+        column_step=np.maximum(1, _STEP_BYTES / element).astype(np.int64),
+    )
+
+
+def _class_costs(
+    load: LoadModel, device: Device, names: Sequence[str], header: Floats, element: Floats
+) -> ClassCosts:
+    rates = [load.rates(name, device) for name in names]
+    read = np.array([r.read_byte for r in rates])
+    ids = np.array([r.ids for r in rates])
+    vectors = np.array([r.vectors for r in rates]) * OUTPUT_BYTES
+    write = np.array([r.write_byte for r in rates])
+    send = np.array([r.send_byte for r in rates])
+    receive = np.array([r.receive_byte for r in rates])
+    return ClassCosts(
+        per_id=ids * ((header + device.granule_bytes - 1) * read + ID_BYTES * receive),
+        per_id_column=ids * element * read,
+        per_column=vectors * (write + send),
+        per_column_kept=vectors * write,
+    )

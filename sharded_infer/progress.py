@@ -1,0 +1,10 @@
+"""How long work says how far it is."""
+
+from collections.abc import Callable
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, the units done and the units in all."""
+
+
+def no_progress(_what: str, _done: int, _total: int) -> None:
+    """Reports nothing."""

@@ -1,0 +1,204 @@
+"""The replanner: a plan for changed tables or devices that leaves most bytes where they are.
+
+1. keep every shard whose rank is still there; a table that grew has its last shards extended
+2. place what is new or was lost, greedily; cut what fits nowhere
+3. even out time and memory, as the planner does, one change at a time while the bytes allow
+4. if the best plan from nothing is faster, and moves no more than is allowed, take that instead
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sharded_infer.errors import PlanError
+from sharded_infer.load_model import LoadModel
+from sharded_infer.plan import Plan, Shard, StoredTable
+from sharded_infer.planner import TIME_RESOLUTION, begin, finish, make_plan, place_all
+from sharded_infer.planning.balance import balance_bytes, balance_seconds
+from sharded_infer.planning.moves import Move, moves_between
+from sharded_infer.planning.packing import Packing, Rectangle
+from sharded_infer.planning.result import PlanResult
+from sharded_infer.planning.split import split_for_seconds
+
+_ENOUGH = 0.01  # relative distance from the mean that is not worth moving bytes for
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """A new plan and what it moves.
+
+    Attributes:
+        result: the new plan.
+        moves: what each rank has to receive, largest first.
+        fresh_bytes: what the best plan from nothing would move.
+        fresh_seconds: its slowest rank's time.
+    """
+
+    result: PlanResult
+    moves: tuple[Move, ...]
+    fresh_bytes: int
+    fresh_seconds: float
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes to copy in all."""
+        return sum(move.bytes for move in self.moves)
+
+
+def replan(
+    load: LoadModel,
+    previous: Plan,
+    *,
+    max_move_bytes: int | None = None,
+    lost_ranks: Sequence[int] = (),
+) -> Replan:
+    """Plans again, moving few bytes.
+
+    Args:
+        load: the tables as they are now, and the devices as they are now.
+        previous: the plan in force.
+        max_move_bytes: bytes that may be copied beyond those that must be (new and lost rows);
+            None moves only what must be.
+        lost_ranks: ranks of the previous topology that are gone; those after them move up.
+
+    Raises:
+        PlanError: the tables do not fit, or a lost rank is not one of the previous topology's.
+    """
+    ranks = len(load.topology.devices)
+    old_rank = _old_ranks(previous, ranks, lost_ranks)
+    fresh = make_plan(load)
+    tables = {name: use.table for name, use in load.uses.items()}
+    fresh_moves = moves_between(previous, fresh.plan, tables, old_rank)
+    kept = _keep(load, previous, tables, old_rank, fresh.bound_seconds)
+    must_move = sum(m.bytes for m in moves_between(previous, kept.plan, tables, old_rank))
+    budget = must_move + (max_move_bytes or 0)
+    chosen = _improve(load, previous, tables, old_rank, fresh.bound_seconds, budget)
+    moves = moves_between(previous, chosen.plan, tables, old_rank)
+    worth_it = chosen.figures.max_seconds > fresh.figures.max_seconds * (1 + TIME_RESOLUTION)
+    if worth_it and sum(move.bytes for move in fresh_moves) <= budget:
+        chosen, moves = fresh, fresh_moves
+    return Replan(
+        result=chosen,
+        moves=tuple(moves),
+        fresh_bytes=sum(move.bytes for move in fresh_moves),
+        fresh_seconds=fresh.figures.max_seconds,
+    )
+
+
+def _old_ranks(previous: Plan, ranks: int, lost: Sequence[int]) -> dict[int, int]:
+    count = len(previous.topology.devices)
+    for rank in lost:
+        if not 0 <= rank < count:
+            raise PlanError(f"lost rank {rank}: the previous topology has ranks 0 to {count - 1}")
+    left = [rank for rank in range(count) if rank not in set(lost)]
+    return dict(enumerate(left[:ranks]))
+
+
+def _keep(
+    load: LoadModel,
+    previous: Plan,
+    tables: Mapping[str, StoredTable],
+    old_rank: Mapping[int, int],
+    bound: float,
+) -> PlanResult:
+    packing, replicated = _kept_packing(load, previous, tables, old_rank)
+    return finish(packing, replicated, bound)
+
+
+def _kept_packing(
+    load: LoadModel,
+    previous: Plan,
+    tables: Mapping[str, StoredTable],
+    old_rank: Mapping[int, int],
+) -> tuple[Packing, list[int]]:
+    packing, _ = begin(load, [])
+    index = {name: number for number, name in enumerate(packing.costs.names)}
+    replicated = [index[name] for name in previous.replicated if name in index]
+    packing, _ = begin(load, replicated)
+    new_rank = {old: new for new, old in old_rank.items()}
+    shards: dict[str, list[Shard]] = {name: [] for name in index}
+    for shard in previous.shards:
+        if shard.table in index and shard.table not in previous.replicated:
+            shards[shard.table].append(shard)
+    waiting: list[int] = []
+    for name, number in index.items():
+        if number in replicated:
+            continue
+        rectangles = _fit(shards[name], tables[name], number)
+        items = packing.add([rectangle for _, rectangle in rectangles]).tolist()
+        for (rank, _), item in zip(rectangles, items, strict=True):
+            target = None if rank is None else new_rank.get(rank)
+            fits = target is not None and (
+                packing.held[target] + packing.bytes[item] <= packing.capacity[target]
+            )
+            if target is not None and fits:
+                packing.place(item, target)
+            else:
+                waiting.append(item)
+    place_all(packing, waiting)
+    return packing, replicated
+
+
+def _fit(
+    shards: Sequence[Shard], table: StoredTable, number: int
+) -> list[tuple[int | None, Rectangle]]:
+    """A table's old shards as they cover the table now, or the whole table if they cannot."""
+    dims = max((shard.last_column for shard in shards), default=0)
+    if dims != table.dim:
+        return [(None, Rectangle(number, 0, table.rows, 0, table.dim))]
+    old_rows = max(shard.last_row for shard in shards)
+    rectangles: list[tuple[int | None, Rectangle]] = []
+    for shard in shards:
+        # New rows go to whoever held the last ones; rows that are gone leave their shard.
+        last = table.rows if shard.last_row == old_rows else min(shard.last_row, table.rows)
+        if shard.first_row < last:
+            rectangles.append(
+                (
+                    shard.rank,
+                    Rectangle(number, shard.first_row, last, shard.first_column, shard.last_column),
+                )
+            )
+    return rectangles
+
+
+def _improve(
+    load: LoadModel,
+    previous: Plan,
+    tables: Mapping[str, StoredTable],
+    old_rank: Mapping[int, int],
+    bound: float,
+    budget: int,
+) -> PlanResult:
+    packing, replicated = _kept_packing(load, previous, tables, old_rank)
+    best = finish(packing, replicated, bound)
+    moved = sum(m.bytes for m in moves_between(previous, best.plan, tables, old_rank))
+    for _ in range(16 * len(packing.busy) + 64):
+        trial = packing.copy()
+        trial.most_moved_bytes = budget - moved
+        _one_step(trial)
+        if _same(trial, packing):
+            break
+        result = finish(trial, replicated, bound)
+        moved = sum(m.bytes for m in moves_between(previous, result.plan, tables, old_rank))
+        if moved > budget:
+            break
+        packing, best = trial, result
+    return best
+
+
+def _one_step(packing: Packing) -> None:
+    mean_seconds = float(packing.busy.mean())
+    if packing.busy.max() > mean_seconds * (1 + _ENOUGH):
+        before = packing.busy.copy()
+        balance_seconds(packing, mean_seconds * (1 + _ENOUGH), steps=1)
+        if np.array_equal(before, packing.busy):
+            split_for_seconds(packing, 0.0, _ENOUGH, steps=1)
+        if not np.array_equal(before, packing.busy):
+            return
+    limit = float(packing.busy.max())
+    balance_bytes(packing, limit, float(packing.held.mean()) * (1 + _ENOUGH), steps=1)
+
+
+def _same(one: Packing, other: Packing) -> bool:
+    return bool(np.array_equal(one.busy, other.busy) and np.array_equal(one.held, other.held))
