@@ -1,4 +1,4 @@
-"""Fused int8 lookups by FBGEMM's table-batched int-n-bit kernel, in place on the stored rows.
+"""Fused lookups by FBGEMM's table-batched int-n-bit kernel, in place on the stored rows.
 
 The operator is called directly, not through FBGEMM's Python module: that module copies weights into
 its own buffer, checks bounds by rewriting the caller's ids, and falls back to fp16 output silently.
@@ -19,9 +19,17 @@ from kernels.row_format import RowFormat
 
 # FBGEMM's enum values (fbgemm_gpu/split_embedding_configs.py).
 _PLACEMENT_HOST = 3
-_SPARSE_TYPE_INT8 = 2
 _POOLING_SUM = 0
 _OUTPUT_FP32 = 0
+_SPARSE_TYPES = {
+    RowFormat.FP32: 0,
+    RowFormat.FP16: 1,
+    RowFormat.INT8: 2,
+    RowFormat.INT4: 3,
+    RowFormat.INT2: 4,
+}
+# The operator takes the largest dim of each format, in this order.
+_DIM_ORDER = (RowFormat.INT2, RowFormat.INT4, RowFormat.INT8, RowFormat.FP16, RowFormat.FP32)
 
 
 class FbgemmBackend:
@@ -33,10 +41,10 @@ class FbgemmBackend:
         """Prepares the kernel's constants.
 
         Args:
-            tables: int8 tables on the host.
+            tables: fp32, fp16, int8, int4 or int2 tables on the host.
 
         Raises:
-            InputError: the tables are not int8, or FBGEMM is not installed.
+            InputError: of another format, dims that do not fill bytes, or no FBGEMM installed.
         """
         reason = self.refusal(tables)
         if reason is not None:
@@ -48,20 +56,24 @@ class FbgemmBackend:
         self._memory = tables.memory
         self._unused = torch.empty(0, dtype=torch.uint8)
         self._placements = torch.full((features,), _PLACEMENT_HOST, dtype=torch.int32)
-        self._types = torch.full((features,), _SPARSE_TYPE_INT8, dtype=torch.uint8)
+        self._types = torch.full((features,), _SPARSE_TYPES[tables.row_format], dtype=torch.uint8)
         self._byte_offsets = torch.tensor(tables.byte_offsets, dtype=torch.int64)
         self._column_offsets = torch.zeros(features + 1, dtype=torch.int32)
         self._column_offsets[1:] = torch.cumsum(torch.tensor(tables.dims), 0)
         self._total_dim = tables.total_dim
-        self._max_dim = max(tables.dims)
+        largest = max(tables.dims)
+        self._largest_dims = [largest if f is tables.row_format else 0 for f in _DIM_ORDER]
         self._mean = MeanPooling(tables)
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
         """Why this backend cannot look up these tables, or None when it can."""
-        # Other formats: bf16 weights kill the process (SIGFPE) in FBGEMM 1.8.
-        if tables.row_format is not RowFormat.INT8:
-            return f"fbgemm reads int8 rows here, got {tables.row_format}"
+        # Others: bf16 weights kill the process (SIGFPE) in FBGEMM 1.8, and its fp8 is another one.
+        if tables.row_format not in _SPARSE_TYPES:
+            return f"fbgemm reads {', '.join(_SPARSE_TYPES)} rows, got {tables.row_format}"
+        per_byte = max(1, 8 // tables.row_format.element_bits)
+        if any(dim % per_byte for dim in tables.dims):
+            return f"fbgemm needs {tables.row_format} dims in multiples of {per_byte}"
         if importlib.util.find_spec("fbgemm_gpu") is None:
             return "fbgemm_gpu is not installed"
         return None
@@ -83,11 +95,7 @@ class FbgemmBackend:
             self._types,
             self._column_offsets,
             self._total_dim,
-            0,  # largest int2 dim
-            0,  # largest int4 dim
-            self._max_dim,
-            0,  # largest fp16 dim
-            0,  # largest fp32 dim
+            *self._largest_dims,
             bags.values,
             bags.offsets(),
             _POOLING_SUM,

@@ -1,7 +1,7 @@
-"""Fused bf16 lookups: one gather and one segmented sum for all tables of a dim.
+"""Fused lookups of any row format: one gather and one segmented sum for all tables of a dim.
 
 rows of all features of one dim lie on one grid of row_bytes: row = first row of table + id
-out = segmented sum over bags of (weight *) float(memory[row])
+out = segmented sum over bags of (weight *) decode(memory[row])
 """
 
 from typing import ClassVar, NamedTuple
@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from kernels.bags import Bags
-from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
 from kernels.mean import MeanPooling
-from kernels.row_format import RowFormat
+from kernels.row_format import decode
 
 
 class _Grid(NamedTuple):
@@ -21,7 +20,8 @@ class _Grid(NamedTuple):
 
     features: Tensor  # int64 [G], positions among all features
     first_rows: Tensor  # int64 [G], grid row where each feature's table begins
-    matrix: Tensor  # bf16 [rows of the grid, dim]
+    matrix: Tensor  # uint8 [rows of the grid, row_bytes]
+    dim: int
     columns: Tensor  # int64 [G * dim], output columns
 
 
@@ -34,25 +34,16 @@ class GatherBackend:
         """Groups the features by the grid their rows lie on.
 
         Args:
-            tables: bf16 tables on the host.
-
-        Raises:
-            InputError: the tables are not bf16, or a table begins at an odd byte.
+            tables: on the host.
         """
-        reason = self.refusal(tables)
-        if reason is not None:
-            raise InputError(reason)
+        self._row_format = tables.row_format
         self._total_dim = tables.total_dim
         self._mean = MeanPooling(tables)
         self._grids = _grids(tables)
 
     @staticmethod
-    def refusal(tables: FusedTables) -> str | None:
+    def refusal(_tables: FusedTables) -> str | None:
         """Why this backend cannot look up these tables, or None when it can."""
-        if tables.row_format is not RowFormat.BF16:
-            return f"gather reads bf16 rows, got {tables.row_format}"
-        if any(offset % 2 for offset in tables.byte_offsets):
-            return f"gather needs bf16 tables at even bytes, got {tables.byte_offsets}"
         return None
 
     def __call__(self, bags: Bags) -> Tensor:
@@ -76,13 +67,14 @@ class GatherBackend:
                 values, lengths = values[of_grid], lengths[grid.features]
                 weights = None if weights is None else weights[of_grid]
             first = torch.repeat_interleave(grid.first_rows, counts[grid.features])
-            rows = grid.matrix.index_select(0, values + first).float()  # [n, dim]
+            stored = grid.matrix.index_select(0, values + first)
+            rows = decode(self._row_format, stored, grid.dim)  # [n, dim]
             if weights is not None:
                 rows.mul_(weights[:, None])
             sums = torch.segment_reduce(
                 rows, "sum", lengths=lengths.reshape(-1), unsafe=True, initial=0
             )
-            by_sample = sums.view(len(grid.features), batch, grid.matrix.shape[1]).transpose(0, 1)
+            by_sample = sums.view(len(grid.features), batch, grid.dim).transpose(0, 1)
             pooled[:, grid.columns] = by_sample.reshape(batch, len(grid.columns))
         self._mean.apply(pooled, bags)
         return pooled
@@ -105,7 +97,8 @@ def _grids(tables: FusedTables) -> list[_Grid]:
                 first_rows=torch.tensor(
                     [(tables.byte_offsets[f] - start) // row_bytes for f in features]
                 ),
-                matrix=tables.memory[start:end].view(torch.bfloat16).view(-1, dim),
+                matrix=tables.memory[start:end].view(-1, row_bytes),
+                dim=dim,
                 columns=torch.cat([torch.arange(dim) + column_starts[f] for f in features]),
             )
         )

@@ -4,7 +4,15 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.row_format import RowFormat
+from kernels.row_format import HEADER_BYTES, RowFormat, pack
+from quant.clipping import levels_of, scale_and_bias, search_range
+
+_FLOATS = {
+    RowFormat.FP32: torch.float32,
+    RowFormat.FP16: torch.float16,
+    RowFormat.BF16: torch.bfloat16,
+}
+_FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 2023)
 
 
 class UnrepresentableRowError(InputError):
@@ -17,42 +25,83 @@ class UnrepresentableRowError(InputError):
         self.reason = reason
 
 
-def encode(row_format: RowFormat, rows: Tensor) -> Tensor:
+def encode(row_format: RowFormat, rows: Tensor, *, clip: bool = True) -> Tensor:
     """Numbers as stored rows.
-
-    int8 is min-max, as FBGEMM's `FloatToFused8BitRowwiseQuantized` followed by its inference
-    tables' narrowing of scale and bias to fp16 (`quantize_embs`), equal to it bit for bit:
-    scale = (max - min) / 255, bias = min,
-    q = round_half_even((x - min) * (255 / (max - min + 1e-8))).
 
     Args:
         row_format: how to store the rows.
         rows: fp32 `[n, dim]`.
+        clip: search the range of int4 and int2 rows (`quant/clipping.py`) instead of taking each
+            row's minimum and maximum.
 
     Returns:
         uint8 `[n, row_format.row_bytes(dim)]`.
 
     Raises:
-        UnrepresentableRowError: a row holds NaN or infinity, or its scale or bias exceeds fp16.
+        UnrepresentableRowError: a row holds NaN or infinity, or exceeds the format's range.
         InputError: `rows` is not fp32 `[n, dim]`.
     """
     if rows.dtype != torch.float32 or rows.dim() != 2:
         raise InputError(f"rows: expected float32 [n, dim], got {rows.dtype} {list(rows.shape)}")
-    if row_format is RowFormat.BF16:
-        _refuse(~torch.isfinite(rows).all(1), "holds NaN or infinity")
-        stored = rows.to(torch.bfloat16)
-        _refuse(~torch.isfinite(stored).all(1), "holds a value beyond bf16's range")
-        return stored.contiguous().view(torch.uint8)
+    if row_format in _FLOATS:
+        return _encode_float(row_format, rows)
     # NaN and infinity both survive into a row's minimum or range, so no pass of their own.
     low, high = torch.aminmax(rows, dim=1, keepdim=True)
+    _refuse(~torch.isfinite(high - low)[:, 0], "holds NaN, infinity, or a range beyond fp32")
+    if row_format is RowFormat.FP8:
+        return _encode_fp8(rows)
+    if row_format is RowFormat.INT8:
+        return _encode_int8(rows, low, high)
+    return _encode_packed(row_format, rows, low, high, clip=clip)
+
+
+def _encode_float(row_format: RowFormat, rows: Tensor) -> Tensor:
+    _refuse(~torch.isfinite(rows).all(1), "holds NaN or infinity")
+    stored = rows.to(_FLOATS[row_format])
+    _refuse(~torch.isfinite(stored).all(1), f"holds a value beyond {row_format}'s range")
+    return stored.contiguous().view(torch.uint8)
+
+
+def _encode_fp8(rows: Tensor) -> Tensor:
+    """The largest value of a row becomes fp8's largest: scale = max |x| / 448."""
+    scale = rows.abs().amax(1, keepdim=True) / _FP8_LARGEST
+    scale = torch.where(scale == 0, 1.0, scale)
+    # Through one axis: torch will not view the bytes of a column without rows.
+    head = scale.reshape(-1).view(torch.uint8).view(len(rows), HEADER_BYTES)
+    # Rounding of the scale can push the largest value over the edge, where fp8 has only NaN.
+    levels = (rows / scale).clamp_(-_FP8_LARGEST, _FP8_LARGEST).to(torch.float8_e4m3fn)
+    return torch.cat([head, levels.view(torch.uint8)], dim=1)
+
+
+def _encode_int8(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Min-max, equal bit for bit to what FBGEMM's inference tables hold (its `quantize_embs`).
+
+    `FloatToFused8BitRowwiseQuantized`, with scale and bias narrowed to fp16 afterwards:
+    scale = (max - min) / 255, bias = min,
+    q = round_half_even((x - min) * (255 / (max - min + 1e-8))).
+    """
     span = high - low
-    _refuse(~torch.isfinite(span[:, 0]), "holds NaN, infinity, or a range beyond fp32")
     scale_bias = torch.cat([span / 255.0, low], dim=1).to(torch.float16)
     _refuse(~torch.isfinite(scale_bias).all(1), "its scale or bias is beyond fp16's range (65504)")
     # A true division: torch computes a number over a tensor as a product with its reciprocal.
     inverse = torch.div(torch.tensor(255.0), span + 1e-8)
     levels = (rows - low).mul_(inverse).round_().clamp_(0, 255).to(torch.uint8)
     return torch.cat([scale_bias.view(torch.uint8), levels], dim=1)
+
+
+def _encode_packed(
+    row_format: RowFormat, rows: Tensor, low: Tensor, high: Tensor, *, clip: bool
+) -> Tensor:
+    """Without clip, FBGEMM's `FloatToFusedNBitRowwiseQuantizedSBHalf`, bit for bit."""
+    bits = row_format.element_bits
+    scale, bias = scale_and_bias(low, high, bits)
+    finite = torch.isfinite(scale) & torch.isfinite(bias)
+    _refuse(~finite[:, 0], "its scale or bias is beyond fp16's range (65504)")
+    if clip:
+        scale, bias = scale_and_bias(*search_range(rows, bits), bits)
+    levels = levels_of(rows, scale, bias, bits).to(torch.uint8)
+    head = torch.cat([scale, bias], dim=1).view(torch.uint8)
+    return torch.cat([head, pack(levels, bits)], dim=1)
 
 
 def _refuse(bad: Tensor, reason: str) -> None:

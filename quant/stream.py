@@ -24,6 +24,7 @@ def quantize_rows(
     first_row: int,
     last_row: int,
     on_bytes: Callable[[int], None],
+    clip: bool = True,
 ) -> Iterator[Tensor]:
     """Stored rows of a range of a table.
 
@@ -36,6 +37,7 @@ def quantize_rows(
         first_row: first row to read.
         last_row: one past the last.
         on_bytes: called with the fp32 bytes of each chunk done.
+        clip: search the range of int4 and int2 rows.
 
     Yields:
         uint8 `[n, row_bytes]`.
@@ -48,7 +50,7 @@ def quantize_rows(
     for start in range(first_row, last_row, step):
         rows = source.read(key, start, min(start + step, last_row)).to(torch.float32)
         try:
-            stored = encode(row_format, rows)
+            stored = encode(row_format, rows, clip=clip)
         except UnrepresentableRowError as error:
             raise InputError(
                 f"table {table!r}, row {start + error.row}: {error.reason}, so it cannot be "

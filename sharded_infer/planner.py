@@ -45,6 +45,7 @@ _MEMORY_TOLERANCE = 0.02
 _MEMORY_SLACKS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)  # of time, while memory is evened
 _ROUNDS = 4
 _FEW_TABLES = 2000  # up to here, several ways to begin are tried
+_FEW_CLASSES = 3  # of devices; with more, there are too many ways to leave some out
 _FEW_ITEMS = 12  # up to here, filling is tried
 _GRAINS = (1.0, 0.7, 0.5, 0.35)  # largest part of a heavy table, of a rank's time
 
@@ -105,6 +106,8 @@ def _make_plan(load: LoadModel) -> PlanResult:
 
 def _better_with_fewer(load: LoadModel, best: PlanResult) -> PlanResult:
     devices = load.topology.devices
+    if len(set(devices)) > _FEW_CLASSES:
+        return best
     # The last of equal devices is left out, so that ranks keep their numbers.
     for rank in sorted({devices.index(d) + devices.count(d) - 1 for d in devices}):
         fewer = replace(load.topology, devices=devices[:rank] + devices[rank + 1 :])
@@ -222,7 +225,8 @@ def _even_seconds(packing: Packing, bound: float) -> None:
 
 def _even_memory(packing: Packing, bound: float) -> Packing:
     """The plan with the fullest rank's memory lowered, as far as that costs no time."""
-    allowed = max(float(packing.busy.max()) * (1 + _FINEST), bound * (1 + TIME_RESOLUTION))
+    slowest, good = float(packing.busy.max()), bound * (1 + TIME_RESOLUTION)
+    allowed = good if slowest <= good else slowest * (1 + _FINEST)
     steps = 16 * len(packing.busy) + 64
     best = packing
     for slack in _MEMORY_SLACKS:
@@ -250,9 +254,7 @@ def _place_replicas(packing: Packing, replicas: Sequence[int]) -> None:
         dim = float(costs.dims[table])
         kept = kind.per_id[table] + dim * (kind.per_id_column[table] + kind.per_column_kept[table])
         packing.busy += kept / ranks
-        packing.held += costs.rows[table] * (
-            costs.header_bytes[table] + costs.element_bytes[table] * dim
-        )
+        packing.held += packing.bytes_of([_whole(costs, table)])[0]
     if replicas:
         packing.log.append(
             f"{len(replicas)} small tables are replicated on every rank, which saves sending: "

@@ -234,6 +234,7 @@ def _write_tables(staged: Path, made_of: _Ingredients, progress: Progress) -> _W
                 first_row=record.first_row,
                 last_row=record.first_row + record.rows,
                 on_bytes=count,
+                clip=made_of.spec.quantization.clip,
             )
 
     pieces = lay_out(made_of.tables)

@@ -88,9 +88,16 @@ class FeatureSpec:
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class QuantizationSpec:
-    """How tables without a format of their own are stored."""
+    """How tables without a format of their own are stored.
+
+    Attributes:
+        format: their row format.
+        clip: search each int4 and int2 row's range for the least error, instead of taking its
+            minimum and maximum.
+    """
 
     format: RowFormat = RowFormat.INT8
+    clip: bool = True
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

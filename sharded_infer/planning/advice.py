@@ -37,8 +37,8 @@ def _lower_formats(load: LoadModel, excess: int) -> str | None:
         table = use.table
         lower = [f for f in RowFormat if f.row_bytes(table.dim) < table.row_bytes]
         if lower:
-            # The next one down: the least loss.
-            following = max(lower, key=lambda f: f.row_bytes(table.dim))
+            # The next one down loses least; of equal ones, int8 loses less than fp8.
+            following = max(lower, key=lambda f: (f.row_bytes(table.dim), f.is_integer))
             saved = (table.row_bytes - following.row_bytes(table.dim)) * table.rows
             savings.append((saved, table.name, following))
     chosen, freed = [], 0

@@ -67,7 +67,8 @@ class TableCosts:
 
     def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
         """Bytes of rectangles; a column shard keeps each row's header."""
-        return rows * (self.header_bytes[tables] + self.element_bytes[tables] * columns)
+        # A row ends with a whole byte.
+        return rows * (self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns))
 
 
 # 16 bytes of every row format, so that vector loads of a column shard stay whole.
@@ -86,7 +87,7 @@ def table_costs(load: LoadModel) -> TableCosts:
     classes: dict[Device, int] = {}
     class_of_rank = [classes.setdefault(device, len(classes)) for device in load.topology.devices]
     header = np.array([t.row_format.row_bytes(0) for t in tables], np.float64)
-    element = np.array([t.row_format.element_bytes for t in tables], np.float64)
+    element = np.array([t.row_format.element_bits / 8 for t in tables], np.float64)
     return TableCosts(
         names=names,
         rows=np.array([t.rows for t in tables], np.int64),

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
-from kernels.row_format import SCALE_BIAS_BYTES, RowFormat
+from kernels.row_format import HEADER_BYTES, RowFormat
 from quant.rowwise import encode
 
 SHAPES = ((40, 8), (13, 3), (25, 64), (1, 1))
@@ -67,7 +67,7 @@ def test_fbgemms_own_module_pools_our_rows_to_the_same_bits(mean: bool, weighted
         ],
         feature_table_map=list(FEATURES),
         weight_lists=[
-            (table[:, SCALE_BIAS_BYTES:].contiguous(), table[:, :SCALE_BIAS_BYTES].contiguous())
+            (table[:, HEADER_BYTES:].contiguous(), table[:, :HEADER_BYTES].contiguous())
             for table in stored
         ],
         pooling_mode=MODES[mean],

@@ -21,7 +21,13 @@ from kernels.pooled_lookup import BACKENDS, PooledLookup
 from kernels.row_format import RowFormat
 from quant.rowwise import encode
 
-BACKEND_OF = {RowFormat.INT8: "fbgemm", RowFormat.BF16: "gather"}
+
+def backend_of(tables: FusedTables) -> str:
+    """FBGEMM reads rows of all formats but two, where they fill their last byte."""
+    per_byte = max(1, 8 // tables.row_format.element_bits)
+    whole = all(dim % per_byte == 0 for dim in tables.dims)
+    ours = tables.row_format in {RowFormat.BF16, RowFormat.FP8} or not whole
+    return "gather" if ours else "fbgemm"
 
 
 class Case(NamedTuple):
@@ -99,13 +105,13 @@ def fill(
 
 def run(tables: FusedTables, bags: Bags) -> Tensor:
     lookup = PooledLookup(tables)
-    assert lookup.backend == BACKEND_OF[tables.row_format]
+    assert lookup.backend == backend_of(tables)
     return lookup(bags)
 
 
 def test_every_backend_is_in_the_matrix() -> None:
-    assert {candidate.name for candidate in BACKENDS} == set(BACKEND_OF.values())
-    assert set(BACKEND_OF) == set(RowFormat)
+    seen = {backend_of(store(CASES["sums"], row_format)) for row_format in RowFormat}
+    assert {candidate.name for candidate in BACKENDS} == seen
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -122,7 +128,11 @@ def test_a_backend_agrees_with_the_reference(
     assert pooled.dtype == torch.float32
     assert pooled.shape == (bags.lengths.shape[1], tables.total_dim)
     # Sums of up to 500 numbers of size 1, each sum rounding by 2**-24 of its running value.
-    torch.testing.assert_close(pooled, reference.pooled_lookup(tables, bags), rtol=1e-5, atol=1e-4)
+    expected = reference.pooled_lookup(tables, bags)
+    torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-4)
+    # The one that reads every format, wherever another is preferred.
+    gathered = PooledLookup(tables, backend="gather")(bags)
+    torch.testing.assert_close(gathered, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -146,7 +156,9 @@ def test_a_repeated_id_counts_each_time(row_format: RowFormat) -> None:
     # Eight equal numbers are summed exactly, and eight is divided exactly.
     many, one = run(tables, bags)
     factors = torch.tensor([1.0 if mean else 8.0 for mean in tables.means])
-    assert torch.equal(many, one * torch.repeat_interleave(factors, torch.tensor(tables.dims)))
+    expected = one * torch.repeat_interleave(factors, torch.tensor(tables.dims))
+    # FBGEMM sums scales and biases apart, so that its 4-bit sums round by themselves.
+    torch.testing.assert_close(many, expected, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -159,10 +171,13 @@ def test_int8_tables_may_begin_at_any_byte(first_byte: int) -> None:
 
 
 @pytest.mark.usefixtures("poisoned_memory")
-@pytest.mark.parametrize("first_byte", [2, 4, 6, 10])
-def test_bf16_tables_may_begin_at_any_even_byte(first_byte: int) -> None:
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize("first_byte", [1, 2, 4, 6, 10])
+def test_tables_of_every_format_may_begin_at_any_byte(
+    row_format: RowFormat, first_byte: int
+) -> None:
     case = CASES["tables apart"]
-    moved, aligned = store(case, RowFormat.BF16, first_byte), store(case, RowFormat.BF16)
+    moved, aligned = store(case, row_format, first_byte), store(case, row_format)
     bags = fill(moved, BATCHES["ragged"], weighted=True)
     assert torch.equal(run(moved, bags), run(aligned, bags))
 
@@ -183,16 +198,16 @@ def test_a_lookup_leaves_its_inputs_as_they_were(row_format: RowFormat) -> None:
 def test_a_forced_backend_is_used_and_named(row_format: RowFormat) -> None:
     tables = store(CASES["sums"], row_format)
     bags = fill(tables, BATCHES["ragged"])
-    forced = PooledLookup(tables, backend=BACKEND_OF[row_format])
-    assert forced.backend == BACKEND_OF[row_format]
+    forced = PooledLookup(tables, backend=backend_of(tables))
+    assert forced.backend == backend_of(tables)
     assert torch.equal(forced(bags), PooledLookup(tables)(bags))
 
 
 @pytest.mark.parametrize(
     ("row_format", "backend", "words"),
     [
-        (RowFormat.INT8, "gather", "no kernel for int8 tables: gather: gather reads bf16 rows"),
-        (RowFormat.BF16, "fbgemm", "no kernel for bf16 tables: fbgemm: fbgemm reads int8 rows"),
+        (RowFormat.BF16, "fbgemm", "no kernel for bf16 tables: fbgemm: .* rows, got bf16"),
+        (RowFormat.FP8, "fbgemm", "no kernel for fp8 tables: fbgemm: .* rows, got fp8"),
         (RowFormat.INT8, "cuda", "no backend is called 'cuda', expected one of fbgemm, gather"),
     ],
 )
@@ -203,15 +218,20 @@ def test_a_forced_backend_that_cannot_is_refused_with_its_reason(
         PooledLookup(store(CASES["sums"], row_format), backend=backend)
 
 
-def test_bf16_tables_at_odd_bytes_are_refused_by_every_backend() -> None:
-    with pytest.raises(InputError, match="fbgemm: fbgemm reads int8 .*; gather: .* even bytes"):
-        PooledLookup(store(CASES["sums"], RowFormat.BF16, 1))
+@pytest.mark.parametrize(("row_format", "dim"), [(RowFormat.INT4, 3), (RowFormat.INT2, 6)])
+def test_dims_that_do_not_fill_bytes_are_not_for_fbgemm(row_format: RowFormat, dim: int) -> None:
+    tables = store(Case([(4, dim)], [(0, False)]), row_format)
+    assert PooledLookup(tables).backend == "gather"
+    with pytest.raises(InputError, match=f"fbgemm needs {row_format} dims in multiples of"):
+        PooledLookup(tables, backend="fbgemm")
 
 
-def test_a_missing_fbgemm_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_fbgemm_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    tables = store(CASES["sums"], RowFormat.INT8)
+    assert PooledLookup(tables).backend == "gather"
     with pytest.raises(InputError, match="fbgemm: fbgemm_gpu is not installed"):
-        PooledLookup(store(CASES["sums"], RowFormat.INT8))
+        PooledLookup(tables, backend="fbgemm")
 
 
 @pytest.mark.parametrize("row_format", RowFormat)

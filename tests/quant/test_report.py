@@ -38,7 +38,10 @@ def test_the_largest_error_may_be_negative() -> None:
 
 @pytest.mark.parametrize("row_format", RowFormat)
 def test_exactly_stored_rows_have_no_error(row_format: RowFormat) -> None:
-    rows = torch.tensor([[0.0, 255.0, 17.0], [2.0, 2.0, 2.0]])
+    # Every format has these: its lowest and highest level, one between, and a row of one number.
+    middle = {RowFormat.INT4: 17.0, RowFormat.INT2: 85.0, RowFormat.FP8: 224.0}
+    top = 448.0 if row_format is RowFormat.FP8 else 255.0
+    rows = torch.tensor([[0.0, top, middle.get(row_format, 17.0)], [2.0, 2.0, 2.0]])
     meter = ErrorMeter("ads", row_format, 3)
     meter.add(rows, encode(row_format, rows))
     report = meter.report()

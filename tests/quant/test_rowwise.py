@@ -170,3 +170,68 @@ def test_a_row_that_the_format_cannot_hold_is_named(
 def test_other_dtypes_and_shapes_are_refused(row_format: RowFormat, rows: Tensor) -> None:
     with pytest.raises(InputError, match=r"rows: expected float32 \[n, dim\], got torch.float"):
         encode(row_format, rows)
+
+
+PACKED = ((RowFormat.INT4, 4), (RowFormat.INT2, 2))
+
+
+def few_bits_rows(dim: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(dim)
+    rows = torch.randn(400, dim, generator=generator) * torch.rand(400, 1, generator=generator)
+    rows[0], rows[1], rows[2], rows[3] = 0.0, 3.25, 1e-40, -60000.0
+    rows[4] *= 1e-6
+    rows[5, 0] = 60000.0
+    return rows
+
+
+@pytest.mark.parametrize(("row_format", "bits"), PACKED)
+@pytest.mark.parametrize("dim", [8, 64, 128, 1024])
+def test_packed_rows_without_clip_are_fbgemms(row_format: RowFormat, bits: int, dim: int) -> None:
+    rows = few_bits_rows(dim)
+    fused = torch.ops.fbgemm.FloatToFusedNBitRowwiseQuantizedSBHalf(rows, bit_rate=bits)
+    # The operator has scale and bias at the tail, inference tables at the head.
+    expected = torch.cat([fused[:, -4:], fused[:, :-4]], dim=1)
+    assert torch.equal(encode(row_format, rows, clip=False), expected)
+
+
+@pytest.mark.parametrize(("row_format", "share"), [(RowFormat.INT4, 0.9), (RowFormat.INT2, 0.7)])
+@pytest.mark.parametrize("dim", [7, 64, 128])
+def test_clipping_lowers_the_error_and_never_raises_a_rows(
+    row_format: RowFormat, share: float, dim: int
+) -> None:
+    rows = few_bits_rows(dim)[4:]
+    errors = [
+        (decode(row_format, encode(row_format, rows, clip=clip), dim) - rows).square().sum(1)
+        for clip in (False, True)
+    ]
+    plain, clipped = errors
+    # Sums of squares round by themselves.
+    assert bool((clipped <= plain * (1 + 1e-5)).all())
+    assert clipped[2:].sum() < share * plain[2:].sum()
+
+
+@pytest.mark.parametrize("dim", [1, 3, 64])
+def test_fp8_rows_keep_their_largest_value_and_three_bits_of_the_rest(dim: int) -> None:
+    rows = few_bits_rows(dim)
+    decoded = decode(RowFormat.FP8, encode(RowFormat.FP8, rows), dim)
+    largest = rows.abs().amax(1, keepdim=True)
+    # Half of a step of 3 fraction bits, or of fp8's smallest subnormal times the scale.
+    bound = torch.maximum(rows.abs() * 2**-4, largest / 448 * 2**-10) * (1 + 1e-5)
+    assert bool(((decoded - rows).abs() <= bound)[3:].all())
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_every_format_refuses_what_is_no_number(row_format: RowFormat) -> None:
+    for value in (float("nan"), float("inf")):
+        rows = torch.ones(5, 8)
+        rows[3, 2] = value
+        with pytest.raises(UnrepresentableRowError, match="row 3: holds"):
+            encode(row_format, rows)
+
+
+@pytest.mark.parametrize("row_format", [RowFormat.FP16, RowFormat.INT8, RowFormat.INT4])
+def test_a_row_beyond_half_precision_is_refused(row_format: RowFormat) -> None:
+    rows = torch.ones(3, 8)
+    rows[1] = -70000.0
+    with pytest.raises(UnrepresentableRowError, match="row 1: .*range"):
+        encode(row_format, rows)

@@ -144,7 +144,7 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         (small_with_table(dim=0), "table 'a': dim: .* greater than or equal to 1, got 0"),
         (small_with_table(dim=8193), "table 'a': dim: .* less than or equal to 8192, got 8193"),
         (small_with_table(pooling="max"), "table 'a': pooling: .* 'sum' or 'mean', got 'max'"),
-        (small_with_table(format="int3"), "table 'a': format: .* 'int8' or 'bf16', got 'int3'"),
+        (small_with_table(format="int3"), "table 'a': format: .* 'int4' or 'int2', got 'int3'"),
         (
             small_with_table(out_of_range="wrap"),
             "table 'a': out_of_range: .* 'error', 'ignore' or 'modulo', got 'wrap'",
