@@ -4,20 +4,16 @@ import hashlib
 import importlib.metadata
 import json
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from kernels.errors import InputError
-from quant.report import ErrorMeter, TableReport
 from quant.source import SourceError, WeightSource, check_table, find_table, weights_of
-from quant.stream import quantize_rows
 from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import ArtifactError, NotFoundError, SpecError, WeightsError
@@ -33,7 +29,6 @@ from sharded_infer.manifest import (
     GoldenRecord,
     Manifest,
     OutputRecord,
-    PieceRecord,
     TableRecord,
     TowerRecord,
 )
@@ -44,8 +39,7 @@ from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec, dump_spec
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.table_file import TableEntry, write_table_file
-from sharded_infer.table_layout import lay_out
+from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.topology import parse_topology
 from sharded_infer.tower import export_tower
 from sharded_infer.tower_archive import write_program
@@ -112,7 +106,14 @@ def publish(
     loads = _loads(spec, topologies, statistics, batch)
     ingredients = _prepare(spec, weights, tower, loads, repository, progress)
     with repository.staging(spec.name) as staged:
-        tables = _write_tables(staged, ingredients, progress)
+        tables = write_tables(
+            staged,
+            ingredients.tables,
+            ingredients.source,
+            ingredients.keys,
+            clip=spec.quantization.clip,
+            progress=progress,
+        )
         manifest = _write_rest(staged, ingredients, tables, samples)
         progress("scoring golden requests", 0, 1)
         artifact = Artifact(staged, manifest)
@@ -143,15 +144,6 @@ class _Ingredients:
     uses: Mapping[str, TableUse]
     tower: nn.Module
     program: torch.export.ExportedProgram
-
-
-@dataclass(frozen=True, slots=True)
-class _WrittenTables:
-    """The table files and what quantization did."""
-
-    pieces: dict[str, list[PieceRecord]]
-    files: dict[str, FileRecord]
-    reports: list[TableReport]
 
 
 def _prepare(
@@ -212,49 +204,8 @@ def _open_source(spec: ModelSpec, weights: object) -> tuple[WeightSource, dict[s
     return source, keys
 
 
-def _write_tables(staged: Path, made_of: _Ingredients, progress: Progress) -> _WrittenTables:
-    tables = {table.name: table for table in made_of.tables}
-    meters = {t.name: ErrorMeter(t.name, t.row_format, t.dim) for t in made_of.tables}
-    total = sum(4 * table.rows * table.dim for table in made_of.tables)
-    done = 0
-
-    def count(read: int) -> None:
-        nonlocal done
-        done += read
-        progress("quantizing", done, total)
-
-    def rows_of(members: Sequence[tuple[StoredTable, PieceRecord]]) -> Iterator[Tensor]:
-        for table, record in members:
-            yield from quantize_rows(
-                made_of.source,
-                made_of.keys[table.name],
-                table.row_format,
-                meters[table.name],
-                table=table.name,
-                first_row=record.first_row,
-                last_row=record.first_row + record.rows,
-                on_bytes=count,
-                clip=made_of.spec.quantization.clip,
-            )
-
-    pieces = lay_out(made_of.tables)
-    by_file: dict[str, list[tuple[StoredTable, PieceRecord]]] = defaultdict(list)
-    for name, records in pieces.items():
-        for record in records:
-            by_file[record.file].append((tables[name], record))
-    (staged / "tables").mkdir()
-    files = {}
-    for file, members in by_file.items():
-        entries = [TableEntry(r.entry, r.rows, table.row_bytes) for table, r in members]
-        try:
-            files[file] = write_table_file(staged / file, entries, rows_of(members))
-        except InputError as error:
-            raise WeightsError(str(error)) from error
-    return _WrittenTables(pieces, files, [meters[table.name].report() for table in made_of.tables])
-
-
 def _write_rest(
-    staged: Path, made_of: _Ingredients, tables: _WrittenTables, samples: ModelInput | None
+    staged: Path, made_of: _Ingredients, tables: WrittenTables, samples: ModelInput | None
 ) -> Manifest:
     spec = made_of.spec
     write_program(made_of.program, staged / TOWER_NAME)

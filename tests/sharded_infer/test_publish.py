@@ -378,3 +378,22 @@ def test_a_plan_for_gpus_is_published_but_not_served_here(
     with pytest.raises(PlanError, match="'h100:2': cuda ranks cannot be served by this build"):
         open_model(published.path)
     assert open_model(published.path, topology="cpu:2").version == 1
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_a_model_of_every_format_is_published_and_scores_like_fp32(
+    row_format: RowFormat,
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path: Path,
+) -> None:
+    tables = tuple(replace(table, format=row_format) for table in trained_spec.tables)
+    spec = replace(trained_spec, tables=tables, gate=GateSpec(max_score_diff=10.0))
+    published = publish(spec, trained_weights, trained_tower, tmp_path, topologies=("cpu:2",))
+    # Rows are normal, scores of size 1: each format's step, over a dozen rows of a sample.
+    allowed = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 0.05, "int8": 0.05, "fp8": 0.5, "int4": 1.0}
+    assert published.max_score_diff < allowed.get(row_format, 5.0)
+    assert (published.max_score_diff > 1e-5) == (row_format is not RowFormat.FP32)
+    model = open_model(published.path)
+    assert set(model.lookup.backends) == {row_format}
