@@ -49,18 +49,18 @@ def bench_plan_command(
         cases += [curve_case(tables) for tables in CURVE_SIZES]
     bench = PlanBench(torchrec_seconds)
     measured: list[PlanMeasurement] = []
-    with progress_bars() as progress:
-        for name in dict.fromkeys(case.family for case in cases):
-            of_family = [case for case in cases if case.family == name]
+    for name in dict.fromkeys(case.family for case in cases):
+        of_family = [case for case in cases if case.family == name]
+        rows: list[PlanMeasurement] = []
+        with progress_bars() as progress:
             progress(name, 0, len(of_family))
-            for done, measurement in enumerate(bench.measure(of_family), start=1):
-                measured.append(measurement)
-                progress(name, done, len(of_family))
+            for measurement in bench.measure(of_family):
+                rows.append(measurement)
+                progress(name, len(rows), len(of_family))
+        OUT.print(_table(name, rows, torchrec_seconds))
+        measured += rows
     if json_file is not None:
         json_file.write_text(json.dumps([one.fields() for one in measured], indent=1) + "\n")
-    for name in dict.fromkeys(one.family for one in measured):
-        rows = [one for one in measured if one.family == name]
-        OUT.print(_table(name, rows, torchrec_seconds))
     _print_notes(torchrec_seconds)
     if chart is not None:
         curve = measured[-len(CURVE_SIZES) :]

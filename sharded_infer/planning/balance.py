@@ -9,6 +9,7 @@ from sharded_infer.planning.packing import Packing
 
 _PARTNERS = 4  # ranks that the fullest one tries to trade with, emptiest first
 _PAIRS = 200_000  # swaps considered at once; beyond, only the largest items are
+_DIVIDED = 14  # items of two ranks that are divided in all ways
 _EPSILON = 1e-9  # relative; less is rounding, not improvement
 
 
@@ -62,7 +63,11 @@ def balance_seconds(packing: Packing, target: float, *, steps: int) -> None:
     """
     for _ in range(steps):
         slowest = int(packing.busy.argmax())
-        if packing.busy[slowest] <= target or not _trade(packing, slowest, by_bytes=False, limit=0):
+        if packing.busy[slowest] <= target:
+            return
+        if not _trade(packing, slowest, by_bytes=False, limit=0) and not _redivide(
+            packing, slowest
+        ):
             return
 
 
@@ -102,6 +107,43 @@ def _trade(packing: Packing, giver: int, *, by_bytes: bool, limit: float) -> boo
         packing.remove(taken, taker)
         packing.place(taken, giver)
     return True
+
+
+def _redivide(packing: Packing, giver: int) -> bool:
+    """Divides the items of a rank and another anew, in the best of all ways; false if none helps.
+
+    For ranks with few items, where single moves and swaps get stuck.
+    """
+    if np.isfinite(packing.most_moved_bytes):
+        return False
+    for taker in np.argsort(packing.busy, kind="stable").tolist():
+        items = np.array([*packing.items[giver], *packing.items[taker]], np.int64)
+        if taker == giver or len(items) > _DIVIDED:
+            continue
+        # Every row is a way: 1 where the item goes to the giver.
+        ways = (np.arange(2 ** len(items))[:, None] >> np.arange(len(items))) & 1
+        bases = [
+            packing.busy[rank] - packing.seconds_on(packing.items[rank], rank).sum()
+            for rank in (giver, taker)
+        ]
+        replicated = packing.held[giver] - packing.bytes[packing.items[giver]].sum()
+        giver_busy = bases[0] + ways @ packing.seconds_on(items, giver)
+        taker_busy = bases[1] + (1 - ways) @ packing.seconds_on(items, taker)
+        giver_held = replicated + ways @ packing.bytes[items]
+        taker_held = replicated + (1 - ways) @ packing.bytes[items]
+        worst = np.maximum(giver_busy, taker_busy)
+        fits = (giver_held <= packing.capacity[giver]) & (taker_held <= packing.capacity[taker])
+        worst[~fits] = np.inf
+        best = int(worst.argmin())
+        if worst[best] < packing.busy[giver] * (1 - _EPSILON):
+            for item, to_giver in zip(items.tolist(), ways[best].tolist(), strict=True):
+                now = giver if item in packing.items[giver] else taker
+                wanted = giver if to_giver else taker
+                if now != wanted:
+                    packing.remove(item, now)
+                    packing.place(item, wanted)
+            return True
+    return False
 
 
 def _best_change(

@@ -412,7 +412,7 @@ REFUSED: dict[str, tuple[Callable[[Files], object], tuple[object, ...], tuple[st
         # C1's 30 rows take 12 bytes each (int8, 4 of scale and bias), C2's 12 rows 16 (bf16).
         lambda f: None,
         ("--topology", "cpu:2", "--topology", "cpu:1x0.5KB"),
-        ("table 'C2'", "cpu:1x0.5KB", f"{16 * (12 - (500 - 30 * 12) // 16)} bytes too many"),
+        ("'C2' 192 B", "cpu:1x0.5KB", f"{30 * 12 + 12 * 16 - 500} bytes too many"),
     ),
     "a gate that does not hold": (
         replaced("max_score_diff = 0.01", "max_score_diff = 0.0000001"),
@@ -438,8 +438,8 @@ def test_a_model_that_does_not_fit_says_by_how_much(files: Files, sharded_infer:
         {"C1": torch.randn(100, 8), "odd.name": torch.randn(12, 8)} | trained(), files.weights
     )
     files.spec.write_text(SPEC.replace("rows = 30", "rows = 100"))
-    # 83 of 100 rows of 12 bytes fit 1000.
-    words = ("table 'C1'", "1200 bytes", "cpu:1x1KB", "204 bytes too many")
+    # 100 rows of 12 bytes, and 12 rows of 16.
+    words = ("'C1' 1.20 kB", "1392 bytes", "cpu:1x1KB", "392 bytes too many", "add 1 rank of")
     sharded_infer(*files.publish("--topology", "cpu:1x1KB")).refused(*words)
     assert sharded_infer(*files.publish("--topology", "cpu:2x1KB")).code == 0
 
