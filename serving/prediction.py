@@ -8,11 +8,10 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
 from serving.samples import Sample, batch_samples
+from serving.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.model import Model
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
-
-_DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +72,7 @@ def predict_remote(
         try:
             metadata = client.get_model_metadata(model, named)
             arrays = batch_samples(_spec_of(metadata), samples)
-            inputs = []
-            for name, array in arrays.items():
-                datatype = _DATATYPES[array.dtype.name]
-                tensor = triton.InferInput(name, list(array.shape), datatype)
-                tensor.set_data_from_numpy(array)
-                inputs.append(tensor)
-            result = client.infer(model, inputs, named)
+            result = client.infer(model, triton_inputs(arrays), named)
         except triton.InferenceServerException as error:
             raise ShardedInferError(f"{address}: {error.status()}: {error.message()}") from error
     scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}

@@ -44,8 +44,6 @@ from sharded_infer.topology import parse_topology
 from sharded_infer.tower import export_tower
 from sharded_infer.tower_archive import write_program
 
-_HASH_BYTES = 8 * 2**20
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedVersion:
@@ -242,10 +240,8 @@ def _write_rest(
 
 
 def _record(path: Path) -> FileRecord:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(_HASH_BYTES):
-            digest.update(chunk)
+        digest = hashlib.file_digest(file, "sha256")
     return FileRecord(path.stat().st_size, digest.hexdigest())
 
 

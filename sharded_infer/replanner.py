@@ -6,7 +6,7 @@
 4. if the best plan from nothing is faster, and moves no more than is allowed, take that instead
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from sharded_infer.load_model import LoadModel
 from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.planner import TIME_RESOLUTION, begin, finish, make_plan, place_all
 from sharded_infer.planning.balance import balance_bytes, balance_seconds
+from sharded_infer.planning.costs import table_costs
 from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.planning.packing import Packing, Rectangle
 from sharded_infer.planning.result import PlanResult
@@ -70,10 +71,14 @@ def replan(
     fresh = make_plan(load)
     tables = {name: use.table for name, use in load.uses.items()}
     fresh_moves = moves_between(previous, fresh.plan, tables, old_rank)
-    kept = _keep(load, previous, tables, old_rank, fresh.bound_seconds)
-    must_move = sum(m.bytes for m in moves_between(previous, kept.plan, tables, old_rank))
-    budget = must_move + (max_move_bytes or 0)
-    chosen = _improve(load, previous, tables, old_rank, fresh.bound_seconds, budget)
+    packing, replicated = _kept_packing(load, previous, tables, old_rank)
+    kept = finish(packing, replicated, fresh.bound_seconds)
+
+    def moved_by(plan: Plan) -> int:
+        return sum(move.bytes for move in moves_between(previous, plan, tables, old_rank))
+
+    budget = moved_by(kept.plan) + (max_move_bytes or 0)
+    chosen = _improve(packing, replicated, kept, moved_by, budget)
     moves = moves_between(previous, chosen.plan, tables, old_rank)
     worth_it = chosen.figures.max_seconds > fresh.figures.max_seconds * (1 + TIME_RESOLUTION)
     if worth_it and sum(move.bytes for move in fresh_moves) <= budget:
@@ -95,27 +100,16 @@ def _old_ranks(previous: Plan, ranks: int, lost: Sequence[int]) -> dict[int, int
     return dict(enumerate(left[:ranks]))
 
 
-def _keep(
-    load: LoadModel,
-    previous: Plan,
-    tables: Mapping[str, StoredTable],
-    old_rank: Mapping[int, int],
-    bound: float,
-) -> PlanResult:
-    packing, replicated = _kept_packing(load, previous, tables, old_rank)
-    return finish(packing, replicated, bound)
-
-
 def _kept_packing(
     load: LoadModel,
     previous: Plan,
     tables: Mapping[str, StoredTable],
     old_rank: Mapping[int, int],
 ) -> tuple[Packing, list[int]]:
-    packing, _ = begin(load, [])
-    index = {name: number for number, name in enumerate(packing.costs.names)}
+    costs = table_costs(load)
+    index = {name: number for number, name in enumerate(costs.names)}
     replicated = [index[name] for name in previous.replicated if name in index]
-    packing, _ = begin(load, replicated)
+    packing, _ = begin(load, replicated, costs)
     new_rank = {old: new for new, old in old_rank.items()}
     shards: dict[str, list[Shard]] = {name: [] for name in index}
     for shard in previous.shards:
@@ -163,24 +157,22 @@ def _fit(
 
 
 def _improve(
-    load: LoadModel,
-    previous: Plan,
-    tables: Mapping[str, StoredTable],
-    old_rank: Mapping[int, int],
-    bound: float,
+    packing: Packing,
+    replicated: Sequence[int],
+    kept: PlanResult,
+    moved_by: Callable[[Plan], int],
     budget: int,
 ) -> PlanResult:
-    packing, replicated = _kept_packing(load, previous, tables, old_rank)
-    best = finish(packing, replicated, bound)
-    moved = sum(m.bytes for m in moves_between(previous, best.plan, tables, old_rank))
+    """Evens a kept plan out, one change at a time, while what it moves is within the budget."""
+    best, moved = kept, moved_by(kept.plan)
     for _ in range(16 * len(packing.busy) + 64):
         trial = packing.copy()
         trial.most_moved_bytes = budget - moved
         _one_step(trial)
         if _same(trial, packing):
             break
-        result = finish(trial, replicated, bound)
-        moved = sum(m.bytes for m in moves_between(previous, result.plan, tables, old_rank))
+        result = finish(trial, replicated, kept.bound_seconds)
+        moved = moved_by(result.plan)
         if moved > budget:
             break
         packing, best = trial, result

@@ -129,13 +129,12 @@ def _print_some(lines: tuple[str, ...] | list[str]) -> None:
 
 
 def _compare(first: Path, second: Path) -> None:
-    old, _ = read_report(first)
+    old, old_tables = read_report(first)
     new, tables = read_report(second)
     table = Table(title=f"{first.name} -> {second.name}", title_justify="left")
     for heading in ("rank", "held before", "held after", "to receive"):
         table.add_column(heading, justify="right")
     moves = moves_between(old, new, tables)
-    old_tables = read_report(first)[1]
     before, after = old.bytes_by_rank(old_tables), new.bytes_by_rank(tables)
     for rank in range(max(len(before), len(after))):
         received = sum(move.bytes for move in moves if move.rank == rank)

@@ -10,6 +10,7 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
 from serving.demo.criteo import FEATURES, Examples
+from serving.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 
@@ -85,10 +86,4 @@ def _inputs(batch: Examples) -> list[triton.InferInput]:
         lengths = batch.lengths[index]
         arrays[name] = batch.values[ends[index] - lengths.sum() : ends[index]]
         arrays[f"{name}.lengths"] = lengths
-    inputs = []
-    for name, array in arrays.items():
-        datatype = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}[array.dtype.name]
-        tensor = triton.InferInput(name, list(array.shape), datatype)
-        tensor.set_data_from_numpy(np.ascontiguousarray(array))
-        inputs.append(tensor)
-    return inputs
+    return triton_inputs(arrays)
