@@ -26,6 +26,7 @@ from sharded_infer.repository import Repository
 
 _log = logging.getLogger("sharded_infer")
 _DRAIN_POLL_SECONDS = 0.02
+_QUIET_POLLS = 25
 SERVICE_NAME = "inference.GRPCInferenceService"
 
 
@@ -160,8 +161,11 @@ def _drain(server: grpc.Server, calls: UnaryCalls, seconds: float) -> None:
     """Accepts no more, and ends when the calls in progress are answered, or time is up."""
     stopped = server.stop(seconds)
     # Streams, such as a health watch, would last the whole time: they are cut off.
+    # A call that waits for a thread gets one as soon as another ends, well within the quiet polls.
+    quiet = 0
     while not stopped.wait(_DRAIN_POLL_SECONDS):
-        if calls.in_progress == 0:
+        quiet = quiet + 1 if calls.in_progress == 0 else 0
+        if quiet == _QUIET_POLLS:
             server.stop(None)
 
 

@@ -23,10 +23,7 @@ class UnaryCalls(grpc.ServerInterceptor):
 
     @property
     def in_progress(self) -> int:
-        """Calls that were accepted and are not answered yet, those that wait for a thread included.
-
-        A call whose client vanished before it had a thread is never taken off.
-        """
+        """Calls that have a thread, or whose response is not sent yet."""
         with self._lock:
             return self._count
 
@@ -41,8 +38,6 @@ class UnaryCalls(grpc.ServerInterceptor):
             # Only RPCs that exist are kept: their number has a bound.
             if handler is not None:
                 handler = self._handlers[method] = self._wrap(handler)
-        if handler is not None and handler.unary_unary is not None:
-            self._add(1)
         return handler
 
     def _add(self, change: int) -> None:
@@ -60,6 +55,7 @@ class UnaryCalls(grpc.ServerInterceptor):
                 return error
 
         def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            self._add(1)
             # Over when its response is sent, which is after this returns.
             if not context.add_callback(lambda: self._add(-1)):
                 self._add(-1)
