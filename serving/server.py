@@ -26,6 +26,7 @@ from sharded_infer.repository import Repository
 
 _log = logging.getLogger("sharded_infer")
 _DRAIN_POLL_SECONDS = 0.02
+_SIGNAL_POLL_SECONDS = 0.1
 _QUIET_POLLS = 25
 SERVICE_NAME = "inference.GRPCInferenceService"
 
@@ -103,7 +104,10 @@ def serve(
         service.ready.set()
         _set_health(health_service, health_pb2.HealthCheckResponse.SERVING)
         on_ready(_ready(config, port, metrics_port, store))
-        stop.wait()
+        # A signal that the kernel hands to another thread does not end an endless wait of the main
+        # one, where Python runs its handler: it would be noticed at the next signal, or never.
+        while not stop.wait(_SIGNAL_POLL_SECONDS):
+            pass
         _log.info("draining: up to %g s for requests in flight", config.drain_seconds)
     finally:
         service.ready.clear()
