@@ -6,11 +6,11 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint docs clean
+.PHONY: setup bench-setup demo test lint docs clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml Makefile
+$(STAMP): pyproject.toml Makefile $(wildcard quant/native/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
@@ -18,6 +18,17 @@ $(STAMP): pyproject.toml Makefile
 	     $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $(STAMP)
+
+# The peers of the benchmarks, which some tests compare with too. Without their dependencies:
+# TorchRec asks for the CUDA build of FBGEMM, which would replace the CPU build.
+PEERS := $(VENV)/.peers-installed
+
+bench-setup: $(PEERS)
+
+$(PEERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps \
+	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])')
+	touch $(PEERS)
 
 demo: setup
 	$(BIN)/sharded-infer demo

@@ -1,11 +1,27 @@
-"""What quantization did to a table: its sizes and errors."""
+"""What quantization did: the keys of `report.json`.
 
-from dataclasses import dataclass
+Of each table its sizes, its errors and why it has its format; of the model the budget, and what
+calibration samples said.
+"""
 
-import torch
-from torch import Tensor
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorHistogram:
+    """How many rows have which error, relative to the row: sqrt(sum e^2 / sum x^2).
+
+    Attributes:
+        edges: ascending; bin i holds `edges[i] <= error < edges[i + 1]`. The first bin also holds
+            anything below, 0 above all, the last anything above.
+        counts: rows of each bin; one fewer than edges.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +36,13 @@ class TableReport:
         fp32_bytes: size of its rows as fp32.
         stored_bytes: size of its rows as stored.
         mean_squared_error: over all elements, in the weights' unit squared.
+        minmax_mean_squared_error: the same had each row's minimum and maximum been its range; None
+            where ranges are not searched.
         max_abs_error: over all elements, in the weights' unit.
         mean_square: of the fp32 elements; what the error compares with.
+        zeroed: elements that were NaN or infinite, and stored as 0 as told.
+        row_errors: of its rows.
+        reason: why it has this format, in a sentence.
     """
 
     name: str
@@ -31,44 +52,118 @@ class TableReport:
     fp32_bytes: int
     stored_bytes: int
     mean_squared_error: float
+    minmax_mean_squared_error: float | None
     max_abs_error: float
     mean_square: float
+    zeroed: int
+    row_errors: ErrorHistogram
+    reason: str
 
 
-class ErrorMeter:
-    """Accumulates a table's errors chunk by chunk."""
+@dataclass(frozen=True, slots=True)
+class BudgetReport:
+    """What a budget asked for, and what came of it.
 
-    def __init__(self, name: str, row_format: RowFormat, dim: int) -> None:
-        """Begins with nothing seen."""
-        self._name, self._row_format, self._dim = name, row_format, dim
-        self._rows, self._squares, self._errors, self._largest = 0, 0.0, 0.0, 0.0
+    Attributes:
+        kind: `memory` (bytes of all tables' rows) or `error` (relative loss, see
+            `quant/budget.py`).
+        limit: what was allowed, in that unit.
+        bytes: of all tables' rows as chosen.
+        loss: expected, of the formats chosen.
+        least_bytes: of the smallest choice there is.
+        least_loss: of the most exact choice there is.
+        sampled_rows: rows that the losses were measured on, of all tables.
+    """
 
-    def add(self, rows: Tensor, stored: Tensor) -> None:
-        """Counts one chunk.
+    kind: str
+    limit: float
+    bytes: int
+    loss: float
+    least_bytes: int
+    least_loss: float
+    sampled_rows: int
 
-        Args:
-            rows: fp32 `[n, dim]`.
-            stored: uint8 `[n, row_bytes]`, the same rows as stored.
-        """
-        error = decode(self._row_format, stored, self._dim).sub_(rows)
-        self._rows += len(rows)
-        # Norms accumulate in fp64; the squares of a chunk in fp32 would lose digits.
-        self._errors += float(torch.linalg.vector_norm(error, dtype=torch.float64)) ** 2
-        self._squares += float(torch.linalg.vector_norm(rows, dtype=torch.float64)) ** 2
-        low, high = torch.aminmax(error)
-        self._largest = max(self._largest, -float(low), float(high))
 
-    def report(self) -> TableReport:
-        """The table's figures."""
-        elements = self._rows * self._dim
-        return TableReport(
-            name=self._name,
-            row_format=self._row_format,
-            rows=self._rows,
-            dim=self._dim,
-            fp32_bytes=4 * elements,
-            stored_bytes=self._rows * self._row_format.row_bytes(self._dim),
-            mean_squared_error=self._errors / elements,
-            max_abs_error=self._largest,
-            mean_square=self._squares / elements,
-        )
+@dataclass(frozen=True, slots=True)
+class MixReport:
+    """What one choice of formats does to the scores of the calibration samples.
+
+    Attributes:
+        name: `published` is the version itself as it is served; `fp32` the trained model; others
+            are formats given to every table.
+        table_bytes: of all tables' rows.
+        mean_score_diff: mean absolute difference from the fp32 model's scores, in their unit.
+        p99_score_diff: 99th percentile of it.
+        max_score_diff: the largest.
+        auc: area under the ROC curve of the first output; None without labels of both classes.
+        log_loss: mean negative log likelihood, nats; None without labels, or where scores are not
+            probabilities.
+    """
+
+    name: str
+    table_bytes: int
+    mean_score_diff: float
+    p99_score_diff: float
+    max_score_diff: float
+    auc: float | None
+    log_loss: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableContribution:
+    """What storing one table alone as published, all others in fp32, does to the scores.
+
+    Attributes:
+        table: its name.
+        mean_score_diff: mean absolute difference from the fp32 model's scores.
+        max_score_diff: the largest.
+    """
+
+    table: str
+    mean_score_diff: float
+    max_score_diff: float
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationReport:
+    """What the calibration samples said.
+
+    Attributes:
+        samples: how many.
+        labelled: how many of them with a label.
+        mixes: `fp32` first, `published` second, then other mixes.
+        contributions: by table, the largest mean difference first.
+    """
+
+    samples: int
+    labelled: int
+    mixes: tuple[MixReport, ...]
+    contributions: tuple[TableContribution, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationReport:
+    """All of it.
+
+    Attributes:
+        model: the model's name.
+        encoder: what encoded the rows, such as `native avx512` or `torch`.
+        tables: in the spec's order.
+        budget: None where no budget was given.
+        calibration: None where no samples were given.
+    """
+
+    model: str
+    encoder: str
+    tables: tuple[TableReport, ...]
+    budget: BudgetReport | None = None
+    calibration: CalibrationReport | None = None
+
+    def fields(self) -> dict[str, object]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def total_bytes(tables: Sequence[TableReport]) -> tuple[int, int]:
+    """Bytes of all tables' rows as fp32, and as stored."""
+    return sum(t.fp32_bytes for t in tables), sum(t.stored_bytes for t in tables)

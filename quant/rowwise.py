@@ -6,6 +6,7 @@ from torch import Tensor
 from kernels.errors import InputError
 from kernels.row_format import HEADER_BYTES, RowFormat, pack
 from quant.clipping import levels_of, scale_and_bias, search_range
+from quant.encoded import UnrepresentableRowError
 
 _FLOATS = {
     RowFormat.FP32: torch.float32,
@@ -13,16 +14,6 @@ _FLOATS = {
     RowFormat.BF16: torch.bfloat16,
 }
 _FP8_LARGEST = 448.0  # of float8 e4m3 (OCP 8-bit floating point specification, 2023)
-
-
-class UnrepresentableRowError(InputError):
-    """A row that its format cannot hold; `row` is its index in the rows given."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        """Keeps the row's index, so that a caller who knows the table can name it."""
-        super().__init__(f"row {row}: {reason}")
-        self.row = row
-        self.reason = reason
 
 
 def encode(row_format: RowFormat, rows: Tensor, *, clip: bool = True) -> Tensor:
@@ -50,9 +41,8 @@ def encode(row_format: RowFormat, rows: Tensor, *, clip: bool = True) -> Tensor:
     _refuse(~torch.isfinite(high - low)[:, 0], "holds NaN, infinity, or a range beyond fp32")
     if row_format is RowFormat.FP8:
         return _encode_fp8(rows)
-    if row_format is RowFormat.INT8:
-        return _encode_int8(rows, low, high)
-    return _encode_packed(row_format, rows, low, high, clip=clip)
+    searched = clip and row_format is not RowFormat.INT8
+    return _encode_packed(row_format, rows, low, high, clip=searched)
 
 
 def _encode_float(row_format: RowFormat, rows: Tensor) -> Tensor:
@@ -73,26 +63,15 @@ def _encode_fp8(rows: Tensor) -> Tensor:
     return torch.cat([head, levels.view(torch.uint8)], dim=1)
 
 
-def _encode_int8(rows: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Min-max, equal bit for bit to what FBGEMM's inference tables hold (its `quantize_embs`).
-
-    `FloatToFused8BitRowwiseQuantized`, with scale and bias narrowed to fp16 afterwards:
-    scale = (max - min) / 255, bias = min,
-    q = round_half_even((x - min) * (255 / (max - min + 1e-8))).
-    """
-    span = high - low
-    scale_bias = torch.cat([span / 255.0, low], dim=1).to(torch.float16)
-    _refuse(~torch.isfinite(scale_bias).all(1), "its scale or bias is beyond fp16's range (65504)")
-    # A true division: torch computes a number over a tensor as a product with its reciprocal.
-    inverse = torch.div(torch.tensor(255.0), span + 1e-8)
-    levels = (rows - low).mul_(inverse).round_().clamp_(0, 255).to(torch.uint8)
-    return torch.cat([scale_bias.view(torch.uint8), levels], dim=1)
-
-
 def _encode_packed(
     row_format: RowFormat, rows: Tensor, low: Tensor, high: Tensor, *, clip: bool
 ) -> Tensor:
-    """Without clip, FBGEMM's `FloatToFusedNBitRowwiseQuantizedSBHalf`, bit for bit."""
+    """Without clip, FBGEMM's `FloatToFusedNBitRowwiseQuantizedSBHalf`, bit for bit.
+
+    It is what TorchRec quantizes with, at 8 bits too: levels are counted from the scale and bias
+    that are stored. FBGEMM's other int8, `quantize_embs`, counts them from the exact range and
+    reads back with the rounded one.
+    """
     bits = row_format.element_bits
     scale, bias = scale_and_bias(low, high, bits)
     finite = torch.isfinite(scale) & torch.isfinite(bias)

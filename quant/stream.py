@@ -1,61 +1,169 @@
-"""Quantizes a table a chunk at a time, so that no table need be in memory."""
+"""Quantizes tables a chunk at a time on all cores, so that no table need be in memory."""
 
-from collections.abc import Callable, Iterator
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
-from quant.report import ErrorMeter
-from quant.rowwise import UnrepresentableRowError, encode
-from quant.source import WeightSource
+from quant.encoded import EncodedRows, UnrepresentableRowError
+from quant.encoder import encode_rows, encode_zeroing
+from quant.error_meter import ChunkErrors, errors_of
+from quant.table_weight import TableWeight
 
-CHUNK_ELEMENTS = 2**22  # 16 MiB of fp32: large enough to amortise calls, small beside any table
+# 2 MiB of fp32: large enough to amortise a call, small enough for a core's own cache, so that the
+# memory of all cores together stays small beside any table.
+_CHUNK_ELEMENTS = 2**19
+_AHEAD = 2  # chunks encoded beside those that the workers hold, so that none waits for the writer
 
 
-def quantize_rows(
-    source: WeightSource,
-    key: str,
-    row_format: RowFormat,
-    meter: ErrorMeter,
-    *,
-    table: str,
-    first_row: int,
-    last_row: int,
-    on_bytes: Callable[[int], None],
-    clip: bool = True,
-) -> Iterator[Tensor]:
-    """Stored rows of a range of a table.
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """Rows `[first_row, last_row)` of a table, to be stored in a format.
+
+    Attributes:
+        table: the table's name, for errors.
+        weight: its trained weight.
+        row_format: how to store it; of a weight that is quantized already, the one it has.
+        first_row: first row.
+        last_row: one past the last.
+        clip: search the range of int4 and int2 rows.
+        zero_nonfinite: store NaN and infinities as 0 instead of refusing them.
+    """
+
+    table: str
+    weight: TableWeight
+    row_format: RowFormat
+    first_row: int
+    last_row: int
+    clip: bool = True
+    zero_nonfinite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChunk:
+    """Consecutive rows of a table, encoded.
+
+    Attributes:
+        table: the table's name.
+        stored: uint8 `[n, row_bytes]`; its memory is used again once the next chunk is asked for.
+        errors: what encoding did to them.
+        fp32_bytes: size of the rows as fp32.
+        buffer: memory of ours that `stored` may lie in; None where it lies elsewhere.
+    """
+
+    table: str
+    stored: Tensor
+    errors: ChunkErrors
+    fp32_bytes: int
+    buffer: Tensor | None = None
+
+
+def encode_ranges(ranges: Iterable[RowRange], workers: int | None = None) -> Iterator[EncodedChunk]:
+    """Encodes ranges of rows side by side, and yields their chunks in order.
 
     Args:
-        source: where the weight is.
-        key: its name there.
-        row_format: how to store it.
-        meter: told of every chunk.
-        table: the table's name, for errors.
-        first_row: first row to read.
-        last_row: one past the last.
-        on_bytes: called with the fp32 bytes of each chunk done.
-        clip: search the range of int4 and int2 rows.
+        ranges: what to encode.
+        workers: threads; None takes one for each core that this process may use. Each runs torch
+            with one intra-op thread: torch's setting is changed meanwhile, for the whole process.
 
     Yields:
-        uint8 `[n, row_bytes]`.
+        Chunks, in the order of the ranges and of their rows.
 
     Raises:
         InputError: a row cannot be stored; names the table and the row.
     """
-    dim = source.shape(key)[1]
-    step = max(1, CHUNK_ELEMENTS // dim)
-    for start in range(first_row, last_row, step):
-        rows = source.read(key, start, min(start + step, last_row)).to(torch.float32)
+    count = workers or len(os.sched_getaffinity(0))
+    pending: deque[Future[EncodedChunk]] = deque()
+    # New memory for each chunk would be faulted in page by page, which costs half of encoding it.
+    buffers: deque[Tensor] = deque()
+    with _one_intra_op_thread(), ThreadPoolExecutor(count, "quantize") as pool:
         try:
-            stored = encode(row_format, rows, clip=clip)
+            for job in _jobs(ranges):
+                pending.append(pool.submit(job, buffers))
+                if len(pending) >= count + _AHEAD:
+                    yield from _result(pending.popleft(), buffers)
+            while pending:
+                yield from _result(pending.popleft(), buffers)
+        finally:
+            # An error, or a caller that stops early: what has not begun need not.
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _result(done: Future[EncodedChunk], buffers: deque[Tensor]) -> Iterator[EncodedChunk]:
+    chunk = done.result()
+    yield chunk
+    if chunk.buffer is not None:
+        buffers.append(chunk.buffer)
+
+
+def _jobs(ranges: Iterable[RowRange]) -> "Iterator[_Job]":
+    for one in ranges:
+        step = max(1, _CHUNK_ELEMENTS // one.weight.dim)
+        for start in range(one.first_row, one.last_row, step):
+            yield _Job(one, start, min(start + step, one.last_row))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    range: RowRange
+    start: int
+    stop: int
+
+    def __call__(self, buffers: deque[Tensor]) -> EncodedChunk:
+        """Encodes rows `[start, stop)`, in one of the buffers if there is one."""
+        one = self.range
+        fp32_bytes = 4 * (self.stop - self.start) * one.weight.dim
+        if one.weight.stored is not None:
+            rows = _taken_over(one.weight, self.start, self.stop)
+            return EncodedChunk(one.table, rows.stored, errors_of(rows), fp32_bytes)
+        numbers = one.weight.read(self.start, self.stop)
+        encode = encode_zeroing if one.zero_nonfinite else _encode_all
+        needed = len(numbers) * one.row_format.row_bytes(one.weight.dim)
+        buffer = _taken(buffers, needed) if one.row_format.is_integer else None
+        try:
+            encoded, zeroed = encode(one.row_format, numbers, clip=one.clip, out=buffer)
         except UnrepresentableRowError as error:
             raise InputError(
-                f"table {table!r}, row {start + error.row}: {error.reason}, so it cannot be "
-                f"stored as {row_format}"
+                f"table {one.table!r}, row {self.start + error.row}: {error.reason}, so it cannot "
+                f"be stored as {one.row_format}"
             ) from error
-        meter.add(rows, stored)
-        yield stored
-        on_bytes(rows.numel() * 4)
+        errors = errors_of(encoded, zeroed)
+        return EncodedChunk(one.table, encoded.stored, errors, fp32_bytes, buffer)
+
+
+def _taken(buffers: deque[Tensor], needed: int) -> Tensor:
+    try:
+        buffer = buffers.popleft()
+    except IndexError:
+        return torch.empty(needed, dtype=torch.uint8)
+    return buffer if len(buffer) >= needed else torch.empty(needed, dtype=torch.uint8)
+
+
+def _encode_all(
+    row_format: RowFormat, rows: Tensor, *, clip: bool, out: Tensor | None
+) -> tuple[EncodedRows, int]:
+    return encode_rows(row_format, rows, clip=clip, out=out), 0
+
+
+def _taken_over(weight: TableWeight, start: int, stop: int) -> EncodedRows:
+    """Rows that were quantized before: nothing is done to them, so there is no error."""
+    none = torch.zeros(stop - start)
+    squares = weight.read(start, stop).square().sum(1)
+    return EncodedRows(weight.read_stored(start, stop).contiguous(), none, squares, none)
+
+
+@contextmanager
+def _one_intra_op_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

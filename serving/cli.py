@@ -13,7 +13,9 @@ from serving.commands.inspect import inspect_command
 from serving.commands.plan import plan_command
 from serving.commands.predict import predict_command
 from serving.commands.publish import publish_command
+from serving.commands.quantize import quantize_command
 from serving.commands.serve import serve_command
+from serving.commands.spec import spec_command
 from serving.commands.verify import verify_command
 from sharded_infer.errors import ShardedInferError
 
@@ -25,6 +27,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command("spec")(spec_command)
+app.command("quantize")(quantize_command)
 app.command("publish")(publish_command)
 app.command("inspect")(inspect_command)
 app.command("verify")(verify_command)

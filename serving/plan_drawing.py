@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
-from serving.page_text import count_text, escaped, escaped_name, time_text
 from serving.plan_parts import Kind, Part, RankParts
 from sharded_infer.load_model import LoadModel
+from sharded_infer.pages.text import count_text, escaped, escaped_name, time_text
 from sharded_infer.sizes import size_text
 
 _PARTS = 3000  # segments of one drawing, about

@@ -4,17 +4,16 @@ The page needs nothing but itself: its style and script are inline, and its cont
 lets nothing else load or run, whatever tables are called.
 """
 
-import base64
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 
-from serving.page_text import count_text, escaped_name, time_text
 from serving.plan_drawing import MEMORY, TIME, Drawing
 from serving.plan_parts import Kind, RankParts, hottest_tables, parts_by_rank
 from serving.plan_style import SCRIPT, STYLE
 from serving.plan_tables import decisions_section, devices_section, hottest_section
 from sharded_infer.load_model import LoadModel
+from sharded_infer.pages.document import document, facts
+from sharded_infer.pages.text import count_text, escaped_name, time_text
 from sharded_infer.planning.result import PlanResult
 from sharded_infer.sizes import size_text
 
@@ -44,33 +43,18 @@ def render_plan_page(result: PlanResult, load: LoadModel) -> str:
     )
     memory = Drawing(MEMORY, ranks, load, hot).figure("Memory", _memory_caption(ranks))
     name = escaped_name(result.plan.topology.name)
-    return "\n".join(
-        (
-            _head(name),
-            f"<body>\n<header>\n<h1>Plan for {name}</h1>\n<p>{_summary(result, load)}</p>",
-            _facts(result, load),
-            f"</header>\n<main>\n{_legend(ranks, time + memory)}",
-            time,
-            memory,
-            hottest_section(hottest, load),
-            devices_section(ranks, result),
-            decisions_section(result, load),
-            '</main>\n<div id="tip" aria-hidden="true" hidden></div>',
-            f"<script>{SCRIPT}</script>\n</body>\n</html>\n",
-        )
+    body = (
+        f"<header>\n<h1>Plan for {name}</h1>\n<p>{_summary(result, load)}</p>",
+        _facts(result, load),
+        f"</header>\n<main>\n{_legend(ranks, time + memory)}",
+        time,
+        memory,
+        hottest_section(hottest, load),
+        devices_section(ranks, result),
+        decisions_section(result, load),
+        '</main>\n<div id="tip" aria-hidden="true" hidden></div>',
     )
-
-
-def _head(name: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>Plan for {name}</title>\n<style>{STYLE}</style>\n</head>"
-    )
+    return document(title=f"Plan for {name}", style=STYLE, script=SCRIPT, body="\n".join(body))
 
 
 def _summary(result: PlanResult, load: LoadModel) -> str:
@@ -89,19 +73,19 @@ def _gap(result: PlanResult) -> str:
 def _facts(result: PlanResult, load: LoadModel) -> str:
     figures = result.figures
     mean = sum(figures.bytes) / len(figures.bytes)
-    facts = (
-        ("Ranks", f"{len(figures.seconds):,}"),
-        ("Tables", f"{len(load.uses):,}"),
-        ("Batch", f"{load.batch:,}"),
-        ("Slowest rank", time_text(figures.max_seconds)),
-        ("Bound", time_text(result.bound_seconds)),
-        ("Gap", f"{result.gap:.1%}"),
-        ("Memory, fullest", size_text(max(figures.bytes))),
-        ("Memory, mean", size_text(mean)),
-        ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
+    return facts(
+        (
+            ("Ranks", f"{len(figures.seconds):,}"),
+            ("Tables", f"{len(load.uses):,}"),
+            ("Batch", f"{load.batch:,}"),
+            ("Slowest rank", time_text(figures.max_seconds)),
+            ("Bound", time_text(result.bound_seconds)),
+            ("Gap", f"{result.gap:.1%}"),
+            ("Memory, fullest", size_text(max(figures.bytes))),
+            ("Memory, mean", size_text(mean)),
+            ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
+        )
     )
-    items = "\n".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in facts)
-    return f"<dl>\n{items}\n</dl>"
 
 
 def _legend(ranks: Sequence[RankParts], drawn: str) -> str:

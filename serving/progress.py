@@ -1,5 +1,6 @@
 """Progress bars on the terminal's error stream; nothing where it is not a terminal."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,6 +10,7 @@ from rich.progress import (
     Progress,
     ProgressColumn,
     Task,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -16,6 +18,8 @@ from rich.progress import (
 from rich.text import Text
 
 from sharded_infer.progress import Progress as ProgressCallback
+
+_SECONDS = 0.05  # between updates of a bar
 
 
 class _RateColumn(ProgressColumn):
@@ -41,9 +45,18 @@ def progress_bars() -> Iterator[ProgressCallback]:
     )
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bars:
-        tasks = {}
+        tasks: dict[str, TaskID] = {}
+        shown_at = 0.0
 
         def report(what: str, done: int, total: int) -> None:
+            nonlocal shown_at
+            if bars.disable:
+                return
+            now = time.monotonic()
+            # Updating a bar costs as much as encoding a chunk.
+            if what in tasks and done < total and now - shown_at < _SECONDS:
+                return
+            shown_at = now
             if what not in tasks:
                 tasks[what] = bars.add_task(what, total=total)
             bars.update(tasks[what], completed=done, total=total)

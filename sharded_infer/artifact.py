@@ -62,6 +62,26 @@ class Artifact:
             )
         return plan
 
+    def read_small(self, name: str) -> bytes:
+        """A small file of the version, such as its report, compared with the manifest.
+
+        Raises:
+            NotFoundError: the version has no such file.
+            ArtifactError: it is missing, altered, or too large to be read at once.
+        """
+        record = self.manifest.files.get(name)
+        if record is None:
+            raise NotFoundError(f"{self.path}: holds no {name}")
+        _check_size(self.path / name, record)
+        if record.bytes > MAX_MANIFEST_BYTES:
+            raise ArtifactError(
+                f"{self.path / name}: {record.bytes} bytes, expected at most {MAX_MANIFEST_BYTES}"
+            )
+        content = (self.path / name).read_bytes()
+        if hashlib.sha256(content).hexdigest() != record.sha256:
+            raise ArtifactError(f"{self.path / name}: altered: its SHA-256 is another")
+        return content
+
     def table_pieces(self) -> dict[str, list[TablePiece]]:
         """Maps the table files: where each table's rows lie.
 

@@ -95,3 +95,27 @@ class ModelInput:
     batch_size: int
     groups: tuple[JaggedBatch, ...]
     dense: tuple[NDArray[np.float32], ...]
+
+    def samples(self, start: int, stop: int) -> "ModelInput":
+        """The samples `[start, stop)`, of an input that is one batch of all features.
+
+        Raises:
+            RequestError: it is several groups, or something is shared by its samples.
+        """
+        group = self.groups[0]
+        whole = (len(array) == self.batch_size for array in self.dense)
+        if len(self.groups) != 1 or group.batch_size != self.batch_size or not all(whole):
+            raise RequestError("samples: expected one jagged batch, and nothing shared in it")
+        # Of each feature, where the chosen samples' ids begin and end.
+        ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
+        begins = ends - group.lengths
+        kept = [
+            slice(first[start], last[stop - 1]) for first, last in zip(begins, ends, strict=True)
+        ]
+        part = JaggedBatch(
+            group.features,
+            np.concatenate([group.values[k] for k in kept]),
+            group.lengths[:, start:stop],
+            None if group.weights is None else np.concatenate([group.weights[k] for k in kept]),
+        )
+        return ModelInput(stop - start, (part,), tuple(array[start:stop] for array in self.dense))

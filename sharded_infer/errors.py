@@ -13,6 +13,7 @@ __all__ = [
     "RequestTooLargeError",
     "ShardedInferError",
     "SpecError",
+    "StorageError",
     "TowerError",
     "WeightsError",
 ]
@@ -40,6 +41,10 @@ class ArtifactError(InputError):
 
 class GateError(ShardedInferError):
     """A version whose golden requests differ from the fp32 model by more than the spec allows."""
+
+
+class StorageError(ShardedInferError):
+    """A disk that is full, or cannot be written for another reason; nothing was left on it."""
 
 
 class NotFoundError(ShardedInferError, LookupError):

@@ -1,6 +1,7 @@
-"""The fp32 model: what the trained weights and tower score before anything is quantized."""
+"""The fp32 model: what trained weights and tower score, with rows rounded to formats or not."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -8,18 +9,144 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.bags import Bags
-from quant.source import WeightSource
+from kernels.row_format import RowFormat, decode
+from quant.encoder import encode_zeroing
+from quant.table_weight import TableWeight
 from sharded_infer.arrays import tensor_of
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import InputError, TowerError
 from sharded_infer.id_policy import IdPolicy
-from sharded_infer.spec import ModelSpec
+from sharded_infer.spec import FeatureSpec, ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """A format for each table.
+
+    Attributes:
+        formats: by table name; a table without one keeps its trained numbers.
+        clip: search the range of int4 and int2 rows.
+    """
+
+    formats: Mapping[str, RowFormat] = field(default_factory=dict)
+    clip: bool = True
+
+
+TRAINED = Mix()
+
+
+class Fp32Model:
+    """A trained model whose rows are read as they are needed, and computed with in fp32.
+
+    Args:
+        spec: the model.
+        weights: each table's trained weight.
+        tower: the tower as trained.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, weights: Mapping[str, TableWeight], tower: nn.Module
+    ) -> None:
+        self.spec = spec
+        self._weights = weights
+        self._tower = tower
+
+    def pooled(self, model_input: ModelInput, mixes: Sequence[Mix]) -> list[Tensor]:
+        """Pooled embeddings, with each table's rows as they are read back from a format.
+
+        Args:
+            model_input: one jagged batch of all features.
+            mixes: formats of the tables; rows are read once for all of them.
+
+        Returns:
+            fp32 `[B, width]` of each mix.
+
+        Raises:
+            InputError: the samples are not one batch of all features, or share a dense input.
+            RequestError: a sample's id is outside a table whose policy is `error`.
+        """
+        bags = self._bags(model_input)
+        pooled: list[list[Tensor]] = [[] for _ in mixes]
+        start = 0
+        for feature, lengths in zip(self.spec.features, bags.lengths, strict=True):
+            stop = start + int(lengths.sum())
+            scales = None if bags.weights is None else bags.weights[start:stop]
+            unique, inverse = torch.unique(bags.values[start:stop], return_inverse=True)
+            rows = self._rows(feature, unique)
+            done: dict[tuple[RowFormat | None, bool], Tensor] = {}
+            for mix, parts in zip(mixes, pooled, strict=True):
+                kind = (mix.formats.get(feature.table.name), mix.clip)
+                if kind not in done:
+                    read_back = self._rounded(feature, rows, *kind)[inverse]
+                    done[kind] = _pool(feature, read_back, lengths, scales)
+                parts.append(done[kind])
+            start = stop
+        return [torch.cat(parts, dim=1) for parts in pooled]
+
+    def score(self, model_input: ModelInput, embeddings: Tensor) -> dict[str, NDArray[np.float32]]:
+        """Runs the tower.
+
+        Args:
+            model_input: the batch; its dense inputs are used.
+            embeddings: fp32 `[B, width]`.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` by output name.
+
+        Raises:
+            TowerError: the tower returns other outputs than the spec says.
+        """
+        dense = {
+            name: tensor_of(array)
+            for name, array in zip(self.spec.dense.inputs, model_input.dense, strict=True)
+        }
+        was_training = self._tower.training
+        self._tower.eval()
+        try:
+            with torch.inference_mode():
+                scores = self._tower(**dense, embeddings=embeddings)
+        finally:
+            self._tower.train(was_training)
+        names = self.spec.tower.outputs
+        if isinstance(scores, Tensor):
+            scores = {names[0]: scores}
+        if not isinstance(scores, Mapping) or set(scores) != set(names):
+            raise TowerError(f"tower: expected the outputs {list(names)}, got {scores!r:.200}")
+        return {name: scores[name].float().numpy() for name in names}
+
+    def _bags(self, model_input: ModelInput) -> Bags:
+        group, samples = model_input.groups[0], model_input.batch_size
+        if len(model_input.groups) != 1 or group.batch_size != samples:
+            raise InputError("samples: expected one jagged batch of all features")
+        if any(len(array) != samples for array in model_input.dense):
+            raise InputError(f"samples: expected {samples} rows of every dense input")
+        weights = None if group.weights is None else tensor_of(group.weights)
+        bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
+        return IdPolicy(self.spec.features).apply(bags)[0]
+
+    def _rows(self, feature: FeatureSpec, numbers: Tensor) -> Tensor:
+        weight = self._weights[feature.table.name]
+        if not len(numbers):
+            return torch.empty(0, weight.dim)
+        rows = torch.cat([weight.read(row, row + 1) for row in numbers.tolist()])
+        if self.spec.quantization.nonfinite == "zero":
+            return torch.where(torch.isfinite(rows), rows, 0.0)
+        return rows
+
+    def _rounded(
+        self, feature: FeatureSpec, rows: Tensor, row_format: RowFormat | None, clip: bool
+    ) -> Tensor:
+        stored = self._weights[feature.table.name].stored
+        # Rows that are quantized already are read exactly as they are.
+        if row_format is None or stored is not None or not len(rows):
+            return rows
+        encoded, _ = encode_zeroing(row_format, rows, clip=clip)
+        return decode(row_format, encoded.stored, feature.table.dim)
 
 
 def fp32_scores(
     spec: ModelSpec,
-    source: WeightSource,
-    keys: Mapping[str, str],
+    weights: Mapping[str, TableWeight],
     tower: nn.Module,
     model_input: ModelInput,
 ) -> dict[str, NDArray[np.float32]]:
@@ -27,8 +154,7 @@ def fp32_scores(
 
     Args:
         spec: the model.
-        source: the trained weights.
-        keys: each table's key in the source.
+        weights: each table's trained weight.
         tower: the tower as trained.
         model_input: one jagged batch of all features.
 
@@ -36,56 +162,18 @@ def fp32_scores(
         fp32 `[B]` or `[B, K]` by output name.
 
     Raises:
-        InputError: the samples are not one batch of all features, or share a dense input.
-        RequestError: a sample's id is outside a table whose policy is `error`.
+        InputError, RequestError, TowerError: as `Fp32Model`.
     """
-    group, samples = model_input.groups[0], model_input.batch_size
-    if len(model_input.groups) != 1 or group.batch_size != samples:
-        raise InputError("golden samples: expected one jagged batch of all features")
-    if any(len(array) != samples for array in model_input.dense):
-        raise InputError(f"golden samples: expected {samples} rows of every dense input")
-    weights = None if group.weights is None else tensor_of(group.weights)
-    bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
-    bags, _ = IdPolicy(spec.features).apply(bags)
-    pooled, start = [], 0
-    for feature, lengths in zip(spec.features, bags.lengths, strict=True):
-        stop = start + int(lengths.sum())
-        values = bags.values[start:stop]
-        rows = _rows(source, keys[feature.table.name], values, feature.table.dim)
-        if bags.weights is not None:
-            rows = rows * bags.weights[start:stop, None]
-        owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        sums = torch.zeros(len(lengths), feature.table.dim).index_add_(0, owners, rows)
-        if feature.table.pooling == "mean":
-            sums = sums / lengths.clamp(min=1)[:, None]
-        pooled.append(sums)
-        start = stop
-    dense = {
-        name: tensor_of(array)
-        for name, array in zip(spec.dense.inputs, model_input.dense, strict=True)
-    }
-    return _run_tower(spec, tower, dense, torch.cat(pooled, dim=1))
+    model = Fp32Model(spec, weights, tower)
+    (embeddings,) = model.pooled(model_input, [TRAINED])
+    return model.score(model_input, embeddings)
 
 
-def _rows(source: WeightSource, key: str, values: Tensor, dim: int) -> Tensor:
-    unique, inverse = torch.unique(values, return_inverse=True)
-    rows = [source.read(key, row, row + 1).float() for row in unique.tolist()]
-    return torch.cat(rows)[inverse] if rows else torch.empty(0, dim)
-
-
-def _run_tower(
-    spec: ModelSpec, tower: nn.Module, dense: dict[str, Tensor], embeddings: Tensor
-) -> dict[str, NDArray[np.float32]]:
-    was_training = tower.training
-    tower.eval()
-    try:
-        with torch.inference_mode():
-            scores = tower(**dense, embeddings=embeddings)
-    finally:
-        tower.train(was_training)
-    names = spec.tower.outputs
-    if isinstance(scores, Tensor):
-        scores = {names[0]: scores}
-    if not isinstance(scores, Mapping) or set(scores) != set(names):
-        raise TowerError(f"tower: expected the outputs {list(names)}, got {scores!r:.200}")
-    return {name: scores[name].float().numpy() for name in names}
+def _pool(feature: FeatureSpec, rows: Tensor, lengths: Tensor, scales: Tensor | None) -> Tensor:
+    if scales is not None:
+        rows = rows * scales[:, None]
+    owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    sums = torch.zeros(len(lengths), feature.table.dim).index_add_(0, owners, rows)
+    if feature.table.pooling == "mean":
+        sums = sums / lengths.clamp(min=1)[:, None]
+    return sums

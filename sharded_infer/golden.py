@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,24 +85,48 @@ def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
     """
     try:
         tensors = dict(load_file(path))
-        lengths = tensors["sparse.lengths"].astype(np.int64)
-        features = tuple(range(len(spec.features)))
-        batch = JaggedBatch(
-            features, tensors["sparse.values"], lengths, tensors.get("sparse.weights")
-        )
-        dense = tuple(tensors[f"dense.{name}"] for name in spec.dense.inputs)
+        model_input = _model_input(spec, tensors)
         scores = {name: tensors[f"score.{name}"] for name in spec.tower.outputs}
-        _check_arrays(spec, batch, dense, scores)
+        _check_scores(scores, model_input.batch_size)
     except (KeyError, OSError, SafetensorError, InputError) as error:
         raise ArtifactError(f"{path}: not golden requests of {spec.name!r}: {error}") from error
-    return GoldenRequests(ModelInput(batch.batch_size, (batch,), dense), scores)
+    return GoldenRequests(model_input, scores)
 
 
-def _check_arrays(
-    spec: ModelSpec,
-    batch: JaggedBatch,
-    dense: Sequence[NDArray[np.generic]],
-    scores: Mapping[str, NDArray[np.generic]],
+def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, NDArray[np.float32] | None]:
+    """Reads samples kept like golden requests, with labels in place of scores, or without.
+
+    Args:
+        path: a safetensors file of `sparse.values` int64, `sparse.lengths` `[F, B]`, `dense.<name>`
+            fp32 and perhaps `label` `[B]`.
+        spec: the model.
+
+    Returns:
+        The samples as one batch, and fp32 `[B]` labels or None.
+
+    Raises:
+        InputError: the file does not hold samples of this model.
+    """
+    try:
+        tensors = dict(load_file(path))
+        model_input = _model_input(spec, tensors)
+    except (KeyError, OSError, SafetensorError, InputError) as error:
+        raise InputError(f"{path}: not samples of {spec.name!r}: {error}") from error
+    labels = tensors.get("label")
+    return model_input, None if labels is None else labels.astype(np.float32)
+
+
+def _model_input(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]]) -> ModelInput:
+    lengths = tensors["sparse.lengths"].astype(np.int64)
+    features = tuple(range(len(spec.features)))
+    batch = JaggedBatch(features, tensors["sparse.values"], lengths, tensors.get("sparse.weights"))
+    dense = tuple(tensors[f"dense.{name}"] for name in spec.dense.inputs)
+    _check_inputs(spec, batch, dense)
+    return ModelInput(batch.batch_size, (batch,), dense)
+
+
+def _check_inputs(
+    spec: ModelSpec, batch: JaggedBatch, dense: Sequence[NDArray[np.generic]]
 ) -> None:
     samples = batch.batch_size
     if batch.values.dtype != np.int64:
@@ -114,6 +139,9 @@ def _check_arrays(
                 f"dense.{name}: expected fp32 {[samples, width]}, "
                 f"got {array.dtype} {list(array.shape)}"
             )
+
+
+def _check_scores(scores: Mapping[str, NDArray[np.generic]], samples: int) -> None:
     for name, array in scores.items():
         if array.dtype != np.float32 or array.ndim not in (1, 2) or len(array) != samples:
             raise InputError(

@@ -18,6 +18,7 @@ MANIFEST_NAME = "manifest.json"
 TOWER_NAME = "tower.pt2"
 GOLDEN_NAME = "golden.safetensors"
 REPORT_NAME = "report.json"
+REPORT_PAGE_NAME = "report.html"
 MAX_MANIFEST_BYTES = 256 * 2**20
 
 

@@ -2,40 +2,59 @@
 
 import hashlib
 import importlib.metadata
-import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from quant.source import SourceError, WeightSource, check_table, find_table, weights_of
+from quant.report import QuantizationReport
 from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import ArtifactError, NotFoundError, SpecError, WeightsError
-from sharded_infer.fp32_model import fp32_scores
-from sharded_infer.golden import GoldenRequests, generate_samples, save_golden
+from sharded_infer.errors import ArtifactError, GateError, NotFoundError, SpecError
+from sharded_infer.format_plan import FormatPlan
+from sharded_infer.fp32_model import Fp32Model, fp32_scores
+from sharded_infer.golden import (
+    DEFAULT_SAMPLES,
+    GoldenRequests,
+    generate_samples,
+    load_golden,
+    save_golden,
+)
 from sharded_infer.load_model import DEFAULT_BATCH, LoadModel, TableUse, plan_key, table_uses
 from sharded_infer.manifest import (
     FORMAT_VERSION,
     GOLDEN_NAME,
-    REPORT_NAME,
     TOWER_NAME,
     FileRecord,
     GoldenRecord,
     Manifest,
     OutputRecord,
-    TableRecord,
     TowerRecord,
 )
 from sharded_infer.model import Model, check_golden
-from sharded_infer.plan import Plan, StoredTable, check_plan, dump_plan
+from sharded_infer.plan import Plan, check_plan, dump_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.quality import (
+    CalibrationSamples,
+    blame,
+    check_quality,
+    table_contributions,
+)
+from sharded_infer.quantize import (
+    calibrate,
+    open_format_plan,
+    published_mix,
+    quantization_report,
+    storage_errors,
+    table_records,
+    write_report,
+)
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec, dump_spec
 from sharded_infer.statistics import FeatureStatistics
@@ -55,6 +74,7 @@ class PublishedVersion:
         fp32_bytes: size of the tables' rows as fp32.
         table_bytes: size of the table files.
         max_score_diff: the golden requests' largest difference from the fp32 model.
+        report: what quantization did.
     """
 
     path: Path
@@ -62,6 +82,7 @@ class PublishedVersion:
     fp32_bytes: int
     table_bytes: int
     max_score_diff: float
+    report: QuantizationReport
 
 
 def publish(
@@ -72,6 +93,7 @@ def publish(
     *,
     topologies: Sequence[str] = ("cpu:1",),
     samples: ModelInput | None = None,
+    calibration: CalibrationSamples | None = None,
     statistics: Mapping[str, FeatureStatistics] | None = None,
     batch: int = DEFAULT_BATCH,
     progress: Progress = no_progress,
@@ -86,8 +108,12 @@ def publish(
             `[B, spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
         repository: where to publish.
         topologies: the layouts to plan for; a server takes the first unless told otherwise.
-        samples: golden requests, one jagged batch of all features; None generates some.
-        statistics: how features are used, by name, for the planner; the spec's own where not given.
+        samples: golden requests, one jagged batch of all features; None takes the first
+            calibration samples, or generates some.
+        calibration: samples that the version's scores are compared on, with the fp32 model's and
+            those of other formats; the report has the result, and the gate reads it.
+        statistics: how features are used, by name, for the planner and for budgets; the spec's own
+            where not given.
         batch: samples of the batch that is planned for.
         progress: told what is being done, and how far it is.
 
@@ -95,38 +121,47 @@ def publish(
         The published version.
 
     Raises:
-        SpecError, WeightsError: the spec contradicts itself, the weights or the tower.
+        SpecError, WeightsError: the spec contradicts itself, the weights or the tower, or sets a
+            budget that no choice of formats meets.
         PlanError: the tables do not fit a topology.
         TowerError: the tower cannot be exported.
-        GateError: the golden requests differ from the fp32 model by more than the spec allows.
+        GateError: golden requests or calibration samples differ from the fp32 model by more than
+            the spec allows; says by how much, and which tables contribute most.
+        StorageError: the disk is full, or cannot be written.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
-    loads = _loads(spec, topologies, statistics, batch)
-    ingredients = _prepare(spec, weights, tower, loads, repository, progress)
-    with repository.staging(spec.name) as staged:
-        tables = write_tables(
-            staged,
-            ingredients.tables,
-            ingredients.source,
-            ingredients.keys,
-            clip=spec.quantization.clip,
-            progress=progress,
-        )
+    if spec.gate.max_auc_drop is not None and (calibration is None or not calibration.labelled):
+        raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
+    ingredients = _prepare(
+        spec, weights, tower, repository, topologies, statistics, batch, progress
+    )
+    if samples is None and calibration is not None:
+        first = min(DEFAULT_SAMPLES, calibration.model_input.batch_size)
+        samples = calibration.model_input.samples(0, first)
+    with repository.staging(spec.name) as staged, storage_errors(staged):
+        tables = write_tables(staged, ingredients.formats, progress)
         manifest = _write_rest(staged, ingredients, tables, samples)
         progress("scoring golden requests", 0, 1)
-        artifact = Artifact(staged, manifest)
         # Whatever is planned for, the gate runs here.
         here = LoadModel(ingredients.uses, parse_topology("cpu:1"))
-        difference = check_golden(Model(artifact, make_plan(here).plan))
+        served = Model(Artifact(staged, manifest), make_plan(here).plan)
+        difference = _check_golden(served, ingredients)
         progress("scoring golden requests", 1, 1)
+        report = quantization_report(ingredients.formats, tables)
+        if calibration is not None:
+            measured = calibrate(ingredients.formats, tower, calibration, served.run, progress)
+            check_quality(spec.gate, measured, spec.name)
+            report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)
-        path = repository.commit(staged, replace(manifest, golden=golden))
+        files = manifest.files | {n: _record(staged / n) for n in write_report(staged, report)}
+        path = repository.commit(staged, replace(manifest, golden=golden, files=files))
     return PublishedVersion(
         path=path,
         version=int(path.name),
         fp32_bytes=sum(report.fp32_bytes for report in tables.reports),
         table_bytes=sum(record.bytes for record in tables.files.values()),
         max_score_diff=difference,
+        report=report,
     )
 
 
@@ -134,29 +169,37 @@ def publish(
 class _Ingredients:
     """Everything that was checked before the long work began."""
 
-    spec: ModelSpec
-    source: WeightSource
-    keys: dict[str, str]  # of each table in the source
-    tables: tuple[StoredTable, ...]
+    formats: FormatPlan
     plans: dict[str, Plan]
     uses: Mapping[str, TableUse]
     tower: nn.Module
     program: torch.export.ExportedProgram
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model; every table has its format."""
+        return self.formats.spec
 
 
 def _prepare(
     spec: ModelSpec,
     weights: object,
     tower: nn.Module,
-    loads: Sequence[LoadModel],
     repository: Repository,
+    topologies: Sequence[str],
+    statistics: Mapping[str, FeatureStatistics] | None,
+    batch: int,
     progress: Progress,
 ) -> _Ingredients:
-    source, keys = _open_source(spec, weights)
-    tables = tuple(StoredTable(t.name, t.rows, t.dim, spec.row_format(t)) for t in spec.tables)
+    if not topologies:
+        raise SpecError("topologies: expected at least one, such as cpu:1")
+    devices = [parse_topology(topology) for topology in topologies]
+    formats = open_format_plan(spec, weights, statistics, progress)
+    uses = {use.table.name: use for use in table_uses(formats.spec, statistics)}
+    loads = [LoadModel(uses, topology, batch) for topology in devices]
     plans = {load.topology.name: _plan(load, repository, spec.name) for load in loads}
     for plan in plans.values():
-        check_plan(plan, {table.name: table for table in tables})
+        check_plan(plan, {table.name: table for table in formats.tables})
     progress("exporting the tower", 0, 1)
     program = export_tower(
         tower,
@@ -166,19 +209,7 @@ def _prepare(
         precision=spec.tower.precision,
     )
     progress("exporting the tower", 1, 1)
-    return _Ingredients(spec, source, keys, tables, plans, loads[0].uses, tower, program)
-
-
-def _loads(
-    spec: ModelSpec,
-    topologies: Sequence[str],
-    statistics: Mapping[str, FeatureStatistics] | None,
-    batch: int,
-) -> list[LoadModel]:
-    if not topologies:
-        raise SpecError("topologies: expected at least one, such as cpu:1")
-    uses = {use.table.name: use for use in table_uses(spec, statistics)}
-    return [LoadModel(uses, parse_topology(topology), batch) for topology in topologies]
+    return _Ingredients(formats, plans, uses, tower, program)
 
 
 def _plan(load: LoadModel, repository: Repository, model: str) -> Plan:
@@ -191,15 +222,15 @@ def _plan(load: LoadModel, repository: Repository, model: str) -> Plan:
     return make_plan(load).plan
 
 
-def _open_source(spec: ModelSpec, weights: object) -> tuple[WeightSource, dict[str, str]]:
+def _check_golden(served: Model, made_of: _Ingredients) -> float:
     try:
-        source = weights_of(weights)
-        keys = {table.name: find_table(source, table.name, table.weights) for table in spec.tables}
-        for table in spec.tables:
-            check_table(source, table.name, keys[table.name], rows=table.rows, dim=table.dim)
-    except SourceError as error:
-        raise WeightsError(str(error)) from error
-    return source, keys
+        return check_golden(served)
+    except GateError as error:
+        golden = load_golden(served.artifact.path / GOLDEN_NAME, made_of.spec)
+        model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
+        published = published_mix(made_of.formats)
+        found = table_contributions(model, published, golden.model_input)
+        raise GateError(f"{error}{blame(found)}") from error
 
 
 def _write_rest(
@@ -208,15 +239,13 @@ def _write_rest(
     spec = made_of.spec
     write_program(made_of.program, staged / TOWER_NAME)
     model_input = samples if samples is not None else generate_samples(spec)
-    scores = fp32_scores(spec, made_of.source, made_of.keys, made_of.tower, model_input)
+    scores = fp32_scores(spec, made_of.formats.weights, made_of.tower, model_input)
     save_golden(staged / GOLDEN_NAME, spec, GoldenRequests(model_input, scores))
     plan_files = {name: f"plans/{_file_name(name)}.json" for name in made_of.plans}
     (staged / "plans").mkdir()
     for name, plan in made_of.plans.items():
         (staged / plan_files[name]).write_bytes(dump_plan(plan))
-    report = {"tables": [asdict(report) for report in tables.reports]}
-    (staged / REPORT_NAME).write_text(json.dumps(report, indent=1))
-    written = (TOWER_NAME, GOLDEN_NAME, REPORT_NAME, *plan_files.values())
+    written = (TOWER_NAME, GOLDEN_NAME, *plan_files.values())
     outputs = tuple(
         OutputRecord(name, None if scores[name].ndim == 1 else scores[name].shape[1])
         for name in spec.tower.outputs
@@ -228,10 +257,7 @@ def _write_rest(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         producer=_producer(),
         spec=dump_spec(spec),
-        tables=tuple(
-            TableRecord(t.name, t.rows, t.dim, t.row_format, tuple(tables.pieces[t.name]))
-            for t in made_of.tables
-        ),
+        tables=table_records(made_of.formats, tables),
         tower=TowerRecord(TOWER_NAME, spec.tower.precision, outputs),
         golden=GoldenRecord(GOLDEN_NAME, model_input.batch_size, 0.0, spec.gate.max_score_diff),
         plans=plan_files,

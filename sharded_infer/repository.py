@@ -1,14 +1,10 @@
 """Repositories: versions of models in a folder, published whole or not at all.
 
 <repository>/<model>/<version>/manifest.json     no manifest, no version
-<repository>/<model>/.staging-<random>/          a version being written
-<repository>/<model>/.staging-<random>.lock      held by the publisher that writes it
+<repository>/<model>/.staging-<random>/          a version being written (`staging.py`)
 """
 
-import fcntl
 import os
-import shutil
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,9 +13,7 @@ from pathlib import Path
 from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.manifest import MANIFEST_NAME, Manifest, dump_manifest
-
-_STAGING = ".staging-"
-_LOCK = ".lock"
+from sharded_infer.staging import staged_folder
 
 
 class Repository:
@@ -99,25 +93,8 @@ class Repository:
 
         Folders that killed publishers left behind are removed first.
         """
-        home = self.path / model
-        home.mkdir(parents=True, exist_ok=True)
-        _sweep(home)
-        while True:
-            path = home / f"{_STAGING}{uuid.uuid4().hex}"
-            lock_path = path.with_suffix(_LOCK)
-            with lock_path.open("x") as lock:
-                # Held while this process lives: how a sweep tells the living from the dead.
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if not lock_path.exists():
-                    # A sweep came before the lock and took its file for a dead publisher's.
-                    continue
-                try:
-                    path.mkdir()
-                    yield path
-                finally:
-                    shutil.rmtree(path, ignore_errors=True)
-                    lock_path.unlink()
-                return
+        with staged_folder(self.path / model) as path:
+            yield path
 
     def commit(self, staged: Path, manifest: Manifest) -> Path:
         """Makes a staged version visible: everything to disk, the manifest last, then the rename.
@@ -165,18 +142,6 @@ def _published(home: Path) -> list[int]:
 def _numbers(home: Path) -> list[int]:
     names = [entry.name for entry in home.iterdir()]
     return sorted(int(n) for n in names if n.isascii() and n.isdigit() and n[0] != "0")
-
-
-def _sweep(home: Path) -> None:
-    for lock_path in home.glob(f"{_STAGING}*{_LOCK}"):
-        try:
-            with lock_path.open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
-                lock_path.unlink(missing_ok=True)
-        except OSError:
-            # Its publisher is alive, or another sweep was faster.
-            continue
 
 
 def _flush(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What describes a model: its tables, features, dense inputs and tower."""
 
+import fnmatch
 import re
 import tomllib
 from collections.abc import Mapping
@@ -18,8 +19,9 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from kernels.row_format import RowFormat
-from sharded_infer.errors import SpecError
+from sharded_infer.errors import InputError, SpecError
 from sharded_infer.precision import Precision
+from sharded_infer.sizes import parse_size
 from sharded_infer.statistics import FeatureStatistics
 
 # Dots and slashes would make names of one tensor look like another's, or leave the folder.
@@ -91,13 +93,50 @@ class QuantizationSpec:
     """How tables without a format of their own are stored.
 
     Attributes:
-        format: their row format.
+        format: their row format, where no override matches and there is no budget.
+        overrides: formats by table name or glob; the first that matches counts.
+        memory_budget: choose formats so that all tables' rows fit these bytes, such as `40GB`, and
+            the expected loss is least.
+        error_budget: choose formats so that the expected loss is at most this share of the
+            embeddings' power, and the bytes are fewest (`quant/format_losses.py`).
+        formats: what a budget may choose from.
         clip: search each int4 and int2 row's range for the least error, instead of taking its
             minimum and maximum.
+        nonfinite: what to do with a row that holds NaN or infinity: `refuse` it, or store `zero`.
+        ignore: names or globs of tables in the checkpoint that the model does not use.
     """
 
     format: RowFormat = RowFormat.INT8
+    overrides: dict[str, RowFormat] = field(default_factory=dict)
+    memory_budget: str | None = None
+    error_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    formats: Annotated[tuple[RowFormat, ...], Field(min_length=1)] = (
+        # What FBGEMM's kernel reads; bf16 and fp8 are neither smaller nor more exact than these.
+        RowFormat.INT2,
+        RowFormat.INT4,
+        RowFormat.INT8,
+        RowFormat.FP16,
+        RowFormat.FP32,
+    )
     clip: bool = True
+    nonfinite: Literal["refuse", "zero"] = "refuse"
+    ignore: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> "QuantizationSpec":
+        if self.memory_budget is not None and self.error_budget is not None:
+            raise ValueError("memory_budget and error_budget exclude each other")
+        if self.memory_budget is not None:
+            try:
+                parse_size(self.memory_budget, "memory_budget")
+            except InputError as error:
+                raise ValueError(str(error)) from error
+        return self
+
+    @property
+    def has_budget(self) -> bool:
+        """Whether formats are to be chosen by a budget."""
+        return self.memory_budget is not None or self.error_budget is not None
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -143,11 +182,14 @@ class GateSpec:
 
     Attributes:
         max_score_diff: largest allowed difference between a served score and the fp32 model's, on
-            the golden requests, in the score's own unit.
+            the golden requests and the calibration samples, in the score's own unit.
+        max_auc_drop: largest allowed loss of AUC on the calibration samples, which must then be
+            given, with labels; None allows any.
     """
 
     # JSON has no infinity: a manifest could not say it.
     max_score_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
+    max_auc_drop: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -180,6 +222,10 @@ class ModelSpec:
         known = {feature.name for feature in self.features}
         if unknown := sorted(set(self.statistics) - known):
             raise ValueError(f"statistics: {unknown[0]!r} is not one of the features")
+        names = [table.name for table in self.tables]
+        for pattern in self.quantization.overrides:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                raise ValueError(f"quantization.overrides: {pattern!r} matches no table")
         return self
 
     @property
@@ -196,9 +242,22 @@ class ModelSpec:
         """Width of the tower's `embeddings` input: the sum of the features' dims."""
         return sum(feature.table.dim for feature in self.features)
 
+    def fixed_format(self, table: TableSpec) -> tuple[RowFormat, str] | None:
+        """The format that the spec gives a table, and by which of its words; or None."""
+        if table.format is not None:
+            return table.format, "the table's own format in the spec"
+        for pattern, row_format in self.quantization.overrides.items():
+            if fnmatch.fnmatchcase(table.name, pattern):
+                return row_format, f"the spec's override {pattern!r}"
+        return None
+
     def row_format(self, table: TableSpec) -> RowFormat:
-        """The format a table is stored in: its own or the default."""
-        return table.format or self.quantization.format
+        """The format a table is stored in: its own, an override's or the default.
+
+        Under a budget it is only known once that has chosen (`sharded_infer/format_plan.py`).
+        """
+        fixed = self.fixed_format(table)
+        return self.quantization.format if fixed is None else fixed[0]
 
 
 def _refuse_repeats(kind: str, names: list[str]) -> None:

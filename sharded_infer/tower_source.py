@@ -8,9 +8,17 @@ from torch import Tensor, nn
 
 from quant.source import WeightSource
 from sharded_infer.errors import SpecError, TowerError, WeightsError
-from sharded_infer.spec import ModelSpec
+from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.tower_archive import read_program
 from sharded_infer.zoo.registry import build_tower
+from sharded_infer.zoo.torchrec_names import (
+    bare_name,
+    read_parameters,
+    torchrec_keys,
+    torchrec_prefixes,
+)
+
+_DEFAULT_PREFIX = TowerSpec().weights
 
 
 class ProgramTower(nn.Module):
@@ -34,7 +42,9 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
 
     Args:
         spec: the model; its tower has an architecture or a program.
-        source: the checkpoint, which holds the zoo tower's parameters under `tower.weights`.
+        source: the checkpoint, which holds the zoo tower's parameters under `tower.weights`, or
+            those of TorchRec's DLRM or DLRM_DCN, under `tower.weights` or, if that is the default,
+            under any prefix.
         folder: what the program's path is relative to.
 
     Raises:
@@ -57,8 +67,47 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
         feature_dims=[feature.table.dim for feature in spec.features],
         options=described.options,
     )
-    tower.load_state_dict(_parameters(tower.state_dict(), source, described.weights))
+    wanted = tower.state_dict()
+    prefix = _torchrec_prefix(wanted, source, described.weights)
+    if prefix is None:
+        tower.load_state_dict(_parameters(wanted, source, described.weights))
+    else:
+        tower.load_state_dict(_torchrec_parameters(wanted, source, prefix))
     return tower
+
+
+def _torchrec_prefix(wanted: Mapping[str, Tensor], source: WeightSource, prefix: str) -> str | None:
+    keys = set(source.keys())
+    if any(prefix + name in keys for name in wanted):
+        return None
+    found = torchrec_prefixes(keys)
+    if (bare := bare_name(prefix)) in found:
+        return bare
+    if prefix != _DEFAULT_PREFIX or not found:
+        return None
+    if len(found) > 1:
+        raise WeightsError(
+            f"tower: {source.description} holds TorchRec towers under the prefixes "
+            f"{', '.join(map(repr, found))}; say which with the spec's tower.weights"
+        )
+    return found[0]
+
+
+def _torchrec_parameters(
+    wanted: Mapping[str, Tensor], source: WeightSource, prefix: str
+) -> dict[str, Tensor]:
+    keys = torchrec_keys(source.keys(), prefix)
+    shapes = {name: source.shape(key) for name, key in keys.items()}
+
+    def read(name: str) -> Tensor:
+        return source.read(keys[name], 0, shapes[name][0])
+
+    try:
+        return read_parameters({n: tuple(p.shape) for n, p in wanted.items()}, shapes, read)
+    except WeightsError as error:
+        raise WeightsError(
+            f"tower: TorchRec's, under the prefix {prefix!r} in {source.description}: {error}"
+        ) from error
 
 
 def _parameters(
@@ -71,7 +120,7 @@ def _parameters(
         if key not in keys:
             raise WeightsError(
                 f"tower: {source.description} holds no {key!r}; the prefix {prefix!r} is the "
-                "spec's tower.weights"
+                f"spec's tower.weights{_instead(keys)}"
             )
         if source.shape(key) != tuple(parameter.shape):
             raise WeightsError(
@@ -80,3 +129,8 @@ def _parameters(
             )
         parameters[name] = source.read(key, 0, len(parameter)).to(torch.float32)
     return parameters
+
+
+def _instead(keys: set[str]) -> str:
+    found = torchrec_prefixes(keys)
+    return f"; it holds a TorchRec tower under {' or '.join(map(repr, found))}" if found else ""

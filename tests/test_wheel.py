@@ -1,3 +1,4 @@
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -65,3 +66,12 @@ def test_the_wheel_pins_torch_and_fbgemm_as_a_pair(wheel: zipfile.ZipFile) -> No
     text = wheel.read(metadata).decode()
     assert "Requires-Dist: torch==2.13.*" in text
     assert "Requires-Dist: fbgemm-gpu-cpu==1.8.*" in text
+
+
+def test_the_wheel_holds_the_compiled_encoder_where_there_is_a_compiler(
+    wheel: zipfile.ZipFile,
+) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ on this machine")
+    assert any(name.startswith("quant/_native") for name in wheel.namelist())
+    assert not any(name.endswith((".cpp", ".inc", ".h")) for name in wheel.namelist())

@@ -15,8 +15,8 @@ from sharded_infer.plan import Plan, Shard, check_plan
 from sharded_infer.topology import Device
 
 INSTALL = (
-    'pip install --no-deps "torchrec==1.8.*" tensordict pyvers "torchmetrics==1.0.3" '
-    "pyre-extensions tqdm typing-inspect"
+    'pip install --no-deps "torchrec==1.8.*" "torchmetrics==1.0.3" cloudpickle lightning-utilities '
+    "mypy-extensions pyre-extensions pyvers tensordict tqdm typing-inspect"
 )
 _PROCESS = "serving.bench.torchrec_process"
 _START_SECONDS = 300  # to import TorchRec and build its modules; beyond, something is wrong

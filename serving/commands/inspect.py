@@ -1,5 +1,10 @@
 """Shows what a version holds."""
 
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
 from rich.table import Table
 
 from serving.commands.console import OUT, print_json
@@ -10,7 +15,9 @@ from serving.commands.versions import (
     VersionOption,
     find_artifact,
 )
-from sharded_infer.manifest import manifest_fields
+from serving.quantization_tables import render_report
+from sharded_infer.errors import ArtifactError
+from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
 from sharded_infer.sizes import size_text
 
 
@@ -18,11 +25,31 @@ def inspect_command(
     repository: RepositoryOption,
     model: ModelOption = None,
     version: VersionOption = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Show what quantization did, instead.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also copy the report's page to this file, to open it.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a version holds: tables, sizes, plans and the tower. Reads the manifest only."""
+    """Show what a version holds: tables, sizes, plans and the tower. Reads the manifest only.
+
+    With --report, show what quantization did to the tables and scores; the same as a page is
+    report.html in the version's folder.
+    """
     artifact = find_artifact(repository, model, version)
     manifest = artifact.manifest
+    if html is not None:
+        html.write_bytes(artifact.read_small(REPORT_PAGE_NAME))
+    if report:
+        fields = _parsed(artifact.read_small(REPORT_NAME), str(artifact.path / REPORT_NAME))
+        if as_json:
+            print_json(fields)
+            return
+        for part in render_report(fields):
+            OUT.print(part)
+        return
     if as_json:
         print_json(manifest_fields(manifest))
         return
@@ -54,3 +81,13 @@ def inspect_command(
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _parsed(content: bytes, where: str) -> dict[str, object]:
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{where}: not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ArtifactError(f"{where}: expected a JSON object, got {fields!r:.80}")
+    return fields

@@ -1,47 +1,58 @@
 """Publishes a model."""
 
-from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 
-from quant.source import open_weights
+from quant.checkpoint import open_weights
+from serving.calibration_samples import read_calibration
 from serving.commands.console import OUT, print_json
+from serving.commands.quantization import (
+    CalibrationOption,
+    ErrorBudgetOption,
+    MemoryBudgetOption,
+    SamplesOption,
+    SpecOption,
+    WeightsOption,
+    summary,
+    with_budget,
+)
 from serving.commands.versions import JsonOption, RepositoryOption
 from serving.progress import progress_bars
 from serving.sample_statistics import statistics_of
 from serving.samples import read_samples
 from sharded_infer.publish import publish
-from sharded_infer.sizes import size_text
 from sharded_infer.spec import load_spec
 from sharded_infer.tower_source import load_tower
 
 
 def publish_command(
-    spec: Annotated[Path, typer.Option(help="The model's description, model.toml.")],
-    weights: Annotated[
-        Path, typer.Option(help="Trained weights: .safetensors, or .pt (read without unpickling).")
-    ],
+    spec: SpecOption,
+    weights: WeightsOption,
     repository: RepositoryOption,
     topology: Annotated[
         list[str] | None,
         typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
     ] = None,
-    samples: Annotated[
-        Path | None,
-        typer.Option(help="Samples (.json, .jsonl, .tsv) to count the planner's statistics from."),
-    ] = None,
+    memory_budget: MemoryBudgetOption = None,
+    error_budget: ErrorBudgetOption = None,
+    samples: SamplesOption = None,
+    calibration: CalibrationOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize, plan and publish a model as its next version.
 
-    The version is written beside its place, checked against the fp32 model on golden requests, and
-    renamed into place. Whatever goes wrong before that leaves the repository as it was.
+    The version is written beside its place, checked against the fp32 model on golden requests and
+    on calibration samples, and renamed into place. Whatever goes wrong before that leaves the
+    repository as it was.
     """
-    described = load_spec(spec)
+    torch.set_num_threads(1)
+    described = with_budget(load_spec(spec), memory_budget, error_budget)
     source = open_weights(weights)
     tower = load_tower(described, source, spec.parent)
     statistics = None if samples is None else statistics_of(described, read_samples(samples))
+    measured = None if calibration is None else read_calibration(described, calibration)
     with progress_bars() as progress:
         published = publish(
             described,
@@ -50,6 +61,7 @@ def publish_command(
             repository,
             topologies=tuple(topology or ("cpu:1",)),
             statistics=statistics,
+            calibration=measured,
             progress=progress,
         )
     fields = {
@@ -64,9 +76,8 @@ def publish_command(
         print_json(fields)
         return
     OUT.print(
-        f"published {described.name} version {published.version}: tables "
-        f"{size_text(published.fp32_bytes)} -> {size_text(published.table_bytes)}, golden requests "
-        f"within {published.max_score_diff:.2g} of fp32\n{published.path}",
+        f"published {described.name} version {published.version}: {summary(published.report)}\n"
+        f"golden requests within {published.max_score_diff:.2g} of fp32\n{published.path}",
         highlight=False,
         soft_wrap=True,
     )

@@ -9,36 +9,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from serving.demo.auc import auc
-from serving.demo.criteo import (
-    DENSE_COUNT,
-    FEATURES,
-    Examples,
-    Vocabulary,
-    generate_clicks,
-    read_clicks,
-)
+from serving.demo.model import MODEL, DemoModel, model_input, train_demo
 from serving.demo.scoring import score
 from serving.demo.server_process import server_process
-from serving.demo.training import BATCH_SIZE, TrainedModel, train
-from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.auc import auc
+from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 from sharded_infer.publish import PublishedVersion, publish
-from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
 
-MODEL = "criteo_dlrm"
-DIM = 64
 TOPOLOGY = "cpu:2"
 REQUEST_SIZES = (1, 16, 64, 270)
 MAX_AUC_DIFFERENCE = 0.001
-_EPOCHS = 2
-_TRAINING_SHARE = 0.8
-_MIN_COUNT = 8  # a category seen less often shares row 0 with the unseen
 _REFERENCE_BATCH = 1024
 _PASSES = 8  # over the held-out rows, so that a p99 is of many requests
 _GOLDEN_SAMPLES = 64
-_SEED = 2024
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +90,10 @@ def run_demo(
             if not keep:
                 stack.callback(shutil.rmtree, folder, ignore_errors=True)
             repository = folder / "repository"
-        training, held_out = _examples(data, rows, progress)
-        trained = _train(training, progress)
-        published = _publish(trained, training, repository, progress)
-        expected = trained.scores(held_out, _REFERENCE_BATCH)
+        demo = train_demo(data, rows, progress)
+        held_out = demo.held_out
+        published = _publish(demo, repository, progress)
+        expected = demo.trained.scores(held_out, _REFERENCE_BATCH)
         server = stack.enter_context(server_process(repository, port=port, keep=keep))
         scoring = score(
             server.grpc_url, MODEL, held_out, sizes=REQUEST_SIZES, passes=_PASSES, progress=progress
@@ -134,62 +118,19 @@ def run_demo(
             grpc_url=server.grpc_url,
             repository=str(repository),
             version=published.version,
-            training_rows=len(training),
+            training_rows=len(demo.training),
             scored_rows=len(held_out),
             server_pid=server.process.pid if keep else None,
         )
 
 
-def _examples(data: Path | None, rows: int, progress: Progress) -> tuple[Examples, Examples]:
-    progress("reading clicks", 0, 1)
-    if data is None:
-        with tempfile.TemporaryDirectory(prefix="sharded-infer-demo-") as folder:
-            path = Path(folder) / "clicks.tsv"
-            generate_clicks(path, rows, _SEED)
-            log = read_clicks(path, None)
-    else:
-        log = read_clicks(data, rows)
-    progress("reading clicks", 1, 1)
-    training = int(len(log.labels) * _TRAINING_SHARE)
-    if len(log.labels) - training < 2:
-        raise InputError(f"{data}: {len(log.labels)} rows, expected at least 10")
-    vocabulary = Vocabulary.fit(log.slice(0, training), min_count=_MIN_COUNT)
-    examples = vocabulary.encode(log)
-    return examples.slice(0, training), examples.slice(training, len(log.labels))
-
-
-def _train(examples: Examples, progress: Progress) -> TrainedModel:
-    steps = _EPOCHS * -(-len(examples) // BATCH_SIZE)
-    return train(
-        examples,
-        dim=DIM,
-        epochs=_EPOCHS,
-        seed=_SEED,
-        on_step=lambda _epoch, step, _loss: progress("training", step, steps),
-    )
-
-
-def _publish(
-    trained: TrainedModel, training: Examples, repository: Path, progress: Progress
-) -> PublishedVersion:
-    spec = ModelSpec(
-        name=MODEL,
-        tables=tuple(
-            TableSpec(name, table.num_embeddings, DIM) for name, table in trained.embeddings.items()
-        ),
-        dense=DenseSpec({"dense": DENSE_COUNT}),
-        tower=TowerSpec(outputs=("score",)),
-        gate=GateSpec(max_score_diff=0.02),
-    )
-    golden = training.slice(0, _GOLDEN_SAMPLES)
-    features = tuple(range(len(FEATURES)))
-    batch = JaggedBatch(features, golden.values, golden.lengths.astype(np.int64))
+def _publish(demo: DemoModel, repository: Path, progress: Progress) -> PublishedVersion:
     return publish(
-        spec,
-        trained.embeddings,
-        trained.tower,
+        demo.spec,
+        demo.trained.embeddings,
+        demo.trained.tower,
         repository,
         topologies=(TOPOLOGY,),
-        samples=ModelInput(len(golden), (batch,), (golden.dense,)),
+        samples=model_input(demo.training.slice(0, _GOLDEN_SAMPLES)),
         progress=progress,
     )

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from kernels.row_format import RowFormat, decode
-from quant.report import ErrorMeter
+from quant.encoder import encode_rows
+from quant.error_meter import ErrorMeter, errors_of
 from quant.rowwise import encode
 
 
@@ -15,25 +16,53 @@ def test_figures_are_those_of_the_whole_table_however_it_was_cut(
     row_format: RowFormat, chunk: int
 ) -> None:
     rows = torch.randn(20, 7, generator=torch.Generator().manual_seed(0)) * 3 + 1
-    stored = encode(row_format, rows)
-    meter = ErrorMeter("ads", row_format, 7)
-    for part, bytes_ in zip(rows.split(chunk), stored.split(chunk), strict=True):
-        meter.add(part, bytes_)
+    meter = ErrorMeter("ads", row_format, 7, "it was asked for")
+    for part in rows.split(chunk):
+        meter.add(errors_of(encode_rows(row_format, part), zeroed=1))
     report = meter.report()
     exact = rows.double().numpy()
+    stored = encode(row_format, rows)
     error = decode(row_format, stored, 7).double().numpy() - exact
     assert (report.name, report.row_format, report.rows, report.dim) == ("ads", row_format, 20, 7)
     assert report.fp32_bytes == 20 * 7 * 4
     assert report.stored_bytes == stored.numel()
     assert report.mean_squared_error == pytest.approx(np.square(error).mean(), rel=1e-5)
     assert report.max_abs_error == pytest.approx(np.abs(error).max(), rel=1e-5)
-    assert report.mean_square == pytest.approx(np.square(exact).mean(), rel=1e-9)
+    assert report.mean_square == pytest.approx(np.square(exact).mean(), rel=1e-6)
+    assert report.zeroed == -(-20 // chunk)
+    assert report.reason == "it was asked for"
+    minmax = report.minmax_mean_squared_error
+    if row_format in {RowFormat.INT4, RowFormat.INT2}:
+        plain = decode(row_format, encode(row_format, rows, clip=False), 7).double().numpy()
+        assert minmax == pytest.approx(np.square(plain - exact).mean(), rel=1e-5)
+        assert minmax > report.mean_squared_error
+    else:
+        assert minmax is None
 
 
-def test_the_largest_error_may_be_negative() -> None:
-    meter = ErrorMeter("ads", RowFormat.BF16, 2)
-    meter.add(torch.tensor([[1.0, 5.0]]), encode(RowFormat.BF16, torch.tensor([[1.5, 3.0]])))
-    assert meter.report().max_abs_error == 2.0
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_the_histogram_counts_each_row_by_its_relative_error(row_format: RowFormat) -> None:
+    rows = torch.randn(300, 32, generator=torch.Generator().manual_seed(1))
+    meter = ErrorMeter("ads", row_format, 32)
+    meter.add(errors_of(encode_rows(row_format, rows)))
+    histogram = meter.report().row_errors
+    assert len(histogram.edges) == len(histogram.counts) + 1
+    assert sum(histogram.counts) == 300
+    error = decode(row_format, encode(row_format, rows), 32) - rows
+    relative = (error.square().sum(1) / rows.square().sum(1)).sqrt().double().numpy()
+    edges = np.array(histogram.edges)
+    inside = relative.clip(edges[0], np.nextafter(edges[-1], 0))
+    expected, _ = np.histogram(inside, bins=edges)
+    # A row exactly at an edge may fall on either side in single precision.
+    assert np.abs(expected - np.array(histogram.counts)).sum() <= 2
+
+
+def test_rows_of_zeros_count_as_exact() -> None:
+    meter = ErrorMeter("ads", RowFormat.INT8, 4)
+    meter.add(errors_of(encode_rows(RowFormat.INT8, torch.zeros(5, 4))))
+    report = meter.report()
+    assert report.row_errors.counts[0] == 5
+    assert (report.mean_squared_error, report.max_abs_error, report.mean_square) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
@@ -43,6 +72,6 @@ def test_exactly_stored_rows_have_no_error(row_format: RowFormat) -> None:
     top = 448.0 if row_format is RowFormat.FP8 else 255.0
     rows = torch.tensor([[0.0, top, middle.get(row_format, 17.0)], [2.0, 2.0, 2.0]])
     meter = ErrorMeter("ads", row_format, 3)
-    meter.add(rows, encode(row_format, rows))
+    meter.add(errors_of(encode_rows(row_format, rows)))
     report = meter.report()
     assert (report.mean_squared_error, report.max_abs_error) == (0.0, 0.0)

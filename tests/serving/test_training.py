@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from serving.demo.auc import auc
 from serving.demo.criteo import ClickLog, Examples, Vocabulary, generate_clicks, read_clicks
 from serving.demo.training import BATCH_SIZE, TrainedModel, train
+from sharded_infer.auc import auc
 from sharded_infer.errors import InputError
 
 DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[2].parent / "shared/data"))

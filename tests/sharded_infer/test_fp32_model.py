@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import embedding_bag
 
 from quant.source import TensorSource
+from quant.table_weight import find_weight
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InputError, RequestError, TowerError
 from sharded_infer.fp32_model import fp32_scores
@@ -51,8 +52,9 @@ def pooled_by_torch(spec: ModelSpec, weights: dict[str, Tensor], group: JaggedBa
 def scored(
     spec: ModelSpec, weights: dict[str, Tensor], tower: nn.Module, model_input: ModelInput
 ) -> dict[str, np.ndarray]:
-    keys = {table.name: table.name for table in spec.tables}
-    return fp32_scores(spec, TensorSource(weights), keys, tower, model_input)
+    source = TensorSource(weights)
+    found = {t.name: find_weight(source, t.name, None, rows=t.rows, dim=t.dim) for t in spec.tables}
+    return fp32_scores(spec, found, tower, model_input)
 
 
 def echoing(spec: ModelSpec) -> ModelSpec:

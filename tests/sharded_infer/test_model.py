@@ -13,6 +13,7 @@ from kernels.errors import InputError
 from kernels.row_format import decode
 from quant.rowwise import encode
 from quant.source import TensorSource
+from quant.table_weight import TableWeight
 from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
 from sharded_infer.fp32_model import fp32_scores
 from sharded_infer.golden import generate_samples
@@ -54,6 +55,11 @@ def test_scores_have_their_outputs_shapes(model: Model) -> None:
     assert {array.dtype for array in scores.values()} == {np.dtype(np.float32)}
 
 
+def weights_of(tensors: dict[str, Tensor]) -> dict[str, TableWeight]:
+    source = TensorSource(tensors)
+    return {name: TableWeight(source, name, *tensor.shape) for name, tensor in tensors.items()}
+
+
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_scores_are_the_fp32_models_within_the_gate(
     published_version: Path,
@@ -63,9 +69,8 @@ def test_scores_are_the_fp32_models_within_the_gate(
 ) -> None:
     model = open_model(published_version, topology=topology)
     model_input = generate_samples(model.spec, SAMPLES, seed=9)
-    keys = {name: name for name in trained_weights}
-    source = TensorSource(trained_weights)
-    wanted = fp32_scores(model.spec, source, keys, trained_tower, model_input)
+    found = weights_of(trained_weights)
+    wanted = fp32_scores(model.spec, found, trained_tower, model_input)
     scores = model.run(model_input)
     for name, array in wanted.items():
         difference = np.abs(scores[name] - array).max()
@@ -87,8 +92,7 @@ def test_scores_are_those_of_the_stored_rows(
         for name, weight in trained_weights.items()
     }
     model_input = generate_samples(model.spec, SAMPLES, seed=9)
-    keys = {name: name for name in rows}
-    wanted = fp32_scores(model.spec, TensorSource(rows), keys, trained_tower, model_input)
+    wanted = fp32_scores(model.spec, weights_of(rows), trained_tower, model_input)
     for name, scores in model.run(model_input).items():
         np.testing.assert_allclose(scores, wanted[name], rtol=1e-5, atol=1e-5)
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
+from quant.checkpoint import open_weights
 from quant.rowwise import encode
-from quant.source import open_weights
 from sharded_infer import publish as publish_function
 from sharded_infer.artifact import open_artifact, verify_files
 from sharded_infer.batch import ModelInput
@@ -125,7 +125,9 @@ def test_a_version_holds_what_its_manifest_says(
     artifact = open_artifact(published_version)
     manifest = artifact.manifest
     assert verify_files(artifact) == sum(record.bytes for record in manifest.files.values())
-    assert manifest.model_spec() == trained_spec
+    formats = {table.name: table.row_format for table in manifest.tables}
+    tables = tuple(replace(t, format=formats[t.name]) for t in trained_spec.tables)
+    assert manifest.model_spec() == replace(trained_spec, tables=tables)
     assert (manifest.model, manifest.version) == ("small", 1)
     assert [(o.name, o.width) for o in manifest.tower.outputs] == [("click", None), ("rating", 3)]
     assert set(manifest.files) == {
@@ -133,6 +135,7 @@ def test_a_version_holds_what_its_manifest_says(
         "plans/cpu-1.json",
         "plans/cpu-2.json",
         "plans/cpu-3x0.55KB.json",
+        "report.html",
         "report.json",
         "tables/bf16-00000.safetensors",
         "tables/int8-00000.safetensors",
@@ -169,6 +172,7 @@ def test_the_report_says_each_tables_size_and_error(
         assert report["fp32_bytes"] == 4 * table.rows * table.dim
         assert report["stored_bytes"] == table.rows * row_format.row_bytes(table.dim)
         assert 0 < report["mean_squared_error"] < 1e-4 * report["mean_square"]
+        assert sum(report["row_errors"]["counts"]) == table.rows
 
 
 def test_what_publish_returns_is_what_it_made(weights: Weights, tmp_path: Path) -> None:
@@ -238,7 +242,10 @@ def fails_to_publish(
 
 def test_a_version_beyond_its_gate_is_refused(weights: Weights, tmp_path: Path) -> None:
     strict = replace(TINY, gate=GateSpec(max_score_diff=1e-9))
-    words = r"model 'tiny': .* differs from the fp32 model's by 0\.\d+, the spec allows 1e-09"
+    words = (
+        r"model 'tiny': .* differs from the fp32 model's by 0\.\d+, the spec allows 1e-09 .*; the "
+        r"tables that contribute most, each by itself: ads \(mean 0\.\d+, largest 0\.\d+\), user"
+    )
     fails_to_publish(GateError, words, tmp_path, spec=strict, weights=weights)
 
 

@@ -1,0 +1,166 @@
+"""Whatever a training left, as a source of weights."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from quant.array_rows import Array, holds_numbers
+from quant.distributed_metadata import METADATA_NAME
+from quant.distributed_source import DistributedCheckpointSource
+from quant.numpy_source import NumpySource
+from quant.sharded_source import ShardedSafetensorsSource
+from quant.source import SafetensorsSource, SourceError, TensorSource, WeightSource
+
+ACCEPTED = (
+    "a .safetensors, .pt, .pth, .bin or .npy file, a .safetensors.index.json with its files, or a "
+    "directory that torch.distributed.checkpoint wrote or that holds .npy files or one such index"
+)
+
+
+def open_weights(path: Path) -> WeightSource:
+    """Opens a checkpoint; nothing in it is run, and its tables are mapped, not loaded.
+
+    Args:
+        path: one of
+            a `.safetensors` file;
+            a `.pt`, `.pth` or `.bin` file that `torch.save` wrote of a state dict (alone, or under
+            a `state_dict` or `model` key), read with `weights_only=True`;
+            a `.npy` file, whose weight has the file's name;
+            an `.index.json` file, as Hugging Face writes beside several safetensors files;
+            a directory that `torch.distributed.checkpoint` wrote, that holds one such index, or
+            that holds `.npy` files.
+
+    Raises:
+        SourceError: no such file, another kind of file, or one that cannot be read.
+    """
+    if path.is_dir():
+        return _open_directory(path)
+    if not path.is_file():
+        raise SourceError(f"{path}: no such weights file or directory")
+    if path.name.endswith(".index.json"):
+        return ShardedSafetensorsSource(path)
+    match path.suffix:
+        case ".safetensors":
+            return SafetensorsSource(path)
+        case ".npy":
+            return NumpySource(path)
+        case ".pt" | ".pth" | ".bin":
+            return _open_saved(path)
+        case _:
+            raise SourceError(f"{path}: expected {ACCEPTED}")
+
+
+def weights_of(collection: object) -> WeightSource:
+    """Wraps weights that are in memory.
+
+    Args:
+        collection: a TorchRec `EmbeddingBagCollection` (anything with `embedding_bags` and
+            `embedding_bag_configs`), an `nn.Module`, a state dict, a mapping of names to
+            `nn.EmbeddingBag`, `nn.Embedding` or other modules, to tensors, to NumPy arrays, or to
+            such mappings, or a `WeightSource`, which is returned as it is. What lies deeper has the
+            names on the way to it, with dots between them. An array `[rows, dim]` may be mapped
+            from its file: it is read by row ranges like all others.
+
+    Raises:
+        SourceError: it is none of these, or a tensor in it is not all in this process.
+    """
+    if isinstance(collection, WeightSource):
+        return collection
+    if isinstance(collection, nn.Module):
+        # An EmbeddingBagCollection is a module whose state dict says embedding_bags.<table>.weight.
+        return TensorSource(dict(_state(collection, "")), type(collection).__name__)
+    if isinstance(collection, Mapping) and collection:
+        return TensorSource(dict(_flattened(collection, "")))
+    raise SourceError(
+        "weights: expected an EmbeddingBagCollection, a dict of nn.EmbeddingBag, of tensors or of "
+        f"NumPy arrays, a state dict or a weight source, got a {type(collection).__name__}"
+    )
+
+
+def _open_directory(path: Path) -> WeightSource:
+    if (path / METADATA_NAME).is_file():
+        return DistributedCheckpointSource(path)
+    indexes = sorted(path.glob("*.safetensors.index.json"))
+    if len(indexes) == 1:
+        return ShardedSafetensorsSource(indexes[0])
+    if indexes:
+        listed = ", ".join(index.name for index in indexes)
+        raise SourceError(f"{path}: holds several indexes: {listed}; give one of them")
+    if any(path.glob("*.npy")):
+        return NumpySource(path)
+    names = sorted(entry.name for entry in path.iterdir())
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise SourceError(f"{path}: a directory of {shown or 'nothing'}; expected {ACCEPTED}")
+
+
+def _open_saved(path: Path) -> WeightSource:
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    # torch.load fails in many ways on a damaged file: RuntimeError, UnpicklingError, KeyError...
+    except Exception as error:
+        raise SourceError(
+            f"{path}: not a state dict that can be read without running code: {error}"
+        ) from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+            state = state[wrapper]
+    if not isinstance(state, Mapping):
+        raise SourceError(f"{path}: expected a state dict, got a {type(state).__name__}")
+    tensors = {k: v for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not tensors:
+        raise SourceError(f"{path}: holds no named tensors")
+    return TensorSource(tensors, str(path))
+
+
+def _flattened(
+    values: Mapping[object, object], prefix: str
+) -> Iterator[tuple[str, Tensor | Array]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if not isinstance(name, str):
+            raise SourceError(f"weights {key!r}: expected names, got a {type(name).__name__}")
+        if isinstance(value, nn.EmbeddingBag | nn.Embedding):
+            yield key, _whole(key, value.weight)
+        elif isinstance(value, nn.Module):
+            yield from _state(value, f"{key}.")
+        elif isinstance(value, Mapping):
+            yield from _flattened(value, f"{key}.")
+        elif isinstance(value, Tensor):
+            yield key, _whole(key, value)
+        elif isinstance(value, np.ndarray) and holds_numbers(value.dtype):
+            yield key, value
+        else:
+            kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value)
+            raise SourceError(
+                f"weights {key!r}: expected a tensor, an array of numbers or an embedding module, "
+                f"got a {kind.__name__ if isinstance(kind, type) else kind}"
+            )
+
+
+def _state(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in module.state_dict(prefix=prefix).items():
+        # A module may keep what is no tensor as its extra state.
+        if isinstance(value, Tensor):
+            yield name, _whole(name, value)
+
+
+def _whole(key: str, tensor: Tensor) -> Tensor:
+    # A DTensor or a ShardedTensor, told by what they offer: torch may be built without them.
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if not hasattr(local, "local_shards"):
+        pieces = [local]
+    else:
+        # A ShardedTensor's shards wrap their tensors, TorchRec's local shards are tensors.
+        pieces = [getattr(shard, "tensor", shard) for shard in local.local_shards()]
+    if len(pieces) != 1 or pieces[0].shape != tensor.shape:
+        raise SourceError(
+            f"weights {key!r}: a {type(tensor).__name__} {list(tensor.shape)}, of which this "
+            f"process holds {' and '.join(str(list(p.shape)) for p in pieces) or 'nothing'}: "
+            "save it with torch.distributed.checkpoint, and give that directory"
+        )
+    if pieces[0].is_meta:
+        raise SourceError(f"weights {key!r}: has a shape but no data (it is on the meta device)")
+    return pieces[0]

@@ -1,0 +1,111 @@
+"""Adds up what encoding did to a table, chunk by chunk."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.row_format import RowFormat
+from quant.encoded import EncodedRows
+from quant.report import ErrorHistogram, TableReport
+
+# From less than fp16 does to a row to more than int2 does. Edges are half powers of 2: of the
+# square of an error they are whole powers, which its exponent tells without a search.
+_LOWEST, _BINS = -34, 40
+_EDGES = tuple(2.0 ** (exponent / 2) for exponent in range(_LOWEST, _LOWEST + _BINS + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkErrors:
+    """What encoding did to one chunk of rows: sums, which are cheap to add up.
+
+    Attributes:
+        rows: how many.
+        squared_error: over all elements.
+        minmax_squared_error: the same without clipping; None where ranges are not searched.
+        square: of the numbers, over all elements.
+        max_error: the largest absolute one.
+        histogram: int64 `[40]`, rows by relative error.
+        zeroed: numbers that were not finite.
+    """
+
+    rows: int
+    squared_error: float
+    minmax_squared_error: float | None
+    square: float
+    max_error: float
+    histogram: NDArray[np.int64]
+    zeroed: int = 0
+
+
+def errors_of(encoded: EncodedRows, zeroed: int = 0) -> ChunkErrors:
+    """Sums up a chunk, in double precision.
+
+    Args:
+        encoded: its rows, at least one.
+        zeroed: numbers of them that were not finite.
+    """
+    errors, squares = encoded.squared_errors.numpy(), encoded.squares.numpy()
+    # A row of zeros is stored exactly.
+    relative = np.divide(errors, squares, out=np.zeros_like(errors), where=squares > 0)
+    exponents = (relative.view(np.int32) >> 23) - 127
+    bins = np.clip(exponents - _LOWEST, 0, _BINS - 1)
+    minmax = encoded.minmax_squared_errors
+    return ChunkErrors(
+        rows=len(errors),
+        squared_error=float(errors.sum(dtype=np.float64)),
+        minmax_squared_error=None if minmax is None else float(minmax.numpy().sum(dtype="f8")),
+        square=float(squares.sum(dtype=np.float64)),
+        max_error=float(encoded.max_errors.numpy().max()),
+        histogram=np.bincount(bins, minlength=_BINS),
+        zeroed=zeroed,
+    )
+
+
+class ErrorMeter:
+    """Accumulates a table's errors, in the order of its rows."""
+
+    def __init__(self, name: str, row_format: RowFormat, dim: int, reason: str = "") -> None:
+        """Begins with nothing seen.
+
+        Args:
+            name: the table.
+            row_format: how it is stored.
+            dim: elements of a row.
+            reason: why it is stored so.
+        """
+        self._name, self._row_format, self._dim, self._reason = name, row_format, dim, reason
+        self._rows, self._zeroed, self._largest = 0, 0, 0.0
+        self._squares, self._errors = 0.0, 0.0
+        self._minmax: float | None = None
+        self._counts = np.zeros(_BINS, np.int64)
+
+    def add(self, chunk: ChunkErrors) -> None:
+        """Counts one chunk."""
+        self._rows += chunk.rows
+        self._zeroed += chunk.zeroed
+        self._errors += chunk.squared_error
+        self._squares += chunk.square
+        self._largest = max(self._largest, chunk.max_error)
+        if chunk.minmax_squared_error is not None:
+            self._minmax = (self._minmax or 0.0) + chunk.minmax_squared_error
+        self._counts += chunk.histogram
+
+    def report(self) -> TableReport:
+        """The table's figures."""
+        elements = self._rows * self._dim
+        return TableReport(
+            name=self._name,
+            row_format=self._row_format,
+            rows=self._rows,
+            dim=self._dim,
+            fp32_bytes=4 * elements,
+            stored_bytes=self._rows * self._row_format.row_bytes(self._dim),
+            mean_squared_error=self._errors / elements,
+            minmax_mean_squared_error=None if self._minmax is None else self._minmax / elements,
+            max_abs_error=self._largest,
+            mean_square=self._squares / elements,
+            zeroed=self._zeroed,
+            row_errors=ErrorHistogram(_EDGES, tuple(self._counts.tolist())),
+            reason=self._reason,
+        )

@@ -1,0 +1,16 @@
+#include "encode.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace sharded_infer {
+namespace {
+#include "lanes_baseline.inc"
+#include "encode_rows.inc"
+}  // namespace
+
+std::int64_t encode_baseline(const Encoding& encoding, std::int32_t* refusal) {
+  return encode(encoding, refusal);
+}
+
+}  // namespace sharded_infer

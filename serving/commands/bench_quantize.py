@@ -1,0 +1,53 @@
+"""Measures quantization."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.bench.quantize_measurement import FORMATS, measure_quantize
+from serving.commands.console import OUT
+from serving.progress import progress_bars
+from sharded_infer.sizes import size_text
+
+
+def bench_quantize_command(
+    gigabytes: Annotated[
+        float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
+    ] = 2.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Where to put the checkpoint and the tables; default: the system's."),
+    ] = None,
+) -> None:
+    """Measure quantization from a checkpoint to tables, beside FBGEMM's operator.
+
+    The checkpoint is random rows of dim 128, read from the disk's cache by the real command in a
+    process of its own: its rate counts reading, encoding, errors, hashes and writing, on all
+    cores. FBGEMM's operator encodes rows in memory, on the one core that it uses.
+    """
+    with progress_bars() as progress:
+        measured = measure_quantize(gigabytes, folder, progress)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("format", "GB/s in", "FBGEMM's operator", "ratio"):
+        table.add_column(heading, justify="left" if heading == "format" else "right")
+    for name in FORMATS:
+        ours, theirs = measured.ours[name], measured.fbgemm[name]
+        table.add_row(name, f"{ours:.2f}", f"{theirs:.2f}", f"{ours / theirs:.2f}")
+    OUT.print(table)
+    OUT.print(
+        f"checkpoint of {size_text(measured.fp32_bytes)}, encoder {measured.encoder}, copying in "
+        f"memory {measured.copy:.2f} GB/s\npeak anonymous memory "
+        f"{size_text(measured.peak_anonymous_bytes)}; {os.cpu_count()} CPU cores, "
+        f"{platform.machine()}",
+        highlight=False,
+    )
+    if json_file is not None:
+        json_file.write_text(json.dumps(measured.fields(), indent=1) + "\n")

@@ -1,0 +1,136 @@
+"""What publish and quantize share on the command line: budgets, samples and what they print."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from quant.report import QuantizationReport, total_bytes
+from serving.commands.console import OUT
+from sharded_infer.errors import InputError
+from sharded_infer.format_plan import FormatPlan
+from sharded_infer.sizes import parse_size, size_text
+from sharded_infer.spec import ModelSpec
+
+SpecOption = Annotated[Path, typer.Option(help="The model's description, model.toml.")]
+WeightsOption = Annotated[
+    Path,
+    typer.Option(
+        help="Trained weights: .safetensors, .safetensors.index.json, .pt (read without "
+        "unpickling), .npy, or a folder of a torch distributed checkpoint or of .npy files."
+    ),
+]
+SamplesOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Samples (.json, .jsonl, .tsv) to count how features are used: for the planner and "
+        "for budgets."
+    ),
+]
+CalibrationOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Samples (.json, .jsonl, .tsv, .safetensors), with a label or without, to compare "
+        "scores on: fp32, as stored, and other formats."
+    ),
+]
+MemoryBudgetOption = Annotated[
+    str | None,
+    typer.Option(help="Choose formats so that all tables fit, such as 40GB, and lose least."),
+]
+ErrorBudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Choose formats so that at most this share of the embeddings' power is lost, such as "
+        "1e-4, and the tables are smallest.",
+        min=0.0,
+    ),
+]
+
+
+def with_budget(
+    spec: ModelSpec, memory_budget: str | None, error_budget: float | None
+) -> ModelSpec:
+    """The spec with a budget from the command line, which replaces its own.
+
+    Raises:
+        InputError: both budgets are given, or the size is none.
+    """
+    if memory_budget is None and error_budget is None:
+        return spec
+    if memory_budget is not None and error_budget is not None:
+        raise InputError("--memory-budget and --error-budget exclude each other")
+    if memory_budget is not None:
+        parse_size(memory_budget, "--memory-budget")
+    quantization = replace(
+        spec.quantization, memory_budget=memory_budget, error_budget=error_budget
+    )
+    return replace(spec, quantization=quantization)
+
+
+def print_format_plan(plan: FormatPlan) -> None:
+    """The formats of all tables and why, for people."""
+    table = Table(title=f"formats of {plan.spec.name}", title_justify="left")
+    for heading in ("table", "rows", "dim", "format", "fp32", "stored", "why"):
+        left = heading in {"table", "format", "why"}
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for stored in plan.tables:
+        table.add_row(
+            stored.name,
+            f"{stored.rows:,}",
+            str(stored.dim),
+            stored.row_format,
+            size_text(4 * stored.rows * stored.dim),
+            size_text(stored.stored_bytes),
+            plan.reasons[stored.name],
+        )
+    OUT.print(table)
+    before = sum(4 * t.rows * t.dim for t in plan.tables)
+    after = sum(t.stored_bytes for t in plan.tables)
+    text = f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"
+    if plan.budget is not None:
+        text += f", expected loss {plan.budget.loss:.3g} of the embeddings' power"
+    OUT.print(text, highlight=False, soft_wrap=True)
+
+
+def format_plan_fields(plan: FormatPlan) -> dict[str, object]:
+    """The same for scripts."""
+    return {
+        "model": plan.spec.name,
+        "fp32_bytes": sum(4 * t.rows * t.dim for t in plan.tables),
+        "stored_bytes": sum(t.stored_bytes for t in plan.tables),
+        "loss": None if plan.budget is None else plan.budget.loss,
+        "tables": [
+            {
+                "name": t.name,
+                "format": t.row_format,
+                "fp32_bytes": 4 * t.rows * t.dim,
+                "stored_bytes": t.stored_bytes,
+                "reason": plan.reasons[t.name],
+            }
+            for t in plan.tables
+        ],
+    }
+
+
+def summary(report: QuantizationReport) -> str:
+    """One or two lines about what quantization did."""
+    before, after = total_bytes(report.tables)
+    lines = [f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"]
+    if report.calibration is not None:
+        fp32, published = report.calibration.mixes[:2]
+        lines.append(
+            f"calibration, {report.calibration.samples:,} samples: scores differ by "
+            f"{published.mean_score_diff:.2g} in the mean, {published.p99_score_diff:.2g} at the "
+            f"99th percentile, {published.max_score_diff:.2g} at most"
+            + _auc(fp32.auc, published.auc)
+        )
+    return "\n".join(lines)
+
+
+def _auc(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return ""
+    return f"; AUC {before:.5f} -> {after:.5f}"

@@ -1,0 +1,47 @@
+"""Drafts a model's description from its checkpoint."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from quant.checkpoint import open_weights
+from serving.commands.console import ERRORS
+from sharded_infer.errors import SpecError
+from sharded_infer.spec_draft import count_checks, draft_spec
+
+
+def spec_command(
+    checkpoint: Annotated[
+        Path, typer.Option("--from", help="Trained weights: anything that publish reads.")
+    ],
+    name: Annotated[str, typer.Option(help="The model's name.")] = "model",
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, such as model.toml; default: print it.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
+) -> None:
+    """Draft a model.toml from a checkpoint's names and shapes.
+
+    Tables are found with their rows and dims, and the tower of a TorchRec DLRM or DLRM_DCN. What
+    names and shapes do not say is guessed, and marked CHECK: above all the features of each table
+    and their pooling.
+    """
+    if out is not None and out.exists() and not force:
+        raise SpecError(f"{out}: exists; --force overwrites it")
+    draft = draft_spec(open_weights(checkpoint), name)
+    if out is None:
+        typer.echo(draft, nl=False)
+    else:
+        try:
+            out.write_text(draft, encoding="utf-8")
+        except OSError as error:
+            raise SpecError(f"{out}: cannot be written: {error.strerror}") from error
+    tables = draft.split("\n").count("[[tables]]")
+    ERRORS.print(
+        f"tables: {tables}; lines to CHECK: {count_checks(draft)}"
+        + ("" if out is None else f"; written to {out}"),
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )

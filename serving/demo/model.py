@@ -1,0 +1,106 @@
+"""The demo's model: a DLRM trained on a click log, and the lines that it was not trained on."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from serving.demo.criteo import (
+    DENSE_COUNT,
+    FEATURES,
+    Examples,
+    Vocabulary,
+    generate_clicks,
+    read_clicks,
+)
+from serving.demo.training import BATCH_SIZE, TrainedModel, train
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import InputError
+from sharded_infer.progress import Progress
+from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
+
+MODEL = "criteo_dlrm"
+DIM = 64
+_EPOCHS = 2
+_TRAINING_SHARE = 0.8
+_MIN_COUNT = 8  # a category seen less often shares row 0 with the unseen
+_SEED = 2024
+
+
+@dataclass(frozen=True, slots=True)
+class DemoModel:
+    """A trained model.
+
+    Attributes:
+        spec: its description.
+        trained: tables and tower.
+        training: the lines that it was trained on.
+        held_out: the lines after them.
+    """
+
+    spec: ModelSpec
+    trained: TrainedModel
+    training: Examples
+    held_out: Examples
+
+
+def train_demo(data: Path | None, rows: int, progress: Progress) -> DemoModel:
+    """Trains on the first four fifths of a click log.
+
+    Args:
+        data: the log; None generates one.
+        rows: lines to generate, or to read at most.
+        progress: told what is being done, and how far it is.
+
+    Raises:
+        InputError: a bad log, or fewer than 10 lines.
+    """
+    training, held_out = _examples(data, rows, progress)
+    trained = _train(training, progress)
+    spec = ModelSpec(
+        name=MODEL,
+        tables=tuple(
+            TableSpec(name, table.num_embeddings, DIM) for name, table in trained.embeddings.items()
+        ),
+        dense=DenseSpec({"dense": DENSE_COUNT}),
+        tower=TowerSpec(outputs=("score",)),
+        gate=GateSpec(max_score_diff=0.02),
+    )
+    return DemoModel(spec, trained, training, held_out)
+
+
+def model_input(examples: Examples) -> ModelInput:
+    """Lines as one batch for the model."""
+    features = tuple(range(len(FEATURES)))
+    batch = JaggedBatch(features, examples.values, examples.lengths.astype(np.int64))
+    return ModelInput(len(examples), (batch,), (examples.dense,))
+
+
+def _examples(data: Path | None, rows: int, progress: Progress) -> tuple[Examples, Examples]:
+    progress("reading clicks", 0, 1)
+    if data is None:
+        with tempfile.TemporaryDirectory(prefix="sharded-infer-demo-") as folder:
+            path = Path(folder) / "clicks.tsv"
+            generate_clicks(path, rows, _SEED)
+            log = read_clicks(path, None)
+    else:
+        log = read_clicks(data, rows)
+    progress("reading clicks", 1, 1)
+    training = int(len(log.labels) * _TRAINING_SHARE)
+    if len(log.labels) - training < 2:
+        raise InputError(f"{data}: {len(log.labels)} rows, expected at least 10")
+    vocabulary = Vocabulary.fit(log.slice(0, training), min_count=_MIN_COUNT)
+    examples = vocabulary.encode(log)
+    return examples.slice(0, training), examples.slice(training, len(log.labels))
+
+
+def _train(examples: Examples, progress: Progress) -> TrainedModel:
+    steps = _EPOCHS * -(-len(examples) // BATCH_SIZE)
+    return train(
+        examples,
+        dim=DIM,
+        epochs=_EPOCHS,
+        seed=_SEED,
+        on_step=lambda _epoch, step, _loss: progress("training", step, steps),
+    )

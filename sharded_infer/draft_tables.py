@@ -1,0 +1,182 @@
+"""Which of a checkpoint's weights are embedding tables, and what is known of each."""
+
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from kernels.row_format import RowFormat
+from quant.source import SourceError, WeightSource
+from quant.table_weight import FLOATING, find_weight
+from sharded_infer.errors import SpecError
+from sharded_infer.spec import parse_spec
+
+_TORCHREC = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
+# Last words of a key that say nothing about which table it is.
+_GENERIC = re.compile(r"\d+|emb|embed|embedding|embeddings|embedding_bag|weight|weights|table")
+_MAX_DIM = 8192
+# What TorchRec's quantized collections hold; its bf16 cannot be looked up, its fp8 is another one.
+_STORED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2, RowFormat.FP16, RowFormat.FP32)
+# TorchRec rounds quantized rows up to as many bytes.
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedTable:
+    """A weight that looks like a table.
+
+    Attributes:
+        name: a valid name, unique among the tables.
+        key: the weight's key.
+        found_by_name: whether the key follows from the name, and need not be written down.
+        rows: number of rows.
+        dim: elements of a row, certain or guessed.
+        stored: the row format of a weight that is quantized already, certain or guessed.
+        doubts: what is guessed and why, by field.
+    """
+
+    name: str
+    key: str
+    found_by_name: bool
+    rows: int
+    dim: int
+    stored: RowFormat | None
+    doubts: Mapping[str, str]
+
+
+def draft_tables(
+    source: WeightSource, *, tower: Collection[str], dim: int | None, taken: Collection[str]
+) -> list[DraftedTable]:
+    """The weights that look like tables, in the source's order.
+
+    Those under TorchRec's names, if there are any; or those with `emb` in their key; or all weights
+    of two axes.
+
+    Args:
+        source: the checkpoint.
+        tower: keys that belong to the tower.
+        dim: of all tables, if the tower's sizes say it; it settles what quantized rows leave open.
+        taken: names that no table can have.
+
+    Raises:
+        SourceError: a weight cannot be read.
+    """
+    keys = list(source.keys())
+    others = [key for key in keys if key not in tower and _is_matrix(source, key)]
+    torchrec = [key for key in others if _TORCHREC.fullmatch(key)]
+    named = [key for key in others if "emb" in key.lower()]
+    doubts = {} if torchrec or named else {"name": "is this an embedding table?"}
+    names = set(taken)
+    tables = []
+    for key in torchrec or named or others:
+        table = _draft(source, key, dim, names, doubts)
+        if table is not None:
+            names.add(table.name)
+            tables.append(table)
+    return tables
+
+
+def _is_matrix(source: WeightSource, key: str) -> bool:
+    shape = source.shape(key)
+    return len(shape) == 2 and min(shape) > 0
+
+
+def _draft(
+    source: WeightSource, key: str, dim: int | None, taken: Collection[str], doubts: dict[str, str]
+) -> DraftedTable | None:
+    rows, width = source.shape(key)
+    dtype = source.read(key, 0, 1).dtype
+    doubts = dict(doubts)
+    stored: RowFormat | None = None
+    if dtype is torch.uint8:
+        guess = _guess_rows(source, key, rows, width, dim)
+        if guess is None:
+            return None
+        stored, width, unsure = guess
+        doubts |= unsure
+    elif dtype not in FLOATING:
+        return None
+    if width > _MAX_DIM:
+        return None
+    own = _own_name(key)
+    name = _valid_name(own, taken)
+    if name != own:
+        doubts["name"] = f"the checkpoint says {own!a}, which cannot be this table's name"
+    return DraftedTable(
+        name, key, _is_found(source, name, key, rows, width, stored), rows, width, stored, doubts
+    )
+
+
+def _guess_rows(
+    source: WeightSource, key: str, rows: int, width: int, dim: int | None
+) -> tuple[RowFormat, int, dict[str, str]] | None:
+    """The format and the dim of quantized rows, and what of it is unsure."""
+    unsure: dict[str, str] = {}
+    if f"{key}_qscale" in set(source.keys()):
+        unsure["format"] = "its scales are kept apart: such rows cannot be taken over"
+    if dim is not None and (fitting := _fitting(source, key, rows, dim)):
+        if len(fitting) > 1:
+            unsure["format"] = f"rows of {width} bytes can be {' or '.join(fitting)}"
+        return fitting[0], dim, unsure
+    header = RowFormat.INT8.header_bytes
+    most = width - header
+    if most < 1:
+        return None
+    least = most if width % _ALIGNMENT else max(1, most - _ALIGNMENT + 1)
+    # The one multiple of 16 in reach; 8 in a row of 16 bytes.
+    guess = most if least == most else (most // _ALIGNMENT * _ALIGNMENT or _ALIGNMENT // 2)
+    reach = f"is {most}" if least == most else f"is {least} to {most}"
+    unsure["dim"] = f"of int8 rows of {width} bytes it {reach}"
+    unsure.setdefault("format", "rows that are quantized already: int8, or another one")
+    return RowFormat.INT8, guess, unsure
+
+
+def _fitting(source: WeightSource, key: str, rows: int, dim: int) -> list[RowFormat]:
+    fitting = []
+    for row_format in _STORED:
+        with suppress(SourceError):
+            find_weight(source, key, key, rows=rows, dim=dim, row_format=row_format)
+            fitting.append(row_format)
+    return fitting
+
+
+def _is_found(
+    source: WeightSource, name: str, key: str, rows: int, dim: int, stored: RowFormat | None
+) -> bool:
+    try:
+        found = find_weight(source, name, None, rows=rows, dim=dim, row_format=stored)
+    except SourceError:
+        return False
+    return found.key == key
+
+
+def _own_name(key: str) -> str:
+    if torchrec := _TORCHREC.fullmatch(key):
+        return torchrec[1]
+    *parents, name = key.removesuffix(".weight").split(".")
+    words = name
+    while parents and _GENERIC.fullmatch(name):
+        name = parents.pop()
+        words = f"{name}_{words}"
+    return words
+
+
+def _valid_name(name: str, taken: Collection[str]) -> str:
+    if not _is_name(name):
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:150]
+        if not _is_name(name):
+            name = f"table_{name}"
+    unique, number = name, 2
+    while unique in taken:
+        unique, number = f"{name}_{number}", number + 1
+    return unique
+
+
+def _is_name(name: str) -> bool:
+    try:
+        parse_spec({"name": name, "tables": [{"name": "table", "rows": 1, "dim": 1}]})
+    except SpecError:
+        return False
+    return True

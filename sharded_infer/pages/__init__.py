@@ -1,0 +1,1 @@
+"""Self-contained HTML pages: their words, style, charts, and the page of a quantization."""

@@ -1,0 +1,107 @@
+"""Words and figures on a page: escaped, short, with units."""
+
+import html
+import math
+from collections.abc import Callable, Iterable
+
+from sharded_infer.sizes import three_digits
+
+NAME_CHARACTERS = 120
+MINUS = "\N{MINUS SIGN}"
+_EXPONENT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def visible(text: str) -> str:
+    """Text in which what cannot be seen, or turns its direction, is replaced."""
+    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def escaped(text: str) -> str:
+    """Text for HTML, as content or between double quotes; what cannot be seen is replaced."""
+    return html.escape(visible(text))
+
+
+def shortened(name: str, most: int = NAME_CHARACTERS) -> str:
+    """A name of at most `most` characters and an ellipsis: a longer one loses its middle."""
+    if len(name) <= most:
+        return name
+    half = most // 2
+    return f"{name[:half]}\N{HORIZONTAL ELLIPSIS}{name[-half:]}"
+
+
+def escaped_name(name: str, most: int = NAME_CHARACTERS) -> str:
+    """A name for HTML; a very long one loses its middle."""
+    return escaped(shortened(name, most))
+
+
+def time_text(seconds: float) -> str:
+    """Microseconds, so that all times of a page compare."""
+    return f"{three_digits(seconds * 1e6)} µs"
+
+
+def count_text(count: int, what: str) -> str:
+    """A number of things; `what` is one of them."""
+    return f"{count:,} {what}{'s' * (count != 1)}"
+
+
+def number_text(value: float, digits: int = 3) -> str:
+    """A number with some significant digits, its last zeros among them."""
+    if value == 0:
+        return "0"
+    # One too long for its digits is rounded to a whole number instead.
+    whole = abs(value) >= 10**digits - 0.5
+    text = f"{abs(value):,.0f}" if whole else f"{abs(value):#.{digits}g}".removesuffix(".")
+    return MINUS * (value < 0) + _with_power(text)
+
+
+def tick_text(value: float) -> str:
+    """A round number, as short as it can be."""
+    return MINUS * (value < 0) + _with_power(f"{abs(value):.6g}")
+
+
+def _with_power(text: str) -> str:
+    mantissa, _, exponent = text.partition("e")
+    if not exponent:
+        return text
+    power = f"10{str(int(exponent)).translate(_EXPONENT)}"
+    return power if mantissa == "1" else f"{mantissa} \N{MULTIPLICATION SIGN} {power}"
+
+
+def percent_text(share: float, digits: int = 3) -> str:
+    """A share in percent with some significant digits, its last zeros among them."""
+    return f"{number_text(100 * share, digits)}%"
+
+
+def percent_tick(share: float) -> str:
+    """A round share in percent, as short as it can be."""
+    return f"{tick_text(100 * share)}%"
+
+
+def signed_text(value: float, decimals: int) -> str:
+    """A difference with its sign; 0 has none."""
+    text = f"{abs(value):,.{decimals}f}"
+    if not float(text.replace(",", "")):
+        return text
+    return (MINUS if value < 0 else "+") + text
+
+
+def column_text(
+    values: Iterable[float], *, digits: int = 2, most: int = 9
+) -> Callable[[float], str]:
+    """How to write the numbers of a column, so that their decimal points align.
+
+    Args:
+        values: the column's.
+        digits: significant ones of its smallest number but 0.
+        most: decimals at most.
+    """
+    sizes = [abs(value) for value in values if value]
+    least = min(sizes, default=1.0)
+    decimals = min(most, max(0, digits - 1 - math.floor(math.log10(least))))
+
+    def text(value: float) -> str:
+        if value and abs(value) < 0.5 * 10**-decimals:
+            return f"<{10**-decimals:.{decimals}f}"
+        return (MINUS if value < 0 else "") + f"{abs(value):,.{decimals}f}" if value else "0"
+
+    return text

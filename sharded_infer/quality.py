@@ -1,0 +1,273 @@
+"""What formats do to the scores of calibration samples: the measurement and the gate."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.row_format import RowFormat
+from quant.report import CalibrationReport, MixReport, TableContribution
+from sharded_infer.auc import auc
+from sharded_infer.batch import ModelInput
+from sharded_infer.errors import GateError, InputError
+from sharded_infer.fp32_model import TRAINED, Fp32Model, Mix
+from sharded_infer.golden import largest_difference
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.spec import GateSpec, ModelSpec
+
+Scores = Mapping[str, NDArray[np.float32]]
+_BATCH = 256  # samples scored together: what is held of them stays small beside any bound
+_COMPARED = (RowFormat.FP16, RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
+_CONTRIBUTING_SAMPLES = 1024
+_CONTRIBUTING_TABLES = 32
+_NAMED_TABLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSamples:
+    """Samples to measure on.
+
+    Attributes:
+        model_input: one jagged batch of all features.
+        labels: fp32 `[B]`, 0 or 1, NaN where a sample has none; None without any.
+    """
+
+    model_input: ModelInput
+    labels: NDArray[np.float32] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses labels that are not one for each sample, or not labels.
+
+        Raises:
+            InputError: naming the sample.
+        """
+        if self.labels is None:
+            return
+        if self.labels.shape != (self.model_input.batch_size,):
+            raise InputError(
+                f"labels: expected [{self.model_input.batch_size}], got {list(self.labels.shape)}"
+            )
+        strange = ~(np.isnan(self.labels) | np.isin(self.labels, (0.0, 1.0)))
+        if strange.any():
+            sample = int(np.flatnonzero(strange)[0])
+            raise InputError(
+                f"sample {sample + 1}: its label is {self.labels[sample]:g}, expected 0 or 1"
+            )
+
+    @property
+    def labelled(self) -> int:
+        """Samples with a label."""
+        return 0 if self.labels is None else int((~np.isnan(self.labels)).sum())
+
+
+def measure_quality(
+    model: Fp32Model,
+    samples: CalibrationSamples,
+    mixes: Mapping[str, Mix],
+    served: tuple[str, Callable[[ModelInput], Scores]] | None = None,
+    progress: Progress = no_progress,
+) -> list[MixReport]:
+    """Scores samples with several mixes of formats, and compares them with the fp32 model.
+
+    Args:
+        model: the trained model.
+        samples: what to score.
+        mixes: by name; the tower runs in fp32.
+        served: a name, and what scores a batch as a server would.
+        progress: told the samples scored.
+
+    Returns:
+        Reports: `fp32`, what is served, and the mixes in their order.
+    """
+    names = list(mixes)
+    gathered: dict[str, list[Scores]] = {name: [] for name in ("fp32", *names)}
+    if served is not None:
+        gathered[served[0]] = []
+    done = 0
+    for batch in batches(samples.model_input):
+        pooled = model.pooled(batch, [TRAINED, *mixes.values()])
+        for name, embeddings in zip(("fp32", *names), pooled, strict=True):
+            gathered[name].append(model.score(batch, embeddings))
+        if served is not None:
+            gathered[served[0]].append(served[1](batch))
+        done += batch.batch_size
+        progress("scoring calibration", done, samples.model_input.batch_size)
+    formats: dict[str, Mix | None] = {"fp32": TRAINED}
+    if served is not None:
+        formats[served[0]] = None
+    formats |= mixes
+    reference = _joined(gathered["fp32"])
+    sizes = {name: table_bytes(model.spec, mix) for name, mix in formats.items()}
+    return [
+        _mix_report(name, sizes[name], reference, _joined(gathered[name]), samples)
+        for name in formats
+    ]
+
+
+def compared_mixes(spec: ModelSpec) -> dict[str, Mix]:
+    """One format for all tables, for each that people would otherwise choose; by name."""
+    return {
+        str(f): Mix({table.name: f for table in spec.tables}, spec.quantization.clip)
+        for f in _COMPARED
+    }
+
+
+def table_bytes(spec: ModelSpec, mix: Mix | None) -> int:
+    """Bytes of all tables' rows in a mix; None takes the formats of the spec."""
+    total = 0
+    for table in spec.tables:
+        if mix is None:
+            row_format = spec.row_format(table)
+        else:
+            row_format = mix.formats.get(table.name, RowFormat.FP32)
+        total += table.rows * row_format.row_bytes(table.dim)
+    return total
+
+
+def table_contributions(
+    model: Fp32Model, published: Mix, model_input: ModelInput
+) -> tuple[TableContribution, ...]:
+    """What each table's format alone does to the scores, all others in fp32.
+
+    Args:
+        model: the trained model.
+        published: the formats.
+        model_input: samples; the first 1024 are used.
+
+    Returns:
+        The 32 tables with the largest squared error of pooled embeddings, by mean difference of
+        scores, the largest first.
+    """
+    widths = [feature.table.dim for feature in model.spec.features]
+    owners = [feature.table.name for feature in model.spec.features]
+    errors = dict.fromkeys(owners, 0.0)
+    kept = list(batches(model_input, _CONTRIBUTING_SAMPLES))
+    for batch in kept:
+        trained, rounded = model.pooled(batch, [TRAINED, published])
+        squares = torch.split((rounded - trained).square_().sum(0), widths)
+        for owner, part in zip(owners, squares, strict=True):
+            errors[owner] += float(part.sum())
+    worst = sorted((n for n in errors if errors[n]), key=lambda n: -errors[n])
+    differences: dict[str, list[NDArray[np.float64]]] = {
+        name: [] for name in worst[:_CONTRIBUTING_TABLES]
+    }
+    for batch in kept:
+        trained, rounded = model.pooled(batch, [TRAINED, published])
+        reference = model.score(batch, trained)
+        for name, found in differences.items():
+            own = torch.tensor([owner == name for owner in owners])
+            columns = own.repeat_interleave(torch.tensor(widths))
+            scores = model.score(batch, torch.where(columns, rounded, trained))
+            found.append(_differences(reference, scores))
+    contributions = [
+        TableContribution(name, float(joined.mean()), float(joined.max()))
+        for name, found in differences.items()
+        if (joined := np.concatenate(found)).size
+    ]
+    return tuple(sorted(contributions, key=lambda c: -c.mean_score_diff))
+
+
+def check_quality(gate: GateSpec, report: CalibrationReport, name: str) -> None:
+    """Refuses a version whose scores on the calibration samples differ too much.
+
+    Args:
+        gate: what is allowed.
+        report: what was measured; `published` is the mix that counts.
+        name: the model's name.
+
+    Raises:
+        GateError: by how much it fails, and which tables contribute most.
+    """
+    fp32, published = report.mixes[:2]
+    if not published.max_score_diff <= gate.max_score_diff:
+        raise GateError(
+            f"model {name!r}: a calibration sample's score differs from the fp32 model's by "
+            f"{published.max_score_diff:.6g}, the spec allows {gate.max_score_diff:g} "
+            f"(gate.max_score_diff){blame(report.contributions)}"
+        )
+    if gate.max_auc_drop is None:
+        return
+    if fp32.auc is None or published.auc is None:
+        raise GateError(
+            f"model {name!r}: the spec allows a loss of AUC of {gate.max_auc_drop:g} "
+            "(gate.max_auc_drop), which needs calibration samples with labels of both classes"
+        )
+    if not fp32.auc - published.auc <= gate.max_auc_drop:
+        raise GateError(
+            f"model {name!r}: the AUC falls by {fp32.auc - published.auc:.6g}, from "
+            f"{fp32.auc:.6g} to {published.auc:.6g}, the spec allows {gate.max_auc_drop:g} "
+            f"(gate.max_auc_drop){blame(report.contributions)}"
+        )
+
+
+def blame(contributions: tuple[TableContribution, ...]) -> str:
+    """The end of a sentence that names the tables that contribute most."""
+    if not contributions:
+        return ""
+    named = ", ".join(
+        f"{c.table} (mean {c.mean_score_diff:.2g}, largest {c.max_score_diff:.2g})"
+        for c in contributions[:_NAMED_TABLES]
+    )
+    return f"; the tables that contribute most, each by itself: {named}"
+
+
+def batches(model_input: ModelInput, limit: int | None = None) -> Iterator[ModelInput]:
+    """Samples a few at a time.
+
+    Args:
+        model_input: one jagged batch of all features.
+        limit: samples to take of it; None takes all.
+    """
+    samples = min(model_input.batch_size, limit or model_input.batch_size)
+    for start in range(0, samples, _BATCH):
+        yield model_input.samples(start, min(start + _BATCH, samples))
+
+
+def _joined(parts: list[Scores]) -> dict[str, NDArray[np.float32]]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _differences(reference: Scores, scores: Scores) -> NDArray[np.float64]:
+    """Absolute differences of all outputs, fp64 `[N]`."""
+    parts = [np.abs(reference[n].astype(np.float64) - scores[n]).ravel() for n in reference]
+    return np.concatenate(parts)
+
+
+def _mix_report(
+    name: str, size: int, reference: Scores, scores: Scores, samples: CalibrationSamples
+) -> MixReport:
+    differences = _differences(reference, scores)
+    area, loss = _against_labels(next(iter(scores.values())), samples.labels)
+    return MixReport(
+        name=name,
+        table_bytes=size,
+        mean_score_diff=float(differences.mean()),
+        p99_score_diff=float(np.percentile(differences, 99)),
+        # NaN is no small difference.
+        max_score_diff=largest_difference(reference, scores),
+        auc=area,
+        log_loss=loss,
+    )
+
+
+def _against_labels(
+    scores: NDArray[np.float32], labels: NDArray[np.float32] | None
+) -> tuple[float | None, float | None]:
+    """AUC, and the mean negative log likelihood; None of what the samples do not tell."""
+    if labels is None or scores.ndim != 1:
+        return None, None
+    known = ~np.isnan(labels)
+    truth, values = labels[known].astype(np.float64), scores[known].astype(np.float64)
+    if not truth.size or not np.isfinite(values).all():
+        return None, None
+    area = None if truth.min() == truth.max() else auc(truth, values)
+    if values.min() < 0 or values.max() > 1:
+        return area, None
+    # A score of exactly 0 or 1 that is wrong would be infinitely bad: as scikit-learn, clipped.
+    epsilon = float(np.finfo(np.float32).eps)
+    likely = np.where(truth == 1, values, 1 - values).clip(epsilon, 1)
+    loss = -float(np.log(likely).mean())
+    return area, loss if math.isfinite(loss) else None

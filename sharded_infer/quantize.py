@@ -1,0 +1,197 @@
+"""Quantization of a model's tables by itself: tables and a report in a folder, or nothing.
+
+Publishing is made of the same parts.
+"""
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from torch import nn
+
+from quant.checkpoint import weights_of
+from quant.encoder import encoder_name
+from quant.report import CalibrationReport, QuantizationReport
+from quant.source import SourceError
+from sharded_infer.batch import ModelInput
+from sharded_infer.errors import StorageError, WeightsError
+from sharded_infer.format_plan import FormatPlan, plan_formats
+from sharded_infer.fp32_model import Fp32Model, Mix
+from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, TableRecord
+from sharded_infer.pages.quantization_page import render_quantization_page
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.quality import (
+    CalibrationSamples,
+    Scores,
+    check_quality,
+    compared_mixes,
+    measure_quality,
+    table_contributions,
+)
+from sharded_infer.report_file import dump_report
+from sharded_infer.sizes import size_text
+from sharded_infer.spec import ModelSpec
+from sharded_infer.staging import staged_folder
+from sharded_infer.statistics import FeatureStatistics
+from sharded_infer.table_writer import WrittenTables, write_tables
+
+TABLES_NAME = "tables.json"
+
+
+def open_format_plan(
+    spec: ModelSpec,
+    weights: object,
+    statistics: Mapping[str, FeatureStatistics] | None = None,
+    progress: Progress = no_progress,
+) -> FormatPlan:
+    """Decides how each table will be stored, reading no more than that needs.
+
+    Args:
+        spec: the model.
+        weights: a TorchRec `EmbeddingBagCollection`, a dict of `nn.EmbeddingBag` by table name, a
+            state dict, or a weight source.
+        statistics: how features are used, for budgets.
+        progress: told what is being done.
+
+    Raises:
+        SpecError, WeightsError: as `plan_formats`; or the weights are none of these.
+    """
+    try:
+        source = weights_of(weights)
+    except SourceError as error:
+        raise WeightsError(str(error)) from error
+    return plan_formats(spec, source, statistics, progress)
+
+
+def quantize(
+    plan: FormatPlan,
+    out: Path,
+    *,
+    tower: nn.Module | None = None,
+    calibration: CalibrationSamples | None = None,
+    progress: Progress = no_progress,
+) -> QuantizationReport:
+    """Writes a model's tables and the report about them.
+
+    The folder holds `tables/*.safetensors`, `tables.json` (which rows are where, and every file's
+    size and SHA-256, as in a manifest), `report.json` and `report.html`. It is written beside its
+    place and renamed into it.
+
+    Args:
+        plan: what to write.
+        out: the folder to make; it must not exist, or be empty.
+        tower: the tower as trained; needed with `calibration`.
+        calibration: samples to score with the trained and the stored rows.
+        progress: told what is being done, and how far it is.
+
+    Returns:
+        What quantization did.
+
+    Raises:
+        WeightsError: a row cannot be stored; names the table and the row.
+        GateError: the calibration samples' scores differ by more than the spec allows.
+        StorageError: `out` is in the way, or the disk is full.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise StorageError(f"{out}: is there already, expected a new or an empty folder")
+    with storage_errors(out), staged_folder(out.parent) as staged:
+        tables = write_tables(staged, plan, progress)
+        report = quantization_report(plan, tables)
+        if calibration is not None and tower is not None:
+            measured = calibrate(plan, tower, calibration, None, progress)
+            check_quality(plan.spec.gate, measured, plan.spec.name)
+            report = replace(report, calibration=measured)
+        fields = {
+            "model": plan.spec.name,
+            "tables": [asdict(record) for record in table_records(plan, tables)],
+            "files": {name: asdict(record) for name, record in tables.files.items()},
+        }
+        (staged / TABLES_NAME).write_text(json.dumps(fields, indent=1) + "\n")
+        write_report(staged, report)
+        if out.exists():
+            out.rmdir()
+        staged.rename(out)
+    return report
+
+
+def calibrate(
+    plan: FormatPlan,
+    tower: nn.Module,
+    samples: CalibrationSamples,
+    served: Callable[[ModelInput], Scores] | None,
+    progress: Progress = no_progress,
+) -> CalibrationReport:
+    """Scores samples as trained, as published, and in other formats.
+
+    Args:
+        plan: the formats.
+        tower: the tower as trained.
+        samples: what to score.
+        served: what scores a batch as a server would; None scores it with the trained tower in
+            fp32 and rows as they will be stored.
+        progress: told the samples scored.
+
+    Returns:
+        The report; other formats whose scores are not all numbers are left out of it.
+    """
+    model = Fp32Model(plan.spec, plan.weights, tower)
+    published = published_mix(plan)
+    mixes = {n: m for n, m in compared_mixes(plan.spec).items() if m != published}
+    if served is None:
+        mixes = {"published": published, **mixes}
+        reports = measure_quality(model, samples, mixes, None, progress)
+    else:
+        reports = measure_quality(model, samples, mixes, ("published", served), progress)
+    return CalibrationReport(
+        samples=samples.model_input.batch_size,
+        labelled=samples.labelled,
+        mixes=(*reports[:2], *(r for r in reports[2:] if math.isfinite(r.max_score_diff))),
+        contributions=table_contributions(model, published, samples.model_input),
+    )
+
+
+def published_mix(plan: FormatPlan) -> Mix:
+    """The formats of a plan, as a mix."""
+    formats = {table.name: table.row_format for table in plan.tables}
+    return Mix(formats, plan.spec.quantization.clip)
+
+
+def quantization_report(plan: FormatPlan, tables: WrittenTables) -> QuantizationReport:
+    """The report of written tables, without calibration."""
+    return QuantizationReport(plan.spec.name, encoder_name(), tuple(tables.reports), plan.budget)
+
+
+def table_records(plan: FormatPlan, tables: WrittenTables) -> tuple[TableRecord, ...]:
+    """Where each table's rows are, as a manifest says it."""
+    return tuple(
+        TableRecord(t.name, t.rows, t.dim, t.row_format, tuple(tables.pieces[t.name]))
+        for t in plan.tables
+    )
+
+
+def write_report(folder: Path, report: QuantizationReport) -> tuple[str, ...]:
+    """Writes the report for scripts and for people; the files' names."""
+    (folder / REPORT_NAME).write_bytes(dump_report(report))
+    (folder / REPORT_PAGE_NAME).write_text(render_quantization_page(report), encoding="utf-8")
+    return REPORT_NAME, REPORT_PAGE_NAME
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns the operating system's refusals while writing into ours.
+
+    Raises:
+        StorageError: names the path, the reason and what is free.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        home = path if path.exists() else path.parent
+        free = f"; {size_text(shutil.disk_usage(home).free)} are free" if home.exists() else ""
+        raise StorageError(f"{path}: cannot be written: {error.strerror}{free}") from error

@@ -1,0 +1,119 @@
+"""A first `model.toml` for a checkpoint, from its names and shapes.
+
+What a checkpoint does not say stands in the draft as a guess, marked `# CHECK:`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from kernels.row_format import RowFormat
+from quant.source import SourceError, WeightSource
+from sharded_infer.draft_tables import DraftedTable, draft_tables
+from sharded_infer.draft_tower import DraftedTower, draft_tower
+from sharded_infer.errors import WeightsError
+from sharded_infer.spec import parse_spec
+
+_MARK = "# CHECK: "
+_HEAD = (
+    "# Drafted from the names and shapes of a checkpoint. What they do not say is guessed, and "
+    "marked CHECK."
+)
+_ORDER = "tables, and each one's features, in the order of their embeddings in the tower's input"
+
+
+def draft_spec(source: WeightSource, name: str) -> str:
+    """The text of a `model.toml` for a checkpoint.
+
+    Args:
+        source: the checkpoint.
+        name: the model's.
+
+    Returns:
+        TOML that `load_spec` reads; lines that hold a guess end with a comment, `# CHECK: ...`.
+
+    Raises:
+        SpecError: `name` is not a name.
+        WeightsError: no weight of the checkpoint could be a table, or one cannot be read.
+    """
+    parse_spec({"name": name, "tables": [{"name": "table", "rows": 1, "dim": 1}]}, "the draft")
+    try:
+        tower = draft_tower(source)
+        tables = draft_tables(source, tower=tower.keys, dim=tower.dim, taken=tower.inputs)
+    except SourceError as error:
+        raise WeightsError(str(error)) from error
+    if not tables:
+        raise WeightsError(
+            f"{source.description}: holds no weight of two axes that could be a table, only "
+            f"{_some(source.keys())}"
+        )
+    lines = [_HEAD, "", f"name = {_string(name)}", "", _MARK + _ORDER]
+    for table in tables:
+        lines += ["", *_table_lines(table)]
+    lines += ["", *_quantization_lines(tables), *_tower_lines(tower, tables)]
+    return "\n".join(lines) + "\n"
+
+
+def count_checks(draft: str) -> int:
+    """How many lines of a draft are to be checked."""
+    return sum(_MARK in line for line in draft.split("\n"))
+
+
+def _table_lines(table: DraftedTable) -> list[str]:
+    fields: dict[str, object] = {"name": table.name, "rows": table.rows, "dim": table.dim}
+    fields |= {"pooling": "sum", "features": [table.name]}
+    if not table.found_by_name:
+        fields["weights"] = table.key
+    if table.stored is not None:
+        fields["format"] = str(table.stored)
+    doubts = {
+        "pooling": "sum or mean",
+        "features": "all inputs that look rows up in this table",
+        **table.doubts,
+    }
+    return ["[[tables]]", *_fields(fields, doubts)]
+
+
+def _quantization_lines(tables: Iterable[DraftedTable]) -> list[str]:
+    if all(table.stored is not None for table in tables):
+        return []
+    others = ", ".join(f for f in RowFormat if f is not RowFormat.INT8)
+    return [
+        "[quantization]",
+        *_fields({"format": "int8"}, {"format": f"how rows are stored; also {others}"}),
+        "",
+    ]
+
+
+def _tower_lines(tower: DraftedTower, tables: list[DraftedTable]) -> list[str]:
+    inputs = ", ".join(f"{name} = {width}" for name, width in tower.inputs.items())
+    lines = ["[dense]", f"inputs = {{ {inputs} }}"]
+    if not inputs:
+        lines[-1] = f"inputs = {{}}  {_MARK}name = width of each dense input"
+    lines += ["", *(_MARK + doubt for doubt in tower.doubts([table.dim for table in tables]))]
+    fields: dict[str, object] = dict(tower.fields)
+    doubts = {"precision": "bf16 is faster, and less exact"} | dict(tower.field_doubts)
+    return [*lines, "[tower]", *_fields({**fields, "precision": "fp32"}, doubts)]
+
+
+def _fields(fields: Mapping[str, object], doubts: Mapping[str, str]) -> list[str]:
+    return [
+        f"{field} = {_value(value)}" + (f"  {_MARK}{doubts[field]}" if field in doubts else "")
+        for field, value in fields.items()
+    ]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return _string(value) if isinstance(value, str) else str(value)
+
+
+def _string(text: str) -> str:
+    # JSON's escapes are TOML's too, but for one control character that JSON leaves as it is.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _some(keys: Iterable[str]) -> str:
+    names = list(keys)
+    shown = ", ".join(map(repr, names[:8]))
+    return (shown + (", ..." if len(names) > 8 else "")) or "nothing"
