@@ -1,18 +1,20 @@
 """Calibration samples in files: as `predict` reads samples, with a `label` beside their inputs."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.samples import Sample, batch_samples, read_samples
+from kernels.bags import Bags
+from serving.samples import LABEL, Sample, batch_samples, has_labels, read_samples, without_labels
+from sharded_infer.arrays import tensor_of
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.golden import load_samples
+from sharded_infer.id_policy import IdPolicy
 from sharded_infer.quality import CalibrationSamples
 from sharded_infer.spec import ModelSpec
-
-_LABEL = "label"
 
 
 def read_calibration(spec: ModelSpec, path: Path) -> CalibrationSamples:
@@ -27,30 +29,36 @@ def read_calibration(spec: ModelSpec, path: Path) -> CalibrationSamples:
         InputError: the file cannot be read.
         RequestError: it holds something else than samples of this model; names the sample.
     """
+    measured = _read(spec, path)
+    # Scoring would refuse these ids too, but only after the tables were written.
+    (batch,) = measured.model_input.groups
+    IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
+    return measured
+
+
+def _read(spec: ModelSpec, path: Path) -> CalibrationSamples:
     if path.suffix == ".safetensors":
         model_input, labels = load_samples(path, spec)
         return CalibrationSamples(model_input, labels)
     samples = read_samples(path)
     labels = None
-    inputs = {feature.name for feature in spec.features} | set(spec.dense.inputs)
-    if _LABEL not in inputs and any(_LABEL in sample for sample in samples):
+    if has_labels(spec, samples):
         labels = np.array([_label(n, s) for n, s in enumerate(samples, start=1)], np.float32)
-        samples = [{k: v for k, v in sample.items() if k != _LABEL} for sample in samples]
-    return CalibrationSamples(_one_batch(spec, samples), labels)
+    return CalibrationSamples(_one_batch(spec, without_labels(spec, samples)), labels)
 
 
 def _label(number: int, sample: Sample) -> float:
-    value = sample.get(_LABEL)
+    value = sample.get(LABEL)
     if value is None or value == []:
         return float("nan")
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if value not in (0, 1):
-        raise RequestError(f"sample {number}, {_LABEL!r}: expected 0 or 1, got {value!r:.80}")
+    if isinstance(value, bool) or value not in (0, 1):
+        raise RequestError(f"sample {number}, {LABEL!r}: expected 0 or 1, got {value!r:.80}")
     return float(str(value))
 
 
-def _one_batch(spec: ModelSpec, samples: list[Sample]) -> ModelInput:
+def _one_batch(spec: ModelSpec, samples: Sequence[Sample]) -> ModelInput:
     arrays = batch_samples(spec, samples)
     count = len(samples)
     values: list[NDArray[np.int64]] = []

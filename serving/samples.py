@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from sharded_infer.errors import InputError, RequestError
 from sharded_infer.spec import ModelSpec
 
+LABEL = "label"  # of a sample: what happened; no input, unless the model has one of this name
+
 Sample = Mapping[str, object]
 
 
@@ -160,3 +162,16 @@ def _ids(number: int, name: str, sample: Sample) -> list[int]:
             f"sample {number}, {name!r}: expected an id or a list of ids, got {value!r:.80}"
         )
     return ids
+
+
+def has_labels(spec: ModelSpec, samples: Sequence[Sample]) -> bool:
+    """Whether samples say what happened, beside the model's inputs."""
+    inputs = {feature.name for feature in spec.features} | set(spec.dense.inputs)
+    return LABEL not in inputs and any(LABEL in sample for sample in samples)
+
+
+def without_labels(spec: ModelSpec, samples: Sequence[Sample]) -> list[Sample]:
+    """Samples as the model takes them."""
+    if not has_labels(spec, samples):
+        return list(samples)
+    return [{k: v for k, v in sample.items() if k != LABEL} for sample in samples]

@@ -39,11 +39,13 @@ class CalibrationSamples:
     labels: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses labels that are not one for each sample, or not labels.
+        """Refuses no samples, and labels that are not one for each sample, or not labels.
 
         Raises:
             InputError: naming the sample.
         """
+        if not self.model_input.batch_size:
+            raise InputError("calibration: expected at least one sample, got none")
         if self.labels is None:
             return
         if self.labels.shape != (self.model_input.batch_size,):

@@ -1,6 +1,5 @@
 """Measures what formats do to a model's ranking."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ import typer
 from rich.table import Table
 
 from serving.bench.format_quality import measure_formats
-from serving.commands.console import OUT
+from serving.commands.console import OUT, check_target, write_json
 from serving.progress import progress_bars
 
 
@@ -32,6 +31,7 @@ def bench_formats_command(
     stored and read back as bf16, int8, int4, int2, and in the mix that a memory budget of a sixth
     of the fp32 size chooses.
     """
+    check_target(json_file)
     torch.set_num_threads(1)
     with progress_bars() as progress:
         measured = measure_formats(data, rows, progress)
@@ -59,5 +59,4 @@ def bench_formats_command(
         highlight=False,
         soft_wrap=True,
     )
-    if json_file is not None:
-        json_file.write_text(json.dumps(asdict(measured), indent=1) + "\n")
+    write_json(json_file, asdict(measured))

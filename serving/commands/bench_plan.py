@@ -1,6 +1,5 @@
 """Measures the planner."""
 
-import json
 import os
 import platform
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from serving.bench.plan_families import (
 from serving.bench.plan_measurement import PlanBench, PlanMeasurement, TorchRecFigures
 from serving.bench.scaling_chart import Series, scaling_chart
 from serving.bench.torchrec_planner import INSTALL, Outcome, Search, torchrec_is_installed
-from serving.commands.console import OUT
+from serving.commands.console import OUT, check_target, write_json
 from serving.progress import progress_bars
 from sharded_infer.errors import InputError
 
@@ -44,6 +43,7 @@ def bench_plan_command(
 
     Both planners' plans are scored by our load model, on the same tables, devices and batch.
     """
+    check_target(json_file)
     cases = _cases(family)
     if chart is not None:
         cases += [curve_case(tables) for tables in CURVE_SIZES]
@@ -59,8 +59,7 @@ def bench_plan_command(
                 progress(name, len(rows), len(of_family))
         OUT.print(_table(name, rows, torchrec_seconds))
         measured += rows
-    if json_file is not None:
-        json_file.write_text(json.dumps([one.fields() for one in measured], indent=1) + "\n")
+    write_json(json_file, [one.fields() for one in measured])
     _print_notes(torchrec_seconds)
     if chart is not None:
         curve = measured[-len(CURVE_SIZES) :]

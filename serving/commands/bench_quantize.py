@@ -1,6 +1,5 @@
 """Measures quantization."""
 
-import json
 import os
 import platform
 from pathlib import Path
@@ -10,7 +9,7 @@ import typer
 from rich.table import Table
 
 from serving.bench.quantize_measurement import FORMATS, measure_quantize
-from serving.commands.console import OUT
+from serving.commands.console import OUT, check_target, write_json
 from serving.progress import progress_bars
 from sharded_infer.sizes import size_text
 
@@ -33,6 +32,7 @@ def bench_quantize_command(
     process of its own: its rate counts reading, encoding, errors, hashes and writing, on all
     cores. FBGEMM's operator encodes rows in memory, on the one core that it uses.
     """
+    check_target(json_file)
     with progress_bars() as progress:
         measured = measure_quantize(gigabytes, folder, progress)
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -49,5 +49,4 @@ def bench_quantize_command(
         f"{platform.machine()}",
         highlight=False,
     )
-    if json_file is not None:
-        json_file.write_text(json.dumps(measured.fields(), indent=1) + "\n")
+    write_json(json_file, measured.fields())

@@ -1,13 +1,49 @@
 """What commands print: tables for people, JSON for scripts."""
 
 import json
+import os
+import sys
+from pathlib import Path
 
 from rich.console import Console
 
-OUT = Console()
+from sharded_infer.errors import InputError
+
+_PIPED_WIDTH = 160  # columns: tables in a pipe or a file are not cut to a terminal's width
+
+
+def _width() -> int | None:
+    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+
+
+OUT = Console(width=_width())
 ERRORS = Console(stderr=True)
 
 
 def print_json(fields: object) -> None:
     """Prints one line of JSON, at once: a script may be waiting for it."""
     print(json.dumps(fields), flush=True)  # noqa: T201 - output for scripts
+
+
+def check_target(path: Path | None) -> None:
+    """Refuses a file that cannot be made, before the work whose result it is to hold.
+
+    Raises:
+        InputError: its folder does not exist, or it is a folder itself.
+    """
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise InputError(f"{path}: cannot be written: expected a file in an existing folder")
+
+
+def write_json(path: Path | None, fields: object) -> None:
+    """Writes figures to a file, if there is one.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    if path is None:
+        return
+    try:
+        path.write_text(json.dumps(fields, indent=1) + "\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror}") from error

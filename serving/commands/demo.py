@@ -1,13 +1,12 @@
 """Runs the demo and shows its figures."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT
+from serving.commands.console import OUT, check_target, write_json
 from serving.demo.run import DemoResult, run_demo
 from serving.progress import progress_bars
 from sharded_infer.sizes import size_text
@@ -34,12 +33,12 @@ def demo_command(
 
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
+    check_target(json_file)
     with progress_bars() as progress:
         result = run_demo(
             data=data, rows=rows, repository=repository, port=port, keep=keep, progress=progress
         )
-    if json_file is not None:
-        json_file.write_text(json.dumps(result.fields(), indent=1) + "\n")
+    write_json(json_file, result.fields())
     _print_demo(result)
 
 

@@ -18,6 +18,7 @@ from serving.commands.versions import (
 from serving.quantization_tables import render_report
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
+from sharded_infer.quantize import storage_errors
 from sharded_infer.sizes import size_text
 
 
@@ -41,7 +42,9 @@ def inspect_command(
     artifact = find_artifact(repository, model, version)
     manifest = artifact.manifest
     if html is not None:
-        html.write_bytes(artifact.read_small(REPORT_PAGE_NAME))
+        page = artifact.read_small(REPORT_PAGE_NAME)
+        with storage_errors(html):
+            html.write_bytes(page)
     if report:
         fields = _parsed(artifact.read_small(REPORT_NAME), str(artifact.path / REPORT_NAME))
         if as_json:

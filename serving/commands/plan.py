@@ -1,13 +1,12 @@
 """Plans a model without publishing it, and explains the plan."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT
+from serving.commands.console import OUT, check_target, write_json
 from serving.plan_page import render_plan_page
 from serving.plan_report import rank_reports, read_report, report_fields
 from serving.sample_statistics import statistics_of
@@ -58,6 +57,7 @@ def plan_command(
     Prints each device's tables, memory, time and binding constraint, why tables were cut or
     replicated, and how far the slowest device is from the best there can be.
     """
+    check_target(json_file)
     if compare is not None:
         _compare(*compare)
         return
@@ -83,8 +83,7 @@ def plan_command(
     _print(result, load)
     if from_plan is not None:
         _print_moves(moves)
-    if json_file is not None:
-        json_file.write_text(json.dumps(report_fields(result, load, moves), indent=1) + "\n")
+    write_json(json_file, report_fields(result, load, moves))
     if html_file is not None:
         html_file.write_text(render_plan_page(result, load))
 

@@ -1,5 +1,6 @@
 """What publish and quantize share on the command line: budgets, samples and what they print."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -56,7 +57,7 @@ def with_budget(
     """The spec with a budget from the command line, which replaces its own.
 
     Raises:
-        InputError: both budgets are given, or the size is none.
+        InputError: both budgets are given, the size is none, or the share no finite number.
     """
     if memory_budget is None and error_budget is None:
         return spec
@@ -64,6 +65,8 @@ def with_budget(
         raise InputError("--memory-budget and --error-budget exclude each other")
     if memory_budget is not None:
         parse_size(memory_budget, "--memory-budget")
+    if error_budget is not None and not math.isfinite(error_budget):
+        raise InputError(f"--error-budget: expected a finite number, got {error_budget:g}")
     quantization = replace(
         spec.quantization, memory_budget=memory_budget, error_budget=error_budget
     )
@@ -105,7 +108,7 @@ def format_plan_fields(plan: FormatPlan) -> dict[str, object]:
         "tables": [
             {
                 "name": t.name,
-                "format": t.row_format,
+                "row_format": t.row_format,
                 "fp32_bytes": 4 * t.rows * t.dim,
                 "stored_bytes": t.stored_bytes,
                 "reason": plan.reasons[t.name],

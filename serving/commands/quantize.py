@@ -67,7 +67,9 @@ def quantize_command(
         plan = open_format_plan(described, source, statistics, progress)
         report = None
         if out is not None and not dry_run:
-            report = quantize(plan, out, tower=tower, calibration=measured, progress=progress)
+            report = quantize(
+                plan, out.absolute(), tower=tower, calibration=measured, progress=progress
+            )
     seconds = time.perf_counter() - started
     if as_json:
         fields = format_plan_fields(plan) if report is None else report.fields()

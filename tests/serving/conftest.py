@@ -1,5 +1,6 @@
-"""A published model and running servers, for every test that talks to one."""
+"""The command, a published model and running servers, for every test that talks to one."""
 
+import io
 import json
 import os
 import select
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+import serving.cli
 from kernels.row_format import RowFormat
 from sharded_infer import (
     DenseSpec,
@@ -206,6 +208,52 @@ def run(
         check=False,
         env=environment(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def refused(self, *words: object) -> None:
+        """It ended with 1 and one line on the error stream that holds the words."""
+        assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
+        assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
+        assert [word for word in words if str(word) not in self.err] == [], self.err
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def sharded_infer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """Runs the command in this process, as its entry point does."""
+    threads = torch.get_num_threads()
+
+    def call(*words: object, stdin: str = "") -> Done:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sharded-infer", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        try:
+            serving.cli.main()
+            code: object = 0
+        except SystemExit as exited:
+            code = exited.code or 0
+        printed = capsys.readouterr()
+        assert isinstance(code, int)
+        return Done(code, printed.out, printed.err)
+
+    yield call
+    torch.set_num_threads(threads)
 
 
 @contextmanager

@@ -5,8 +5,7 @@ import json
 import pickle
 import shutil
 import socket
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import serving.cli
 from sharded_infer.zoo.dlrm import DLRM
-from tests.serving.conftest import MODEL, Ranker, RunningServer, run
+from tests.serving.conftest import MODEL, Command, Ranker, RunningServer, run
 
 SPEC = """
 name = "clicks"
@@ -49,52 +47,6 @@ top = [16, 1]
 [gate]
 max_score_diff = 0.01
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """What a command left: its exit code and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    def json(self) -> Any:
-        assert self.code == 0, self.err
-        return json.loads(self.out)
-
-    def refused(self, *words: object) -> None:
-        """It ended with 1 and one line on the error stream that holds the words."""
-        assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
-        assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
-        assert [word for word in words if str(word) not in self.err] == [], self.err
-
-
-Command = Callable[..., Done]
-
-
-@pytest.fixture
-def sharded_infer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Command]:
-    """Runs the command in this process, as its entry point does."""
-    threads = torch.get_num_threads()
-
-    def call(*words: object, stdin: str = "") -> Done:
-        capsys.readouterr()
-        monkeypatch.setattr(sys, "argv", ["sharded-infer", *map(str, words)])
-        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        try:
-            serving.cli.main()
-            code: object = 0
-        except SystemExit as exited:
-            code = exited.code or 0
-        printed = capsys.readouterr()
-        assert isinstance(code, int)
-        return Done(code, printed.out, printed.err)
-
-    yield call
-    torch.set_num_threads(threads)
 
 
 def trained() -> dict[str, Tensor]:
@@ -281,7 +233,7 @@ def test_verify_names_the_file_that_one_flipped_byte_is_in(
     for name in names:
         if name.name == "manifest.json":
             continue
-        repository = tmp_path / name.stem
+        repository = tmp_path / name.name
         shutil.copytree(ranker.repository, repository)
         damaged = repository / MODEL / "1" / name
         content = bytearray(damaged.read_bytes())

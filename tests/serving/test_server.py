@@ -164,6 +164,8 @@ def test_a_server_says_not_ready_while_it_loads_and_serving_after(
     port = free_port()
     quick = [(f"grpc.{name}_reconnect_backoff_ms", 20) for name in ("initial", "min", "max")]
     words = command("serve", "-r", ranker.repository, "--port", port, "--metrics-port", 0, "--json")
+    # Every thread is warmed up by itself: many take long enough to be seen at it.
+    words += ["--threads", "256"]
     seen = Counter[tuple[bool, int]]()
     refused = Counter[tuple[grpc.StatusCode, str]]()
     with (
