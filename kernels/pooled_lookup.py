@@ -11,6 +11,7 @@ from kernels.errors import InputError
 from kernels.fbgemm_backend import FbgemmBackend
 from kernels.fused_tables import FusedTables
 from kernels.gather_backend import GatherBackend
+from kernels.native_backend import NativeBackend
 
 
 class Backend(Protocol):
@@ -23,8 +24,13 @@ class Backend(Protocol):
         ...
 
 
-# In order of preference: the first that accepts the tables is used.
-BACKENDS: tuple[type[FbgemmBackend] | type[GatherBackend], ...] = (FbgemmBackend, GatherBackend)
+# In order of preference: the first that accepts the tables is used. FBGEMM's is the fastest at
+# large batches of what it reads, by a tenth; ours reads everything else.
+BACKENDS: tuple[type[FbgemmBackend] | type[NativeBackend] | type[GatherBackend], ...] = (
+    FbgemmBackend,
+    NativeBackend,
+    GatherBackend,
+)
 
 
 class PooledLookup:

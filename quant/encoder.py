@@ -5,13 +5,13 @@ from torch import Tensor
 
 from kernels.row_format import RowFormat, decode
 from quant.encoded import EncodedRows, UnrepresentableRowError
-from quant.native_encoder import MAX_DIM, encode_native, instruction_sets
+from quant.native_encoder import MAX_DIM, encode_native, encoder_instruction_sets
 from quant.rowwise import encode
 
 
 def encoder_name() -> str:
     """What encodes integer rows here: `native` and its instruction set, or `torch`."""
-    available = instruction_sets()
+    available = encoder_instruction_sets()
     return f"native {max(available).name.lower()}" if available else "torch"
 
 
@@ -33,7 +33,7 @@ def encode_rows(
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds the format's range.
         InputError: `rows` is not fp32 `[n, dim]`.
     """
-    if row_format.is_integer and instruction_sets() and rows.shape[1] <= MAX_DIM:
+    if row_format.is_integer and encoder_instruction_sets() and rows.shape[1] <= MAX_DIM:
         return encode_native(row_format, rows, clip=clip, out=out)
     stored = encode(row_format, rows, clip=clip)
     squares = rows.square().sum(1)

@@ -1,18 +1,16 @@
 """The compiled encoder of integer rows, loaded where the package was built with a compiler.
 
-Its source is in `quant/native/`. It is called through ctypes, which releases the GIL, so threads
-encode side by side.
+Its source is in `quant/native/`. Calls release the GIL, so threads encode side by side.
 """
 
 import ctypes
-from enum import IntEnum
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from kernels.errors import InputError
+from kernels.native_library import InstructionSet, instruction_sets, load_library
 from kernels.row_format import RowFormat
 from quant.encoded import EncodedRows, UnrepresentableRowError
 
@@ -21,14 +19,6 @@ _REASONS = {
     1: "holds NaN, infinity, or a range beyond fp32",
     2: "its scale or bias is beyond fp16's range (65504)",
 }
-
-
-class InstructionSet(IntEnum):
-    """What the encoder was compiled for; the values are those of `quant/native/library.cpp`."""
-
-    BASELINE = 0
-    AVX2 = 1
-    AVX512 = 2
 
 
 class _Encoding(ctypes.Structure):
@@ -49,29 +39,23 @@ class _Encoding(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL | None:
-    folder = Path(__file__).parent
-    for suffix in EXTENSION_SUFFIXES:
-        path = folder / f"_native{suffix}"
-        if path.is_file():
-            library = ctypes.CDLL(str(path))
-            library.sharded_infer_encode.restype = ctypes.c_int64
-            library.sharded_infer_encode.argtypes = (
-                ctypes.c_int32,
-                ctypes.POINTER(_Encoding),
-                ctypes.POINTER(ctypes.c_int32),
-            )
-            return library
-    return None
+    library = load_library(Path(__file__).parent)
+    if library is not None:
+        library.sharded_infer_encode.restype = ctypes.c_int64
+        library.sharded_infer_encode.argtypes = (
+            ctypes.c_int32,
+            ctypes.POINTER(_Encoding),
+            ctypes.POINTER(ctypes.c_int32),
+        )
+    return library
 
 
 _LIBRARY = _load()
 
 
-def instruction_sets() -> tuple[InstructionSet, ...]:
-    """What this machine can run, the fastest last; empty where nothing was compiled."""
-    if _LIBRARY is None:
-        return ()
-    return tuple(s for s in InstructionSet if _LIBRARY.sharded_infer_has(ctypes.c_int32(s)))
+def encoder_instruction_sets() -> tuple[InstructionSet, ...]:
+    """What this machine can encode with, the fastest last; empty where nothing was compiled."""
+    return instruction_sets(_LIBRARY)
 
 
 def encode_native(
@@ -95,7 +79,7 @@ def encode_native(
         UnrepresentableRowError: a row holds NaN or infinity, or exceeds fp16's range.
         InputError: other rows, another format, or an instruction set that is not there.
     """
-    available = instruction_sets()
+    available = encoder_instruction_sets()
     chosen = instruction_set if instruction_set is not None else max(available, default=None)
     if _LIBRARY is None or chosen is None or chosen not in available:
         raise InputError(

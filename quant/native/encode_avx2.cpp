@@ -5,12 +5,12 @@
 #include <cstring>
 #include <immintrin.h>
 
-#pragma GCC target("avx2,f16c")
+#pragma GCC target("avx2,f16c,fma")
 
 namespace sharded_infer {
 namespace {
-#include "lanes_avx2.inc"
-#include "lanes_x86.inc"
+#include "../../kernels/native/lanes_avx2.inc"
+#include "../../kernels/native/lanes_x86.inc"
 #include "encode_rows.inc"
 }  // namespace
 

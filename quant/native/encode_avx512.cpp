@@ -5,12 +5,12 @@
 #include <cstring>
 #include <immintrin.h>
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,prefer-vector-width=512")
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,fma,prefer-vector-width=512")
 
 namespace sharded_infer {
 namespace {
-#include "lanes_avx512.inc"
-#include "lanes_x86.inc"
+#include "../../kernels/native/lanes_avx512.inc"
+#include "../../kernels/native/lanes_x86.inc"
 #include "encode_rows.inc"
 }  // namespace
 

@@ -5,7 +5,7 @@
 
 namespace sharded_infer {
 namespace {
-#include "lanes_baseline.inc"
+#include "../../kernels/native/lanes_baseline.inc"
 #include "encode_rows.inc"
 }  // namespace
 

@@ -15,12 +15,12 @@ extern "C" {
 EXPORTED std::int32_t sharded_infer_has(std::int32_t instruction_set) {
   if (instruction_set == kBaseline) return 1;
 #if defined(__x86_64__)
-  if (instruction_set == kAvx2)
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  if (instruction_set == kAvx2) return avx2;
   if (instruction_set == kAvx512)
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("f16c");
+    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 #endif
   return 0;
 }

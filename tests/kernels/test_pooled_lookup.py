@@ -17,17 +17,19 @@ from kernels import reference
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
+from kernels.native_backend import NativeBackend, lookup_instruction_sets
 from kernels.pooled_lookup import BACKENDS, PooledLookup
 from kernels.row_format import RowFormat
 from quant.rowwise import encode
 
 
 def backend_of(tables: FusedTables) -> str:
-    """FBGEMM reads rows of all formats but two, where they fill their last byte."""
+    """FBGEMM reads rows of all formats but two, where they fill their last byte; ours the rest."""
     per_byte = max(1, 8 // tables.row_format.element_bits)
     whole = all(dim % per_byte == 0 for dim in tables.dims)
     ours = tables.row_format in {RowFormat.BF16, RowFormat.FP8} or not whole
-    return "gather" if ours else "fbgemm"
+    rest = "native" if lookup_instruction_sets() else "gather"
+    return rest if ours else "fbgemm"
 
 
 class Case(NamedTuple):
@@ -111,7 +113,7 @@ def run(tables: FusedTables, bags: Bags) -> Tensor:
 
 def test_every_backend_is_in_the_matrix() -> None:
     seen = {backend_of(store(CASES["sums"], row_format)) for row_format in RowFormat}
-    assert {candidate.name for candidate in BACKENDS} == seen
+    assert {candidate.name for candidate in BACKENDS} == seen | {"native", "gather"}
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -130,9 +132,15 @@ def test_a_backend_agrees_with_the_reference(
     # Sums of up to 500 numbers of size 1, each sum rounding by 2**-24 of its running value.
     expected = reference.pooled_lookup(tables, bags)
     torch.testing.assert_close(pooled, expected, rtol=1e-5, atol=1e-4)
-    # The one that reads every format, wherever another is preferred.
+    # Those that read every format, wherever another is preferred.
     gathered = PooledLookup(tables, backend="gather")(bags)
     torch.testing.assert_close(gathered, expected, rtol=1e-5, atol=1e-4)
+    for instruction_set in lookup_instruction_sets():
+        ours = NativeBackend(tables, instruction_set=instruction_set)(bags)
+        torch.testing.assert_close(ours, expected, rtol=1e-5, atol=1e-4)
+        # The baseline has no fused product and sum.
+        if instruction_set and backend_of(tables) == "fbgemm":
+            assert torch.equal(ours, pooled)
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -208,7 +216,11 @@ def test_a_forced_backend_is_used_and_named(row_format: RowFormat) -> None:
     [
         (RowFormat.BF16, "fbgemm", "no kernel for bf16 tables: fbgemm: .* rows, got bf16"),
         (RowFormat.FP8, "fbgemm", "no kernel for fp8 tables: fbgemm: .* rows, got fp8"),
-        (RowFormat.INT8, "cuda", "no backend is called 'cuda', expected one of fbgemm, gather"),
+        (
+            RowFormat.INT8,
+            "cuda",
+            "no backend is called 'cuda', expected one of fbgemm, native, gather",
+        ),
     ],
 )
 def test_a_forced_backend_that_cannot_is_refused_with_its_reason(
@@ -221,7 +233,7 @@ def test_a_forced_backend_that_cannot_is_refused_with_its_reason(
 @pytest.mark.parametrize(("row_format", "dim"), [(RowFormat.INT4, 3), (RowFormat.INT2, 6)])
 def test_dims_that_do_not_fill_bytes_are_not_for_fbgemm(row_format: RowFormat, dim: int) -> None:
     tables = store(Case([(4, dim)], [(0, False)]), row_format)
-    assert PooledLookup(tables).backend == "gather"
+    assert PooledLookup(tables).backend == backend_of(tables) != "fbgemm"
     with pytest.raises(InputError, match=f"fbgemm needs {row_format} dims in multiples of"):
         PooledLookup(tables, backend="fbgemm")
 
@@ -229,7 +241,7 @@ def test_dims_that_do_not_fill_bytes_are_not_for_fbgemm(row_format: RowFormat, d
 def test_a_missing_fbgemm_is_said_and_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     tables = store(CASES["sums"], RowFormat.INT8)
-    assert PooledLookup(tables).backend == "gather"
+    assert PooledLookup(tables).backend in {"native", "gather"}
     with pytest.raises(InputError, match="fbgemm: fbgemm_gpu is not installed"):
         PooledLookup(tables, backend="fbgemm")
 

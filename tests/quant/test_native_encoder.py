@@ -10,18 +10,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.errors import InputError
+from kernels.native_library import InstructionSet
 from kernels.row_format import RowFormat, decode
 from quant.clipping import scale_and_bias
 from quant.encoded import EncodedRows, UnrepresentableRowError
 from quant.encoder import encoder_name
-from quant.native_encoder import InstructionSet, encode_native, instruction_sets
+from quant.native_encoder import encode_native, encoder_instruction_sets
 from quant.rowwise import encode
 
 INTEGERS = [f for f in RowFormat if f.is_integer]
 DIMS = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 100, 128, 1000, 1024]
 
 needs_compiler = pytest.mark.skipif(
-    not instruction_sets(), reason="the package was built without a compiler"
+    not encoder_instruction_sets(), reason="the package was built without a compiler"
 )
 
 
@@ -47,7 +48,7 @@ def hard_rows(dim: int) -> Tensor:
 
 
 @needs_compiler
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("instruction_set", encoder_instruction_sets())
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", DIMS)
 def test_bytes_without_clipping_are_those_of_the_reference(
@@ -66,7 +67,9 @@ def test_every_instruction_set_gives_the_same_bytes_and_errors(
     row_format: RowFormat, dim: int
 ) -> None:
     rows = hard_rows(dim)
-    results = [encode_native(row_format, rows, instruction_set=s) for s in instruction_sets()]
+    results = [
+        encode_native(row_format, rows, instruction_set=s) for s in encoder_instruction_sets()
+    ]
     for other in results[1:]:
         assert all(torch.equal(a, b) for a, b in zip(parts(results[0]), parts(other), strict=True))
 
@@ -110,7 +113,7 @@ def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum
 @given(
     st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
     st.sampled_from(INTEGERS),
-    st.sampled_from(instruction_sets() or (InstructionSet.BASELINE,)),
+    st.sampled_from(encoder_instruction_sets() or (InstructionSet.BASELINE,)),
 )
 def test_any_row_is_encoded_or_refused_as_the_reference_does(
     numbers: list[float], row_format: RowFormat, instruction_set: InstructionSet
@@ -139,13 +142,13 @@ def test_halves_are_rounded_as_torch_rounds_them(number: float, bits: int) -> No
     if not bool(torch.isfinite(bias)):
         return
     row_format = RowFormat.INT4 if bits == 4 else RowFormat.INT2
-    for instruction_set in instruction_sets():
+    for instruction_set in encoder_instruction_sets():
         encoded = encode_native(row_format, rows, clip=False, instruction_set=instruction_set)
         assert torch.equal(encoded.stored[0, 2:4].clone().view(torch.float16), bias[0])
 
 
 @needs_compiler
-@pytest.mark.parametrize("instruction_set", instruction_sets())
+@pytest.mark.parametrize("instruction_set", encoder_instruction_sets())
 @pytest.mark.parametrize("row_format", INTEGERS)
 @pytest.mark.parametrize("dim", [1, 16, 21])
 @pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf])

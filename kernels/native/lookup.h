@@ -1,0 +1,48 @@
+// Pooled lookups of stored rows.
+//
+//     for each feature, for each sample:
+//         out = 0
+//         for each id of the bag:
+//             out += bias + scale * level      integer rows; weight multiplies scale and bias
+//             out += weight * number           other rows
+//         a mean is the sum times 1 / length
+//         out is written to the sample's row, at the feature's column
+//
+// Sums and products are fused and in the order of the ids, as in FBGEMM's kernel: its bits are these.
+// Rows are fetched 16 ids ahead, across bags and features, since almost every row is far from the
+// one before.
+#pragma once
+#include <cstdint>
+
+namespace sharded_infer {
+
+struct Feature {
+  const std::uint8_t* rows;  // of its table
+  std::int64_t row_bytes;
+  std::int64_t dim;
+  std::int64_t column;       // of the output
+  std::int32_t mean;         // else sum
+};
+
+enum Format : std::int32_t { kFp32, kFp16, kBf16, kFp8, kInt8, kInt4, kInt2 };
+
+struct Lookup {
+  const Feature* features;      // [feature_count], in the order of their values
+  std::int64_t feature_count;
+  std::int64_t batch;
+  const std::int64_t* values;   // ids; every one is inside its table
+  const std::int64_t* lengths;  // [feature_count, batch]
+  const float* weights;         // of the ids, or null
+  void* out;                    // [batch, stride], fp32 or bf16
+  std::int64_t stride;          // elements between samples
+  std::int32_t format;
+  std::int32_t out_bf16;        // else fp32
+};
+
+void lookup_baseline(const Lookup& lookup);
+#if defined(__x86_64__)
+void lookup_avx2(const Lookup& lookup);
+void lookup_avx512(const Lookup& lookup);
+#endif
+
+}  // namespace sharded_infer

@@ -1,0 +1,15 @@
+#include "lookup.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace sharded_infer {
+namespace {
+#include "lanes_baseline.inc"
+#include "lookup_rows.inc"
+}  // namespace
+
+void lookup_baseline(const Lookup& lookup) { run(lookup); }
+
+}  // namespace sharded_infer

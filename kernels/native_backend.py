@@ -1,0 +1,168 @@
+"""Fused lookups by compiled code of our own: any row format, any dim, in place on the stored rows.
+
+Its source is in `kernels/native/`, which has the pseudocode. On AVX2 and AVX-512 its bits are those
+of FBGEMM's kernel.
+"""
+
+import ctypes
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.errors import InputError
+from kernels.fused_tables import FusedTables
+from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.row_format import RowFormat
+
+# `Format` of kernels/native/lookup.h.
+_FORMATS = {
+    RowFormat.FP32: 0,
+    RowFormat.FP16: 1,
+    RowFormat.BF16: 2,
+    RowFormat.FP8: 3,
+    RowFormat.INT8: 4,
+    RowFormat.INT4: 5,
+    RowFormat.INT2: 6,
+}
+
+
+class _Feature(ctypes.Structure):
+    """`Feature` of kernels/native/lookup.h."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("row_bytes", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("column", ctypes.c_int64),
+        ("mean", ctypes.c_int32),
+    )
+
+
+class _Lookup(ctypes.Structure):
+    """`Lookup` of kernels/native/lookup.h."""
+
+    _fields_ = (
+        ("features", ctypes.c_void_p),
+        ("feature_count", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("format", ctypes.c_int32),
+        ("out_bf16", ctypes.c_int32),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library(Path(__file__).parent)
+    if library is not None:
+        library.sharded_infer_lookup.restype = None
+        library.sharded_infer_lookup.argtypes = (ctypes.c_int32, ctypes.POINTER(_Lookup))
+    return library
+
+
+_LIBRARY = _load()
+
+
+def lookup_instruction_sets() -> tuple[InstructionSet, ...]:
+    """What this machine can look up with, the fastest last; empty where nothing was compiled."""
+    return instruction_sets(_LIBRARY)
+
+
+class NativeBackend:
+    """One compiled call over all features of some tables."""
+
+    name: ClassVar[str] = "native"
+
+    def __init__(
+        self, tables: FusedTables, *, instruction_set: InstructionSet | None = None
+    ) -> None:
+        """Prepares the kernel's constants.
+
+        Args:
+            tables: on the host.
+            instruction_set: which one to use; None takes the fastest.
+
+        Raises:
+            InputError: the kernel was not compiled, or the machine lacks the instruction set.
+        """
+        reason = self.refusal(tables)
+        if reason is not None or _LIBRARY is None:
+            raise InputError(reason or "the native kernel is not there")
+        available = lookup_instruction_sets()
+        if instruction_set is not None and instruction_set not in available:
+            raise InputError(
+                f"native: this machine has no {instruction_set.name.lower()}, only "
+                f"{', '.join(s.name.lower() for s in available)}"
+            )
+        self.instruction_set = max(available) if instruction_set is None else instruction_set
+        self._run = _LIBRARY.sharded_infer_lookup
+        # Held, because the kernel is given addresses.
+        self._memory = tables.memory
+        self._total_dim = tables.total_dim
+        self._format = _FORMATS[tables.row_format]
+        base, column = tables.memory.data_ptr(), 0
+        self._features = (_Feature * len(tables.dims))()
+        for feature, offset, dim, mean in zip(
+            self._features, tables.byte_offsets, tables.dims, tables.means, strict=True
+        ):
+            feature.rows = base + offset
+            feature.row_bytes = tables.row_format.row_bytes(dim)
+            feature.dim, feature.column, feature.mean = dim, column, mean
+            column += dim
+        self._address = ctypes.addressof(self._features)
+
+    @staticmethod
+    def refusal(_tables: FusedTables) -> str | None:
+        """Why this backend cannot look up these tables, or None when it can."""
+        return None if _LIBRARY is not None else "the package was built without a compiler"
+
+    def __call__(self, bags: Bags, *, out: Tensor | None = None) -> Tensor:
+        """Pools every bag.
+
+        Args:
+            bags: checked ids of F features and B samples.
+            out: fp32 or bf16 `[B, total_dim]` to write to, its last axis contiguous; None makes an
+                fp32 one.
+
+        Returns:
+            `out`.
+
+        Raises:
+            InputError: `out` is of another dtype or shape.
+        """
+        batch = bags.lengths.shape[1]
+        if out is None:
+            out = torch.empty(batch, self._total_dim)
+        else:
+            self._check_out(out, batch)
+        values, lengths, weights = bags.values, bags.lengths, bags.weights
+        values, lengths = values.contiguous(), lengths.contiguous()
+        weights = None if weights is None else weights.contiguous()
+        lookup = _Lookup(
+            self._address,
+            len(self._features),
+            batch,
+            values.data_ptr(),
+            lengths.data_ptr(),
+            None if weights is None else weights.data_ptr(),
+            out.data_ptr(),
+            out.stride(0),
+            self._format,
+            out.dtype is torch.bfloat16,
+        )
+        self._run(self.instruction_set, lookup)
+        return out
+
+    def _check_out(self, out: Tensor, batch: int) -> None:
+        known = out.dtype in {torch.float32, torch.bfloat16}
+        if not known or out.shape != (batch, self._total_dim) or out.stride(1) != 1:
+            raise InputError(
+                f"out: expected float32 or bfloat16 {[batch, self._total_dim]} of contiguous rows, "
+                f"got {out.dtype} {list(out.shape)} of strides {out.stride()}"
+            )

@@ -1,0 +1,41 @@
+"""Compiled code: where it is, and which instruction sets of it this machine can run.
+
+Compiled libraries lie beside their package's modules and are called through ctypes, which releases
+the GIL. Without a compiler a package is built without them.
+"""
+
+import ctypes
+from enum import IntEnum
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+
+class InstructionSet(IntEnum):
+    """What a library was compiled for; the values are those of its `library.cpp`."""
+
+    BASELINE = 0
+    AVX2 = 1
+    AVX512 = 2
+
+
+def load_library(folder: Path) -> ctypes.CDLL | None:
+    """The compiled library of a package.
+
+    Args:
+        folder: the package's.
+
+    Returns:
+        The library, or None where it was not built.
+    """
+    for suffix in EXTENSION_SUFFIXES:
+        path = folder / f"_native{suffix}"
+        if path.is_file():
+            return ctypes.CDLL(str(path))
+    return None
+
+
+def instruction_sets(library: ctypes.CDLL | None) -> tuple[InstructionSet, ...]:
+    """What this machine can run of a library, the fastest last; empty without one."""
+    if library is None:
+        return ()
+    return tuple(s for s in InstructionSet if library.sharded_infer_has(ctypes.c_int32(s)))
