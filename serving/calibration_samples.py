@@ -6,14 +6,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.bags import Bags
 from serving.samples import LABEL, Sample, batch_samples, has_labels, read_samples, without_labels
-from sharded_infer.arrays import tensor_of
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.golden import load_samples
-from sharded_infer.id_policy import IdPolicy
-from sharded_infer.quality import CalibrationSamples
+from sharded_infer.quality import CalibrationSamples, check_samples
 from sharded_infer.spec import ModelSpec
 
 
@@ -30,9 +27,7 @@ def read_calibration(spec: ModelSpec, path: Path) -> CalibrationSamples:
         RequestError: it holds something else than samples of this model; names the sample.
     """
     measured = _read(spec, path)
-    # Scoring would refuse these ids too, but only after the tables were written.
-    (batch,) = measured.model_input.groups
-    IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
+    check_samples(spec, measured)
     return measured
 
 

@@ -44,6 +44,7 @@ from sharded_infer.quality import (
     CalibrationSamples,
     blame,
     check_quality,
+    check_samples,
     table_contributions,
 )
 from sharded_infer.quantize import (
@@ -132,6 +133,8 @@ def publish(
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     if spec.gate.max_auc_drop is not None and (calibration is None or not calibration.labelled):
         raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
+    if calibration is not None:
+        check_samples(spec, calibration)
     ingredients = _prepare(
         spec, weights, tower, repository, topologies, statistics, batch, progress
     )

@@ -8,13 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from quant.report import CalibrationReport, MixReport, TableContribution
+from sharded_infer.arrays import tensor_of
 from sharded_infer.auc import auc
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import GateError, InputError
 from sharded_infer.fp32_model import TRAINED, Fp32Model, Mix
 from sharded_infer.golden import largest_difference
+from sharded_infer.id_policy import IdPolicy
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.spec import GateSpec, ModelSpec
 
@@ -63,6 +66,33 @@ class CalibrationSamples:
     def labelled(self) -> int:
         """Samples with a label."""
         return 0 if self.labels is None else int((~np.isnan(self.labels)).sum())
+
+
+def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
+    """Refuses samples that could not be scored, before the long work whose result they measure.
+
+    Args:
+        spec: the model.
+        samples: to be scored.
+
+    Raises:
+        InputError: they are not one batch of all features, or a dense number is not finite; names
+            the sample.
+        RequestError: an id is outside a table whose policy is `error`; names the sample.
+    """
+    given = samples.model_input
+    batch = given.groups[0]
+    if len(given.groups) != 1 or batch.batch_size != given.batch_size:
+        raise InputError("calibration samples: expected one jagged batch of all features")
+    IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
+    for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
+        strange = ~np.isfinite(numbers).all(axis=1)
+        if strange.any():
+            sample = int(np.flatnonzero(strange)[0])
+            raise InputError(
+                f"calibration sample {sample}, {name!r}: expected finite numbers, got "
+                f"{numbers[sample].tolist()!s:.80}"
+            )
 
 
 def measure_quality(

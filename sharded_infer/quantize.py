@@ -28,6 +28,7 @@ from sharded_infer.quality import (
     CalibrationSamples,
     Scores,
     check_quality,
+    check_samples,
     compared_mixes,
     measure_quality,
     table_contributions,
@@ -98,6 +99,8 @@ def quantize(
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise StorageError(f"{out}: is there already, expected a new or an empty folder")
+    if calibration is not None:
+        check_samples(plan.spec, calibration)
     with storage_errors(out), staged_folder(out.parent) as staged:
         tables = write_tables(staged, plan, progress)
         report = quantization_report(plan, tables)

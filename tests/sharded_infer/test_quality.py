@@ -1,5 +1,7 @@
 """What formats do to scores: measured on samples, and the gate that reads it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,13 @@ from quant.report import CalibrationReport, MixReport, TableContribution
 from quant.source import TensorSource
 from sharded_infer.auc import auc
 from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.errors import GateError, InputError
+from sharded_infer.errors import GateError, InputError, RequestError
 from sharded_infer.format_plan import plan_formats
 from sharded_infer.fp32_model import Fp32Model, Mix, fp32_scores
 from sharded_infer.quality import (
     CalibrationSamples,
     check_quality,
+    check_samples,
     compared_mixes,
     measure_quality,
     table_bytes,
@@ -33,13 +36,19 @@ class Clicks(nn.Module):
         return torch.sigmoid(embeddings.sum(1) / 4)
 
 
-def spec_of() -> ModelSpec:
-    tables = [
+FIELDS = {
+    "name": "m",
+    "tables": [
         {"name": "big", "rows": 100, "dim": 16},
         {"name": "mean", "rows": 50, "dim": 8, "pooling": "mean"},
         {"name": "zero", "rows": 5, "dim": 4},
-    ]
-    return parse_spec({"name": "m", "tables": tables, "quantization": {"format": "int4"}})
+    ],
+    "quantization": {"format": "int4"},
+}
+
+
+def spec_of() -> ModelSpec:
+    return parse_spec(FIELDS)
 
 
 @pytest.fixture
@@ -190,3 +199,22 @@ def test_labels_that_are_none_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         CalibrationSamples(samples.model_input, labels)
+
+
+def test_samples_that_cannot_be_scored_are_refused_by_their_number(
+    samples: CalibrationSamples,
+) -> None:
+    spec = spec_of()
+    check_samples(spec, samples)
+    (batch,) = samples.model_input.groups
+    values = batch.values.copy()
+    values[0] = 100
+    outside = ModelInput(SAMPLES, (replace(batch, values=values),), ())
+    with pytest.raises(RequestError, match="'big', sample .: id 100 is outside"):
+        check_samples(spec, CalibrationSamples(outside))
+    dense = np.zeros((SAMPLES, 3), np.float32)
+    dense[7, 1] = np.nan
+    with_dense = parse_spec({**FIELDS, "dense": {"inputs": {"age": 3}}})
+    strange = ModelInput(SAMPLES, (batch,), (dense,))
+    with pytest.raises(InputError, match=r"sample 7, 'age': expected finite .* \[0.0, nan, 0.0\]"):
+        check_samples(with_dense, CalibrationSamples(strange))
