@@ -67,6 +67,7 @@ def _load() -> ctypes.CDLL | None:
 
 
 _LIBRARY = _load()
+_GATHERED_ROWS = 256  # that a bare gather writes over and over: they stay in the first cache
 
 
 def lookup_instruction_sets() -> tuple[InstructionSet, ...]:
@@ -166,3 +167,34 @@ class NativeBackend:
                 f"out: expected float32 or bfloat16 {[batch, self._total_dim]} of contiguous rows, "
                 f"got {out.dtype} {list(out.shape)} of strides {out.stride()}"
             )
+
+
+def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
+    """Copies stored rows and computes nothing: the limit that lookups are compared with.
+
+    Args:
+        rows: uint8 `[n, row_bytes]`, contiguous.
+        ids: int64 `[N]`, all below n.
+
+    Returns:
+        uint8 `[256, row_bytes]`, overwritten again and again: the rows read last.
+
+    Raises:
+        InputError: the kernel was not compiled, or the tensors are others.
+    """
+    if _LIBRARY is None:
+        raise InputError("the package was built without a compiler")
+    if rows.dtype != torch.uint8 or rows.dim() != 2 or not rows.is_contiguous():
+        raise InputError(f"rows: expected uint8 [n, row_bytes], got {rows.dtype}")
+    if ids.dtype != torch.int64 or ids.dim() != 1 or not ids.is_contiguous():
+        raise InputError(f"ids: expected int64 [N], got {ids.dtype}")
+    out = torch.zeros(_GATHERED_ROWS, rows.shape[1], dtype=torch.uint8)
+    _LIBRARY.sharded_infer_gather(
+        ctypes.c_void_p(rows.data_ptr()),
+        ctypes.c_int64(rows.shape[1]),
+        ctypes.c_void_p(ids.data_ptr()),
+        ctypes.c_int64(len(ids)),
+        ctypes.c_void_p(out.data_ptr()),
+        ctypes.c_int64(_GATHERED_ROWS),
+    )
+    return out

@@ -24,11 +24,11 @@ class Backend(Protocol):
         ...
 
 
-# In order of preference: the first that accepts the tables is used. FBGEMM's is the fastest at
-# large batches of what it reads, by a tenth; ours reads everything else.
+# In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
+# faster the smaller the batch (docs/benchmarks.md).
 BACKENDS: tuple[type[FbgemmBackend] | type[NativeBackend] | type[GatherBackend], ...] = (
-    FbgemmBackend,
     NativeBackend,
+    FbgemmBackend,
     GatherBackend,
 )
 

@@ -6,7 +6,7 @@ import torch
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.native_backend import NativeBackend, lookup_instruction_sets
+from kernels.native_backend import NativeBackend, gather_rows, lookup_instruction_sets
 from kernels.native_library import InstructionSet
 from kernels.row_format import RowFormat
 from quant.rowwise import encode
@@ -97,3 +97,11 @@ def test_an_instruction_set_that_is_not_there_is_refused(
     monkeypatch.setattr("kernels.native_backend.lookup_instruction_sets", lambda: baseline)
     with pytest.raises(InputError, match="this machine has no avx2, only baseline"):
         NativeBackend(tables_of(RowFormat.INT8), instruction_set=InstructionSet.AVX2)
+
+
+def test_a_bare_gather_reads_the_rows_it_is_asked_for() -> None:
+    rows = torch.randint(0, 256, (50, 132), dtype=torch.uint8)
+    ids = torch.randint(0, 50, (256,))
+    assert torch.equal(gather_rows(rows, ids), rows[ids])
+    with pytest.raises(InputError, match="ids: expected int64"):
+        gather_rows(rows, ids.int())

@@ -21,8 +21,9 @@ from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.spec import ModelSpec
 
-# Of what FBGEMM does not read.
-OURS = "native" if lookup_instruction_sets() else "gather"
+BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
+if lookup_instruction_sets():
+    BACKENDS = {"int8": "native", "bf16": "native"}
 
 Arrays = dict[str, NDArray[np.generic]]
 TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:3x0.55KB")
@@ -160,7 +161,7 @@ def test_threads_that_predict_at_once_agree(model: Model) -> None:
 def test_a_model_says_what_it_is(published_version: Path) -> None:
     model = open_model(str(published_version), topology="cpu:2")
     assert (model.name, model.version, model.plan.topology.name) == ("small", 1, "cpu:2")
-    assert model.lookup.backends == {"int8": "fbgemm", "bf16": OURS}
+    assert model.lookup.backends == BACKENDS
 
 
 def test_golden_requests_score_as_the_manifest_says(published_version: Path) -> None:
