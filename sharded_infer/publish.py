@@ -18,6 +18,7 @@ from sharded_infer.batch import ModelInput
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError, SpecError
 from sharded_infer.format_plan import FormatPlan
 from sharded_infer.fp32_model import Fp32Model, fp32_scores
+from sharded_infer.gate import blame, check_quality
 from sharded_infer.golden import (
     DEFAULT_SAMPLES,
     GoldenRequests,
@@ -42,8 +43,6 @@ from sharded_infer.planner import make_plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.quality import (
     CalibrationSamples,
-    blame,
-    check_quality,
     check_samples,
     table_contributions,
 )

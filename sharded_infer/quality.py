@@ -1,4 +1,4 @@
-"""What formats do to the scores of calibration samples: the measurement and the gate."""
+"""What formats do to the scores of calibration samples."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -10,23 +10,22 @@ from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
-from quant.report import CalibrationReport, MixReport, TableContribution
+from quant.report import MixReport, TableContribution
 from sharded_infer.arrays import tensor_of
 from sharded_infer.auc import auc
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import GateError, InputError
+from sharded_infer.errors import InputError
 from sharded_infer.fp32_model import TRAINED, Fp32Model, Mix
 from sharded_infer.golden import largest_difference
 from sharded_infer.id_policy import IdPolicy
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.spec import GateSpec, ModelSpec
+from sharded_infer.spec import ModelSpec
 
 Scores = Mapping[str, NDArray[np.float32]]
 _BATCH = 256  # samples scored together: what is held of them stays small beside any bound
 _COMPARED = (RowFormat.FP16, RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
 _CONTRIBUTING_SAMPLES = 1024
 _CONTRIBUTING_TABLES = 32
-_NAMED_TABLES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,50 +199,6 @@ def table_contributions(
         if (joined := np.concatenate(found)).size
     ]
     return tuple(sorted(contributions, key=lambda c: -c.mean_score_diff))
-
-
-def check_quality(gate: GateSpec, report: CalibrationReport, name: str) -> None:
-    """Refuses a version whose scores on the calibration samples differ too much.
-
-    Args:
-        gate: what is allowed.
-        report: what was measured; `published` is the mix that counts.
-        name: the model's name.
-
-    Raises:
-        GateError: by how much it fails, and which tables contribute most.
-    """
-    fp32, published = report.mixes[:2]
-    if not published.max_score_diff <= gate.max_score_diff:
-        raise GateError(
-            f"model {name!r}: a calibration sample's score differs from the fp32 model's by "
-            f"{published.max_score_diff:.6g}, the spec allows {gate.max_score_diff:g} "
-            f"(gate.max_score_diff){blame(report.contributions)}"
-        )
-    if gate.max_auc_drop is None:
-        return
-    if fp32.auc is None or published.auc is None:
-        raise GateError(
-            f"model {name!r}: the spec allows a loss of AUC of {gate.max_auc_drop:g} "
-            "(gate.max_auc_drop), which needs calibration samples with labels of both classes"
-        )
-    if not fp32.auc - published.auc <= gate.max_auc_drop:
-        raise GateError(
-            f"model {name!r}: the AUC falls by {fp32.auc - published.auc:.6g}, from "
-            f"{fp32.auc:.6g} to {published.auc:.6g}, the spec allows {gate.max_auc_drop:g} "
-            f"(gate.max_auc_drop){blame(report.contributions)}"
-        )
-
-
-def blame(contributions: tuple[TableContribution, ...]) -> str:
-    """The end of a sentence that names the tables that contribute most."""
-    if not contributions:
-        return ""
-    named = ", ".join(
-        f"{c.table} (mean {c.mean_score_diff:.2g}, largest {c.max_score_diff:.2g})"
-        for c in contributions[:_NAMED_TABLES]
-    )
-    return f"; the tables that contribute most, each by itself: {named}"
 
 
 def batches(model_input: ModelInput, limit: int | None = None) -> Iterator[ModelInput]:

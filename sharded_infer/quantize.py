@@ -21,13 +21,13 @@ from sharded_infer.batch import ModelInput
 from sharded_infer.errors import StorageError, WeightsError
 from sharded_infer.format_plan import FormatPlan, plan_formats
 from sharded_infer.fp32_model import Fp32Model, Mix
+from sharded_infer.gate import check_quality
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, TableRecord
 from sharded_infer.pages.quantization_page import render_quantization_page
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.quality import (
     CalibrationSamples,
     Scores,
-    check_quality,
     check_samples,
     compared_mixes,
     measure_quality,

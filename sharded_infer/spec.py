@@ -19,9 +19,10 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from kernels.row_format import RowFormat
-from sharded_infer.errors import InputError, SpecError
+from sharded_infer.errors import SpecError
 from sharded_infer.precision import Precision
-from sharded_infer.sizes import parse_size
+from sharded_infer.quantization_spec import GateSpec as GateSpec
+from sharded_infer.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.statistics import FeatureStatistics
 
 # Dots and slashes would make names of one tensor look like another's, or leave the folder.
@@ -89,57 +90,6 @@ class FeatureSpec:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
-class QuantizationSpec:
-    """How tables without a format of their own are stored.
-
-    Attributes:
-        format: their row format, where no override matches and there is no budget.
-        overrides: formats by table name or glob; the first that matches counts.
-        memory_budget: choose formats so that all tables' rows fit these bytes, such as `40GB`, and
-            the expected loss is least.
-        error_budget: choose formats so that the expected loss is at most this share of the
-            embeddings' power, and the bytes are fewest (`quant/format_losses.py`).
-        formats: what a budget may choose from.
-        clip: search each int4 and int2 row's range for the least error, instead of taking its
-            minimum and maximum.
-        nonfinite: what to do with a row that holds NaN or infinity: `refuse` it, or store `zero`.
-        ignore: names or globs of tables in the checkpoint that the model does not use.
-    """
-
-    format: RowFormat = RowFormat.INT8
-    overrides: dict[str, RowFormat] = field(default_factory=dict)
-    memory_budget: str | None = None
-    error_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    formats: Annotated[tuple[RowFormat, ...], Field(min_length=1)] = (
-        # What FBGEMM's kernel reads; bf16 and fp8 are neither smaller nor more exact than these.
-        RowFormat.INT2,
-        RowFormat.INT4,
-        RowFormat.INT8,
-        RowFormat.FP16,
-        RowFormat.FP32,
-    )
-    clip: bool = True
-    nonfinite: Literal["refuse", "zero"] = "refuse"
-    ignore: tuple[str, ...] = ()
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> "QuantizationSpec":
-        if self.memory_budget is not None and self.error_budget is not None:
-            raise ValueError("memory_budget and error_budget exclude each other")
-        if self.memory_budget is not None:
-            try:
-                parse_size(self.memory_budget, "memory_budget")
-            except InputError as error:
-                raise ValueError(str(error)) from error
-        return self
-
-    @property
-    def has_budget(self) -> bool:
-        """Whether formats are to be chosen by a budget."""
-        return self.memory_budget is not None or self.error_budget is not None
-
-
-@dataclass(frozen=True, slots=True, config=_STRICT)
 class DenseSpec:
     """The dense inputs: FP32 `[B, width]`, by name."""
 
@@ -174,22 +124,6 @@ class TowerSpec:
         if len(set(self.outputs)) != len(self.outputs):
             raise ValueError(f"outputs: names repeat in {list(self.outputs)}")
         return self
-
-
-@dataclass(frozen=True, slots=True, config=_STRICT)
-class GateSpec:
-    """What a version must hold before it is published.
-
-    Attributes:
-        max_score_diff: largest allowed difference between a served score and the fp32 model's, on
-            the golden requests and the calibration samples, in the score's own unit.
-        max_auc_drop: largest allowed loss of AUC on the calibration samples, which must then be
-            given, with labels; None allows any.
-    """
-
-    # JSON has no infinity: a manifest could not say it.
-    max_score_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
-    max_auc_drop: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

@@ -1,13 +1,10 @@
 // The C interface of the lookup, which Python calls through ctypes (without the GIL).
+#include "instruction_sets.h"
 #include "lookup.h"
 
 #include <cstring>
 
 using sharded_infer::Lookup;
-
-namespace {
-enum InstructionSet : std::int32_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
-}
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -15,16 +12,7 @@ extern "C" {
 
 // Whether this machine has an instruction set: 0 the compiler's baseline, 1 AVX2, 2 AVX-512.
 EXPORTED std::int32_t sharded_infer_has(std::int32_t instruction_set) {
-  if (instruction_set == kBaseline) return 1;
-#if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
-  if (instruction_set == kAvx2) return avx2;
-  if (instruction_set == kAvx512)
-    return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-#endif
-  return 0;
+  return sharded_infer::has(instruction_set);
 }
 
 // Copies rows one after another, 16 fetched ahead, over the same memory again and again: what memory
@@ -45,8 +33,8 @@ EXPORTED void sharded_infer_gather(const std::uint8_t* rows, std::int64_t row_by
 // Pools rows; see lookup.h. The caller has checked the instruction set, the ids and the lengths.
 EXPORTED void sharded_infer_lookup(std::int32_t instruction_set, const Lookup* lookup) {
 #if defined(__x86_64__)
-  if (instruction_set == kAvx512) return sharded_infer::lookup_avx512(*lookup);
-  if (instruction_set == kAvx2) return sharded_infer::lookup_avx2(*lookup);
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::lookup_avx512(*lookup);
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::lookup_avx2(*lookup);
 #endif
   sharded_infer::lookup_baseline(*lookup);
 }

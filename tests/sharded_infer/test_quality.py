@@ -15,9 +15,9 @@ from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import GateError, InputError, RequestError
 from sharded_infer.format_plan import plan_formats
 from sharded_infer.fp32_model import Fp32Model, Mix, fp32_scores
+from sharded_infer.gate import check_quality
 from sharded_infer.quality import (
     CalibrationSamples,
-    check_quality,
     check_samples,
     compared_mixes,
     measure_quality,
