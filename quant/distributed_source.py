@@ -8,7 +8,7 @@ from torch import Tensor
 
 from quant.distributed_metadata import StoredChunk, read_metadata
 from quant.saved_tensor import SavedTensor, locate
-from quant.source import SourceError, check_range
+from quant.source import SourceError, check_key, check_range
 
 
 class DistributedCheckpointSource:
@@ -41,8 +41,7 @@ class DistributedCheckpointSource:
         Raises:
             SourceError: there is no such weight.
         """
-        if key not in self._tensors:
-            raise SourceError(f"{self.description}: holds no weight {key!r}")
+        check_key(self, self._tensors, key)
         return self._tensors[key].shape
 
     def read(self, key: str, start: int, stop: int) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from quant.array_rows import Array, array_rows, holds_numbers
-from quant.source import SourceError, check_range
+from quant.source import SourceError, check_key, check_range
 
 
 class NumpySource:
@@ -45,8 +45,7 @@ class NumpySource:
         Raises:
             SourceError: there is no such weight.
         """
-        if key not in self._shapes:
-            raise SourceError(f"{self.description}: holds no weight {key!r}")
+        check_key(self, self._shapes, key)
         return self._shapes[key]
 
     def read(self, key: str, start: int, stop: int) -> Tensor:

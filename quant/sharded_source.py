@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quant.source import SafetensorsSource, SourceError, file_beside
+from quant.source import SafetensorsSource, SourceError, check_key, file_beside
 
 
 class ShardedSafetensorsSource:
@@ -60,8 +60,7 @@ class ShardedSafetensorsSource:
         return self._holding(key).read(key, start, stop)
 
     def _holding(self, key: str) -> SafetensorsSource:
-        if key not in self._by_key:
-            raise SourceError(f"{self.description}: holds no weight {key!r}")
+        check_key(self, self._by_key, key)
         return self._by_key[key]
 
 

@@ -1,7 +1,7 @@
 """Trained weights, read a range of rows at a time, whatever they are kept in."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -41,6 +41,16 @@ class WeightSource(Protocol):
             SourceError: there is no such weight, or its rows cannot be read.
         """
         ...
+
+
+def check_key(source: WeightSource, held: Container[str], key: str) -> None:
+    """Refuses a name that a source does not know.
+
+    Raises:
+        SourceError: it is not among those held.
+    """
+    if key not in held:
+        raise SourceError(f"{source.description}: holds no weight {key!r}")
 
 
 def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
@@ -99,8 +109,7 @@ class TensorSource:
         Raises:
             SourceError: there is no such weight.
         """
-        if key not in self._tensors:
-            raise SourceError(f"{self.description}: holds no weight {key!r}")
+        check_key(self, self._tensors, key)
         return tuple(self._tensors[key].shape)
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
@@ -144,8 +153,7 @@ class SafetensorsSource:
         Raises:
             SourceError: there is no such weight.
         """
-        if key not in self._keys:
-            raise SourceError(f"{self.description}: holds no weight {key!r}")
+        check_key(self, self._keys, key)
         return tuple(self._file.get_slice(key).get_shape())
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
