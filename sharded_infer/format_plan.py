@@ -27,6 +27,7 @@ from quant.report import BudgetReport
 from quant.source import SourceError, WeightSource
 from quant.table_weight import TableWeight, find_weight
 from sharded_infer.errors import SpecError, WeightsError
+from sharded_infer.load_model import table_uses
 from sharded_infer.plan import StoredTable
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.sizes import parse_size, size_text
@@ -90,8 +91,8 @@ def plan_formats(
     free = [table for table in spec.tables if table.name not in formats]
     budget = None
     if spec.quantization.has_budget:
-        known = {**spec.statistics, **(statistics or {})}
-        measured = _Budget(spec, weights, known, formats, progress)
+        uses = {use.table.name: use.features for use in table_uses(spec, statistics)}
+        measured = _Budget(spec, weights, uses, formats, progress)
         budget = measured.choose(free, formats, reasons)
     else:
         for table in free:
@@ -138,7 +139,7 @@ class _Budget:
         self,
         spec: ModelSpec,
         weights: Mapping[str, TableWeight],
-        statistics: Mapping[str, FeatureStatistics],
+        uses: Mapping[str, Sequence[FeatureStatistics]],
         fixed: Mapping[str, RowFormat],
         progress: Progress,
     ) -> None:
@@ -148,7 +149,7 @@ class _Budget:
         losses, power = {}, 0.0
         for number, table in enumerate(spec.tables):
             progress("sampling tables", number, len(spec.tables))
-            features = _features(spec, table, statistics)
+            features = uses[table.name]
             formats = (
                 [fixed[table.name]] if table.name in fixed else list(spec.quantization.formats)
             )
@@ -232,16 +233,6 @@ def _reason(chosen: Candidate, candidates: Sequence[Candidate]) -> str:
             f"{chosen.loss - other.loss:.2g}"
         )
     return "chosen by the budget: " + ("; ".join(parts) or "no other format was allowed")
-
-
-def _features(
-    spec: ModelSpec, table: TableSpec, statistics: Mapping[str, FeatureStatistics]
-) -> list[FeatureStatistics]:
-    return [
-        statistics.get(feature.name, FeatureStatistics())
-        for feature in spec.features
-        if feature.table.name == table.name
-    ]
 
 
 def _rows_a_sample(table: TableSpec, features: Sequence[FeatureStatistics]) -> float:
