@@ -185,13 +185,17 @@ def table_contributions(
     differences: dict[str, list[NDArray[np.float64]]] = {
         name: [] for name in worst[:_CONTRIBUTING_TABLES]
     }
+    repeats = torch.tensor(widths)
+    columns = {
+        name: torch.tensor([owner == name for owner in owners]).repeat_interleave(repeats)
+        for name in differences
+    }
+    # Pooled again: kept from above, wide models' embeddings would exceed the memory bound.
     for batch in kept:
         trained, rounded = model.pooled(batch, [TRAINED, published])
         reference = model.score(batch, trained)
         for name, found in differences.items():
-            own = torch.tensor([owner == name for owner in owners])
-            columns = own.repeat_interleave(torch.tensor(widths))
-            scores = model.score(batch, torch.where(columns, rounded, trained))
+            scores = model.score(batch, torch.where(columns[name], rounded, trained))
             found.append(_differences(reference, scores))
     contributions = [
         TableContribution(name, float(joined.mean()), float(joined.max()))
