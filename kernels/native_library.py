@@ -39,3 +39,11 @@ def instruction_sets(library: ctypes.CDLL | None) -> tuple[InstructionSet, ...]:
     if library is None:
         return ()
     return tuple(s for s in InstructionSet if library.sharded_infer_has(ctypes.c_int32(s)))
+
+
+def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:
+    """The same library, called without releasing the GIL: for calls of a few microseconds.
+
+    A thread that releases the GIL waits for it after, milliseconds if others compute in Python.
+    """
+    return ctypes.PyDLL(library._name, handle=library._handle)

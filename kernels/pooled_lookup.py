@@ -66,25 +66,36 @@ class PooledLookup:
         """Name of the backend in use."""
         return self._run.name
 
-    def __call__(self, bags: Bags, *, ids_checked: bool = False) -> Tensor:
+    def __call__(
+        self, bags: Bags, *, ids_checked: bool = False, out: Tensor | None = None
+    ) -> Tensor:
         """Pools every bag.
 
         Args:
             bags: ids of F features and B samples.
             ids_checked: the caller has made sure that every id lies inside its table.
+            out: fp32 `[B, tables.total_dim]` to write to, its last axis contiguous; None makes it.
 
         Returns:
-            fp32 `[B, tables.total_dim]`, each feature's columns in the order of `tables`.
+            `out`: each feature's columns in the order of `tables`.
 
         Raises:
-            InputError: the bags are of another number of features, or an id is outside its table.
+            InputError: the bags are of another number of features, an id is outside its table, or
+                `out` is of another dtype or shape.
         """
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
             raise InputError(f"bags: expected {features} features, got {bags.lengths.shape[0]}")
         if not ids_checked:
             self._check_ids(bags)
-        return self._run(bags)
+        if out is None:
+            return self._run(bags)
+        if isinstance(self._run, NativeBackend):
+            return self._run(bags, out=out)
+        shape = (bags.lengths.shape[1], self.tables.total_dim)
+        if out.dtype != torch.float32 or out.shape != shape:
+            raise InputError(f"out: expected float32 {list(shape)}, got {out.dtype} {out.shape}")
+        return out.copy_(self._run(bags))
 
     def _check_ids(self, bags: Bags) -> None:
         total = bags.values.numel()

@@ -53,6 +53,23 @@ class JaggedBatch:
                 f"weights: expected {list(self.values.shape)}, got {list(self.weights.shape)}"
             )
 
+    @classmethod
+    def trusted(
+        cls,
+        features: tuple[int, ...],
+        values: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        weights: NDArray[np.float32] | None,
+    ) -> "JaggedBatch":
+        """A batch of arrays that are known to fit together: nothing is looked at again."""
+        batch = object.__new__(cls)
+        put = object.__setattr__
+        put(batch, "features", features)
+        put(batch, "values", values)
+        put(batch, "lengths", lengths)
+        put(batch, "weights", weights)
+        return batch
+
     @property
     def batch_size(self) -> int:
         """Samples in the batch."""
@@ -87,17 +104,26 @@ class ModelInput:
 
     Attributes:
         batch_size: samples to score.
-        groups: jagged batches, each of `batch_size` samples or of one that is broadcast to all;
+        groups: jagged batches, each of `batch_size` bags a feature or of fewer that samples share;
             together they hold every feature of the model once.
         dense: fp32 `[B, width]` or `[1, width]` of each dense input, in the spec's order.
+        ids_checked: every id lies inside its table: the features' policies were applied.
+        ids_outside: ids that were outside their tables, and were ignored or wrapped.
+        repeats: int64 `[R]`, sums to `batch_size`: a group that shares has R bags a feature, and
+            bag r is that of `repeats[r]` consecutive samples. None: it has one bag, of all samples.
     """
 
     batch_size: int
     groups: tuple[JaggedBatch, ...]
     dense: tuple[NDArray[np.float32], ...]
+    ids_checked: bool = False
+    ids_outside: int = 0
+    repeats: NDArray[np.int64] | None = None
 
     def samples(self, start: int, stop: int) -> "ModelInput":
         """The samples `[start, stop)`, of an input that is one batch of all features.
+
+        How many ids were outside is not known of a part: it counts none.
 
         Raises:
             RequestError: it is several groups, or something is shared by its samples.
@@ -118,4 +144,5 @@ class ModelInput:
             group.lengths[:, start:stop],
             None if group.weights is None else np.concatenate([group.weights[k] for k in kept]),
         )
-        return ModelInput(stop - start, (part,), tuple(array[start:stop] for array in self.dense))
+        dense = tuple(array[start:stop] for array in self.dense)
+        return ModelInput(stop - start, (part,), dense, self.ids_checked)

@@ -1,5 +1,6 @@
-"""Executors: how a request's batch is run on a model."""
+"""Runs requests on a model: one by itself, or several as one batch."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -7,18 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.batch import ModelInput
+from sharded_infer.batch_sizes import padded_size
+from sharded_infer.merge import merge_inputs
 from sharded_infer.model import Model
 
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """What one batch gave, and what it took.
+    """What a request got, and what its batch took.
 
     Attributes:
-        scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order.
-        lookup_seconds: time of routing, lookups and merging.
-        tower_seconds: time of the tower.
-        ids_outside: ids that were outside their tables (and ignored or wrapped).
+        scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order; of a batch of several
+            requests, views on the batch's.
+        lookup_seconds: time of merging, routing, lookups and putting together, of the whole batch.
+        tower_seconds: time of the tower, of the whole batch.
+        ids_outside: ids of the request that were outside their tables (and ignored or wrapped).
     """
 
     scores: tuple[NDArray[np.float32], ...]
@@ -27,24 +31,41 @@ class Execution:
     ids_outside: int
 
 
-def run_inline(model: Model, model_input: ModelInput) -> Execution:
-    """Runs one request's batch by itself, on the calling thread.
+def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
+    """Runs requests together, on the calling thread.
+
+    Pooled embeddings are those of each request alone, to the bit. Scores may differ by the rounding
+    of the tower's precision, because matrix products add up in another order at another size.
 
     Args:
-        model: what to run it on.
-        model_input: the batch.
+        model: what to run them on.
+        requests: at least one. Of several, all with their ids checked.
+
+    Returns:
+        For each request, what it got.
 
     Raises:
-        RequestError: an id is outside a table whose policy is `error`.
+        RequestError: an id of a single request is outside a table whose policy is `error`.
     """
     started = perf_counter()
-    embeddings, ids_outside = model.lookup(model_input)
+    merged = requests[0] if len(requests) == 1 else merge_inputs(requests)
+    embeddings, ids_outside = model.lookup(merged, rows=padded_size(merged.batch_size))
     looked_up = perf_counter()
-    scores = model.score(model_input, embeddings)
-    finished = perf_counter()
-    return Execution(
-        scores=tuple(score.numpy() for score in scores),
-        lookup_seconds=looked_up - started,
-        tower_seconds=finished - looked_up,
-        ids_outside=ids_outside,
-    )
+    scores = [score.numpy() for score in model.score(merged, embeddings)]
+    lookup_seconds, tower_seconds = looked_up - started, perf_counter() - looked_up
+    if len(requests) == 1:
+        return [Execution(tuple(scores), lookup_seconds, tower_seconds, ids_outside)]
+    executions = []
+    start = 0
+    for request in requests:
+        stop = start + request.batch_size
+        executions.append(
+            Execution(
+                tuple(score[start:stop] for score in scores),
+                lookup_seconds,
+                tower_seconds,
+                request.ids_outside,
+            )
+        )
+        start = stop
+    return executions

@@ -20,7 +20,7 @@ from kernels.fused_tables import FusedTables
 from kernels.mean import divide_by_lengths
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.arrays import tensor_of
-from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.batch import ModelInput
 from sharded_infer.errors import InternalError
 from sharded_infer.id_policy import IdPolicy, keep_ids
 from sharded_infer.plan import StoredTable
@@ -115,46 +115,39 @@ class ShardedLookup:
         route = self._route(0, tuple(range(len(self._features))))
         return {step.lookup.tables.row_format.value: step.lookup.backend for step in route.steps}
 
-    def __call__(self, model_input: ModelInput) -> tuple[Tensor, int]:
+    def __call__(self, model_input: ModelInput, *, rows: int | None = None) -> tuple[Tensor, int]:
         """Looks up and pools every feature.
 
         Args:
             model_input: bags of every feature.
+            rows: at least B; zeros fill what is above B. None: B.
 
         Returns:
-            fp32 `[B, width]`, features in the spec's order; and how many ids were outside their
+            fp32 `[rows, width]`, features in the spec's order; and how many ids were outside their
             tables.
 
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
         """
-        pooled = torch.empty(model_input.batch_size, self.width)
+        batch = model_input.batch_size
+        padded = torch.empty(batch if rows is None else rows, self.width)
+        padded[batch:] = 0.0
+        pooled = padded[:batch]
         # Replicated tables take turns among the ranks, call by call.
         turn = next(self._turn) % self._turns
-        outside = sum(self._look_up(group, turn, pooled) for group in model_input.groups)
-        return pooled, outside
-
-    def _look_up(self, group: JaggedBatch, turn: int, pooled: Tensor) -> int:
-        route = self._route(turn, group.features)
-        weights = None if group.weights is None else tensor_of(group.weights)
-        bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
-        bags, outside = route.policy.apply(bags)
-        for column, width in route.summed_columns:
-            pooled[:, column : column + width] = 0.0
-        for step in route.steps:
-            part = step.lookup(_bags_of(step, bags), ids_checked=True)
-            for column, source, width in step.runs:
-                target = pooled[:, column : column + width]
-                if step.first_rows is None:
-                    # A group of one sample is broadcast over the batch here.
-                    target.copy_(part[:, source : source + width])
-                else:
-                    target.add_(part[:, source : source + width])
-        for position, column, width in route.means:
-            lengths = bags.lengths[position : position + 1].expand(1, len(pooled))
-            target = pooled[:, column : column + width]
-            divide_by_lengths(target, lengths, torch.tensor([width]))
-        return outside
+        outside = model_input.ids_outside
+        for group in model_input.groups:
+            route = self._route(turn, group.features)
+            weights = None if group.weights is None else tensor_of(group.weights)
+            bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
+            if not model_input.ids_checked:
+                bags, found = route.policy.apply(bags)
+                outside += found
+            repeats = None
+            if model_input.repeats is not None and group.batch_size != len(pooled):
+                repeats = tensor_of(model_input.repeats)
+            _look_up(route, bags, repeats, pooled)
+        return padded, outside
 
     def _units_of(self, turn: int) -> Iterator[list[_Entry]]:
         for unit in self._units:
@@ -225,6 +218,41 @@ class ShardedLookup:
             last_rows=None if whole else first_rows + torch.tensor(tables.rows),
             runs=_column_runs(entries),
         )
+
+
+def _look_up(route: _Route, bags: Bags, repeats: Tensor | None, pooled: Tensor) -> None:
+    """Writes the columns of a group's features.
+
+    Args:
+        route: what to do.
+        bags: R bags a feature: a bag a sample, or one for all, or as `repeats` says.
+        repeats: int64 `[R]`, samples that share each bag; None where nothing, or all, is shared.
+        pooled: fp32 `[B, width]`, written to.
+    """
+    for column, width in route.summed_columns:
+        pooled[:, column : column + width] = 0.0
+    for step in route.steps:
+        chosen = _bags_of(step, bags)
+        if step.first_rows is None and len(step.runs) == 1 and bags.lengths.shape[1] == len(pooled):
+            column, _, width = step.runs[0]
+            step.lookup(chosen, ids_checked=True, out=pooled[:, column : column + width])
+            continue
+        part = step.lookup(chosen, ids_checked=True)
+        if repeats is not None:
+            part = part.repeat_interleave(repeats, dim=0)
+        for column, source, width in step.runs:
+            target = pooled[:, column : column + width]
+            if step.first_rows is None:
+                # One bag for all samples is broadcast here.
+                target.copy_(part[:, source : source + width])
+            else:
+                target.add_(part[:, source : source + width])
+    for position, column, width in route.means:
+        lengths = bags.lengths[position : position + 1]
+        if repeats is not None:
+            lengths = lengths.repeat_interleave(repeats, dim=1)
+        target = pooled[:, column : column + width]
+        divide_by_lengths(target, lengths.expand(1, len(pooled)), torch.tensor([width]))
 
 
 def _column_runs(entries: Sequence[_Entry]) -> tuple[tuple[int, int, int], ...]:

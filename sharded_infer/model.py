@@ -4,14 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.arrays import tensor_of
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.batch import ModelInput
+from sharded_infer.batch_sizes import padded_size
 from sharded_infer.errors import ArtifactError, GateError, PlanError, RequestError, TowerError
-from sharded_infer.golden import largest_difference, load_golden
+from sharded_infer.golden import generate_samples, largest_difference, load_golden
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.plan import Plan
 from sharded_infer.progress import Progress, no_progress
@@ -19,6 +21,11 @@ from sharded_infer.request import make_input
 from sharded_infer.spec import ModelSpec
 from sharded_infer.table_pieces import place
 from sharded_infer.tower import Tower
+
+# Samples of the batch that `check_independence` runs: a size that is padded.
+_TOGETHER = 17
+# Rounding at another batch size, of a tower in bf16: its scores differ by less.
+_ROUNDING = 0.01
 
 
 class Model:
@@ -81,14 +88,14 @@ class Model:
 
         Args:
             model_input: the batch; its dense inputs are used.
-            embeddings: fp32 `[B, width]`, from `lookup`.
+            embeddings: fp32 `[rows, width]`, from `lookup`; rows above B are padding.
 
         Returns:
             fp32 `[B]` or `[B, K]` of each output, in the spec's order.
         """
-        batch = model_input.batch_size
-        dense = [tensor_of(array).expand(batch, -1).contiguous() for array in model_input.dense]
-        return self._tower(dense, embeddings)
+        batch, rows = model_input.batch_size, len(embeddings)
+        dense = [_padded(tensor_of(array), batch, rows) for array in model_input.dense]
+        return tuple(score[:batch] for score in self._tower(dense, embeddings))
 
     def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
         """Scores one batch.
@@ -102,7 +109,7 @@ class Model:
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
         """
-        embeddings, _ = self.lookup(model_input)
+        embeddings, _ = self.lookup(model_input, rows=padded_size(model_input.batch_size))
         scores = self.score(model_input, embeddings)
         return {n: s.numpy() for n, s in zip(self.spec.tower.outputs, scores, strict=True)}
 
@@ -122,6 +129,14 @@ class Model:
                 outside its table.
         """
         return self.run(make_input(self.spec, inputs))
+
+
+def _padded(array: Tensor, batch: int, rows: int) -> Tensor:
+    if batch == rows:
+        return array.expand(batch, -1).contiguous()
+    padded = torch.zeros(rows, array.shape[1])
+    padded[:batch] = array
+    return padded
 
 
 def open_model(
@@ -159,7 +174,7 @@ def check_golden(model: Model) -> float:
         The largest difference.
 
     Raises:
-        GateError: it is larger than the spec allows.
+        GateError: it is larger than the spec allows, or scores depend on the batch.
         ArtifactError: the file does not hold golden requests of this model.
     """
     record = model.artifact.manifest.golden
@@ -175,6 +190,7 @@ def check_golden(model: Model) -> float:
                 f"{path}: not golden requests of {model.name!r}: score.{name} is "
                 f"{list(expected.shape)}, the tower gives {list(scores[name].shape)}"
             )
+    check_independence(model)
     difference = largest_difference(golden.scores, scores)
     allowed = model.spec.gate.max_score_diff
     if not difference <= allowed:
@@ -183,3 +199,44 @@ def check_golden(model: Model) -> float:
             f"{difference:.6g}, the spec allows {allowed:g} (gate.max_score_diff)"
         )
     return difference
+
+
+def check_independence(model: Model) -> float:
+    """Scores generated samples by themselves, and in a batch with others and with padding.
+
+    Servers merge requests and pad batches: a tower that computes over the samples of a batch, such
+    as `x - x.mean(0)`, would give everybody wrong scores without a word.
+
+    Args:
+        model: the version.
+
+    Returns:
+        The largest difference; 0 where a score is NaN both times.
+
+    Raises:
+        GateError: it is larger than 0.01 and than the spec's `gate.max_score_diff`.
+    """
+    samples = generate_samples(model.spec, _TOGETHER)
+    together = model.run(samples)
+    alone = [model.run(samples.samples(at, at + 1)) for at in range(_TOGETHER)]
+    allowed = max(_ROUNDING, model.spec.gate.max_score_diff)
+    largest = 0.0
+    for name, scores in together.items():
+        by_itself = np.concatenate([one[name] for one in alone])
+        difference = _difference(scores, by_itself)
+        if not difference <= allowed:
+            raise GateError(
+                f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
+                f"differs from its score alone by {difference:.6g}, at most {allowed:g} is "
+                "rounding: the tower mixes the samples of a batch (such as a mean or softmax over "
+                "dimension 0), but requests are merged and padded"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """The largest absolute difference; of two NaN or the same infinity none, else of them inf."""
+    same = (some == others) | (np.isnan(some) & np.isnan(others))
+    difference = np.abs(some[~same].astype(np.float64) - others[~same])
+    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))

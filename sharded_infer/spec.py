@@ -127,6 +127,22 @@ class TowerSpec:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class ServingSpec:
+    """How a server puts requests of the model together.
+
+    Attributes:
+        executor: "inline" runs each request by itself; "batched" waits `max_delay_us` for more;
+            "auto" runs at once where a core is free, and together what came while none was.
+        max_batch: samples of a batch of several requests.
+        max_delay_us: microseconds that "batched" waits.
+    """
+
+    executor: Literal["inline", "batched", "auto"] = "auto"
+    max_batch: Positive = 1024
+    max_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = 1000
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class ModelSpec:
     """A whole model.
 
@@ -138,6 +154,7 @@ class ModelSpec:
         quantization: defaults of the tables.
         gate: what a version must hold.
         statistics: how features are used, by feature; the planner's load model reads it.
+        serving: how requests are put together.
     """
 
     name: Name
@@ -147,6 +164,7 @@ class ModelSpec:
     quantization: QuantizationSpec = field(default_factory=QuantizationSpec)
     gate: GateSpec = field(default_factory=GateSpec)
     statistics: dict[Name, FeatureStatistics] = field(default_factory=dict)
+    serving: ServingSpec = field(default_factory=ServingSpec)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ModelSpec":

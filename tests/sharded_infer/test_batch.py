@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sharded_infer.batch import JaggedBatch
+from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError
 
 # Features 2, 5 and 7, two samples: [10], []; [20, 21], [22]; [], [30].
@@ -68,3 +68,18 @@ def test_a_misfit_is_refused_by_name(
 ) -> None:
     with pytest.raises(RequestError, match=words):
         JaggedBatch((2, 5, 7), values, lengths, weights)
+
+
+def test_a_trusted_batch_is_the_checked_one() -> None:
+    trusted = JaggedBatch.trusted((2, 5, 7), VALUES, LENGTHS, WEIGHTS)
+    for name in ("features", "values", "lengths", "weights"):
+        assert getattr(trusted, name) is getattr(BATCH, name)
+
+
+@pytest.mark.parametrize("ids_checked", [False, True])
+def test_samples_of_a_checked_input_are_checked(ids_checked: bool) -> None:
+    dense = np.array([[1.0], [2.0]], np.float32)
+    whole = ModelInput(2, (BATCH,), (dense,), ids_checked, 3)
+    part = whole.samples(1, 2)
+    assert (part.batch_size, part.ids_checked, part.ids_outside) == (1, ids_checked, 0)
+    assert part.groups[0].values.tolist() == [22, 30] and part.dense[0].tolist() == [[2.0]]

@@ -371,3 +371,75 @@ def test_all_tables_may_be_replicated_beside_a_broadcast_group(build: Build) -> 
     items = batch_of(5, features=FEATURES[2:], weighted=True)
     for _ in range(4):
         assert torch.equal(pooled_by(everywhere, user, items), pooled_by(plain, user, items))
+
+
+def merged_input(own: JaggedBatch, shared: JaggedBatch, repeats: Sequence[int]) -> ModelInput:
+    """A merged batch: bags of each sample, and bags of each request for `repeats` samples."""
+    return ModelInput(
+        sum(repeats), (own, shared), (), ids_checked=True, repeats=np.array(repeats, np.int64)
+    )
+
+
+def bags_between(group: JaggedBatch, start: int, stop: int) -> JaggedBatch:
+    """Some bags of every feature."""
+    ends = np.cumsum(group.lengths).reshape(group.lengths.shape)
+    begins = ends - group.lengths
+    spans = [slice(b[start], e[stop - 1]) for b, e in zip(begins, ends, strict=True)]
+    return JaggedBatch(
+        group.features,
+        np.concatenate([group.values[span] for span in spans]),
+        group.lengths[:, start:stop],
+        None if group.weights is None else np.concatenate([group.weights[s] for s in spans]),
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("repeats", [(1, 4, 1), (2, 2), (1, 1, 1), (5,), (3, 1, 2, 2)])
+@pytest.mark.parametrize("shared", [(0,), (2, 3), (1, 3, 5), (0, 1, 2, 4, 5)])
+@pytest.mark.parametrize("plan", PLANS)
+def test_bags_that_requests_share_are_repeated_for_their_samples_to_the_bit(
+    build: Build, plan: str, shared: tuple[int, ...], repeats: tuple[int, ...], weighted: bool
+) -> None:
+    lookup = build(PLANS[plan])
+    own = tuple(feature for feature in FEATURES if feature not in shared)
+    mine = batch_of(sum(repeats), features=own, seed=1, weighted=weighted)
+    theirs = batch_of(len(repeats), features=shared, seed=2, weighted=weighted)
+    pooled, outside = lookup(merged_input(mine, theirs, repeats))
+    assert outside == 0
+    start = 0
+    for number, size in enumerate(repeats):
+        stop = start + size
+        alone = pooled_by(
+            lookup, bags_between(mine, start, stop), bags_between(theirs, number, number + 1)
+        )
+        assert torch.equal(pooled[start:stop], alone)
+        start = stop
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_requests_that_share_every_feature_are_repeated_too(build: Build, plan: str) -> None:
+    lookup = build(PLANS[plan])
+    theirs = batch_of(3, seed=4)
+    counts = np.array([2, 1, 4])
+    pooled, _ = lookup(ModelInput(7, (theirs,), (), ids_checked=True, repeats=counts))
+    repeated = pooled_by(lookup, theirs).repeat_interleave(torch.from_numpy(counts), dim=0)
+    assert torch.equal(pooled, repeated)
+
+
+@pytest.mark.parametrize("rows", [BATCH, BATCH + 1, BATCH + 50])
+@pytest.mark.parametrize("plan", PLANS)
+def test_rows_above_the_batch_are_zeros_and_those_of_the_batch_are_the_same(
+    build: Build, plan: str, rows: int
+) -> None:
+    lookup = build(PLANS[plan])
+    group = batch_of(BATCH, weighted=True)
+    padded, _ = lookup(ModelInput(BATCH, (group,), ()), rows=rows)
+    assert padded.shape == (rows, SPEC.embedding_width) and padded.is_contiguous()
+    assert torch.equal(padded[:BATCH], pooled_by(lookup, group))
+    assert torch.equal(padded[BATCH:], torch.zeros(rows - BATCH, SPEC.embedding_width))
+
+
+def test_ids_that_are_checked_are_not_counted_again(build: Build) -> None:
+    group = batch_of(BATCH)
+    _, outside = build(ROWS)(ModelInput(BATCH, (group,), (), ids_checked=True, ids_outside=7))
+    assert outside == 7

@@ -1,0 +1,163 @@
+"""The compiled merge, loaded where the package was built with a compiler.
+
+Its source is in `sharded_infer/native/`, which has the pseudocode. Small merges keep the GIL: to
+give it away and wait for it again takes longer than the copying.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import keeping_gil, load_library
+from sharded_infer.batch import JaggedBatch
+from sharded_infer.errors import InputError
+from sharded_infer.merge_source import MergeSource
+
+# Ids above which the copying takes a millisecond; a wait for the GIL beside a busy thread takes 5.
+_MANY_IDS = 1 << 20
+_Nothing = ctypes.c_char * 0
+
+
+class _Group(ctypes.Structure):
+    """`Group` of sharded_infer/native/merge.h."""
+
+    _fields_ = (
+        ("lengths", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+    )
+
+
+class _Merge(ctypes.Structure):
+    """`Merge` of sharded_infer/native/merge.h."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("features", ctypes.c_int64),
+        ("batch_sizes", ctypes.c_void_p),
+        ("layouts", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("single", ctypes.c_void_p),
+        ("shared", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("id_counts", ctypes.c_int64 * 2),
+        ("groups", _Group * 2),
+    )
+
+
+class _Uniform(ctypes.Structure):
+    """`Uniform` of sharded_infer/native/merge.h."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("features", ctypes.c_int64),
+        ("parts", ctypes.c_void_p),
+        ("out", _Group),
+    )
+
+
+_LIBRARY = load_library(Path(__file__).parent)
+_KEEPING_GIL = None if _LIBRARY is None else keeping_gil(_LIBRARY)
+
+
+def has_native_merge() -> bool:
+    """Whether the package was built with a compiler."""
+    return _LIBRARY is not None
+
+
+def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
+    """The merged groups: one bag a sample first, then one bag a request; none without features.
+
+    Args:
+        source: the requests.
+
+    Raises:
+        InputError: the merge was not compiled.
+    """
+    many = len(source.values) > _MANY_IDS
+    library = _LIBRARY if many else _KEEPING_GIL
+    if library is None:
+        raise InputError("the package was built without a compiler")
+    requests, features = len(source.batch_sizes), len(source.shared)
+    places = np.empty((requests, features, 4), np.int64)
+    merge = _Merge(
+        requests,
+        features,
+        _address(source.batch_sizes),
+        _address(source.layouts),
+        _address(source.order),
+        _address(source.single),
+        _address(source.shared),
+        _address(source.lengths),
+        _address(source.values),
+        None if source.weights is None else _address(source.weights),
+        _address(places),
+    )
+    library.sharded_infer_measure_merge(ctypes.byref(merge))
+    groups = []
+    bags = (int(source.batch_sizes.sum()), requests)
+    for shared in (False, True):
+        chosen = tuple(np.flatnonzero(source.shared == shared).tolist())
+        group = JaggedBatch.trusted(
+            chosen,
+            np.empty(merge.id_counts[shared], np.int64),
+            np.empty((len(chosen), bags[shared]), np.int64),
+            np.empty(merge.id_counts[shared], np.float32) if source.weighted[shared] else None,
+        )
+        merge.groups[shared].lengths = _address(group.lengths)
+        merge.groups[shared].values = _address(group.values)
+        merge.groups[shared].weights = None if group.weights is None else _address(group.weights)
+        groups.append(group)
+    library.sharded_infer_merge(ctypes.byref(merge))
+    return tuple(group for group in groups if group.features)
+
+
+def merge_uniform(groups: Sequence[JaggedBatch]) -> JaggedBatch | None:
+    """One group of several requests, which all have the same features in it.
+
+    Args:
+        groups: at least one; each request's bags, as many a feature as the merged one gets of it.
+
+    Returns:
+        None where this is not compiled, or where only some have weights.
+    """
+    first = groups[0]
+    weighted = first.weights is not None
+    if _KEEPING_GIL is None or any((g.weights is not None) != weighted for g in groups):
+        return None
+    parts: list[int] = []
+    ids = bags = 0
+    for group in groups:
+        own = group.lengths.shape[1]
+        parts += (
+            _address(group.lengths),
+            _address(group.values),
+            0 if group.weights is None else _address(group.weights),
+            own,
+        )
+        ids += len(group.values)
+        bags += own
+    merged = JaggedBatch.trusted(
+        first.features,
+        np.empty(ids, np.int64),
+        np.empty((len(first.features), bags), np.int64),
+        np.empty(ids, np.float32) if weighted else None,
+    )
+    table = (ctypes.c_int64 * len(parts))(*parts)
+    weights = None if merged.weights is None else _address(merged.weights)
+    out = _Group(_address(merged.lengths), _address(merged.values), weights)
+    merge = _Uniform(len(groups), len(first.features), ctypes.addressof(table), out)
+    library = _LIBRARY if ids > _MANY_IDS and _LIBRARY is not None else _KEEPING_GIL
+    library.sharded_infer_merge_uniform(ctypes.byref(merge))
+    return merged
+
+
+def _address(array: NDArray[np.generic]) -> int:
+    # Ten times as fast as NumPy's own ways; of any writable array, without elements too.
+    return ctypes.addressof(_Nothing.from_buffer(array.data))
