@@ -73,19 +73,18 @@ def model_config(snapshot: Snapshot, max_batch: int) -> Any:
 
 
 def model_statistics(snapshot: Snapshot) -> Any:
-    """A `ModelStatistics`: totals since the version was loaded."""
-    totals = snapshot.statistics.totals
+    """A `ModelStatistics`: totals of all the server's processes since it was started."""
+    totals = snapshot.metrics.totals()
     return service_pb2.ModelStatistics(
         name=snapshot.model.name,
         version=str(snapshot.model.version),
         last_inference=totals.last_request_ms,
         inference_count=totals.samples,
-        execution_count=totals.requests,
+        execution_count=totals.executions,
         inference_stats=service_pb2.InferStatistics(
             success=_duration(totals.success),
             fail=_duration(totals.failure),
-            # Requests run on the thread that reads them: none of them queues here.
-            queue=service_pb2.StatisticDuration(count=totals.success.count, ns=0),
+            queue=_duration(totals.queue),
             compute_input=_duration(totals.decode),
             compute_infer=_duration(totals.infer),
             compute_output=_duration(totals.encode),

@@ -1,94 +1,144 @@
-"""The server's Prometheus metrics."""
+"""What a server counts: requests, batches, queues and workers, over all of its processes."""
 
-from dataclasses import dataclass
+import threading
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
 
-# 100 µs to 1 s, each boundary about 1.5 times the one before, so that a quantile read off a
-# dashboard is within 25% of the truth anywhere in the range.
-LATENCY_BOUNDARIES = (
-    0.0001, 0.00015, 0.00025, 0.0004, 0.0006, 0.001, 0.0015, 0.0025, 0.004, 0.006,
-    0.01, 0.015, 0.025, 0.04, 0.06, 0.1, 0.15, 0.25, 0.4, 0.6, 1.0,
-)  # fmt: skip
-PHASES = ("decode", "lookup", "tower", "encode")
+from serving.metric_cells import MetricCells
+from serving.metric_families import (
+    CODES,
+    IN_FLIGHT,
+    LOADED,
+    SERVER_FAMILIES,
+    UNKNOWN_REQUESTS,
+    VERSION_FAMILIES,
+    WORKER_REQUESTS,
+    WORKER_RESTARTS,
+    WORKERS,
+    Family,
+    FamilyBlock,
+)
+from serving.metrics_page import MetricsPage
+from serving.version_metrics import VersionMetrics
+
+__all__ = ["Metrics", "VersionMetrics"]
 
 
 class Metrics:
-    """All metrics of one server, in a registry of their own."""
+    """All metrics of one server, in a registry of their own, whatever its processes.
 
-    def __init__(self) -> None:
-        """Registers the metrics."""
-        self.registry = CollectorRegistry()
-        labels = ("model", "version")
-        self.requests = Counter(
-            "sharded_infer_requests",
-            "Predict requests answered, by gRPC status code.",
-            (*labels, "code"),
-            registry=self.registry,
-        )
-        self.request_seconds = Histogram(
-            "sharded_infer_request_seconds",
-            "Time from a decoded RPC message to its encoded response, of successful requests.",
-            labels,
-            buckets=LATENCY_BOUNDARIES,
-            registry=self.registry,
-        )
-        self.phase_seconds = Histogram(
-            "sharded_infer_phase_seconds",
-            "Time of one phase of a successful request: decode, lookup, tower or encode.",
-            (*labels, "phase"),
-            buckets=LATENCY_BOUNDARIES,
-            registry=self.registry,
-        )
-        self.samples = Counter(
-            "sharded_infer_samples",
-            "Samples (user-item pairs) scored.",
-            labels,
-            registry=self.registry,
-        )
-        self.ids_out_of_range = Counter(
-            "sharded_infer_ids_out_of_range",
-            "Ids outside their tables that were ignored or wrapped, as the model's spec says.",
-            labels,
-            registry=self.registry,
-        )
-        self.in_flight = Gauge(
-            "sharded_infer_requests_in_flight",
-            "Predict requests being answered now.",
-            registry=self.registry,
-        )
-        self.loaded = Gauge(
-            "sharded_infer_model_loaded",
-            "1 for each version that is loaded and ready.",
-            labels,
-            registry=self.registry,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class VersionMetrics:
-    """One version's metrics, their labels resolved once."""
-
-    ok: Counter
-    request_seconds: Histogram
-    phase_seconds: dict[str, Histogram]
-    samples: Counter
-    ids_out_of_range: Counter
-
-
-def version_metrics(metrics: Metrics, model: str, version: int) -> VersionMetrics:
-    """Resolves the labels of a version's metrics.
-
-    Args:
-        metrics: the server's.
-        model: the model's name.
-        version: the version's number.
+    With several workers the process that makes it is their parent: it names the versions before it
+    forks, and each worker says which one it is. With one worker it is that worker itself.
     """
-    labels = (model, str(version))
-    return VersionMetrics(
-        ok=metrics.requests.labels(*labels, "OK"),
-        request_seconds=metrics.request_seconds.labels(*labels),
-        phase_seconds={phase: metrics.phase_seconds.labels(*labels, phase) for phase in PHASES},
-        samples=metrics.samples.labels(*labels),
-        ids_out_of_range=metrics.ids_out_of_range.labels(*labels),
-    )
+
+    def __init__(self, workers: int = 1) -> None:
+        """Begins without versions.
+
+        Args:
+            workers: processes that answer requests.
+        """
+        self._cells = MetricCells(workers)
+        self._server = self._block(SERVER_FAMILIES, ())
+        unknown = self._block((UNKNOWN_REQUESTS,), ("unknown", ""))
+        self._unknown = {code: unknown.cell(UNKNOWN_REQUESTS, code) for code in CODES}
+        self._in_flight = self._server.cell(IN_FLIGHT)
+        self._workers = self._server.cell(WORKERS)
+        self._worker_restarts = self._server.cell(WORKER_RESTARTS)
+        self._worker_requests = self._server.cell(WORKER_REQUESTS)
+        self._versions: dict[tuple[str, int], VersionMetrics] = {}
+        self._naming = threading.Lock()
+        self._page = MetricsPage(self._cells, self._server)
+        self._page.add(unknown)
+        self.registry = CollectorRegistry()
+        self.registry.register(self._page)
+        if workers == 1:
+            self.use(0)
+
+    def use(self, worker: int) -> None:
+        """Makes this process a worker, whose counts go on from those of a dead one of its number.
+
+        Args:
+            worker: its number, from 0.
+        """
+        self._cells.use(worker)
+        self._naming = threading.Lock()
+
+    def version(self, model: str, version: int) -> VersionMetrics:
+        """A version's metrics, the same ones each time.
+
+        Args:
+            model: the model's name.
+            version: the version's number.
+
+        Raises:
+            InternalError: a worker asks for a version that was not named before it was forked, or
+                there is no room for another one.
+        """
+        with self._naming:
+            known = self._versions.get((model, version))
+            if known is None:
+                block = self._block(VERSION_FAMILIES, (model, str(version)))
+                known = VersionMetrics(self._cells, block, self._worker_requests)
+                self._versions[model, version] = known
+                self._page.add(block)
+        return known
+
+    def unknown_failed(self, code_name: str) -> None:
+        """Counts a request for no model that is known: a client's names become no labels.
+
+        Args:
+            code_name: the gRPC status code's name.
+        """
+        self._add(self._unknown[code_name], self._worker_requests)
+
+    def in_flight(self, change: int) -> None:
+        """Counts requests that begin or end in this process.
+
+        Args:
+            change: 1 or -1.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._in_flight] += change
+
+    def loaded(self, model: str, version: int, flag: bool) -> None:
+        """Says whether a version is ready in this process; it is shown if it is in any.
+
+        Args:
+            model: the model's name.
+            version: the version's number.
+            flag: whether it is.
+        """
+        self._set(self.version(model, version).block.cell(LOADED), flag)
+
+    def serving(self, flag: bool) -> None:
+        """Says whether this process answers requests."""
+        self._set(self._workers, flag)
+
+    def worker_died(self, worker: int) -> None:
+        """Forgets what a dead worker was doing, before another one takes its number.
+
+        Args:
+            worker: its number, from 0.
+        """
+        blocks = [self._server, *(version.block for version in list(self._versions.values()))]
+        self._cells.clear_worker(worker, (c for block in blocks for c in block.gauge_cells()))
+
+    def worker_restarted(self) -> None:
+        """Counts a worker that was started in a dead one's place."""
+        self._add(self._worker_restarts)
+
+    def _add(self, *counters: int) -> None:
+        cells = self._cells
+        with cells.lock:
+            for cell in counters:
+                cells.own[cell] += 1.0
+
+    def _set(self, gauge: int, flag: bool) -> None:
+        cells = self._cells
+        with cells.lock:
+            cells.own[gauge] = float(flag)
+
+    def _block(self, families: tuple[Family, ...], label_values: tuple[str, ...]) -> FamilyBlock:
+        first = self._cells.allocate(sum(family.cells for family in families))
+        return FamilyBlock(families, label_values, first)

@@ -1,0 +1,122 @@
+"""Numbers that the processes of one server share: a row of float64 cells for each worker."""
+
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Sequence
+
+from sharded_infer.errors import InternalError
+
+CELL_BYTES = 8
+# Pages that nothing was written to cost no memory.
+WORKER_BYTES = 1 << 20
+
+
+class MetricCells:
+    """Cells in anonymous shared memory, which forked processes inherit.
+
+    A process writes its own row alone, so no lock is shared that a killed process could keep, and
+    whoever takes over a dead worker's row counts on from there. One more row is the parent's, whose
+    process makes the cells. Aligned 8-byte stores are never seen half done; an update of several
+    cells may be.
+
+    Attributes:
+        own: the cells of this process's row.
+        lock: held by threads of this process to add to `own`.
+    """
+
+    def __init__(self, workers: int, *, worker_bytes: int = WORKER_BYTES) -> None:
+        """Maps rows of zeros, and chooses the parent's.
+
+        Args:
+            workers: rows beside the parent's.
+            worker_bytes: size of a row, rounded up to whole pages of memory.
+        """
+        pages = -(-worker_bytes // mmap.PAGESIZE)
+        row_bytes = pages * mmap.PAGESIZE
+        memory = memoryview(mmap.mmap(-1, (workers + 1) * row_bytes))
+        self._rows = tuple(
+            memory[first : first + row_bytes].cast("d")
+            for first in range(0, len(memory), row_bytes)
+        )
+        self._workers = workers
+        self._capacity = row_bytes // CELL_BYTES
+        self._used = 0
+        self._maker = os.getpid()
+        self.own = self._rows[workers]
+        self.lock = threading.Lock()
+
+    def allocate(self, count: int) -> int:
+        """Takes cells that lie side by side in every row.
+
+        Processes forked later know them; those forked before do not.
+
+        Args:
+            count: how many.
+
+        Returns:
+            The first one's number.
+
+        Raises:
+            InternalError: the row is full, or this process did not make the cells: others would
+                take the same ones for something else.
+        """
+        if os.getpid() != self._maker:
+            raise InternalError("metric cells can be allocated only by the process that made them")
+        with self.lock:
+            first = self._used
+            if first + count > self._capacity:
+                raise InternalError(
+                    f"metric cells: {count} more do not fit beside {first} of {self._capacity}"
+                )
+            self._used += count
+            return first
+
+    def use(self, worker: int) -> None:
+        """Makes a worker's row this process's own; called before its threads start.
+
+        Args:
+            worker: the worker's number, from 0.
+
+        Raises:
+            InternalError: there is no such worker.
+        """
+        self.own = self._row(worker)
+        # A thread of the parent may have held the old one when this process was forked.
+        self.lock = threading.Lock()
+
+    def total(self, cell: int) -> float:
+        """The sum of a cell over all rows."""
+        return sum(row[cell] for row in self._rows)
+
+    def values(self, cell: int) -> list[float]:
+        """A cell of each worker."""
+        return [row[cell] for row in self._rows[: self._workers]]
+
+    def largest(self, cell: int) -> float:
+        """The largest of a cell's values in all rows."""
+        return max(row[cell] for row in self._rows)
+
+    def rows(self) -> list[Sequence[float]]:
+        """All allocated cells of every row, the parent's last."""
+        used = self._used
+        return [row[:used].tolist() for row in self._rows]
+
+    def clear_worker(self, worker: int, cells: Iterable[int]) -> None:
+        """Sets cells of a worker that is dead to 0: gauges, which nobody else would.
+
+        Args:
+            worker: the worker's number, from 0.
+            cells: the cells' numbers.
+
+        Raises:
+            InternalError: there is no such worker.
+        """
+        row = self._row(worker)
+        for cell in cells:
+            row[cell] = 0.0
+
+    def _row(self, worker: int) -> "memoryview[float]":
+        if not 0 <= worker < self._workers:
+            raise InternalError(f"metric cells: no worker {worker} of {self._workers}")
+        return self._rows[worker]
