@@ -1,0 +1,152 @@
+"""How long requests take to decode: compiled, through protobuf, and what a plain loop takes.
+
+Ragged requests have an INT64 input and its INT32 lengths for each feature; ranking ones have 26
+features of 3 ids a sample and 13 dense numbers. Rounds of all variants alternate, forwards and
+backwards; times are medians, on one thread.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from serving.codec import DTYPES
+from serving.message_decoder import MessageDecoder
+from serving.native_request import LIBRARIES
+from serving.portable_decoder import PortableDecoder
+from sharded_infer.progress import Progress
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+
+Arrays = dict[str, NDArray[np.generic]]
+
+RANKING_FEATURES, RANKING_IDS, DENSE_WIDTH = 26, 3, 13
+RANKING_BATCHES = (1, 16, 270)
+_ROWS, _MOST_IDS = 100_000, 5
+_DATATYPES = {dtype.name: datatype for datatype, dtype in DTYPES.items()}
+_ROUNDS, _ROUND_SECONDS = 31, 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeMeasurement:
+    """Times of one request, microseconds.
+
+    Attributes:
+        request: what it holds.
+        batch: its samples.
+        message_bytes: its size.
+        native: to the checked batch by compiled code; None where it was not built.
+        portable: to the checked batch through protobuf.
+        protobuf: of protobuf's parsing alone.
+        plain_loop: of parsing, and a loop that makes each tensor an array: nothing is checked, and
+            no batch is made.
+    """
+
+    request: str
+    batch: int
+    message_bytes: int
+    native: float | None
+    portable: float
+    protobuf: float
+    plain_loop: float
+
+
+def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
+    """Measures the ragged request, then the ranking ones.
+
+    Args:
+        inputs: ragged features of the first.
+        batch: its samples.
+        progress: told the measurements done.
+    """
+    generator = np.random.default_rng(0)
+    spec = ModelSpec("ragged", _tables(inputs))
+    cases = [(f"{inputs} ragged inputs", batch, spec, _ragged(generator, spec, batch))]
+    spec = ModelSpec("ranking", _tables(RANKING_FEATURES), DenseSpec({"dense": DENSE_WIDTH}))
+    for size in RANKING_BATCHES:
+        name = f"{RANKING_FEATURES} features of {RANKING_IDS} ids"
+        cases.append((name, size, spec, _ranking(generator, spec, size)))
+    measured = []
+    for name, size, model, message in cases:
+        times = _times(model, size, message)
+        measured.append(
+            DecodeMeasurement(
+                request=name,
+                batch=size,
+                message_bytes=len(message),
+                native=times.get("native"),
+                portable=times["portable"],
+                protobuf=times["protobuf"],
+                plain_loop=times["plain_loop"],
+            )
+        )
+        progress("decoding", len(measured), len(cases))
+    return measured
+
+
+def _tables(count: int) -> tuple[TableSpec, ...]:
+    return tuple(TableSpec(f"feature_{i}", _ROWS, 16) for i in range(count))
+
+
+def _ragged(generator: np.random.Generator, spec: ModelSpec, batch: int) -> bytes:
+    inputs: Arrays = {}
+    for feature in spec.features:
+        lengths = generator.integers(0, _MOST_IDS + 1, batch).astype(np.int32)
+        inputs[feature.name] = generator.integers(0, _ROWS, int(lengths.sum()))
+        inputs[f"{feature.name}.lengths"] = lengths
+    return _serialized(inputs)
+
+
+def _ranking(generator: np.random.Generator, spec: ModelSpec, batch: int) -> bytes:
+    inputs: Arrays = {"dense": generator.random((batch, DENSE_WIDTH), dtype=np.float32)}
+    for feature in spec.features:
+        inputs[feature.name] = generator.integers(0, _ROWS, (batch, RANKING_IDS))
+    return _serialized(inputs)
+
+
+def _serialized(inputs: Arrays) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name="bench")
+    for name, array in inputs.items():
+        request.inputs.add(name=name, datatype=_DATATYPES[array.dtype.name], shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    return bytes(request.SerializeToString())
+
+
+def _loop(message: bytes) -> Arrays:
+    request = service_pb2.ModelInferRequest.FromString(message)
+    return {
+        tensor.name: np.frombuffer(raw, DTYPES[tensor.datatype]).reshape(tensor.shape)
+        for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
+    }
+
+
+def _times(spec: ModelSpec, batch: int, message: bytes) -> dict[str, float]:
+    variants: dict[str, Callable[[bytes], object]] = {
+        "portable": PortableDecoder(spec, max_batch=batch).decode,
+        "protobuf": service_pb2.ModelInferRequest.FromString,
+        "plain_loop": _loop,
+    }
+    if LIBRARIES is not None:
+        variants["native"] = MessageDecoder(spec, max_batch=batch).decode
+    found: dict[str, list[float]] = {name: [] for name in variants}
+    names = list(variants)
+    for turn in range(_ROUNDS):
+        for name in names if turn % 2 else names[::-1]:
+            found[name].append(_round(variants[name], message))
+    return {name: statistics.median(of_one) for name, of_one in found.items()}
+
+
+def _round(decode: Callable[[bytes], object], message: bytes) -> float:
+    """The median of calls one after another, microseconds."""
+    calls: list[float] = []
+    spent = 0.0
+    while spent < _ROUND_SECONDS:
+        started = time.perf_counter()
+        decode(message)
+        seconds = time.perf_counter() - started
+        spent += seconds
+        calls.append(seconds)
+    return statistics.median(calls) * 1e6

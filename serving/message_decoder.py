@@ -1,0 +1,188 @@
+"""Serialized requests to checked model inputs by compiled code, without protobuf's objects.
+
+It accepts the raw form that clients send and nothing that the portable path would refuse; all else
+is left to that path, which alone decides errors and their words. The pseudocode is in
+`serving/native/request.h`.
+"""
+
+import ctypes
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.native_request import (
+    BYTES_BYTES,
+    LIBRARIES,
+    TENSOR_BYTES,
+    Model,
+    Request,
+)
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.errors import InputError
+from sharded_infer.request import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.spec import ModelSpec
+
+# `Policy` of serving/native/model.h.
+_POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
+# Clients choose which features a request shares: few patterns occur, and the bound keeps a
+# hostile one from filling memory with them.
+_MAX_PATTERNS = 64
+# Below, about a millisecond of reading, keeping the GIL is cheaper for all: a thread that gives it
+# away beside a busy one waits 5 ms for it.
+_LONG_BYTES = 1 << 24
+_Nothing = ctypes.c_char * 0
+
+Ints = NDArray[np.int64]
+
+
+class _Scratch(NamedTuple):
+    """Memory of one decoding at a time."""
+
+    address: int  # of the request
+    layout: memoryview
+    own: memoryview
+    request: Request
+    dense: Ints  # [2, dense]: where each begins, and its rows
+    held: tuple[NDArray[np.generic], ...]
+
+
+class MessageDecoder:
+    """Reads the usual messages of one model; any number of threads at once."""
+
+    def __init__(self, spec: ModelSpec, *, max_batch: int) -> None:
+        """Prepares what does not depend on the request.
+
+        Args:
+            spec: the model.
+            max_batch: the largest batch to accept.
+
+        Raises:
+            InputError: the reader was not compiled.
+        """
+        if LIBRARIES is None:
+            raise InputError("the package was built without a compiler")
+        self._releasing, self._keeping = LIBRARIES
+        features = spec.features
+        self._features = tuple(range(len(features)))
+        self._widths = tuple(spec.dense.inputs.values())
+        names = [f"{f.name}{end}" for f in features for end in ("", ".lengths", ".weights")]
+        names += [*spec.dense.inputs, VALUES, LENGTHS, WEIGHTS]
+        encoded = [name.encode() for name in names]
+        self._inputs = len(names)
+        slots = 1 << (2 * self._inputs).bit_length()
+        # Held, because the compiled code is given addresses.
+        self._held = (
+            np.array([feature.table.rows for feature in features], np.int64),
+            np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
+            np.array(self._widths, np.int64),
+            np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+            np.full(slots, -1, np.int32),
+        )
+        rows, policies, widths, starts, table = [_address(array) for array in self._held]
+        self._model = Model(
+            len(features),
+            len(self._widths),
+            max_batch,
+            rows,
+            policies,
+            widths,
+            b"".join(encoded),
+            starts,
+            slots - 1,
+            table,
+        )
+        self._keeping.sharded_infer_index_names(self._model)
+        self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        # As many as there were decodings at once.
+        self._free: list[_Scratch] = []
+
+    def decode(self, message: bytes) -> ModelInput | None:
+        """Reads a serialized ModelInferRequest.
+
+        Returns:
+            The batch, its ids checked; or None where the portable path has to decide.
+        """
+        library = self._keeping if len(message) < _LONG_BYTES else self._releasing
+        try:
+            scratch = self._free.pop()
+        except IndexError:
+            scratch = self._scratch()
+        try:
+            if not library.sharded_infer_scan(scratch.address, message, len(message)):
+                return None
+            memory = np.empty(scratch.layout[1], np.int64)
+            if not library.sharded_infer_fill(scratch.address, _address(memory)):
+                return None
+            return self._input(scratch, memory)
+        finally:
+            self._free.append(scratch)
+
+    def _input(self, scratch: _Scratch, memory: Ints) -> ModelInput:
+        numbers = scratch.layout.tolist()
+        floats = memory.view(np.float32)
+        batch, _, outside, _, *groups = numbers
+        if groups[7] == 0:
+            found: tuple[JaggedBatch, ...] = (_group(self._features, groups, memory, floats),)
+        else:
+            own, shared = self._pattern(bytes(scratch.own))
+            second = _group(shared, groups[7:], memory, floats)
+            found = (_group(own, groups, memory, floats), second) if own else (second,)
+        dense: tuple[NDArray[np.float32], ...] = ()
+        if self._widths:
+            starts, rows = scratch.dense.tolist()
+            dense = tuple(
+                floats[2 * at : 2 * at + count * width].reshape(count, width)
+                for at, count, width in zip(starts, rows, self._widths, strict=True)
+            )
+        return ModelInput(batch, found, dense, True, outside)
+
+    def _pattern(self, own: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Features of one bag a sample, and of one for all; the same tuples each time."""
+        pattern = self._patterns.get(own)
+        if pattern is None:
+            pattern = (
+                tuple(f for f in self._features if own[f]),
+                tuple(f for f in self._features if not own[f]),
+            )
+            if len(self._patterns) < _MAX_PATTERNS:
+                self._patterns[own] = pattern
+        return pattern
+
+    def _scratch(self) -> _Scratch:
+        inputs, features = self._inputs, len(self._features)
+        own = np.zeros(features, np.uint8)
+        dense = np.zeros((2, len(self._widths)), np.int64)
+        held = (
+            np.zeros(inputs * TENSOR_BYTES, np.uint8),
+            np.zeros(inputs, np.uint8),
+            np.zeros(inputs, np.int32),
+            np.zeros(inputs * BYTES_BYTES, np.uint8),
+            np.full(inputs + 1, -1, np.int32),
+            own,
+            dense[0],
+            dense[1],
+        )
+        request = Request(ctypes.addressof(self._model), *[_address(array) for array in held])
+        layout = memoryview(request.layout).cast("B").cast("q")
+        return _Scratch(
+            ctypes.addressof(request), layout, memoryview(own.data), request, dense, held
+        )
+
+
+def _group(
+    features: tuple[int, ...], numbers: list[int], memory: Ints, floats: NDArray[np.float32]
+) -> JaggedBatch:
+    """One group of `Layout`: its numbers come first."""
+    _, bags, ids, weighted, lengths, values, weights = numbers[:7]
+    return JaggedBatch.trusted(
+        features,
+        memory[values : values + ids],
+        memory[lengths : lengths + len(features) * bags].reshape(len(features), bags),
+        floats[2 * weights : 2 * weights + ids] if weighted else None,
+    )
+
+
+def _address(array: NDArray[np.generic]) -> int:
+    # Ten times as fast as NumPy's own ways; of any writable array, without elements too.
+    return ctypes.addressof(_Nothing.from_buffer(array.data))

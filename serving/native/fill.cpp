@@ -1,0 +1,168 @@
+// Request::fill, see request.h: tensors to the arrays of a batch.
+#include "ids.h"
+#include "request.h"
+
+#include <algorithm>
+
+namespace sharded_infer {
+namespace {
+
+// Where a group is written to next.
+struct Target {
+  std::int64_t* lengths;
+  std::int64_t* values;
+  std::uint8_t* weights;  // fp32; null without
+  std::int64_t bags;
+};
+
+// One feature's ids: a part of a tensor, and of its weights' tensor if there is one.
+struct Source {
+  const Tensor* values;
+  const Tensor* weights;
+  std::int64_t first;
+  std::int64_t count;
+};
+
+constexpr std::int64_t kFp32Bytes = 4;
+
+bool is_outside(std::int64_t id, std::int64_t rows) { return id < 0 || id >= rows; }
+
+// Python's modulo: never negative.
+std::int64_t wrap(std::int64_t* values, std::int64_t count, std::int64_t rows) {
+  std::int64_t outside = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (!is_outside(values[i], rows)) continue;
+    ++outside;
+    const std::int64_t rest = values[i] % rows;
+    values[i] = rest < 0 ? rest + rows : rest;
+  }
+  return outside;
+}
+
+// Leaves ids outside out, of the weights and lengths too; how many.
+std::int64_t drop(const Target& target, std::int64_t rows) {
+  std::int64_t from = 0, to = 0;
+  for (std::int64_t bag = 0; bag < target.bags; ++bag) {
+    const std::int64_t end = from + target.lengths[bag];
+    const std::int64_t begin = to;
+    for (; from < end; ++from) {
+      if (is_outside(target.values[from], rows)) continue;
+      target.values[to] = target.values[from];
+      if (target.weights)
+        std::memmove(target.weights + to * kFp32Bytes, target.weights + from * kFp32Bytes,
+                     kFp32Bytes);
+      ++to;
+    }
+    target.lengths[bag] = to - begin;
+  }
+  return from - to;
+}
+
+void put_weights(const Source& source, std::uint8_t* to) {
+  if (source.weights) {
+    std::memcpy(to, source.weights->data + source.first * kFp32Bytes, source.count * kFp32Bytes);
+    return;
+  }
+  const float one = 1.0f;
+  for (std::int64_t i = 0; i < source.count; ++i)
+    std::memcpy(to + i * kFp32Bytes, &one, sizeof one);
+}
+
+// One feature's ids and weights, whose lengths are there already.
+bool put_ids(Request& request, std::int64_t feature, const Source& source, Target& target) {
+  if (source.count == 0) {
+    target.lengths += target.bags;
+    return true;
+  }
+  const std::int64_t rows = request.model->rows[feature];
+  const bool inside =
+      copy_numbers(*source.values, source.first, source.count, rows, target.values);
+  if (target.weights) put_weights(source, target.weights);
+  std::int64_t dropped = 0;
+  if (!inside) {
+    const std::int32_t policy = request.model->policies[feature];
+    if (policy == kRefuse) return false;
+    if (policy == kIgnore) dropped = drop(target, rows);
+    request.layout.ids_outside +=
+        policy == kIgnore ? dropped : wrap(target.values, source.count, rows);
+  }
+  const std::int64_t kept = source.count - dropped;
+  target.lengths += target.bags;
+  target.values += kept;
+  if (target.weights) target.weights += kept * kFp32Bytes;
+  return true;
+}
+
+// The lengths of bags that hold `ids` ids; their sum, or -1 where one does not fit.
+std::int64_t put_lengths(const Tensor& tensor, std::int64_t first, std::int64_t bags,
+                         std::int64_t ids, std::int64_t* lengths) {
+  if (!copy_numbers(tensor, first, bags, ids + 1, lengths)) return -1;
+  // Below 2^31 bags of below 2^31 ids: no overflow.
+  std::int64_t sum = 0;
+  for (std::int64_t bag = 0; bag < bags; ++bag) sum += lengths[bag];
+  return sum;
+}
+
+bool put_feature(Request& request, std::int64_t feature, Target& target) {
+  const std::int64_t at = 3 * feature;
+  if (!request.present[at]) {
+    std::fill_n(target.lengths, target.bags, std::int64_t{0});
+    target.lengths += target.bags;
+    return true;
+  }
+  const Tensor& ids = request.tensors[at];
+  if (request.present[at + 1]) {
+    const Tensor& lengths = request.tensors[at + 1];
+    if (put_lengths(lengths, 0, target.bags, ids.elements, target.lengths) != ids.elements)
+      return false;
+  } else {
+    std::fill_n(target.lengths, target.bags, ids.rank == 2 ? ids.sizes[1] : std::int64_t{1});
+  }
+  const Tensor* weights = request.present[at + 2] ? &request.tensors[at + 2] : nullptr;
+  return put_ids(request, feature, {&ids, weights, 0, ids.elements}, target);
+}
+
+bool put_all_at_once(Request& request, Target& target) {
+  const Model& model = *request.model;
+  const std::int64_t at = model.all_at_once();
+  const Tensor &values = request.tensors[at], &lengths = request.tensors[at + 1];
+  const Tensor* weights = request.present[at + 2] ? &request.tensors[at + 2] : nullptr;
+  std::int64_t first = 0;
+  for (std::int64_t feature = 0; feature < model.features; ++feature) {
+    const std::int64_t count = put_lengths(lengths, feature * target.bags, target.bags,
+                                           values.elements - first, target.lengths);
+    if (count < 0 || count > values.elements - first) return false;
+    if (!put_ids(request, feature, {&values, weights, first, count}, target)) return false;
+    first += count;
+  }
+  return first == values.elements;
+}
+
+}  // namespace
+
+bool Request::fill(std::int64_t* out) {
+  Target targets[2];
+  for (int i = 0; i < 2; ++i) {
+    const Group& group = layout.groups[i];
+    auto* weights = reinterpret_cast<std::uint8_t*>(out + group.weights_at);
+    targets[i] = {out + group.lengths_at, out + group.values_at, group.weighted ? weights : nullptr,
+                  group.bags};
+  }
+  layout.ids_outside = 0;
+  if (layout.at_once) {
+    if (!put_all_at_once(*this, targets[0])) return false;
+  } else {
+    for (std::int64_t feature = 0; feature < model->features; ++feature)
+      if (!put_feature(*this, feature, targets[!own[feature]])) return false;
+  }
+  for (int i = 0; i < 2; ++i)
+    layout.groups[i].ids = targets[i].values - (out + layout.groups[i].values_at);
+  for (std::int64_t dense = 0; dense < model->dense; ++dense) {
+    const Tensor& tensor = tensors[3 * model->features + dense];
+    if (tensor.elements > 0)
+      std::memcpy(out + dense_at[dense], tensor.data, tensor.elements * kFp32Bytes);
+  }
+  return true;
+}
+
+}  // namespace sharded_infer

@@ -1,0 +1,26 @@
+// What a request asks for, without its inputs.
+#pragma once
+#include "wire.h"
+
+namespace sharded_infer {
+
+constexpr std::int64_t kMaxOutputs = 16;
+
+// A text as a part of the message; int64, so that Python reads the header as numbers.
+struct Text {
+  std::int64_t start = 0;
+  std::int64_t size = 0;
+};
+
+struct Header {
+  Text name, version, id;
+  std::int64_t priority = 0;    // 0: not given
+  std::int64_t timeout_us = 0;  // 0: not given
+  std::int64_t output_count = 0;
+  Text outputs[kMaxOutputs];
+};
+
+// Whether the message is usual; of its inputs only the ends are looked at.
+bool read_header(Bytes message, Header& header);
+
+}  // namespace sharded_infer

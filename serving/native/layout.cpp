@@ -1,0 +1,147 @@
+// See layout.h.
+#include "layout.h"
+
+#include <algorithm>
+
+namespace sharded_infer {
+namespace {
+
+bool holds_integers(const Tensor& tensor) { return tensor.datatype != kFp32Type; }
+
+bool same_shape(const Tensor& a, const Tensor& b) {
+  return a.rank == b.rank && a.sizes[0] == b.sizes[0] && (a.rank == 1 || a.sizes[1] == b.sizes[1]);
+}
+
+// Numbers of samples: the largest, which all others are, or 1.
+class Samples {
+ public:
+  void add(std::int64_t samples) {
+    largest_ = std::max(largest_, samples);
+    if (samples != 1) smallest_ = std::min(smallest_, samples);
+  }
+  bool fit(std::int64_t limit) const {
+    const bool same = smallest_ == kNone || smallest_ == largest_;
+    return same && largest_ >= 1 && largest_ <= limit;
+  }
+  std::int64_t largest() const { return largest_; }
+
+ private:
+  static constexpr std::int64_t kNone = INT64_MAX;
+  std::int64_t largest_ = 0;
+  std::int64_t smallest_ = kNone;  // of those that are not 1
+};
+
+// Bags of a feature that came, or -1.
+std::int64_t bags_of(const Request& request, std::int64_t feature) {
+  const std::int64_t at = 3 * feature;
+  const Tensor& ids = request.tensors[at];
+  if (!holds_integers(ids)) return -1;
+  if (request.present[at + 2]) {
+    const Tensor& weights = request.tensors[at + 2];
+    if (weights.datatype != kFp32Type || !same_shape(weights, ids)) return -1;
+  }
+  if (!request.present[at + 1]) return ids.sizes[0];
+  const Tensor& lengths = request.tensors[at + 1];
+  if (!holds_integers(lengths) || ids.rank != 1 || lengths.rank != 1) return -1;
+  return lengths.sizes[0];
+}
+
+bool add_dense(const Request& request, Samples& samples) {
+  const Model& model = *request.model;
+  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
+    const std::int64_t at = 3 * model.features + dense;
+    const Tensor& tensor = request.tensors[at];
+    if (!request.present[at] || tensor.datatype != kFp32Type || tensor.rank != 2) return false;
+    if (tensor.sizes[1] != model.widths[dense]) return false;
+    request.dense_rows[dense] = tensor.sizes[0];
+    samples.add(tensor.sizes[0]);
+  }
+  return true;
+}
+
+bool group_all_at_once(Request& request, std::int64_t inputs, Samples& samples) {
+  const Model& model = *request.model;
+  const std::int64_t at = model.all_at_once();
+  const bool weighted = request.present[at + 2];
+  // Beside them only the dense inputs, which are all there.
+  if (!request.present[at] || !request.present[at + 1]) return false;
+  if (inputs != model.dense + 2 + weighted) return false;
+  const Tensor &values = request.tensors[at], &lengths = request.tensors[at + 1];
+  if (!holds_integers(values) || !holds_integers(lengths)) return false;
+  if (values.rank != 1 || lengths.rank != 2 || lengths.sizes[0] != model.features) return false;
+  if (weighted) {
+    const Tensor& weights = request.tensors[at + 2];
+    if (weights.datatype != kFp32Type || !same_shape(weights, values)) return false;
+  }
+  samples.add(lengths.sizes[1]);
+  std::memset(request.own, 1, model.features);
+  request.layout.groups[0] = {model.features, lengths.sizes[1], values.elements, weighted, 0, 0, 0};
+  return true;
+}
+
+bool group_features(Request& request, Samples& samples) {
+  const Model& model = *request.model;
+  bool shares = false;
+  for (std::int64_t feature = 0; feature < model.features; ++feature) {
+    request.own[feature] = 0;
+    if (!request.present[3 * feature]) {
+      if (request.present[3 * feature + 1] || request.present[3 * feature + 2]) return false;
+      continue;
+    }
+    const std::int64_t bags = bags_of(request, feature);
+    if (bags < 0) return false;
+    samples.add(bags);
+    request.own[feature] = bags != 1;
+    shares |= bags == 1;
+  }
+  const std::int64_t batch = samples.largest();
+  if (!shares || batch == 1) std::memset(request.own, 1, model.features);
+  Group* groups = request.layout.groups;
+  for (std::int64_t feature = 0; feature < model.features; ++feature) {
+    Group& group = groups[!request.own[feature]];
+    ++group.features;
+    if (!request.present[3 * feature]) continue;
+    group.ids += request.tensors[3 * feature].elements;
+    group.weighted |= request.present[3 * feature + 2];
+  }
+  if (groups[0].features > 0) groups[0].bags = batch;
+  if (groups[1].features > 0) groups[1].bags = 1;
+  return true;
+}
+
+// Gives everything its place in the memory to come.
+void place(Request& request) {
+  std::int64_t words = 0;
+  for (Group& group : request.layout.groups) {
+    group.lengths_at = words;
+    group.values_at = group.lengths_at + group.features * group.bags;
+    group.weights_at = group.values_at + group.ids;
+    words = group.weights_at + (group.weighted ? (group.ids + 1) / 2 : 0);
+  }
+  const Model& model = *request.model;
+  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
+    request.dense_at[dense] = words;
+    words += (request.dense_rows[dense] * model.widths[dense] + 1) / 2;
+  }
+  request.layout.words = words;
+}
+
+}  // namespace
+
+bool lay_out(Request& request, std::int64_t inputs) {
+  request.layout = Layout();
+  const Model& model = *request.model;
+  const std::uint8_t* at_once = request.present + model.all_at_once();
+  request.layout.at_once = at_once[0] || at_once[1] || at_once[2];
+  Samples samples;
+  if (!add_dense(request, samples)) return false;
+  if (request.layout.at_once ? !group_all_at_once(request, inputs, samples)
+                             : !group_features(request, samples))
+    return false;
+  if (!samples.fit(model.max_batch)) return false;
+  request.layout.batch = samples.largest();
+  place(request);
+  return true;
+}
+
+}  // namespace sharded_infer

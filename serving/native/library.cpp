@@ -1,0 +1,32 @@
+// The C interface of decoding, which Python calls through ctypes.
+#include "header.h"
+#include "request.h"
+
+#define EXPORTED __attribute__((visibility("default")))
+
+using sharded_infer::Bytes;
+
+extern "C" {
+
+// Fills a model's table of names; see model.h.
+EXPORTED void sharded_infer_index_names(const sharded_infer::Model* model) {
+  sharded_infer::index_names(*model);
+}
+
+// 1 when the message is usual; see header.h.
+EXPORTED std::int32_t sharded_infer_read_header(const std::uint8_t* message, std::int64_t size,
+                                                sharded_infer::Header* header) {
+  return sharded_infer::read_header(Bytes{message, size}, *header);
+}
+
+// 1 when the message is usual; see request.h.
+EXPORTED std::int32_t sharded_infer_scan(sharded_infer::Request* request,
+                                         const std::uint8_t* message, std::int64_t size) {
+  return request->scan(Bytes{message, size});
+}
+
+// 1 when what was scanned is accepted; see request.h. The message must still be there.
+EXPORTED std::int32_t sharded_infer_fill(sharded_infer::Request* request, std::int64_t* out) {
+  return request->fill(out);
+}
+}

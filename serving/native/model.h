@@ -1,0 +1,66 @@
+// What decoding needs to know of a model: prepared once, read by all threads.
+#pragma once
+#include "wire.h"
+
+#include <cstring>
+
+namespace sharded_infer {
+
+enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
+
+// Inputs a request may have are numbered: feature f is 3f, its lengths 3f + 1, its weights 3f + 2;
+// then the dense inputs; then sparse.values, sparse.lengths and sparse.weights.
+struct Model {
+  std::int64_t features;
+  std::int64_t dense;
+  std::int64_t max_batch;
+  const std::int64_t* rows;         // [features]
+  const std::int32_t* policies;     // [features]
+  const std::int64_t* widths;       // [dense]
+  const std::uint8_t* names;        // all names, one after another
+  const std::int64_t* name_starts;  // [inputs + 1]
+  std::int64_t slot_mask;           // slots - 1; slots is a power of two, above the inputs
+  std::int32_t* slots;              // [slots]: an input, or -1
+
+  std::int64_t inputs() const { return 3 * features + dense + 3; }
+  std::int64_t all_at_once() const { return 3 * features + dense; }
+
+  bool has_name(std::int64_t input, Bytes name) const {
+    const std::int64_t start = name_starts[input];
+    return name_starts[input + 1] - start == name.size &&
+           std::memcmp(names + start, name.data, name.size) == 0;
+  }
+
+  // The slot that has a name's input, or the free one where it would be.
+  std::int64_t slot_of(Bytes name) const {
+    std::int64_t slot = static_cast<std::int64_t>(hash(name)) & slot_mask;
+    while (slots[slot] >= 0 && !has_name(slots[slot], name)) slot = (slot + 1) & slot_mask;
+    return slot;
+  }
+
+ private:
+  // Words multiplied and mixed: names are the model's own, so nobody can choose collisions.
+  static std::uint64_t hash(Bytes name) {
+    constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15u;
+    std::uint64_t mixed = static_cast<std::uint64_t>(name.size);
+    for (std::int64_t at = 0; at < name.size; at += 8) {
+      std::uint64_t word = 0;
+      const std::int64_t left = name.size - at;
+      std::memcpy(&word, name.data + at, left < 8 ? left : 8);
+      mixed = (mixed ^ word) * kFactor;
+      mixed ^= mixed >> 29;
+    }
+    return mixed;
+  }
+};
+
+// Fills the slots, which are all -1.
+inline void index_names(const Model& model) {
+  for (std::int64_t input = 0; input < model.inputs(); ++input) {
+    const std::int64_t start = model.name_starts[input];
+    const Bytes name{model.names + start, model.name_starts[input + 1] - start};
+    model.slots[model.slot_of(name)] = static_cast<std::int32_t>(input);
+  }
+}
+
+}  // namespace sharded_infer

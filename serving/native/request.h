@@ -1,0 +1,62 @@
+// A request's decoding: where its tensors are, and how they are laid out for the model.
+//
+//   scan: read the message; match names and contents; check datatypes and shapes;
+//         the batch is the largest number of samples, all others are it or 1;
+//         features of 1 sample, and absent ones beside such, go to a group that all samples share
+//   fill: for each group and feature: lengths as int64, not negative, with the right sum;
+//         ids as int64, inside their table: outside they are refused, dropped or wrapped;
+//         weights, or ones; then the dense inputs
+//
+// This is what `RequestReader` and `IdPolicy` do; what they would refuse is never accepted here.
+#pragma once
+#include "input.h"
+#include "model.h"
+
+namespace sharded_infer {
+
+struct Tensor {
+  const std::uint8_t* data;
+  std::int64_t elements;
+  std::int64_t sizes[2];
+  std::int32_t rank;
+  std::int32_t datatype;
+};
+
+// One jagged batch; places are in 8-byte words of the memory that `fill` is given.
+struct Group {
+  std::int64_t features;
+  std::int64_t bags;  // a feature; 0: the group does not exist
+  std::int64_t ids;   // by `scan` those that came, after `fill` those that stayed
+  std::int64_t weighted;
+  std::int64_t lengths_at, values_at, weights_at;
+};
+
+// All int64, so that Python reads it as numbers.
+struct Layout {
+  std::int64_t batch;
+  std::int64_t words;        // of memory that `fill` needs
+  std::int64_t ids_outside;  // that `fill` dropped or wrapped
+  std::int64_t at_once;
+  Group groups[2];  // one bag a sample, one bag for all
+};
+
+// Memory of one decoding at a time.
+struct Request {
+  const Model* model;
+  Tensor* tensors;           // [inputs]
+  std::uint8_t* present;     // [inputs]
+  std::int32_t* order;       // [inputs]: as they came
+  Bytes* contents;           // [inputs]: as they came
+  std::int32_t* successors;  // [inputs + 1]: what came after each input the last time, or -1
+  std::uint8_t* own;         // [features]: in the first group
+  std::int64_t* dense_at;    // [dense]: in words
+  std::int64_t* dense_rows;  // [dense]
+  Layout layout;
+
+  // Whether the message is usual and its shapes fit; then `layout` says what is needed.
+  bool scan(Bytes message);
+  // Whether its lengths and ids fit too; `out` has `layout.words` words.
+  bool fill(std::int64_t* out);
+};
+
+}  // namespace sharded_infer

@@ -1,0 +1,77 @@
+"""The compiled reader of requests, loaded where the package was built with a compiler.
+
+Its source is in `serving/native/`. It stays unused on machines that are not little-endian, as the
+wire is.
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+from kernels.native_library import keeping_gil, load_library
+
+MAX_OUTPUTS = 16
+
+
+class Model(ctypes.Structure):
+    """`Model` of serving/native/model.h."""
+
+    _fields_ = (
+        ("features", ctypes.c_int64),
+        ("dense", ctypes.c_int64),
+        ("max_batch", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("policies", ctypes.c_void_p),
+        ("widths", ctypes.c_void_p),
+        ("names", ctypes.c_char_p),
+        ("name_starts", ctypes.c_void_p),
+        ("slot_mask", ctypes.c_int64),
+        ("slots", ctypes.c_void_p),
+    )
+
+
+class Request(ctypes.Structure):
+    """`Request` of serving/native/request.h, up to its `layout`."""
+
+    _fields_ = (
+        ("model", ctypes.c_void_p),
+        ("tensors", ctypes.c_void_p),
+        ("present", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("contents", ctypes.c_void_p),
+        ("successors", ctypes.c_void_p),
+        ("own", ctypes.c_void_p),
+        ("dense_at", ctypes.c_void_p),
+        ("dense_rows", ctypes.c_void_p),
+        # `Layout`: batch, words, ids_outside, at_once, and seven numbers of each group.
+        ("layout", ctypes.c_int64 * 18),
+    )
+
+
+# Sizes of `Tensor` and `Bytes`.
+TENSOR_BYTES, BYTES_BYTES = 40, 16
+# `Header` of serving/native/header.h: three texts, three numbers, and the outputs' texts.
+Header = ctypes.c_int64 * (9 + 2 * MAX_OUTPUTS)
+
+
+def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
+    integer, address = ctypes.c_int64, ctypes.c_void_p
+    library.sharded_infer_index_names.restype = None
+    library.sharded_infer_index_names.argtypes = (ctypes.POINTER(Model),)
+    library.sharded_infer_read_header.argtypes = (ctypes.c_char_p, integer, Header)
+    library.sharded_infer_scan.argtypes = (address, ctypes.c_char_p, integer)
+    library.sharded_infer_fill.argtypes = (address, address)
+
+
+def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
+    library = load_library(Path(__file__).parent)
+    if library is None or sys.byteorder != "little":
+        return None
+    with_gil = keeping_gil(library)
+    _declare(library)
+    _declare(with_gil)
+    return library, with_gil
+
+
+# Two bindings of one library: calls release the GIL, or keep it.
+LIBRARIES = _load()

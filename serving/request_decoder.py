@@ -1,0 +1,45 @@
+"""The one way from a serialized request to a checked model input."""
+
+from typing import Literal
+
+from serving.message_decoder import MessageDecoder
+from serving.native_request import LIBRARIES
+from serving.portable_decoder import PortableDecoder
+from sharded_infer.batch import ModelInput
+from sharded_infer.spec import ModelSpec
+
+Backend = Literal["native", "portable"]
+
+
+class RequestDecoder:
+    """Reads the messages of one model: compiled code first, protobuf for what that leaves."""
+
+    def __init__(self, spec: ModelSpec, *, max_batch: int, backend: Backend | None = None) -> None:
+        """Prepares what does not depend on the request.
+
+        Args:
+            spec: the model.
+            max_batch: the largest batch to accept.
+            backend: `portable` to do without compiled code; None takes it where it is.
+
+        Raises:
+            InputError: compiled code is asked for, but was not built.
+        """
+        self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
+        native = self.backend == "native"
+        self._native = MessageDecoder(spec, max_batch=max_batch) if native else None
+        self._portable = PortableDecoder(spec, max_batch=max_batch)
+
+    def decode(self, message: bytes) -> ModelInput:
+        """Reads a serialized ModelInferRequest.
+
+        Returns:
+            The batch, its ids checked.
+
+        Raises:
+            RequestError: the message is none, an input is malformed or not what the model
+                expects, or an id is outside a table whose policy is `error`.
+            RequestTooLargeError: more samples than allowed.
+        """
+        found = None if self._native is None else self._native.decode(message)
+        return self._portable.decode(message) if found is None else found

@@ -1,0 +1,113 @@
+"""What a request asks for, before its inputs are read: model, priority, deadline, outputs."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from serving.native_request import LIBRARIES, Header
+from sharded_infer.errors import RequestError
+
+_MAX_INT = 2**64 - 1
+
+
+class RequestHeader(NamedTuple):
+    """A ModelInferRequest without its inputs.
+
+    Attributes:
+        model_name: as it came.
+        model_version: as it came; empty is the model's default.
+        request_id: the client's own, for the response.
+        priority: 1 is the highest; 0 was not given.
+        timeout_us: how long the client waits, in microseconds; 0 was not given.
+        outputs: names of the outputs asked for; none is all.
+    """
+
+    model_name: str
+    model_version: str
+    request_id: str
+    priority: int = 0
+    timeout_us: int = 0
+    outputs: tuple[str, ...] = ()
+
+    def output_positions(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Which of a model's outputs are asked for, in the model's order.
+
+        Args:
+            names: the model's outputs.
+
+        Raises:
+            RequestError: one that the model does not have.
+        """
+        if not self.outputs:
+            return tuple(range(len(names)))
+        for output in self.outputs:
+            if output not in names:
+                raise RequestError(
+                    f"output {output!r} is not one of the model's: {', '.join(names)}"
+                )
+        return tuple(i for i, name in enumerate(names) if name in self.outputs)
+
+
+def read_header(message: bytes) -> RequestHeader | None:
+    """Reads a serialized ModelInferRequest's header without protobuf.
+
+    Args:
+        message: its inputs are not looked into: they may still be malformed.
+
+    Returns:
+        None where compiled code cannot tell: the message is unusual or malformed, or there is no
+        compiled code. Then `header_of` the parsed message decides.
+    """
+    if LIBRARIES is None:
+        return None
+    header = Header()
+    if not LIBRARIES[1].sharded_infer_read_header(message, len(message), header):
+        return None
+    (
+        name, name_size, version, version_size, request_id, id_size, priority, timeout_us, outputs
+    ) = header[:9]  # fmt: skip
+    return RequestHeader(
+        message[name : name + name_size].decode("ascii"),
+        message[version : version + version_size].decode("ascii"),
+        message[request_id : request_id + id_size].decode("ascii"),
+        priority,
+        timeout_us,
+        tuple(
+            message[header[at] : header[at] + header[at + 1]].decode("ascii")
+            for at in range(9, 9 + 2 * outputs, 2)
+        )
+        if outputs
+        else (),
+    )
+
+
+def header_of(request: Any) -> RequestHeader:
+    """The header of a ModelInferRequest message.
+
+    Raises:
+        RequestError: a parameter that is no such number, or an output in shared memory.
+    """
+    for output in request.outputs:
+        if "shared_memory_region" in output.parameters:
+            raise RequestError(f"output {output.name!r}: shared memory is not offered here")
+    return RequestHeader(
+        request.model_name,
+        request.model_version,
+        request.id,
+        _number(request, "priority"),
+        _number(request, "timeout"),
+        tuple(output.name for output in request.outputs),
+    )
+
+
+def _number(request: Any, name: str) -> int:
+    if name not in request.parameters:
+        return 0
+    parameter = request.parameters[name]
+    kind = parameter.WhichOneof("parameter_choice")
+    value = getattr(parameter, kind) if kind in {"int64_param", "uint64_param"} else None
+    if value is None or not 0 <= value <= _MAX_INT:
+        raise RequestError(
+            f"parameter {name!r}: expected int64_param or uint64_param, 0 or more, got "
+            f"{kind}{'' if value is None else f' {value}'}"
+        )
+    return int(value)

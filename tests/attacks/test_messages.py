@@ -1,0 +1,142 @@
+"""Hostile messages to the decoder: refused in words, in no time, and without taking memory."""
+
+import time
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from serving.message_decoder import MessageDecoder
+from serving.native_request import LIBRARIES
+from serving.request_decoder import RequestDecoder
+from serving.request_header import read_header
+from sharded_infer.errors import RequestError
+from tests.serving.requests_by_chance import MAX_BATCH, SPEC, Arrays, serialized
+
+DECODER = RequestDecoder(SPEC, max_batch=MAX_BATCH)
+DENSE: Arrays = {
+    "context": np.ones((2, 3), np.float32),
+    "bid": np.ones((2, 1), np.float32),
+}
+GOOD = serialized({**DENSE, "item": np.array([1, 2])})
+LONG = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff"  # of a varint that goes on
+SECONDS, BYTES = 1.0, 4 << 20
+
+
+def varint(value: int) -> bytes:
+    value &= 2**64 - 1
+    groups = []
+    while value >= 128:
+        groups.append(value & 127 | 128)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+def field(number: int, content: bytes) -> bytes:
+    return bytes([number << 3 | 2]) + varint(len(content)) + content
+
+
+def tensor(name: bytes, shape: bytes, raw: bytes, datatype: bytes = b"INT64") -> bytes:
+    """An input and its contents."""
+    body = field(1, name) + field(2, datatype) + field(3, shape)
+    return field(5, body) + field(7, raw)
+
+
+def shaped(*sizes: int, raw: bytes = b"", name: bytes = b"item") -> bytes:
+    """The dense inputs and one more of any shape."""
+    return serialized(DENSE) + tensor(name, b"".join(map(varint, sizes)), raw)
+
+
+def nested(depth: int) -> bytes:
+    content = b""
+    for _ in range(depth):
+        content = field(5, content)
+    return content
+
+
+def _many(edit: Any) -> bytes:
+    request = service_pb2.ModelInferRequest()
+    edit(request)
+    return bytes(request.SerializeToString())
+
+
+HOSTILE = {
+    # Lengths.
+    "a length beyond the end": b"\x2a\x7f",
+    "a length of 2^31": b"\x2a\x80\x80\x80\x80\x08",
+    "a length of 2^63": b"\x2a\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+    "a length of 2^64 - 1": b"\x2a" + LONG + b"\x01",
+    "a length that never ends": b"\x2a" + LONG * 8,
+    "a length without its bytes": GOOD + b"\x3a",
+    "an input that ends in its name": field(5, b"\x0a\x04ite"),
+    "a shape that ends in a size": shaped(2) + field(5, field(3, b"\x80")),
+    # Tags.
+    "field 0": b"\x02\x00" + GOOD,
+    "a group that opens": GOOD + b"\x0b",
+    "a group that closes": GOOD + b"\x0c",
+    "a reserved wire type": GOOD + b"\x0f",
+    "a tag that never ends": GOOD + LONG * 2,
+    # Shapes.
+    "sizes whose product wraps to 0": shaped(2**62, 4),
+    "sizes whose bytes wrap to 16": shaped(2**61 + 2, raw=bytes(16)),
+    "sizes whose bytes wrap, as INT64": shaped(2**32, 2**29),
+    "a negative size": shaped(-1),
+    "two negative sizes": shaped(-2, -1, raw=bytes(16)),
+    "the smallest size": shaped(-(2**63), raw=bytes(8)),
+    "no bytes for many samples": shaped(2**31 - 1, 0),
+    "no bytes for very many samples": shaped(2**62, 0),
+    "no samples of many ids": shaped(0, 2**62),
+    "many dimensions": shaped(*[1] * 5000, raw=bytes(8)),
+    "lengths of many samples": shaped(5, 2**40, name=b"sparse.lengths")
+    + tensor(b"sparse.values", b"\x00", b""),
+    # Counts.
+    "more inputs than contents": GOOD + field(5, field(1, b"clicked") + field(2, b"INT64")),
+    "more contents than inputs": GOOD + field(7, b"") * 5000,
+    "contents alone": field(7, bytes(8)) * 5000,
+    "inputs alone": field(5, field(1, b"item") + field(2, b"INT64") + field(3, b"\x02")) * 5000,
+    "one name many times": serialized(DENSE) + tensor(b"item", b"\x02", bytes(16)) * 5000,
+    "many unknown names": serialized(DENSE)
+    + b"".join(tensor(b"x%d" % i, b"\x01", bytes(8)) for i in range(5000)),
+    "many parameters beside nothing": _many(
+        lambda r: [r.parameters[str(i)].__setattr__("int64_param", i) for i in range(5000)]
+    ),
+    # Others.
+    "inputs inside inputs": nested(5000),
+    "a name of 1 MiB": serialized(DENSE)
+    + _many(lambda r: r.inputs.add(name="i" * (1 << 20), datatype="INT64"))
+    + b"\x3a\x00",
+    "a name that is not text": serialized(DENSE) + tensor(b"\xff\xfe", b"\x01", bytes(8)),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_a_hostile_message_is_refused_soon_and_in_little_memory(case: str) -> None:
+    message = HOSTILE[case]
+    if LIBRARIES is not None:
+        assert MessageDecoder(SPEC, max_batch=MAX_BATCH).decode(message) is None
+    tracemalloc.start()
+    started = time.perf_counter()
+    try:
+        read_header(message)
+        with pytest.raises(RequestError) as refused:
+            DECODER.decode(message)
+        seconds = time.perf_counter() - started
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert str(refused.value)
+    assert seconds < SECONDS and peak < len(message) * 20 + BYTES
+
+
+def test_the_good_message_is_read_after_them() -> None:
+    assert DECODER.decode(GOOD).batch_size == 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 4096])
+def test_zeros_and_ones_are_no_request(size: int) -> None:
+    for byte in (b"\x00", b"\xff", b"\x2a", b"\x3a", b"\x80"):
+        with pytest.raises(RequestError):
+            DECODER.decode(byte * size)

@@ -1,0 +1,261 @@
+"""Compiled decoding: what it accepts is what the portable path reads, array for array."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from serving.message_decoder import MessageDecoder
+from serving.native_request import LIBRARIES
+from serving.portable_decoder import PortableDecoder
+from serving.request_decoder import RequestDecoder
+from sharded_infer.errors import InputError, RequestError, RequestTooLargeError
+from sharded_infer.spec import ModelSpec, TableSpec
+from tests.serving.requests_by_chance import (
+    MAX_BATCH,
+    SPEC,
+    Arrays,
+    check_same,
+    inputs_by_chance,
+    serialized,
+)
+
+compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
+PORTABLE = PortableDecoder(SPEC, max_batch=MAX_BATCH)
+DENSE: Arrays = {
+    "context": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "bid": np.ones((1, 1), np.float32),
+}
+GOOD: Arrays = {**DENSE, "item": np.array([1, 2]), "hashed": np.array([[8], [-1]])}
+NATIVE = None if LIBRARIES is None else MessageDecoder(SPEC, max_batch=MAX_BATCH)
+
+
+def native(message: bytes) -> Any:
+    assert NATIVE is not None
+    return NATIVE.decode(message)
+
+
+def check_agrees(message: bytes) -> bool:
+    """Whether compiled code accepts a message; then it reads what the portable path reads."""
+    found = native(message)
+    if found is not None:
+        check_same(found, PORTABLE.decode(message))
+    return found is not None
+
+
+@compiled
+@settings(deadline=None, max_examples=400)
+@given(inputs_by_chance())
+def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
+    assert check_agrees(serialized(inputs))
+
+
+@compiled
+@settings(deadline=None, max_examples=15)
+@given(inputs_by_chance())
+def test_a_message_cut_anywhere_is_left_to_the_portable_path(inputs: Arrays) -> None:
+    message = serialized(inputs, id="17")
+    for size in range(len(message)):
+        check_agrees(message[:size])
+
+
+@compiled
+@settings(deadline=None, max_examples=100)
+@given(inputs_by_chance(), st.integers(0, 2**32))
+def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    message = np.frombuffer(serialized(inputs, id="a"), np.uint8)
+    for _ in range(50):
+        changed = message.copy()
+        places = generator.integers(0, len(message), generator.integers(1, 4))
+        if generator.random() < 0.5:
+            changed[places] = generator.integers(0, 256, len(places))
+        else:
+            changed[places] ^= (1 << generator.integers(0, 8, len(places))).astype(np.uint8)
+        check_agrees(changed.tobytes())
+
+
+def _append_typed(request: Any) -> None:
+    tensor = request.inputs.add(name="clicked", datatype="INT64", shape=[2])
+    tensor.contents.int64_contents.extend([1, 2])
+
+
+EDITS: dict[str, Callable[[Any], object]] = {
+    "typed contents": _append_typed,
+    "contents of one too many": lambda r: r.raw_input_contents.append(b""),
+    "contents of one too few": lambda r: r.raw_input_contents.pop(),
+    "no contents": lambda r: r.ClearField("raw_input_contents"),
+    "no inputs": lambda r: (r.ClearField("inputs"), r.ClearField("raw_input_contents")),
+    "a tensor's parameter": lambda r: r.inputs[0].parameters["x"].__setattr__("int64_param", 1),
+    "an output's parameter": lambda r: (
+        r.outputs.add(name="score").parameters["classification"].__setattr__("int64_param", 1)
+    ),
+    "a text that is not ASCII": lambda r: setattr(r, "id", "é"),
+    "an unknown name": lambda r: setattr(r.inputs[2], "name", "itm"),
+    "no name": lambda r: setattr(r.inputs[2], "name", ""),
+    "a companion without its feature": lambda r: setattr(r.inputs[2], "name", "item.lengths"),
+    "a dense companion": lambda r: setattr(r.inputs[2], "name", "context.lengths"),
+    "a name twice": lambda r: setattr(r.inputs[2], "name", "hashed"),
+    "beside sparse.values": lambda r: setattr(r.inputs[2], "name", "sparse.values"),
+    "another datatype": lambda r: setattr(r.inputs[2], "datatype", "UINT64"),
+    "the other size of integers": lambda r: setattr(r.inputs[2], "datatype", "INT32"),
+    "ids that are floats": lambda r: setattr(r.inputs[2], "datatype", "FP32"),
+    "no shape": lambda r: r.inputs[2].ClearField("shape"),
+    "three sizes": lambda r: r.inputs[2].shape.extend([1, 1]),
+    "another size": lambda r: r.inputs[2].shape.__setitem__(0, 3),
+    "a dense input of another width": lambda r: r.inputs[0].shape.__setitem__(slice(None), [3, 2]),
+    "a dense input of one dimension": lambda r: r.inputs[0].shape.__setitem__(slice(None), [6]),
+    "a dense input missing": lambda r: (r.inputs.pop(1), r.raw_input_contents.pop(1)),
+}
+
+
+@compiled
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_is_unusual_is_left_to_the_portable_path(edit: str) -> None:
+    request = service_pb2.ModelInferRequest.FromString(serialized(GOOD))
+    EDITS[edit](request)
+    message = bytes(request.SerializeToString())
+    assert native(message) is None
+    decoders: tuple[RequestDecoder | PortableDecoder, ...] = (
+        RequestDecoder(SPEC, max_batch=MAX_BATCH),
+        PORTABLE,
+    )
+    said: list[int | str] = []
+    for decoder in decoders:
+        try:
+            said.append(decoder.decode(message).batch_size)
+        except RequestError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"item": np.array([1, 9])}, "'item', sample 1: id 9 is outside"),
+        ({"item": np.array([[1, -1]], np.int32)}, "'item', sample 0: id -1 is outside"),
+        ({"item": np.array([1, 2, 3])}, "2 samples, but .item. has 3"),
+        ({"item": np.array([1]), "item.lengths": np.array([-1, 2])}, "a length of -1"),
+        ({"item": np.array([1]), "item.lengths": np.array([1, 1])}, "sum to 2, but 1"),
+        (
+            {"item": np.array([1]), "item.lengths": np.array([2**63 - 1, -(2**63)])},
+            f"a length of {-(2**63)}",
+        ),
+        ({"item": np.ones((2, 1), np.int64), "item.lengths": np.array([1, 1])}, "expected"),
+        ({"item": np.array([1, 2]), "item.weights": np.ones((2, 1), np.float32)}, "like its ids"),
+        ({"item": np.array([1, 2]), "item.weights": np.array([1, 2])}, "expected FP32"),
+        ({"item": np.empty((0, 4), np.int64)}, "0 samples"),
+        (
+            {"sparse.values": np.zeros(5, np.int64), "sparse.lengths": np.ones((5, 2), np.int64)},
+            "sum to 10, but 5 ids",
+        ),
+        (
+            {"sparse.values": np.zeros(11, np.int64), "sparse.lengths": np.ones((5, 2), np.int64)},
+            "sum to 10, but 11 ids",
+        ),
+        (
+            {"sparse.values": np.zeros(8, np.int64), "sparse.lengths": np.ones((4, 2), np.int64)},
+            "expected INT32",
+        ),
+        ({"sparse.values": np.zeros(8, np.int64)}, "is missing"),
+        ({"sparse.lengths": np.ones((5, 2), np.int64)}, "is missing"),
+    ],
+)
+def test_what_is_wrong_is_said_by_the_portable_path(inputs: Arrays, words: str) -> None:
+    message = serialized({**DENSE, **inputs})
+    assert native(message) is None
+    with pytest.raises(RequestError, match=words):
+        RequestDecoder(SPEC, max_batch=MAX_BATCH).decode(message)
+
+
+@compiled
+def test_a_batch_that_is_too_large_is_left_to_the_portable_path() -> None:
+    message = serialized({**DENSE, "context": np.ones((MAX_BATCH + 1, 3), np.float32)})
+    assert native(message) is None
+    with pytest.raises(RequestTooLargeError):
+        RequestDecoder(SPEC, max_batch=MAX_BATCH).decode(message)
+
+
+@compiled
+def test_requests_of_other_orders_and_forms_may_follow_each_other() -> None:
+    forms = [GOOD, dict(reversed(GOOD.items())), DENSE, {**GOOD, "clicked": np.array([3])}]
+    for _ in range(3):
+        assert all(check_agrees(serialized(form)) for form in forms)
+
+
+@compiled
+def test_a_result_outlives_its_message_and_later_requests() -> None:
+    message = serialized(GOOD)
+    first = native(message)
+    kept = [first.groups[0].values.copy(), first.dense[0].copy()]
+    other = {**GOOD, "item": np.array([7, 8]), "context": np.full((2, 3), 9, np.float32)}
+    native(serialized(other))
+    del message
+    assert np.array_equal(first.groups[0].values, kept[0])
+    assert np.array_equal(first.dense[0], kept[1])
+
+
+@compiled
+def test_threads_decode_side_by_side() -> None:
+    assert NATIVE is not None
+    messages = [
+        serialized({**DENSE, "item": np.array([i % 9, 1]), "hashed": np.array([i])})
+        for i in range(40)
+    ]
+    wanted = [PORTABLE.decode(message) for message in messages]
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for turn in range(400):
+                i = (first + turn) % len(messages)
+                check_same(native(messages[i]), wanted[i])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(7 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@compiled
+def test_a_model_of_many_features_finds_each_by_name() -> None:
+    names = [f"f{'x' * (i % 23)}{i}" for i in range(300)]
+    spec = ModelSpec("wide", tuple(TableSpec(name, i + 1, 1) for i, name in enumerate(names)))
+    inputs = {name: np.array([i, 0]) for i, name in enumerate(names)}
+    shuffled = {name: inputs[name] for name in np.random.default_rng(0).permutation(names)}
+    found = MessageDecoder(spec, max_batch=2).decode(serialized(shuffled))
+    assert found is not None
+    assert found.groups[0].values.reshape(300, 2)[:, 0].tolist() == list(range(300))
+
+
+def test_the_portable_path_may_be_asked_for() -> None:
+    decoder = RequestDecoder(SPEC, max_batch=MAX_BATCH, backend="portable")
+    assert decoder.backend == "portable"
+    message = serialized(GOOD)
+    check_same(decoder.decode(message), PORTABLE.decode(message))
+    assert decoder.decode(message).ids_outside == 2
+
+
+def test_without_a_compiler_the_portable_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("serving.message_decoder", "serving.request_decoder"):
+        monkeypatch.setattr(f"{module}.LIBRARIES", None)
+    decoder = RequestDecoder(SPEC, max_batch=MAX_BATCH)
+    assert decoder.backend == "portable"
+    check_same(decoder.decode(serialized(GOOD)), PORTABLE.decode(serialized(GOOD)))
+    with pytest.raises(InputError, match="without a compiler"):
+        RequestDecoder(SPEC, max_batch=MAX_BATCH, backend="native")
+
+
+def test_bytes_that_are_no_message_are_refused_in_words() -> None:
+    with pytest.raises(RequestError, match="the message is unreadable: .*ModelInferRequest"):
+        RequestDecoder(SPEC, max_batch=MAX_BATCH).decode(b"\xff")
