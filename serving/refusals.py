@@ -1,0 +1,28 @@
+"""Why a request is not run; each becomes a status code in `serving/status.py`."""
+
+from sharded_infer.errors import ShardedInferError
+
+
+class UnavailableError(ShardedInferError):
+    """The server, or the model, is loading or draining; the same request may work later."""
+
+
+class DeadlineError(ShardedInferError):
+    """The request's deadline has passed, or would before an answer was there."""
+
+
+class CancelledError(ShardedInferError):
+    """The client has given the request up."""
+
+
+class QueueFullError(ShardedInferError):
+    """As much waits already as may.
+
+    Attributes:
+        retry_seconds: when there will probably be room.
+    """
+
+    def __init__(self, message: str, *, retry_seconds: float) -> None:
+        """Keeps the hint."""
+        super().__init__(message)
+        self.retry_seconds = retry_seconds

@@ -1,0 +1,261 @@
+"""A server around the batcher on a virtual clock: what comes, what runs, and what becomes of it.
+
+It asks the batcher as a server does: `take` after every offer, every finish and at `due`.
+"""
+
+import heapq
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from typing import Any
+
+from serving.batcher import Batch, Batcher, Taken
+from serving.cost_table import CostTable
+from serving.lane import Lane, LanePolicy, Mode, Ticket
+from serving.refusals import DeadlineError, QueueFullError
+
+Curve = Callable[[int], float]
+NEVER = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that will come.
+
+    Attributes:
+        at: when, in seconds.
+        samples: to score.
+        lane: which lane it asks, by position.
+        deadline_seconds: how long its client waits for the answer.
+        priority: 1 to 10; 0 is the default.
+        size_bytes: of its message.
+        withdrawn_seconds: how long after it came its client gives up.
+    """
+
+    at: float
+    samples: int = 1
+    lane: int = 0
+    deadline_seconds: float = NEVER
+    priority: int = 0
+    size_bytes: int = 0
+    withdrawn_seconds: float = NEVER
+
+
+class Fate(Enum):
+    """What became of a request; every one has exactly one fate."""
+
+    RAN = "ran"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+    WITHDRAWN = "withdrawn"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A batch that has run.
+
+    Attributes:
+        batch: what ran.
+        ended: when it was ready.
+    """
+
+    batch: Batch
+    ended: float
+
+
+class VirtualServer:
+    """Drives a batcher through arrivals; subclasses watch `took`, `started` and `settled`."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        lanes: Sequence[Lane],
+        service: Callable[[Batch], float],
+        *,
+        expire_seconds: float = 0.1,
+    ) -> None:
+        """Begins at 0, idle.
+
+        Args:
+            batcher: without lanes.
+            lanes: the versions.
+            service: seconds that a batch really takes.
+            expire_seconds: between two looks for requests whose deadline has passed.
+        """
+        self.batcher = batcher
+        self.lanes = lanes
+        self.now = 0.0
+        self.tickets: list[Ticket] = []
+        self.fates: dict[Ticket, list[Fate]] = defaultdict(list)
+        self.errors: dict[Ticket, QueueFullError | DeadlineError] = {}
+        self.runs: list[Run] = []
+        self.running: list[Batch] = []
+        self.most_waiting = 0
+        self._service = service
+        self._expire_seconds = expire_seconds
+        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = count()
+        self._timer = NEVER
+        self._arrivals: Iterator[Arrival] = iter(())
+        for lane in lanes:
+            batcher.add_lane(lane)
+
+    def run(self, arrivals: Iterable[Arrival]) -> "VirtualServer":
+        """Lives through everything that comes, in order of time, until nothing is left."""
+        self._arrivals = iter(arrivals)
+        self._expect_next()
+        self._at(self._expire_seconds, self._expire, None)
+        while self._events:
+            self.now, _, happen, subject = heapq.heappop(self._events)
+            happen(subject)
+        return self
+
+    def delays(self) -> list[float]:
+        """Seconds from coming to the answer, of each request that ran."""
+        return [run.ended - ticket.arrived for run in self.runs for ticket in run.batch.tickets]
+
+    def in_time(self) -> list[Ticket]:
+        """The requests that were answered before their deadline."""
+        return [
+            ticket
+            for run in self.runs
+            for ticket in run.batch.tickets
+            if run.ended <= ticket.deadline
+        ]
+
+    def started(self, batch: Batch) -> None:
+        """A batch begins; what it holds has not been noted yet."""
+
+    def took(self, taken: Taken) -> None:
+        """The batcher was asked for a batch."""
+
+    def settled(self) -> None:
+        """Nothing more happens at this moment."""
+
+    def _at(self, when: float, happen: Callable[[Any], None], subject: Any) -> None:
+        heapq.heappush(self._events, (when, next(self._order), happen, subject))
+
+    def _expect_next(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is not None:
+            self._at(arrival.at, self._arrive, arrival)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        ticket = Ticket(
+            self.lanes[arrival.lane],
+            samples=arrival.samples,
+            arrived=self.now,
+            deadline=self.now + arrival.deadline_seconds,
+            size_bytes=arrival.size_bytes,
+            priority=arrival.priority,
+            item=arrival,
+        )
+        self.tickets.append(ticket)
+        try:
+            self.batcher.offer(ticket, self.now)
+        except (QueueFullError, DeadlineError) as error:
+            self.fates[ticket].append(Fate.REFUSED)
+            self.errors[ticket] = error
+        self.most_waiting = max(self.most_waiting, self.batcher.requests)
+        if arrival.withdrawn_seconds < NEVER:
+            self._at(self.now + arrival.withdrawn_seconds, self._withdraw, ticket)
+        self._expect_next()
+        self._take()
+
+    def _withdraw(self, ticket: Ticket) -> None:
+        if self.batcher.withdraw(ticket):
+            self.fates[ticket].append(Fate.WITHDRAWN)
+        self._take()
+
+    def _expire(self, _: None) -> None:
+        for ticket in self.batcher.expire(self.now):
+            self.fates[ticket].append(Fate.DROPPED)
+        if self._events:
+            self._at(self.now + self._expire_seconds, self._expire, None)
+        self._take()
+
+    def _wake(self, _: None) -> None:
+        if self.now >= self._timer:
+            self._timer = NEVER
+            self._take()
+
+    def _finish(self, subject: tuple[Batch, float]) -> None:
+        batch, seconds = subject
+        self.running.remove(batch)
+        self.runs.append(Run(batch, self.now))
+        self.batcher.finish(batch, seconds=seconds, now=self.now)
+        self._take()
+
+    def _take(self) -> None:
+        while True:
+            taken = self.batcher.take(self.now)
+            self.took(taken)
+            for ticket in taken.dropped:
+                self.fates[ticket].append(Fate.DROPPED)
+            if taken.batch is None:
+                break
+            self.started(taken.batch)
+            self.running.append(taken.batch)
+            for ticket in taken.batch.tickets:
+                self.fates[ticket].append(Fate.RAN)
+            seconds = self._service(taken.batch)
+            self._at(self.now + seconds, self._finish, (taken.batch, seconds))
+        due = self.batcher.due(self.now)
+        if due < self._timer:
+            self._timer = due
+            self._at(due, self._wake, None)
+        self.settled()
+
+
+def linear(samples: int) -> float:
+    """Merging saves nothing: 10 µs a sample."""
+    return 10e-6 * samples
+
+
+def fixed(samples: int) -> float:
+    """Merging saves nearly all: 2 ms a batch, 2 µs a sample."""
+    return 2e-3 + 2e-6 * samples
+
+
+def mixed(samples: int) -> float:
+    """Something in between: 1 ms a batch, 10 µs a sample."""
+    return 1e-3 + 10e-6 * samples
+
+
+def measured(curve: Curve, *, largest: int = 1024, factor: float = 1.0) -> CostTable:
+    """The table of a warm-up at the powers of two; `factor`: what it is off by."""
+    sizes = [2**power for power in range(largest.bit_length())]
+    return CostTable({size: factor * curve(size) for size in sizes})
+
+
+def lane_of(
+    curve: Curve, mode: Mode = Mode.AUTO, *, max_delay: float = 0.001, factor: float = 1.0
+) -> Lane:
+    """A lane that merges up to 1,024 samples."""
+    return Lane(LanePolicy(mode, 1024, max_delay), measured(curve, factor=factor))
+
+
+def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Callable[[Batch], float]:
+    """Service times around a curve: even within ± `noise`."""
+    return lambda batch: curve(batch.samples) * generator.uniform(1.0 - noise, 1.0 + noise)
+
+
+def poisson(
+    rate: float, seconds: float, generator: random.Random, **fields: Any
+) -> Iterator[Arrival]:
+    """Requests that come independently.
+
+    Args:
+        rate: requests a second.
+        seconds: for so long.
+        generator: of the gaps.
+        **fields: of every `Arrival`.
+    """
+    at = generator.expovariate(rate)
+    while at < seconds:
+        yield Arrival(at, **fields)
+        at += generator.expovariate(rate)

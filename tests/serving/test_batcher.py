@@ -1,0 +1,518 @@
+"""Every promise of the batcher, over thousands of patterns of requests on a virtual clock."""
+
+import heapq
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.batcher import Batch, Batcher, QueueLimits, Taken
+from serving.lane import PATIENCE, PRIORITY_SECONDS, Lane, LanePolicy, Mode, Ticket, TicketState
+from serving.refusals import DeadlineError, QueueFullError
+from tests.serving.batcher_simulation import (
+    NEVER,
+    Arrival,
+    Curve,
+    Fate,
+    VirtualServer,
+    fixed,
+    lane_of,
+    linear,
+    measured,
+    mixed,
+    noisy,
+    poisson,
+)
+
+CURVES = (linear, fixed, mixed)
+# A curve, and requests with which it is as its name says.
+COSTS = ((linear, 270), (fixed, 20), (mixed, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A pattern of requests, and the server that they meet.
+
+    Attributes:
+        seed: of everything random.
+        slots: of the batcher.
+        limits: of the batcher.
+        modes: of the lanes.
+        max_batch: of the lanes.
+        max_delay: of the lanes.
+        requests: how many come.
+        process: how they come.
+        deadlines: how long their clients wait.
+        priorities: from which theirs are drawn.
+        withdrawn: share that is given up.
+        table_factor: what the cost tables are off by at first.
+        noise: of the service times.
+    """
+
+    seed: int
+    slots: int
+    limits: QueueLimits
+    modes: tuple[Mode, ...]
+    max_batch: int
+    max_delay: float
+    requests: int
+    process: str
+    deadlines: str
+    priorities: tuple[int, ...]
+    withdrawn: float
+    table_factor: float
+    noise: float
+
+    def lanes(self) -> list[Lane]:
+        return [
+            Lane(
+                LanePolicy(mode, self.max_batch, self.max_delay),
+                measured(CURVES[at % 3], largest=self.max_batch, factor=self.table_factor),
+            )
+            for at, mode in enumerate(self.modes)
+        ]
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """The requests; the adversary's come together, just when batches end or are due."""
+        generator = random.Random(self.seed)
+        at = 0.0
+        for _ in range(self.requests):
+            if self.process == "poisson":
+                at += generator.expovariate(500.0)
+            elif self.process == "constant":
+                at += 0.0005
+            elif self.process == "bursts":
+                at += generator.choice((0.0,) * 15 + (0.02,))
+            else:
+                step = (0.0, self.max_delay, fixed(1), mixed(1), generator.random() * 1e-9, 1.5)
+                at += generator.choices(step, (8, 4, 4, 4, 4, 1))[0]
+            deadline = {
+                "none": lambda: NEVER,
+                "tight": lambda: generator.uniform(0.0005, 0.01),
+                "loose": lambda: generator.uniform(0.02, 0.5),
+                "all": lambda: generator.choice((NEVER, 0.0, -0.1, 0.003, 0.01, 0.1, 3.0)),
+            }[self.deadlines]()
+            given_up = generator.random() < self.withdrawn
+            size = generator.choice((1, self.max_batch, self.max_batch + 1, 0, 0, 0, 0))
+            yield Arrival(
+                at,
+                samples=size or round(self.max_batch ** generator.random()),
+                lane=generator.randrange(len(self.modes)),
+                deadline_seconds=deadline,
+                priority=generator.choice(self.priorities),
+                size_bytes=generator.randrange(2000),
+                withdrawn_seconds=generator.uniform(0.0, 0.02) if given_up else NEVER,
+            )
+
+    def service(self) -> Callable[[Batch], float]:
+        generator = random.Random(self.seed + 1)
+        curves = dict(enumerate(CURVES))
+
+        def seconds(batch: Batch) -> float:
+            curve = curves[batch.tickets[0].item.lane % 3]
+            return curve(batch.samples) * generator.uniform(1.0 - self.noise, 1.0 + self.noise)
+
+        return seconds
+
+
+def _traffic(
+    modes: tuple[Mode, ...] = tuple(Mode),
+    deadlines: tuple[str, ...] = ("none", "tight", "loose", "all"),
+    priorities: tuple[tuple[int, ...], ...] = ((0,), (1, 10), tuple(range(11))),
+) -> st.SearchStrategy[Traffic]:
+    return st.builds(
+        Traffic,
+        seed=st.integers(0, 2**32),
+        slots=st.integers(1, 4),
+        limits=st.builds(
+            QueueLimits,
+            requests=st.sampled_from((3, 20, 1024)),
+            samples=st.sampled_from((40, 1000, 2**20)),
+            size_bytes=st.sampled_from((1500, 20000, 2**28)),
+        ),
+        modes=st.lists(st.sampled_from(modes), min_size=1, max_size=3).map(tuple),
+        max_batch=st.sampled_from((1, 8, 64)),
+        max_delay=st.sampled_from((0.0, 0.001, 0.02)),
+        requests=st.integers(1, 60),
+        process=st.sampled_from(("poisson", "constant", "bursts", "adversarial")),
+        deadlines=st.sampled_from(deadlines),
+        priorities=st.sampled_from(priorities),
+        withdrawn=st.sampled_from((0.0, 0.3)),
+        table_factor=st.sampled_from((1.0, 1 / 3, 3.0)),
+        noise=st.sampled_from((0.0, 0.05, 0.6)),
+    )
+
+
+class WatchedServer(VirtualServer):
+    """Keeps its own account of the queue, and compares at every step."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.limits = traffic.limits
+        self._account: list[Ticket] = []
+        batcher = Batcher(slots=traffic.slots, limits=traffic.limits)
+        super().__init__(batcher, traffic.lanes(), traffic.service())
+
+    def waiting(self, lane: Lane | None = None) -> list[Ticket]:
+        """Who waits by our own account, in the order of the keys."""
+        tickets = (t for t in self.tickets if t not in self.fates)
+        return sorted(
+            (t for t in tickets if lane in (None, t.lane)), key=lambda t: (t.key, t.sequence)
+        )
+
+    def took(self, taken: Taken) -> None:
+        for ticket in taken.dropped:
+            assert ticket.state in {TicketState.EXPIRED, TicketState.INFEASIBLE}
+            assert (ticket.state is TicketState.EXPIRED) == (ticket.deadline <= self.now)
+        if taken.batch is not None:
+            self._check(taken.batch, taken.dropped)
+
+    def _check(self, batch: Batch, dropped: list[Ticket]) -> None:
+        policy, costs = batch.lane.policy, batch.lane.costs
+        assert {t.lane for t in batch.tickets} == {batch.lane}
+        assert batch.started == self.now and batch.predicted == costs.predicted(batch.samples)
+        assert batch.samples == sum(t.samples for t in batch.tickets)
+        if len(batch.tickets) > 1:
+            assert batch.samples <= policy.max_batch and policy.mode is not Mode.INLINE
+        # Those with the smallest keys, in their order.
+        gone = set(dropped)
+        left = [t for t in self.waiting(batch.lane) if t not in gone]
+        assert list(batch.tickets) == left[: len(batch.tickets)]
+        assert all(t.state is TicketState.TAKEN and t.deadline > self.now for t in batch.tickets)
+        first = batch.tickets[0]
+        if self.now + batch.predicted > min(t.latest_end for t in batch.tickets):
+            assert len(batch.tickets) == 1 and costs.is_stale(first.samples, self.now)
+
+    def settled(self) -> None:
+        batcher, limits, waiting = self.batcher, self.limits, self.waiting()
+        assert all(t.state is TicketState.WAITING for t in waiting)
+        counters = (batcher.requests, batcher.samples, batcher.size_bytes)
+        sums = (
+            len(waiting),
+            sum(t.samples for t in waiting),
+            sum(t.size_bytes for t in waiting),
+        )
+        assert counters == sums
+        if len(waiting) > 1:
+            most = (limits.requests, limits.samples, limits.size_bytes)
+            assert all(counter <= limit for counter, limit in zip(counters, most, strict=True))
+        for lane in self.lanes:
+            assert list(lane.tickets()) == self.waiting(lane)
+            assert lane.samples == sum(t.samples for t in lane.tickets())
+        assert batcher.idle_slots == batcher.slots - len(self.running) >= 0
+        if batcher.idle_slots == 0:
+            assert batcher.due(self.now) == NEVER
+            return
+        # A free slot: whoever still waits is in a batched lane, and not for long.
+        assert all(t.lane.policy.mode is Mode.BATCHED for t in waiting)
+        assert batcher.due(self.now) > self.now
+        for ticket in waiting:
+            delay = ticket.lane.policy.max_delay
+            assert self.now < ticket.arrived + delay
+            assert batcher.due(self.now) <= ticket.arrived + delay
+
+
+@settings(max_examples=2000)
+@given(_traffic())
+def test_every_request_has_one_fate_and_every_promise_holds_at_every_step(
+    traffic: Traffic,
+) -> None:
+    server = WatchedServer(traffic).run(traffic.arrivals())
+    assert len(server.tickets) == traffic.requests
+    assert all(len(server.fates[ticket]) == 1 for ticket in server.tickets)
+    ran = [ticket for run in server.runs for ticket in run.batch.tickets]
+    assert len(ran) == len(set(ran))
+    assert set(ran) == {t for t, fates in server.fates.items() if fates == [Fate.RAN]}
+    batcher = server.batcher
+    assert (batcher.requests, batcher.samples, batcher.size_bytes) == (0, 0, 0)
+    assert batcher.idle_slots == traffic.slots and batcher.due(server.now) == NEVER
+    for ticket, error in server.errors.items():
+        if isinstance(error, QueueFullError):
+            assert 0.0 < error.retry_seconds < NEVER
+            assert ticket.state is TicketState.NEW
+        else:
+            assert ticket.state in {TicketState.EXPIRED, TicketState.INFEASIBLE}
+            assert ticket.deadline < NEVER
+
+
+@settings(max_examples=300)
+@given(_traffic(deadlines=("none",), priorities=((0,), (7,))))
+def test_without_priorities_and_deadlines_a_lane_is_first_in_first_out(traffic: Traffic) -> None:
+    server = WatchedServer(traffic).run(traffic.arrivals())
+    started = {t: run.batch.started for run in server.runs for t in run.batch.tickets}
+    for lane in server.lanes:
+        starts = [started[t] for t in server.tickets if t.lane is lane and t in started]
+        assert all(one <= other for one, other in pairwise(starts))
+
+
+@settings(max_examples=300)
+@given(_traffic(modes=(Mode.AUTO, Mode.INLINE), deadlines=("none", "loose")))
+def test_an_idle_batcher_runs_what_comes_at_once(traffic: Traffic) -> None:
+    batcher = Batcher(slots=traffic.slots, limits=traffic.limits)
+    lanes = traffic.lanes()
+    for lane in lanes:
+        batcher.add_lane(lane)
+    for arrival in traffic.arrivals():
+        ticket = Ticket(lanes[arrival.lane], samples=arrival.samples, arrived=arrival.at)
+        batcher.offer(ticket, arrival.at)
+        assert batcher.due(arrival.at) == arrival.at
+        batch = batcher.take(arrival.at).batch
+        assert batch is not None and batch.tickets == (ticket,)
+        batcher.finish(batch, seconds=batch.predicted, now=arrival.at)
+
+
+def _offered(lane: Lane, batcher: Batcher, samples: int = 1, **fields: float) -> Ticket:
+    ticket = Ticket(lane, samples=samples, arrived=0.0, **fields)  # type: ignore[arg-type]
+    batcher.offer(ticket, 0.0)
+    return ticket
+
+
+def _batcher(*lanes: Lane, slots: int = 1, limits: QueueLimits | None = None) -> Batcher:
+    batcher = Batcher(slots=slots, limits=limits)
+    for lane in lanes:
+        batcher.add_lane(lane)
+    return batcher
+
+
+def test_a_full_queue_says_what_is_full_and_when_to_come_again() -> None:
+    for limits, words in (
+        (QueueLimits(requests=1), "2 requests would wait, at most 1 may"),
+        (QueueLimits(samples=1200), "1800 samples would wait, at most 1200 may"),
+        (QueueLimits(size_bytes=10), "14 bytes would wait, at most 10 may"),
+    ):
+        lane = lane_of(linear)
+        batcher = _batcher(lane, limits=limits)
+        _offered(lane, batcher, 900, size_bytes=7)
+        with pytest.raises(QueueFullError, match=f"{words}; retry in 18 ms") as caught:
+            _offered(lane, batcher, 900, size_bytes=7)
+        assert caught.value.retry_seconds == pytest.approx(linear(1800))
+
+
+def test_a_request_larger_than_the_queue_may_wait_alone() -> None:
+    lane = lane_of(linear)
+    batcher = _batcher(lane, limits=QueueLimits(samples=10))
+    ticket = _offered(lane, batcher, 5000)
+    with pytest.raises(QueueFullError):
+        _offered(lane, batcher, 1)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.tickets == (ticket,)
+
+
+def test_a_deadline_that_cannot_be_met_names_what_is_left_and_what_is_expected() -> None:
+    lane = lane_of(linear)
+    batcher = _batcher(lane)
+    _offered(lane, batcher, 2000)
+    assert batcher.take(0.0).batch is not None
+    _offered(lane, batcher, 1000)
+    with pytest.raises(DeadlineError, match="8 ms are left, an answer would take about 21 ms"):
+        _offered(lane, batcher, 100, deadline=0.008, priority=10)
+    assert batcher.requests == 1
+
+
+def test_a_deadline_that_has_passed_is_refused() -> None:
+    lane = lane_of(linear)
+    with pytest.raises(DeadlineError, match="had passed"):
+        _offered(lane, _batcher(lane), deadline=0.0)
+
+
+def test_who_has_gone_is_not_run() -> None:
+    lane = lane_of(linear)
+    batcher = _batcher(lane)
+    gone, late, stays = (_offered(lane, batcher, deadline=d) for d in (0.5, 0.1, 0.7))
+    assert batcher.withdraw(gone) and not batcher.withdraw(gone)
+    assert batcher.expire(0.05) == [] and batcher.expire(0.1) == [late]
+    batch = batcher.take(0.1).batch
+    assert batch is not None and batch.tickets == (stays,) and not batcher.withdraw(stays)
+    assert [gone.state, late.state] == [TicketState.WITHDRAWN, TicketState.EXPIRED]
+
+
+def test_a_ready_lane_runs_while_a_more_pressing_one_waits_for_company() -> None:
+    waits, ready = lane_of(linear, Mode.BATCHED, max_delay=0.05), lane_of(linear)
+    batcher = _batcher(waits, ready)
+    _offered(waits, batcher, priority=1)
+    ticket = _offered(ready, batcher, priority=9)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.tickets == (ticket,)
+
+
+def test_an_urgent_request_is_not_refused_for_later_work_of_another_lane() -> None:
+    crowded, other = lane_of(linear), lane_of(linear)
+    batcher = _batcher(crowded, other)
+    for _ in range(20):
+        _offered(crowded, batcher, 1000)
+    urgent = _offered(other, batcher, 100, deadline=0.02)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.tickets == (urgent,)
+
+
+def test_a_lane_that_is_removed_is_not_asked() -> None:
+    lane = lane_of(linear)
+    batcher = _batcher(lane)
+    batcher.remove_lane(lane)
+    assert batcher.take(0.0).batch is None and batcher.due(0.0) == NEVER
+
+
+@pytest.mark.parametrize("stranger", [{"priority": 1}, {"deadline_seconds": 0.05}])
+@pytest.mark.parametrize("curve", CURVES, ids=("linear", "fixed", "mixed"))
+def test_no_stream_of_urgent_requests_holds_back_another_for_ever(
+    curve: Curve, stranger: dict[str, float]
+) -> None:
+    generator = random.Random(1)
+    stream = poisson(0.95 / curve(270), 4.0, generator, samples=270, **stranger)
+    arrivals = heapq.merge(
+        stream, [Arrival(0.5, samples=270, priority=10)], key=lambda arrival: arrival.at
+    )
+    server = VirtualServer(Batcher(), [lane_of(curve, Mode.INLINE)], noisy(curve, generator))
+    server.run(arrivals)
+    waits = [
+        run.batch.started - ticket.arrived
+        for run in server.runs
+        for ticket in run.batch.tickets
+        if ticket.item.priority == 10
+    ]
+    assert len(waits) == 1
+    assert waits[0] <= PATIENCE + 10 * PRIORITY_SECONDS + 3 * curve(270)
+
+
+def _throughput(curve: Curve, samples: int) -> float:
+    """Requests a second that one slot can answer, in batches of the best size."""
+    return max(n / curve(n * samples) for n in range(1, 1024 // samples + 1))
+
+
+def _goodput(server: VirtualServer, begin: float, end: float) -> float:
+    """Requests a second that were answered in time, between two moments."""
+    answered = [
+        ticket
+        for run in server.runs
+        for ticket in run.batch.tickets
+        if begin < run.ended <= min(end, ticket.deadline)
+    ]
+    return len(answered) / (end - begin)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("deadline_seconds", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize(
+    ("curve", "samples"),
+    [(linear, 270), (fixed, 60), (mixed, 60)],
+    ids=("linear", "fixed", "mixed"),
+)
+def test_three_times_the_capacity_leaves_nine_tenths_of_it_in_time(
+    curve: Curve, samples: int, slots: int, deadline_seconds: float
+) -> None:
+    generator = random.Random(1)
+    capacity = slots * _throughput(curve, samples)
+    # The queue has filled when the first deadlines pass.
+    seconds = max(4500 / capacity / 3.0, 3.0 * deadline_seconds)
+    arrivals = poisson(
+        3.0 * capacity, seconds, generator, samples=samples, deadline_seconds=deadline_seconds
+    )
+    server = VirtualServer(Batcher(slots=slots), [lane_of(curve)], noisy(curve, generator))
+    server.run(arrivals)
+    assert _goodput(server, deadline_seconds, seconds) >= 0.92 * capacity
+    # Who runs is answered in time, and no more wait than can be answered before their deadlines.
+    assert len(server.in_time()) >= 0.999 * len(server.delays())
+    assert server.most_waiting <= 1.1 * deadline_seconds * capacity
+
+
+def test_three_times_the_capacity_in_single_samples_is_merged_and_memory_is_bounded() -> None:
+    generator = random.Random(1)
+    capacity = _throughput(fixed, 1)
+    arrivals = poisson(3.0 * capacity, 0.04, generator, samples=1, deadline_seconds=0.02)
+    server = VirtualServer(Batcher(), [lane_of(fixed)], noisy(fixed, generator)).run(arrivals)
+    assert _goodput(server, 0.005, 0.04) >= 0.92 * capacity
+    assert server.most_waiting == 1024
+
+
+@pytest.mark.parametrize(("curve", "samples"), COSTS[1:], ids=("fixed", "mixed"))
+def test_a_few_tight_deadlines_do_not_cost_the_others_theirs(curve: Curve, samples: int) -> None:
+    generator = random.Random(1)
+    rate = 0.8 * _throughput(curve, samples)
+    arrivals = [
+        Arrival(a.at, samples=samples, deadline_seconds=generator.choice((0.005,) + (0.1,) * 4))
+        for a in poisson(rate, 8000 / rate, generator)
+    ]
+    server = VirtualServer(Batcher(), [lane_of(curve)], noisy(curve, generator)).run(arrivals)
+    patient = [a for a in arrivals if a.deadline_seconds == 0.1]
+    answered = [t for t in server.in_time() if t.item.deadline_seconds == 0.1]
+    assert len(answered) >= 0.97 * len(patient)
+
+
+def _mean_delay(curve: Curve, samples: int, mode: Mode, slots: int, rate: float) -> float:
+    generator = random.Random(1)
+    lane = lane_of(curve, mode)
+    server = VirtualServer(Batcher(slots=slots), [lane], noisy(curve, generator))
+    return mean(server.run(poisson(rate, 2000 / rate, generator, samples=samples)).delays())
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("load", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize("pays", [False, True], ids=["alone", "merged"])
+@pytest.mark.parametrize(("curve", "samples"), COSTS, ids=("linear", "fixed", "mixed"))
+def test_auto_is_as_quick_as_the_better_of_inline_and_batched(
+    curve: Curve, samples: int, pays: bool, load: float, slots: int
+) -> None:
+    # A load that single requests can carry, or one that only batches of eight can.
+    together = max(n for n in (1, 2, 3, 4, 5, 6, 7, 8) if n * samples <= 1024) if pays else 1
+    rate = load * slots * together / curve(together * samples)
+    auto, inline, batched = (
+        _mean_delay(curve, samples, mode, slots, rate)
+        for mode in (Mode.AUTO, Mode.INLINE, Mode.BATCHED)
+    )
+    assert auto <= 1.08 * min(inline, batched)
+
+
+def test_several_slots_share_the_work_ahead() -> None:
+    for slots, deadline in ((1, 0.05), (4, 0.02)):
+        lane = lane_of(linear)
+        batcher = _batcher(lane, slots=slots)
+        for _ in range(4):
+            _offered(lane, batcher, 1000, deadline=deadline, priority=1)
+        assert batcher.requests == 4
+
+
+def test_one_request_is_let_through_to_measure_a_table_though_others_wait() -> None:
+    high, busy = lane_of(linear, factor=10.0), lane_of(linear)
+    batcher = _batcher(high, busy)
+    _offered(busy, batcher, 1000)
+    _offered(busy, batcher, 1000)
+    measures = _offered(high, batcher, 100, deadline=0.005)
+    with pytest.raises(DeadlineError, match="cannot be met"):
+        _offered(high, batcher, 100, deadline=0.005)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.tickets == (measures,)
+    batcher.finish(batch, seconds=linear(100), now=0.001)
+    assert batcher.requests == 2 and not high.costs.is_stale(100, 0.001)
+
+
+def test_a_table_that_is_far_too_high_recovers_beside_a_busy_lane() -> None:
+    generator = random.Random(1)
+    high, busy = lane_of(linear, factor=5.0), lane_of(linear)
+    arrivals = sorted(
+        [
+            *poisson(100.0, 40.0, generator, samples=100, deadline_seconds=0.003),
+            *poisson(60.0, 40.0, generator, samples=100, lane=1),
+        ],
+        key=lambda arrival: arrival.at,
+    )
+    server = VirtualServer(Batcher(slots=1), [high, busy], noisy(linear, generator)).run(arrivals)
+    answered = [t for t in server.in_time() if t.lane is high and t.arrived > 30.0]
+    came = [t for t in server.tickets if t.lane is high and t.arrived > 30.0]
+    assert len(answered) >= 0.9 * len(came)
+    assert high.costs.predicted(100) <= 1.8 * linear(100)
+
+
+def test_a_table_that_is_too_low_is_learnt_and_late_answers_cease() -> None:
+    generator = random.Random(1)
+    lane = lane_of(linear, factor=1 / 3)
+    rate = 2.0 / linear(270)
+    arrivals = poisson(rate, 2.0, generator, samples=270, deadline_seconds=0.05)
+    server = VirtualServer(Batcher(), [lane], noisy(linear, generator)).run(arrivals)
+    ran = [t for run in server.runs for t in run.batch.tickets if t.arrived > 0.5]
+    in_time = [t for t in server.in_time() if t.arrived > 0.5]
+    assert len(in_time) >= 0.99 * len(ran) > 0
+    assert lane.costs.predicted(270) == pytest.approx(linear(270), rel=0.1)
