@@ -1,10 +1,11 @@
 """A server as a process of its own, started and stopped by the demo."""
 
 import json
+import os
 import select
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +34,12 @@ class ServerProcess:
 
 @contextmanager
 def server_process(
-    repository: Path, *, port: int = 0, keep: bool = False
+    repository: Path,
+    *,
+    port: int = 0,
+    keep: bool = False,
+    options: Sequence[str] = (),
+    cpus: Set[int] | None = None,
 ) -> Iterator[ServerProcess]:
     """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
 
@@ -41,16 +47,21 @@ def server_process(
         repository: what to serve.
         port: gRPC port; 0 picks a free one.
         keep: leave it running when all went well.
+        options: more of the command line.
+        cpus: the cores it may use; None: all of this process's.
 
     Raises:
         ShardedInferError: it did not become ready, or did not stop cleanly.
     """
     command = [sys.executable, "-m", "serving.cli", "serve", "--repository", str(repository)]
     command += ["--port", str(port), "--metrics-port", "0", "--json"]
+    command += ["--grace-seconds", "0", *options]
     # A session of its own, so that an interrupt of the demo is the demo's to handle.
     process = subprocess.Popen(  # noqa: S603 - our own command
         command, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
+    if cpus is not None:
+        os.sched_setaffinity(process.pid, cpus)
     kept = False
     try:
         ready = _read_ready(process)

@@ -1,0 +1,67 @@
+// The headers of every call.
+#pragma once
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "nghttp2.h"
+
+namespace sharded_infer::load {
+
+// HPACK sends what all calls share as one byte each from the second call on.
+class RequestHead {
+ public:
+  RequestHead(std::string authority, std::string path, std::string user_agent)
+      : authority_(std::move(authority)), path_(std::move(path)), agent_(std::move(user_agent)) {
+    add(":method", "POST");
+    add(":scheme", "http");
+    add(":path", path_);
+    add(":authority", authority_);
+    add("content-type", "application/grpc");
+    add("te", "trailers");
+    add("user-agent", agent_);
+  }
+  RequestHead(const RequestHead&) = delete;
+  RequestHead& operator=(const RequestHead&) = delete;
+
+  // With what is left of a deadline; infinity for none. Valid until the next call of this.
+  const std::vector<nghttp2::Header>& headers(double seconds_left) {
+    headers_.resize(kShared);
+    if (std::isfinite(seconds_left)) {
+      timeout_ = grpc_timeout(seconds_left);
+      add("grpc-timeout", timeout_);
+      // Every call's differs: copied since it is read later, and kept out of HPACK's table.
+      headers_.back().flags = nghttp2::kNoCopyName | nghttp2::kNoIndex;
+    }
+    return headers_;
+  }
+
+ private:
+  static constexpr std::size_t kShared = 7;
+
+  // At most 8 digits and a unit, rounded up: the server must not be the first to give up.
+  static std::string grpc_timeout(double seconds) {
+    const std::pair<double, char> units[] = {{1e6, 'u'}, {1e3, 'm'}, {1.0, 'S'}};
+    for (const auto& [scale, unit] : units) {
+      const double value = std::max(std::ceil(seconds * scale), 1.0);
+      if (value <= 99999999.0) return std::to_string(static_cast<std::int64_t>(value)) + unit;
+    }
+    return "99999999S";
+  }
+
+  void add(std::string_view name, std::string_view value) {
+    headers_.push_back({reinterpret_cast<const std::uint8_t*>(name.data()),
+                        reinterpret_cast<const std::uint8_t*>(value.data()), name.size(),
+                        value.size(), nghttp2::kNoCopyName | nghttp2::kNoCopyValue});
+  }
+
+  std::string authority_, path_, agent_, timeout_;
+  std::vector<nghttp2::Header> headers_;
+};
+
+}  // namespace sharded_infer::load

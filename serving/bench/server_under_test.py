@@ -1,0 +1,175 @@
+"""A server that is measured: where it answers, what it has burnt, and what it counted."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, Popen
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.bench.load_generator import Target
+from serving.demo.server_process import server_process
+from sharded_infer.errors import InputError, ShardedInferError
+
+_SCRAPE_SECONDS = 5.0
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A server's counters at one moment.
+
+    Attributes:
+        cpu_seconds: of all its processes; None where they are not ours.
+        resident_bytes: of all its processes, shared pages counted once a process; None likewise.
+        batches: batches run.
+        batch_samples: samples in them.
+        batch_requests: requests in them.
+    """
+
+    cpu_seconds: float | None
+    resident_bytes: int | None
+    batches: float = 0.0
+    batch_samples: float = 0.0
+    batch_requests: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUnderTest:
+    """A running server.
+
+    Attributes:
+        target: where it answers.
+        metrics_url: its metrics page; None: it has none.
+        process_id: its first process; None where it is not ours.
+    """
+
+    target: Target
+    metrics_url: str | None = None
+    process_id: int | None = None
+
+    def counts(self) -> Counts:
+        """Its counters now.
+
+        Raises:
+            InputError: the metrics page cannot be had.
+        """
+        cpu, resident = None, None
+        if self.process_id is not None:
+            family = _family(self.process_id)
+            cpu = sum(_cpu_seconds(pid) for pid in family)
+            resident = sum(_resident_bytes(pid) for pid in family)
+        if self.metrics_url is None:
+            return Counts(cpu, resident)
+        page = _page(self.metrics_url)
+        return Counts(
+            cpu,
+            resident,
+            page.get("sharded_infer_batch_samples_count", 0.0),
+            page.get("sharded_infer_batch_samples_sum", 0.0),
+            page.get("sharded_infer_batch_requests_sum", 0.0),
+        )
+
+
+@contextmanager
+def served(
+    repository: Path, options: Sequence[str], cpus: Set[int] | None
+) -> Iterator[ServerUnderTest]:
+    """Starts a server of ours, and stops it at the end.
+
+    Args:
+        repository: what to serve.
+        options: more of `sharded-infer serve`'s command line.
+        cpus: the cores it may use; None: all of this process's.
+
+    Raises:
+        ShardedInferError: it did not become ready, or did not stop cleanly.
+    """
+    with server_process(repository, options=options, cpus=cpus) as server:
+        yield ServerUnderTest(target_of(server.grpc_url), server.metrics_url, server.process.pid)
+
+
+@contextmanager
+def echoing(
+    transport: str, response_bytes: int, threads: int, cpus: Set[int] | None
+) -> Iterator[ServerUnderTest]:
+    """Starts a bare echo server, and stops it at the end; see `serving/bench/echo_server.py`.
+
+    Raises:
+        ShardedInferError: it did not start.
+    """
+    command = [sys.executable, "-m", "serving.bench.echo_server"]
+    command += [transport, str(response_bytes), str(threads)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command
+        if cpus is not None:
+            os.sched_setaffinity(process.pid, cpus)
+        line = process.stdout.readline() if process.stdout is not None else ""
+        if not line:
+            raise ShardedInferError(f"the {transport} echo server did not start")
+        try:
+            yield ServerUnderTest(Target("127.0.0.1", int(line)), None, process.pid)
+        finally:
+            process.terminate()
+
+
+def target_of(address: str) -> Target:
+    """Reads `host:port`.
+
+    Raises:
+        InputError: it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"address {address!r}: expected host:port")
+    return Target(host.strip("[]"), int(port))
+
+
+def _page(url: str) -> dict[str, float]:
+    try:
+        with urlopen(url, timeout=_SCRAPE_SECONDS) as response:  # noqa: S310 - the user's own URL
+            text = response.read().decode()
+    except (OSError, URLError, ValueError) as error:
+        raise InputError(f"metrics page {url}: cannot be had: {error}") from error
+    totals: dict[str, float] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    return totals
+
+
+def _family(pid: int) -> list[int]:
+    """A process and all that it has started, directly or not."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields:
+                parents[int(entry)] = int(fields[1])
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name; none where the process has gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS if fields else 0.0
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[21]) * _PAGE_BYTES if fields else 0

@@ -1,0 +1,144 @@
+"""Models and requests that benchmarks serve: sizes as in production, weights and ids random."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tritonclient.grpc import service_pb2
+
+from kernels.row_format import RowFormat
+from sharded_infer.errors import InputError
+from sharded_infer.precision import Precision
+from sharded_infer.publish import publish
+from sharded_infer.spec import ModelSpec, QuantizationSpec, ServingSpec, TableSpec, TowerSpec
+
+_SEED = 20261121
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model's sizes and the form of its requests.
+
+    Attributes:
+        name: what people call it.
+        tables: embedding tables, of one feature each.
+        rows: of each table.
+        dim: of each table.
+        ids: mean ids of a bag.
+        ragged: bags of 1 to 2 x `ids` - 1 ids, sent with `.lengths`; otherwise `ids` a bag.
+        layers: widths of the tower's hidden layers; it ends in one score.
+        precision: of the tower.
+    """
+
+    name: str
+    tables: int
+    rows: int
+    dim: int
+    ids: int
+    ragged: bool
+    layers: tuple[int, ...]
+    precision: Precision = Precision.BF16
+
+    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+        """The model's spec.
+
+        Args:
+            serving: how a server puts requests together.
+        """
+        return ModelSpec(
+            name=self.name,
+            tables=tuple(TableSpec(f"C{n}", self.rows, self.dim) for n in range(self.tables)),
+            tower=TowerSpec(precision=self.precision),
+            quantization=QuantizationSpec(format=RowFormat.INT8),
+            serving=serving or ServingSpec(),
+        )
+
+    def publish(self, repository: Path) -> None:
+        """Publishes the model with random weights.
+
+        Args:
+            repository: where.
+        """
+        spec = self.spec()
+        generator = torch.Generator().manual_seed(_SEED)
+        tables = {
+            table.name: torch.randn(table.rows, table.dim, generator=generator) / self.dim
+            for table in spec.tables
+        }
+        weights = {f"{name}.weight": tensor for name, tensor in tables.items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            tower = _Tower(spec.embedding_width, self.layers)
+        publish(spec, weights, tower, repository, topologies=("cpu:1",))
+
+    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
+        """Serialized ModelInferRequests of random, uniform ids.
+
+        Args:
+            pairs: samples of a request.
+            count: how many different ones.
+            timeout_us: KServe's `timeout` parameter; 0: none.
+        """
+        generator = np.random.default_rng(_SEED + pairs)
+        return [self._message(pairs, generator, timeout_us) for _ in range(count)]
+
+    def _message(self, pairs: int, generator: np.random.Generator, timeout_us: int) -> bytes:
+        request = service_pb2.ModelInferRequest(model_name=self.name)
+        if timeout_us:
+            request.parameters["timeout"].int64_param = timeout_us
+        for number in range(self.tables):
+            if not self.ragged:
+                ids = generator.integers(0, self.rows, (pairs, self.ids))
+                _add(request, f"C{number}", "INT64", ids)
+                continue
+            lengths = generator.integers(1, 2 * self.ids, pairs, dtype=np.int32)
+            _add(request, f"C{number}", "INT64", generator.integers(0, self.rows, lengths.sum()))
+            _add(request, f"C{number}.lengths", "INT32", lengths)
+        return bytes(request.SerializeToString())
+
+
+class _Tower(nn.Module):
+    def __init__(self, width: int, layers: Sequence[int]) -> None:
+        super().__init__()
+        modules: list[nn.Module] = []
+        for size in layers:
+            modules += [nn.Linear(width, size), nn.ReLU()]
+            width = size
+        self.layers = nn.Sequential(*modules, nn.Linear(width, 1))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        scores: Tensor = torch.sigmoid(self.layers(embeddings)).squeeze(1)
+        return scores
+
+
+def _add(
+    request: service_pb2.ModelInferRequest,
+    name: str,
+    datatype: str,
+    array: np.typing.NDArray[np.generic],
+) -> None:
+    request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+    request.raw_input_contents.append(array.tobytes())
+
+
+WORKLOADS = {
+    workload.name: workload
+    for workload in (
+        Workload("ranking", 26, 100_000, 64, 3, ragged=False, layers=(512, 256)),
+        Workload("ragged", 100, 20_000, 16, 3, ragged=True, layers=(256, 128)),
+    )
+}
+
+
+def workload_named(name: str) -> Workload:
+    """A workload.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in WORKLOADS:
+        raise InputError(f"no workload is called {name!r}, expected one of {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]

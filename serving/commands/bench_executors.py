@@ -1,0 +1,208 @@
+"""Measures the executors beside each other."""
+
+import os
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.bench.executor_measurement import (
+    ECHO,
+    MODES,
+    Cell,
+    OverloadFigures,
+    QueueFigures,
+    measure_matrix,
+    measure_overload,
+    measure_queueing,
+)
+from serving.bench.workload import workload_named
+from serving.commands.console import OUT, check_target, write_json
+from serving.progress import progress_bars
+from sharded_infer.precision import Precision
+from sharded_infer.sizes import size_text
+
+
+class Part(StrEnum):
+    """What is measured."""
+
+    MATRIX = "matrix"
+    ARRIVALS = "arrivals"
+    OVERLOAD = "overload"
+
+
+def bench_executors_command(
+    part: Annotated[
+        Part,
+        typer.Argument(
+            help="matrix: all executors and an echo server in closed loops; arrivals: Poisson and "
+            "constant ones beside a simulated queue; overload: several times the capacity."
+        ),
+    ] = Part.MATRIX,
+    workload: Annotated[
+        str, typer.Option(help="Model and requests: ranking (26 tables) or ragged (100 inputs).")
+    ] = "ranking",
+    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    transport: Annotated[
+        list[str] | None, typer.Option(help="grpcio or native; may be repeated; default: both.")
+    ] = None,
+    pairs: Annotated[
+        list[int] | None,
+        typer.Option(help="Samples of a request; may be repeated; default: 1, 16 and 270.", min=1),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None,
+        typer.Option(help="Requests in flight; may be repeated; default: 1 and 16.", min=1),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Measurements of each; medians count.", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="Of each measurement.", min=0.2)] = 3.0,
+    share: Annotated[float, typer.Option(help="arrivals: of the capacity.", min=0.01)] = 0.7,
+    times: Annotated[float, typer.Option(help="overload: of the capacity.", min=0.1)] = 3.0,
+    deadline_ms: Annotated[float, typer.Option(help="overload: of each request.", min=0.1)] = 100.0,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
+    ] = None,
+) -> None:
+    """Measure inline, batched and auto executors beside each other and a bare echo server.
+
+    Servers run on one core and the load on another where there are two; rounds alternate.
+    """
+    check_target(json_file)
+    chosen = replace(workload_named(workload), precision=precision)
+    transports = transport or ["grpcio", "native"]
+    sizes = pairs or [1, 16, 270]
+    if part is Part.MATRIX:
+        with progress_bars() as progress:
+            cells = measure_matrix(
+                chosen,
+                transports=transports,
+                pairs=sizes,
+                concurrencies=concurrency or [1, 16],
+                rounds=rounds,
+                seconds=seconds,
+                progress=progress,
+            )
+        _print_matrix(cells)
+        fields: object = [asdict(cell) for cell in cells]
+    elif part is Part.ARRIVALS:
+        with progress_bars() as progress:
+            queues = [
+                (name, one)
+                for name in transports
+                for one in measure_queueing(
+                    chosen,
+                    transport=name,
+                    pairs=sizes[-1],
+                    share=share,
+                    rounds=rounds,
+                    seconds=seconds,
+                    progress=progress,
+                )
+            ]
+        _print_queues(queues)
+        fields = [{"transport": name, **asdict(one)} for name, one in queues]
+    else:
+        loads = [
+            (
+                name,
+                measure_overload(
+                    chosen,
+                    transport=name,
+                    pairs=size,
+                    times=times,
+                    deadline_seconds=deadline_ms / 1e3,
+                    seconds=seconds,
+                ),
+            )
+            for name in transports
+            for size in (pairs or [270, 1])
+        ]
+        _print_overloads(loads)
+        fields = [{"transport": name, **asdict(one)} for name, one in loads]
+    OUT.print(
+        f"{workload}, {precision} tower, server on one core, load on another, of {os.cpu_count()}",
+        highlight=False,
+    )
+    write_json(json_file, fields)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    words = {"transport", "executor", "arrivals", "errors"}
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in words else "right")
+    return table
+
+
+def _print_matrix(cells: list[Cell]) -> None:
+    table = _table(
+        "transport", "pairs", "in flight", *MODES, "echo", "auto/better", "auto/inline",
+        "auto/echo", "requests a batch", "p99 ms inline", "auto",
+    )  # fmt: skip
+    by_key = {(c.transport, c.pairs, c.concurrency, c.mode): c for c in cells}
+    for transport, pairs, flying in dict.fromkeys(key[:3] for key in by_key):
+        row = {mode: by_key[transport, pairs, flying, mode] for mode in (*MODES, ECHO)}
+        rates = {mode: cell.requests_per_second for mode, cell in row.items()}
+        table.add_row(
+            transport,
+            str(pairs),
+            str(flying),
+            *(f"{rates[mode]:,.0f}" for mode in (*MODES, ECHO)),
+            f"{rates['auto'] / max(rates['inline'], rates['batched']):.2f}",
+            f"{rates['auto'] / rates['inline']:.2f}",
+            f"{rates['auto'] / rates[ECHO]:.2f}",
+            f"{row['auto'].mean_batch:.3g}",
+            f"{row['inline'].p99_ms:.3g}",
+            f"{row['auto'].p99_ms:.3g}",
+        )
+    OUT.print(table)
+    OUT.print("requests a second", highlight=False)
+
+
+def _print_queues(queues: list[tuple[str, QueueFigures]]) -> None:
+    table = _table(
+        "transport", "executor", "arrivals", "requests/s", "p50 ms", "p99", "p99 of a queue",
+        "ratio",
+    )  # fmt: skip
+    for name, one in queues:
+        table.add_row(
+            name,
+            one.mode,
+            one.distribution,
+            f"{one.rate:,.0f}",
+            f"{one.latency_ms['p50']:.3g}",
+            f"{one.latency_ms['p99']:.3g}",
+            f"{one.predicted_ms['p99']:.3g}",
+            f"{one.latency_ms['p99'] / one.predicted_ms['p99']:.2f}",
+        )
+    OUT.print(table)
+
+
+def _print_overloads(loads: list[tuple[str, OverloadFigures]]) -> None:
+    table = _table(
+        "transport", "pairs", "deadline ms", "capacity/s", "offered/s", "in time/s", "of capacity",
+        "CPU ms an answer", "a refusal", "memory before", "after", "p50 ms before", "1 s after",
+        "lag p99 ms", "errors",
+    )  # fmt: skip
+    for name, one in loads:
+        table.add_row(
+            name,
+            str(one.pairs),
+            f"{one.deadline_ms:g}",
+            f"{one.capacity:,.0f}",
+            f"{one.offered:,.0f}",
+            f"{one.goodput:,.0f}",
+            f"{one.goodput / one.capacity:.2f}",
+            f"{one.answer_cpu_ms:.3g}",
+            f"{one.refusal_cpu_ms:.3g}",
+            size_text(one.resident_before),
+            size_text(one.resident_after),
+            f"{one.normal_p50_ms:.3g}",
+            f"{one.recovered_p50_ms:.3g}",
+            f"{one.generator_p99_lag_ms:.3g}",
+            ", ".join(f"{n:,} {code}" for code, n in one.errors.items()),
+        )
+    OUT.print(table)

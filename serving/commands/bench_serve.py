@@ -1,0 +1,189 @@
+"""Measures a server under load."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.bench.cores import split_cpus
+from serving.bench.latency_chart import LoadPoint, latency_chart
+from serving.bench.serve_measurement import Loading, ServeFigures, measure_closed, measure_open
+from serving.bench.server_under_test import ServerUnderTest, served, target_of
+from serving.bench.workload import Workload, workload_named
+from serving.commands.console import OUT, check_target, write_json
+from sharded_infer.errors import InputError
+from sharded_infer.precision import Precision
+
+_MESSAGES = 64
+_CONNECTIONS = 16
+_SWEEP = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
+_CAPACITY_CONCURRENCY = 16
+
+
+class Distribution(StrEnum):
+    """When requests of an open loop are due."""
+
+    POISSON = "poisson"
+    CONSTANT = "constant"
+
+
+def bench_serve_command(
+    address: Annotated[
+        str | None, typer.Option(help="A running server's host:port; default: starts one.")
+    ] = None,
+    metrics_url: Annotated[
+        str | None, typer.Option(help="Its metrics page, for the mean batch.")
+    ] = None,
+    workload: Annotated[
+        str, typer.Option(help="Model and requests: ranking (26 tables) or ragged (100 inputs).")
+    ] = "ranking",
+    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
+    requests_per_second: Annotated[
+        float | None, typer.Option(help="Open loop: requests due a second.", min=0.001)
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Closed loop: requests in flight; the default, of 16.", min=1)
+    ] = None,
+    distribution: Annotated[
+        Distribution, typer.Option(help="Open loop: when requests are due.")
+    ] = Distribution.POISSON,
+    deadline_ms: Annotated[
+        float | None, typer.Option(help="Deadline of each request, milliseconds.", min=0.001)
+    ] = None,
+    duration: Annotated[float, typer.Option(help="Seconds of load.", min=0.1)] = 10.0,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Open loops from 10% to 105% of the capacity.")
+    ] = False,
+    chart: Annotated[
+        Path | None, typer.Option(help="With --sweep: latency against load, as SVG.")
+    ] = None,
+    serve_option: Annotated[
+        list[str] | None,
+        typer.Option(help="For the server that is started, such as --serve-option=--workers=2."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
+    ] = None,
+) -> None:
+    """Measure a server under load: throughput, latency percentiles, errors, processor time.
+
+    The load comes from a process of its own, on a core of its own where there are two. In an open
+    loop, latency counts from when a request was due, so that a stalled server is not spared.
+    """
+    check_target(json_file)
+    check_target(chart)
+    if requests_per_second is not None and concurrency is not None:
+        raise InputError("--requests-per-second and --concurrency exclude each other")
+    chosen = replace(workload_named(workload), precision=precision)
+    server_cpus, load_cpus = split_cpus()
+    loading = Loading(
+        messages=chosen.messages(pairs, _MESSAGES),
+        pairs=pairs,
+        connections=_CONNECTIONS,
+        cpus=load_cpus,
+        deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
+    )
+    with _server(address, metrics_url, chosen, serve_option or (), server_cpus) as server:
+        if sweep:
+            fields = _sweep(server, loading, duration, distribution, chart)
+        elif requests_per_second is not None:
+            poisson = distribution is Distribution.POISSON
+            figures, _ = measure_open(
+                server, loading, rate=requests_per_second, seconds=duration, poisson=poisson
+            )
+            _print([(f"{requests_per_second:g}/s", figures)])
+            fields = asdict(figures)
+        else:
+            flying = concurrency or _CAPACITY_CONCURRENCY
+            figures, _ = measure_closed(server, loading, concurrency=flying, seconds=duration)
+            _print([(f"{flying} in flight", figures)])
+            fields = asdict(figures)
+    cpus = f"server on {len(server_cpus)}, load on {len(load_cpus)}"
+    OUT.print(
+        f"{workload}, {precision} tower, {pairs} pairs a request; {cpus} of {os.cpu_count()} cores",
+        highlight=False,
+    )
+    write_json(json_file, fields)
+
+
+@contextmanager
+def _server(
+    address: str | None,
+    metrics_url: str | None,
+    workload: Workload,
+    options: Sequence[str],
+    cpus: set[int],
+) -> Iterator[ServerUnderTest]:
+    if address is not None:
+        yield ServerUnderTest(target_of(address), metrics_url)
+        return
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
+        workload.publish(Path(folder))
+        with served(Path(folder), options, cpus) as server:
+            yield server
+
+
+def _sweep(
+    server: ServerUnderTest,
+    loading: Loading,
+    seconds: float,
+    distribution: Distribution,
+    chart: Path | None,
+) -> dict[str, object]:
+    unhurried = replace(loading, deadline_seconds=None)
+    capacity, _ = measure_closed(
+        server, unhurried, concurrency=_CAPACITY_CONCURRENCY, seconds=seconds
+    )
+    rows = [(f"{_CAPACITY_CONCURRENCY} in flight", capacity)]
+    points = []
+    for share in _SWEEP:
+        rate = capacity.requests_per_second * share
+        figures, _ = measure_open(
+            server,
+            loading,
+            rate=rate,
+            seconds=seconds,
+            poisson=distribution is Distribution.POISSON,
+        )
+        rows.append((f"{share:.0%} of it", figures))
+        points.append(LoadPoint(rate, figures.latency_ms))
+    _print(rows)
+    if chart is not None:
+        title = f"{loading.pairs} pairs a request, {distribution} arrivals"
+        chart.write_text(latency_chart(title, points, capacity.requests_per_second))
+    return {
+        "capacity": asdict(capacity),
+        "loads": [{"load": name, **asdict(figures)} for name, figures in rows[1:]],
+    }
+
+
+def _print(rows: Sequence[tuple[str, ServeFigures]]) -> None:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    headings = (
+        "load", "requests/s", "pairs/s", "p50 ms", "p95", "p99", "p99.9", "errors", "CPU ms",
+        "batch", "lag p99",
+    )  # fmt: skip
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in {"load", "errors"} else "right")
+    for name, figures in rows:
+        latency = [figures.latency_ms.get(key) for key in ("p50", "p95", "p99", "p99.9")]
+        cpu, batch = figures.cpu_ms_per_request, figures.mean_batch
+        table.add_row(
+            name,
+            f"{figures.requests_per_second:,.1f}",
+            f"{figures.pairs_per_second:,.0f}",
+            *("-" if value is None else f"{value:.3g}" for value in latency),
+            ", ".join(f"{n} {code}" for code, n in figures.errors.items()) or "0",
+            "-" if cpu is None else f"{cpu:.3g}",
+            "-" if batch is None else f"{batch:.3g}",
+            f"{figures.generator_p99_lag_ms:.3g}",
+        )
+    OUT.print(table)
