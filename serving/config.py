@@ -17,11 +17,25 @@ class ServerConfig:
         host: address to listen on.
         port: gRPC port; 0 picks a free one.
         metrics_port: HTTP port of the metrics page; 0 picks a free one.
-        threads: RPCs answered side by side; each runs on one core.
-        max_concurrent_requests: RPCs in progress or waiting for a thread; one more is refused.
+        transport: what carries the RPCs: "grpcio" or "native".
+        workers: processes that share the port.
+        max_connection_age_seconds: clients are asked to connect anew after so long, so that few
+            connections spread over the workers; None: never.
+        executor: "inline", "batched" or "auto" for all models; None: as each one's spec says.
+        max_delay_us: microseconds that batched models wait for more requests; None: as each one's
+            spec says.
+        slots: batches run side by side in a worker, each on one core; 0: its share of the cores.
+        threads: RPCs of a worker that have a thread; grpcio only.
+        max_concurrent_requests: RPCs of a worker in progress or waiting for a thread; one more is
+            refused; grpcio only.
+        max_queue_requests: requests of a worker that wait for a slot; one more is refused.
+        max_queue_samples: their samples.
+        max_queue_bytes: their messages' bytes.
         max_batch: samples of a request.
         max_message_bytes: size of a request or response message.
-        drain_seconds: how long requests in flight may take to finish after SIGTERM.
+        grace_seconds: after SIGTERM, how long the server says that it is not ready, and goes on
+            answering, before it accepts no more.
+        drain_seconds: how long requests in flight may take to finish after that.
     """
 
     repository: Path
@@ -30,8 +44,18 @@ class ServerConfig:
     host: str = "127.0.0.1"
     port: int = 8001
     metrics_port: int = 8002
-    threads: int = 8
+    transport: str = "grpcio"
+    workers: int = 1
+    max_connection_age_seconds: float | None = None
+    executor: str | None = None
+    max_delay_us: int | None = None
+    slots: int = 0
+    threads: int = 32
     max_concurrent_requests: int = 1024
+    max_queue_requests: int = 1024
+    max_queue_samples: int = 2**20
+    max_queue_bytes: int = 256 * MIB
     max_batch: int = 65536
     max_message_bytes: int = 64 * MIB
+    grace_seconds: float = 2.0
     drain_seconds: float = 30.0

@@ -1,26 +1,32 @@
 """The versions a server has loaded."""
 
 import logging
-import threading
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Literal
 
-from serving.metrics import Metrics, VersionMetrics, version_metrics
-from serving.statistics import Statistics
-from serving.status import UnavailableError
+from serving.cost_table import CostTable
+from serving.lane import Lane, LanePolicy, Mode
+from serving.metrics import Metrics, VersionMetrics
+from serving.refusals import UnavailableError
+from serving.request_decoder import RequestDecoder
+from serving.response_encoder import ResponseEncoder
+from sharded_infer.batch import ModelInput
+from sharded_infer.batch_sizes import padded_sizes
 from sharded_infer.errors import NotFoundError
+from sharded_infer.executor import run_batch
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
-from sharded_infer.request import RequestReader
 
 _log = logging.getLogger("sharded_infer")
 WARM_UP_BATCHES = (1, 16, 256)
-_TOGETHER_SECONDS = 5.0
-_WARM_UP_SECONDS = 60.0
+# Batches whose cost is measured. None that follows one that took longer is run before it is asked.
+_MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_LONGEST_MEASURED_SECONDS = 0.25
+_ROUNDS = 7
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
 
@@ -30,15 +36,30 @@ class Snapshot:
 
     Attributes:
         model: the version.
-        reader: reads its requests.
-        statistics: its totals.
+        decoder: reads its requests.
+        encoder: writes its responses.
+        lane: its requests that wait.
         metrics: its metrics.
     """
 
     model: Model
-    reader: RequestReader
-    statistics: Statistics
+    decoder: RequestDecoder
+    encoder: ResponseEncoder
+    lane: Lane
     metrics: VersionMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorOverrides:
+    """What a server sets for all models, whatever their specs say; None: as the spec says.
+
+    Attributes:
+        mode: how requests are put together.
+        max_delay_us: microseconds that batched models wait.
+    """
+
+    mode: Mode | None = None
+    max_delay_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,33 +79,37 @@ class ModelStore:
         self,
         repository: Repository,
         metrics: Metrics,
-        pool: ThreadPoolExecutor,
         *,
-        threads: int,
         topology: str | None,
         max_batch: int,
+        overrides: ExecutorOverrides | None = None,
     ) -> None:
         """Begins empty.
 
         Args:
             repository: where versions are published.
             metrics: where loaded versions are reported.
-            pool: the threads that answer requests.
-            threads: how many they are.
             topology: which published plan to use; None takes each version's first.
             max_batch: samples of a request.
+            overrides: how requests are put together.
         """
         self._repository = repository
         self._metrics = metrics
-        self._pool = pool
-        self._threads = threads
         self._topology = topology
         self._max_batch = max_batch
+        self._overrides = overrides or ExecutorOverrides()
         self._snapshots: dict[str, Snapshot] = {}
         self._index: dict[str, IndexEntry] = {}
+        self._listeners: list[Callable[[Snapshot], None]] = []
+
+    def on_ready(self, listener: Callable[[Snapshot], None]) -> None:
+        """Tells a listener of every version, loaded already or to come, before it is asked."""
+        self._listeners.append(listener)
+        for snapshot in self._snapshots.values():
+            listener(snapshot)
 
     def load(self, model: str, progress: Progress = no_progress) -> Snapshot:
-        """Loads a model's latest version: verify, map, check the golden requests, warm up.
+        """Loads a model's latest version: verify, map, check the golden requests, measure costs.
 
         Args:
             model: the model's name.
@@ -101,47 +126,56 @@ class ModelStore:
         try:
             opened = open_model(artifact.path, topology=self._topology, progress=progress)
             difference = check_golden(opened)
-            self._warm_up(opened)
+            costs = measure_costs(opened, self._max_batch)
         except Exception as error:
             self._index[model] = IndexEntry(model, version, "UNAVAILABLE", str(error))
             raise
         snapshot = Snapshot(
             model=opened,
-            reader=RequestReader(opened.spec, max_batch=self._max_batch),
-            statistics=Statistics(),
-            metrics=version_metrics(self._metrics, model, version),
+            decoder=RequestDecoder(opened.spec, max_batch=self._max_batch),
+            encoder=ResponseEncoder(opened.name, opened.version, opened.spec.tower.outputs),
+            lane=Lane(self._policy(opened), CostTable(costs)),
+            metrics=self._metrics.version(model, version),
         )
+        for listener in self._listeners:
+            listener(snapshot)
         self._snapshots[model] = snapshot
         self._index[model] = IndexEntry(model, version, "READY", "")
-        self._metrics.loaded.labels(model, str(version)).set(1)
         _log.info(
-            "loaded %s version %d: plan %s, kernels %s, golden requests within %.2g of fp32",
+            "loaded %s version %d: plan %s, kernels %s, golden requests within %.2g of fp32, "
+            "%s executor, a batch of 1 / %d takes %.3g / %.3g ms",
             model,
             version,
             opened.plan.topology.name,
             opened.lookup.backends,
             difference,
+            snapshot.lane.policy.mode.value,
+            max(costs),
+            costs[1] * 1e3,
+            costs[max(costs)] * 1e3,
         )
         return snapshot
 
-    def _warm_up(self, model: Model) -> None:
-        # Libraries below keep state by thread, made at a thread's first call: each RPC thread has
-        # its own turn. The barrier keeps a fast thread from taking two; threads that a client's
-        # streams hold do not come, and are not waited for long.
-        together = threading.Barrier(self._threads)
-
-        def run() -> None:
-            with suppress(threading.BrokenBarrierError):
-                together.wait(_TOGETHER_SECONDS)
+    def warm_up(self) -> None:
+        """Runs every version at several batch sizes on the calling thread."""
+        for snapshot in self.snapshots():
             for batch in WARM_UP_BATCHES:
-                model.run(generate_samples(model.spec, min(batch, self._max_batch)))
+                samples = generate_samples(snapshot.model.spec, min(batch, self._max_batch))
+                run_batch(snapshot.model, [samples])
 
-        turns = [self._pool.submit(run) for _ in range(self._threads)]
-        finished, late = wait(turns, timeout=_WARM_UP_SECONDS)
-        for turn in late:
-            turn.cancel()
-        for turn in finished:
-            turn.result()
+    def report_loaded(self) -> None:
+        """Says in the metrics that this process serves what is loaded."""
+        for snapshot in self.snapshots():
+            self._metrics.loaded(snapshot.model.name, snapshot.model.version, True)
+
+    def _policy(self, model: Model) -> LanePolicy:
+        serving = model.spec.serving
+        delay_us = self._overrides.max_delay_us
+        return LanePolicy(
+            mode=self._overrides.mode or Mode(serving.executor),
+            max_batch=serving.max_batch,
+            max_delay=(serving.max_delay_us if delay_us is None else delay_us) / 1e6,
+        )
 
     def get(self, model: str, version: str = "") -> Snapshot:
         """The snapshot that answers for a model.
@@ -179,3 +213,32 @@ class ModelStore:
         """Lists models that will be loaded, so that requests for them are told to wait."""
         for model in models:
             self._index[model] = IndexEntry(model, 0, "LOADING", "waiting its turn")
+
+
+def measure_costs(model: Model, max_batch: int) -> Mapping[int, float]:
+    """Runs every size that batches are padded to, and measures some of them.
+
+    The first run of a size is the one that makes its kernels. Of the measured ones the least of
+    some runs counts, because whatever else the machine does only adds.
+
+    Args:
+        model: what to run.
+        max_batch: samples of a request; larger batches are not measured.
+    """
+    costs: dict[int, float] = {}
+    largest = min(max_batch, max(_MEASURED_BATCHES))
+    everything = generate_samples(model.spec, largest)
+    for batch in padded_sizes(largest):
+        samples = everything.samples(0, batch)
+        seconds = _timed(model, samples)
+        if batch in _MEASURED_BATCHES:
+            costs[batch] = min(_timed(model, samples) for _ in range(_ROUNDS))
+        if seconds > _LONGEST_MEASURED_SECONDS:
+            break
+    return costs
+
+
+def _timed(model: Model, samples: ModelInput) -> float:
+    started = perf_counter()
+    run_batch(model, [samples])
+    return perf_counter() - started

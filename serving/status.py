@@ -5,29 +5,23 @@ import secrets
 
 import grpc
 
+from serving.refusals import CancelledError, DeadlineError, QueueFullError, UnavailableError
 from sharded_infer.errors import (
     ArtifactError,
     InputError,
     NotFoundError,
     RequestTooLargeError,
-    ShardedInferError,
 )
 
 _log = logging.getLogger("sharded_infer")
-
-
-class UnavailableError(ShardedInferError):
-    """The server, or the model, is loading or draining; the same request may work later."""
-
-
-class DeadlineError(ShardedInferError):
-    """The request's deadline has passed."""
 
 
 # The first class that an exception is an instance of decides.
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (RequestTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (CancelledError, grpc.StatusCode.CANCELLED),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (ArtifactError, grpc.StatusCode.UNAVAILABLE),

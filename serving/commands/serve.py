@@ -1,6 +1,7 @@
 """Serves published models."""
 
 import logging
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,6 +12,24 @@ from serving.config import MIB, ServerConfig
 from serving.progress import progress_bars
 from serving.server import Ready, serve
 from sharded_infer.sizes import size_text
+
+
+class ExecutorChoice(StrEnum):
+    """How requests are put together."""
+
+    INLINE = "inline"
+    BATCHED = "batched"
+    AUTO = "auto"
+
+
+class TransportChoice(StrEnum):
+    """What carries the RPCs."""
+
+    GRPCIO = "grpcio"
+    NATIVE = "native"
+
+
+_DEFAULT_AGE_SECONDS = 60.0
 
 
 def serve_command(
@@ -24,15 +43,57 @@ def serve_command(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="gRPC port; 0 picks a free one.")] = 8001,
-    metrics_port: Annotated[int, typer.Option(help="HTTP port of /metrics; 0: any.")] = 8002,
-    threads: Annotated[int, typer.Option(help="Requests answered side by side.", min=1)] = 8,
+    metrics_port: Annotated[
+        int, typer.Option(help="HTTP port of /metrics, /ready and /live; 0: any.")
+    ] = 8002,
+    workers: Annotated[
+        int, typer.Option(help="Processes that share the port and the tables' memory.", min=1)
+    ] = 1,
+    executor: Annotated[
+        ExecutorChoice | None,
+        typer.Option(help="How requests are put together; default: as each model's spec says."),
+    ] = None,
+    max_delay_us: Annotated[
+        int | None,
+        typer.Option(help="Microseconds that batched models wait for more requests.", min=0),
+    ] = None,
+    transport: Annotated[
+        TransportChoice,
+        typer.Option(help="native: HTTP/2 outside the GIL (extra `native`), for small requests."),
+    ] = TransportChoice.GRPCIO,
+    slots: Annotated[
+        int, typer.Option(help="Batches run side by side in a worker; 0: its cores.", min=0)
+    ] = 0,
+    threads: Annotated[
+        int, typer.Option(help="RPCs of a worker that have a thread (grpcio).", min=1)
+    ] = 32,
     max_concurrent_requests: Annotated[
-        int, typer.Option(help="Requests in progress or waiting; one more is refused.", min=1)
+        int, typer.Option(help="RPCs of a worker in progress (grpcio); one more is refused.", min=1)
     ] = 1024,
+    max_queue_requests: Annotated[
+        int, typer.Option(help="Requests of a worker that may wait for a slot.", min=1)
+    ] = 1024,
+    max_queue_samples: Annotated[
+        int, typer.Option(help="Samples of the requests that wait.", min=1)
+    ] = 2**20,
+    max_queue_mib: Annotated[
+        int, typer.Option(help="Bytes of the requests that wait, MiB.", min=1)
+    ] = 256,
     max_batch: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 65536,
     max_message_mib: Annotated[int, typer.Option(help="Size of a message, MiB.", min=1)] = 64,
+    max_connection_age: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds after which clients connect anew, so that they spread over the workers; "
+            f"0: never; default: {_DEFAULT_AGE_SECONDS:g} with several workers.",
+            min=0,
+        ),
+    ] = None,
+    grace_seconds: Annotated[
+        float, typer.Option(help="Time between not being ready and draining, at SIGTERM.", min=0)
+    ] = 2.0,
     drain_seconds: Annotated[
-        float, typer.Option(help="Time for requests in flight after SIGTERM.", min=0)
+        float, typer.Option(help="Time for requests in flight after that.", min=0)
     ] = 30.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="When ready, print one line of JSON.")
@@ -40,11 +101,15 @@ def serve_command(
 ) -> None:
     """Serve published models over gRPC (Open Inference Protocol), with Prometheus metrics.
 
-    Serves the latest version of each model. Answers health checks and reflection. SIGTERM stops
-    accepting, finishes what is in flight, and exits with 0.
+    Serves the latest version of each model. Answers health checks and reflection. At SIGTERM it
+    says that it is not ready, answers on for the grace time, then accepts no more, finishes what is
+    in flight, and exits with 0.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("sharded_infer").setLevel(logging.INFO)
+    age = max_connection_age
+    if age is None and workers > 1 and transport is TransportChoice.GRPCIO:
+        age = _DEFAULT_AGE_SECONDS
     config = ServerConfig(
         repository=repository,
         models=tuple(model or ()),
@@ -52,10 +117,20 @@ def serve_command(
         host=host,
         port=port,
         metrics_port=metrics_port,
+        transport=transport.value,
+        workers=workers,
+        max_connection_age_seconds=age or None,
+        executor=None if executor is None else executor.value,
+        max_delay_us=max_delay_us,
+        slots=slots,
         threads=threads,
         max_concurrent_requests=max_concurrent_requests,
+        max_queue_requests=max_queue_requests,
+        max_queue_samples=max_queue_samples,
+        max_queue_bytes=max_queue_mib * MIB,
         max_batch=max_batch,
         max_message_bytes=max_message_mib * MIB,
+        grace_seconds=grace_seconds,
         drain_seconds=drain_seconds,
     )
 
@@ -66,10 +141,14 @@ def serve_command(
         for served in ready.models:
             OUT.print(
                 f"serving {served.name} version {served.version} on {served.topology}: "
-                f"{size_text(served.table_bytes)} of tables, kernels {served.kernels}",
+                f"{size_text(served.table_bytes)} of tables, kernels {served.kernels}, "
+                f"{served.executor} executor",
                 highlight=False,
             )
-        OUT.print(f"grpc     {ready.grpc_url}\nmetrics  {ready.metrics_url}", highlight=False)
+        OUT.print(
+            f"grpc     {ready.grpc_url} ({ready.workers} workers, {ready.transport})\n"
+            f"metrics  {ready.metrics_url}",
+            highlight=False,
+        )
 
-    with progress_bars() as progress:
-        serve(config, on_ready=on_ready, progress=progress)
+    serve(config, on_ready=on_ready, progress=progress_bars)

@@ -17,6 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.serving.conftest import (
     MODEL,
+    TRANSPORTS,
     RunningServer,
     good_inputs,
     infer_request,
@@ -60,11 +61,13 @@ class Target:
             assert np.array_equal(got[name], scores), name
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def target(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
     folder = tmp_path_factory.mktemp("attacked")
     ranker = publish_ranker(folder / "repository")
-    limits = ("--max-batch", MAX_BATCH, "--max-message-mib", 1)
+    limits = ("--max-batch", MAX_BATCH, "--max-message-mib", 1, "--transport", request.param)
     log = folder / "stderr"
     with (
         running_server(ranker.repository, log, *limits) as server,
@@ -627,7 +630,8 @@ def test_errors_of_many_clients_do_not_mix(target: Target) -> None:
             assert call.code() is INVALID and f"id {50 + number} " in call.details()
         else:
             got = scores_of(call.result())
-            assert np.array_equal(got["labels"], target.expected["labels"])
+            # Batch mates change the size of the matrix products, and with it their rounding.
+            assert np.allclose(got["labels"], target.expected["labels"], rtol=0, atol=1e-6)
     assert time.monotonic() - started < 30
 
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,13 @@ from sharded_infer import (
 Arrays = Mapping[str, NDArray[np.generic]]
 MODEL = "ranker"
 DENSE_WIDTH = 4
+NATIVE = pytest.param(
+    "native",
+    marks=pytest.mark.skipif(
+        find_spec("pygrpc_native") is None, reason="the extra `native` is not installed"
+    ),
+)
+TRANSPORTS = ("grpcio", NATIVE)
 DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 _CHECKOUT = Path(__file__).parents[2]
 _START_SECONDS = 120.0
@@ -269,7 +277,7 @@ def running_server(
         exit_code: what it must end with; None for a test that ends it otherwise.
     """
     ports = ("--host", "127.0.0.1", "--port", 0, "--metrics-port", 0)
-    words = command("serve", "-r", repository, *ports, "--json", *options)
+    words = command("serve", "-r", repository, *ports, "--json", "--grace-seconds", 0, *options)
     with log.open("w") as errors:
         process = subprocess.Popen(
             words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
@@ -308,9 +316,13 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 
 
 @pytest.fixture(scope="session")
-def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+def server(
+    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server of the ranker, on grpcio; modules whose tests hold on others too parametrize it."""
     log = tmp_path_factory.mktemp("server") / "stderr"
-    with running_server(ranker.repository, log) as running:
+    transport = getattr(request, "param", "grpcio")
+    with running_server(ranker.repository, log, "--transport", transport) as running:
         yield running
     assert "internal error" not in log.read_text()
 

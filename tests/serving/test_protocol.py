@@ -1,4 +1,7 @@
-"""The Open Inference Protocol as unmodified clients speak it: tritonclient, sync and asyncio."""
+"""The Open Inference Protocol as unmodified clients speak it: tritonclient, sync and asyncio.
+
+Every test holds on every transport.
+"""
 
 import asyncio
 import inspect
@@ -24,6 +27,7 @@ from tests.serving.conftest import (
     DATATYPES,
     DENSE_WIDTH,
     MODEL,
+    TRANSPORTS,
     Arrays,
     Ranker,
     RunningServer,
@@ -31,6 +35,8 @@ from tests.serving.conftest import (
     infer_request,
     scores_of,
 )
+
+pytestmark = pytest.mark.parametrize("server", TRANSPORTS, indirect=True)
 
 FEATURES = ("user", "item", "history", "category", "brand")
 ROWS = {"user": 50, "item": 97, "history": 97, "category": 13, "brand": 20}

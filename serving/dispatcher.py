@@ -1,0 +1,309 @@
+"""Runs what the batcher decides: slots, waiting threads, results.
+
+There are no threads of its own. Whoever brings a request and finds a slot free runs it at once,
+and then whatever has come meanwhile (leader and followers, Schmidt et al., 2000): an idle server
+has no hand-off between socket and kernel. A thread that waits for its answer (`run`) leaves as soon
+as it has it, and nudges the thread of the request that goes first: no answer waits for other
+people's batches. Threads that only bring requests (`offer`, `work`) run all that is ready.
+"""
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from time import monotonic, thread_time
+from typing import Any
+
+from serving.arrivals import Arrivals
+from serving.batcher import Batch, Batcher
+from serving.lane import Lane, Ticket, TicketState
+from serving.refusals import CancelledError, DeadlineError
+
+# Lock timeouts have an upper bound.
+_LONGEST_WAIT = 3600.0
+# How long a batch waits for requests that are on their way, at most.
+_LONGEST_LINGER = 0.001
+# How often it makes way for others in vain before it believes that nobody comes.
+_YIELDS = 6
+# After so many batches in a row that nobody joined, only every so many make way.
+_LONELY = 16
+# Python's own holds the GIL while it yields, before 3.12.
+_sched_yield = ctypes.CDLL(None).sched_yield
+
+
+class Job:
+    """One request on its way through the dispatcher.
+
+    Attributes:
+        ticket: its place in the queue.
+        work: what is to be run; the dispatcher's `execute` reads it.
+        result: what `execute` gave.
+        error: why there is no result.
+        started: when its batch began, on the monotonic clock; 0 when it never did.
+        on_done: called once when result or error is there, on the thread that brought it about;
+            None for a request whose thread waits.
+    """
+
+    __slots__ = ("error", "on_done", "result", "started", "ticket", "wake", "work")
+
+    def __init__(
+        self,
+        work: Any,
+        ticket: Ticket,
+        on_done: "Callable[[Job], None] | None" = None,
+    ) -> None:
+        """Keeps the request."""
+        self.work = work
+        self.ticket = ticket
+        ticket.item = self
+        self.on_done = on_done
+        self.result: Any = None
+        self.error: Exception | None = None
+        self.started = 0.0
+        # Held, while a thread waits for the answer: releasing it wakes the thread.
+        self.wake: threading.Lock | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether there is a result or an error."""
+        return self.result is not None or self.error is not None
+
+    def nudge(self) -> None:
+        """Wakes the thread that waits: something has changed. Twice is as good as once."""
+        if self.wake is not None:
+            with suppress(RuntimeError):
+                self.wake.release()
+
+
+# Runs jobs as one batch: a result, or the exception, for each.
+Execute = Callable[[Sequence[Job]], Sequence[Any]]
+Observe = Callable[[Batch, float], None]
+
+
+class Dispatcher:
+    """The requests of one process. Any thread may call.
+
+    Attributes:
+        arrivals: told by the transport of requests before they are read.
+    """
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        execute: Execute,
+        *,
+        observe: Observe,
+        on_dropped: Callable[[Ticket], None],
+    ) -> None:
+        """Begins with nothing to do.
+
+        Args:
+            batcher: decides; not to be used by anyone else.
+            execute: runs jobs of one lane together, with one result or exception for each.
+            observe: told each batch that has run and its seconds.
+            on_dropped: told each request that leaves the queue without being run.
+        """
+        self._batcher = batcher
+        self._execute = execute
+        self._observe = observe
+        self._on_dropped = on_dropped
+        self._lock = threading.Lock()
+        self._gathering = 0
+        # Batches in a row that made way for nobody.
+        self._lonely = 0
+        self.arrivals = Arrivals()
+
+    @property
+    def slots(self) -> int:
+        """Batches that run side by side."""
+        return self._batcher.slots
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """Requests and samples that wait now."""
+        return self._batcher.requests, self._batcher.samples
+
+    def add_lane(self, lane: Lane) -> None:
+        """Takes a version in."""
+        with self._lock:
+            self._batcher.add_lane(lane)
+
+    def run(self, job: Job) -> None:
+        """Runs a request and waits for its answer: `result` or `error` is set after.
+
+        Raises:
+            DeadlineError, QueueFullError: it is refused; it is not run.
+        """
+        job.wake = threading.Lock()
+        job.wake.acquire()
+        try:
+            with self._lock:
+                self._batcher.offer(job.ticket, monotonic())
+        finally:
+            self.arrivals.settle_own()
+        leads = True
+        while not job.done:
+            if leads and self.work():
+                continue
+            leads = self._wait(job)
+        self._pass_on()
+
+    def offer(self, job: Job) -> None:
+        """Queues a request whose answer `on_done` takes; `work` is to be called after.
+
+        Raises:
+            DeadlineError, QueueFullError: it is refused; it is not run.
+        """
+        with self._lock:
+            self._batcher.offer(job.ticket, monotonic())
+
+    def work(self) -> bool:
+        """Runs one batch on this thread, if one is ready and a slot is free.
+
+        Returns:
+            Whether it did: there may be more.
+        """
+        if not self._gather():
+            return False
+        with self._lock:
+            taken = self._batcher.take(monotonic())
+        self._drop(taken.dropped)
+        if taken.batch is None:
+            return False
+        self._run(taken.batch)
+        return True
+
+    def cancel(self, job: Job) -> None:
+        """Takes a request out whose client has gone; one that runs already is not disturbed."""
+        with self._lock:
+            waited = self._batcher.withdraw(job.ticket)
+        if waited:
+            self._on_dropped(job.ticket)
+            self._fail(job, CancelledError("the client gave the request up"))
+
+    def expire(self) -> None:
+        """Fails the requests whose deadlines have passed while they waited."""
+        with self._lock:
+            late = self._batcher.expire(monotonic())
+        self._drop(late)
+
+    def due(self) -> float:
+        """When `work` should be called again, on the monotonic clock, if nothing comes before."""
+        with self._lock:
+            return self._batcher.due(monotonic())
+
+    def _gather(self) -> bool:
+        """Waits for those on their way, if it pays; False: another thread does so already."""
+        with self._lock:
+            seconds = self._batcher.worth_waiting(monotonic())
+            if seconds <= 0.0:
+                return True
+            if self._gathering >= self._batcher.idle_slots:
+                return False
+            self._gathering += 1
+        if self.arrivals.coming > 0 or self._lonely < _LONELY or self._lonely % _LONELY == 0:
+            self._make_way()
+        if self.arrivals.coming > 0:
+            self.arrivals.wait(min(seconds, _LONGEST_LINGER))
+        with self._lock:
+            self._gathering -= 1
+            self._lonely = self._lonely + 1 if self._batcher.requests < 2 else 0
+        return True
+
+    def _make_way(self) -> None:
+        """Lets the transport's threads run, where they share this core: they may bring more.
+
+        Nothing else to run, and this is over in a microsecond or two.
+        """
+        seen, in_vain = self.arrivals.coming, 0
+        while in_vain < _YIELDS:
+            _sched_yield()
+            before, seen = seen, self.arrivals.coming + self._batcher.requests
+            in_vain = 0 if seen > before else in_vain + 1
+
+    def _run(self, batch: Batch) -> None:
+        jobs = [ticket.item for ticket in batch.tickets]
+        started, worked = monotonic(), thread_time()
+        for job in jobs:
+            job.started = started
+        try:
+            results = self._execute(jobs)
+        except Exception as error:
+            # `execute` answers for each job: this is a bug of ours, and must not stop the server.
+            results = [error] * len(jobs)
+        now, worked = monotonic(), thread_time() - worked
+        with self._lock:
+            self._batcher.finish(batch, seconds=now - started, now=now, cpu_seconds=worked)
+        self._observe(batch, now - started)
+        for job, result in zip(jobs, results, strict=True):
+            if isinstance(result, Exception):
+                self._fail(job, result)
+            else:
+                job.result = result
+                _tell(job)
+
+    def _wait(self, job: Job) -> bool:
+        """Waits until something has changed for a request.
+
+        Returns:
+            Whether it still waits in the queue: its thread should try to work.
+        """
+        ticket, wake = job.ticket, job.wake
+        if wake is None:
+            raise RuntimeError("a bug of ours: a request waits that nobody can wake")
+        with self._lock:
+            if ticket.state is not TicketState.WAITING:
+                patience = -1.0  # it is being run: the answer will come
+            else:
+                now = monotonic()
+                due = ticket.lane.due(now)
+                # What is ready already waits for a slot: whoever frees it will see to it.
+                end = ticket.deadline if due <= now else min(due, ticket.deadline)
+                patience = max(0.0, min(end - now, _LONGEST_WAIT))
+        wake.acquire(timeout=patience)
+        if job.done:
+            return False
+        with self._lock:
+            if ticket.state is not TicketState.WAITING:
+                return False
+            late = ticket.deadline <= monotonic()
+            if late:
+                self._batcher.withdraw(ticket)
+                ticket.state = TicketState.EXPIRED
+        if late:
+            self._drop([ticket])
+        return not late
+
+    def _pass_on(self) -> None:
+        """Sees to it that someone runs what is ready, before this thread goes."""
+        while True:
+            with self._lock:
+                heir = self._batcher.heir(monotonic())
+            if heir is None:
+                return
+            job: Job = heir.item
+            if job.wake is not None:
+                job.nudge()
+                return
+            # Nobody waits for it on a thread of its own.
+            self.work()
+
+    def _drop(self, tickets: Iterable[Ticket]) -> None:
+        for ticket in tickets:
+            self._on_dropped(ticket)
+            if ticket.state is TicketState.EXPIRED:
+                words = "the request's deadline passed while it waited"
+            else:
+                words = "the request's deadline could not be met any more when its turn came"
+            self._fail(ticket.item, DeadlineError(words))
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        job.error = error
+        _tell(job)
+
+
+def _tell(job: Job) -> None:
+    if job.on_done is None:
+        job.nudge()
+    else:
+        job.on_done(job)

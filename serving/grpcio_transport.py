@@ -1,0 +1,134 @@
+"""RPCs over grpcio: a thread for each call in progress."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
+
+import grpc
+
+from serving.arrivals import Arrivals
+from serving.config import ServerConfig
+from serving.inference import Inference
+from serving.rpc_handlers import CallCount, HandlerTable
+from sharded_infer.errors import InputError
+
+_DRAIN_POLL_SECONDS = 0.02
+_QUIET_POLLS = 25
+_TOGETHER_SECONDS = 5.0
+_WARM_UP_SECONDS = 60.0
+_MOST_MS = 2**31 - 1
+
+
+class _RpcThreads(ThreadPoolExecutor):
+    """grpcio's threads; says which calls are on their way to the queue."""
+
+    def __init__(self, threads: int, arrivals: Arrivals) -> None:
+        super().__init__(threads, thread_name_prefix="rpc")
+        self._arrivals = arrivals
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        def run() -> Any:
+            self._arrivals.begin()
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self._arrivals.settle_own()
+
+        self._arrivals.announce()
+        return super().submit(run)
+
+
+class GrpcioTransport:
+    """grpcio's server."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        inference: Inference,
+        handlers: HandlerTable,
+        calls: CallCount,
+    ) -> None:
+        """Prepares the server.
+
+        Args:
+            config: the server's settings.
+            inference: answers predict calls.
+            handlers: all RPCs.
+            calls: counts the calls in progress.
+        """
+        self._calls = calls
+        self._host = config.host
+        self._threads = config.threads
+        self._pool = _RpcThreads(config.threads, inference.dispatcher.arrivals)
+        self._server = grpc.server(
+            self._pool,
+            options=grpcio_options(config),
+            maximum_concurrent_rpcs=config.max_concurrent_requests,
+        )
+        handlers.register_on(self._server)
+
+    def listen(self, port: int) -> int:
+        """Begins to answer, on a port or, given 0, a free one; returns the port.
+
+        Raises:
+            InputError: the port cannot be had.
+        """
+        try:
+            bound = self._server.add_insecure_port(f"{self._host}:{port}")
+        except RuntimeError as error:
+            raise InputError(f"port {self._host}:{port} cannot be had: {error}") from error
+        self._server.start()
+        return bound
+
+    def warm(self, run: Callable[[], None]) -> None:
+        """Runs something once on each RPC thread.
+
+        Libraries below keep state by thread, made at a thread's first call. The barrier keeps a
+        fast thread from taking two turns; threads that a client's streams hold do not come, and
+        are not waited for long.
+        """
+        together = threading.Barrier(self._threads)
+
+        def turn() -> None:
+            with suppress(threading.BrokenBarrierError):
+                together.wait(_TOGETHER_SECONDS)
+            run()
+
+        turns = [self._pool.submit(turn) for _ in range(self._threads)]
+        finished, late = wait(turns, timeout=_WARM_UP_SECONDS)
+        for pending in late:
+            pending.cancel()
+        for done in finished:
+            done.result()
+
+    def stop(self, seconds: float) -> None:
+        """Accepts no more, and returns when all calls are answered, or time is up."""
+        stopped = self._server.stop(seconds)
+        # Streams, such as a health watch, would last the whole time: they are cut off.
+        # A call that waits for a thread gets one as soon as another ends, well within the polls.
+        quiet = 0
+        while not stopped.wait(_DRAIN_POLL_SECONDS):
+            quiet = quiet + 1 if self._calls.in_progress == 0 else 0
+            if quiet == _QUIET_POLLS:
+                self._server.stop(None)
+        self._pool.shutdown()
+
+
+def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """The channel arguments of a server."""
+    options = [
+        ("grpc.max_receive_message_length", config.max_message_bytes),
+        ("grpc.max_send_message_length", config.max_message_bytes),
+        # Two servers on one port would split the clients between them unseen: only the workers of
+        # one server do, whose parent has made sure that the port was free.
+        ("grpc.so_reuseport", int(config.workers > 1)),
+    ]
+    age = config.max_connection_age_seconds
+    if age is not None:
+        options += [
+            ("grpc.max_connection_age_ms", min(round(age * 1e3), _MOST_MS)),
+            ("grpc.max_connection_age_grace_ms", round(config.drain_seconds * 1e3)),
+        ]
+    return options

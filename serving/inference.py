@@ -1,0 +1,270 @@
+"""Predict calls from message to message: what every transport does with the bytes it got.
+
+header → version → decode → a ticket in the version's lane
+the dispatcher runs it, at once or with others
+encode, or a status code, the words, and when to come again
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
+
+import grpc
+
+from serving.batcher import Batch, Batcher, QueueLimits
+from serving.dispatcher import Dispatcher, Job
+from serving.lane import Lane, Ticket, TicketState
+from serving.metrics import Metrics
+from serving.model_store import ModelStore, Snapshot
+from serving.portable_decoder import parse_request
+from serving.refusals import QueueFullError
+from serving.request_header import RequestHeader, header_of, read_header
+from serving.status import status_of
+from sharded_infer.batch import ModelInput
+from sharded_infer.executor import Execution, run_batch
+
+# gRPC's header for "come again in so many milliseconds" (proposal A6, client retries).
+PUSHBACK = "grpc-retry-pushback-ms"
+_FOREVER = float("inf")
+_DROPPED = {
+    TicketState.EXPIRED: "expired",
+    TicketState.INFEASIBLE: "deadline",
+    TicketState.WITHDRAWN: "cancelled",
+}
+
+
+class Call:
+    """One predict call: what a job runs, and what is needed to answer it."""
+
+    __slots__ = ("decoded", "header", "model_input", "requested", "snapshot", "started")
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        header: RequestHeader,
+        requested: Sequence[int],
+        model_input: ModelInput,
+        started: float,
+    ) -> None:
+        """Keeps the request; the clock is monotonic.
+
+        Args:
+            snapshot: the version that answers.
+            header: what the message says beside its inputs.
+            requested: positions of the outputs that are asked for.
+            model_input: what is asked.
+            started: when the message was there.
+        """
+        self.snapshot = snapshot
+        self.header = header
+        self.requested = requested
+        self.model_input = model_input
+        self.started = started
+        self.decoded = monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is an error.
+
+    Attributes:
+        code: the gRPC status code.
+        message: for people.
+        retry_ms: when to come again, milliseconds; None: nothing is known.
+    """
+
+    code: grpc.StatusCode
+    message: str
+    retry_ms: int | None = None
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """The trailing metadata that goes with it."""
+        return () if self.retry_ms is None else ((PUSHBACK, str(self.retry_ms)),)
+
+
+class Inference:
+    """Answers predict calls from the loaded versions. Any thread may call."""
+
+    def __init__(
+        self, store: ModelStore, metrics: Metrics, *, slots: int, limits: QueueLimits
+    ) -> None:
+        """Takes in the versions that are loaded.
+
+        Args:
+            store: the loaded versions.
+            metrics: the server's.
+            slots: batches run side by side.
+            limits: how much may wait.
+        """
+        self._store = store
+        self._metrics = metrics
+        self.dispatcher = Dispatcher(
+            Batcher(slots=slots, limits=limits),
+            _execute,
+            observe=_observe,
+            on_dropped=_count_dropped,
+        )
+        store.on_ready(lambda snapshot: self.dispatcher.add_lane(snapshot.lane))
+
+    def answer(
+        self,
+        message: bytes,
+        time_remaining: float | None,
+        watch: Callable[[Job], None],
+    ) -> bytes | Refusal:
+        """Answers a call on the calling thread, which waits where it must.
+
+        Args:
+            message: a serialized ModelInferRequest.
+            time_remaining: seconds to the client's deadline; None: it has none.
+            watch: told the job before it waits, so that it can be cancelled.
+
+        Returns:
+            The serialized response, or why there is none.
+        """
+        job = self._begin(message, time_remaining, None)
+        if isinstance(job, Refusal):
+            return job
+        watch(job)
+        try:
+            self.dispatcher.run(job)
+        except Exception as error:
+            return self._refuse(error, job)
+        return self._outcome(job)
+
+    def submit(
+        self,
+        message: bytes,
+        time_remaining: float | None,
+        reply: Callable[[bytes | Refusal], None],
+    ) -> Job | None:
+        """Takes a call in; `dispatcher.work` is to be called after.
+
+        Args:
+            message: a serialized ModelInferRequest.
+            time_remaining: seconds to the client's deadline; None: it has none.
+            reply: called once with the serialized response or why there is none, on any thread.
+
+        Returns:
+            The job, to cancel it by; None: it has been answered.
+        """
+        job = self._begin(message, time_remaining, lambda done: reply(self._outcome(done)))
+        if isinstance(job, Refusal):
+            reply(job)
+            return None
+        try:
+            self.dispatcher.offer(job)
+        except Exception as error:
+            reply(self._refuse(error, job))
+            return None
+        return job
+
+    def _begin(
+        self,
+        message: bytes,
+        time_remaining: float | None,
+        on_done: Callable[[Job], None] | None,
+    ) -> "Job | Refusal":
+        started = monotonic()
+        snapshot: Snapshot | None = None
+        try:
+            header = read_header(message) or header_of(parse_request(message))
+            snapshot = self._store.get(header.model_name, header.model_version)
+            requested = header.output_positions(snapshot.model.spec.tower.outputs)
+            model_input = snapshot.decoder.decode(message)
+        except Exception as error:
+            code, words = status_of(error)
+            if snapshot is None:
+                # A client's wrong names must not become labels without bound.
+                self._metrics.unknown_failed(code.name)
+            else:
+                snapshot.metrics.failed(code.name, monotonic() - started)
+            return Refusal(code, words)
+        call = Call(snapshot, header, requested, model_input, started)
+        deadline = _FOREVER if time_remaining is None else started + time_remaining
+        if header.timeout_us:
+            deadline = min(deadline, started + header.timeout_us / 1e6)
+        ticket = Ticket(
+            snapshot.lane,
+            samples=model_input.batch_size,
+            arrived=started,
+            deadline=deadline,
+            size_bytes=len(message),
+            priority=header.priority,
+        )
+        return Job(call, ticket, on_done)
+
+    def _outcome(self, job: Job) -> bytes | Refusal:
+        if job.error is not None:
+            return self._refuse(job.error, job)
+        call: Call = job.work
+        execution: Execution = job.result
+        executed = monotonic()
+        scores = [execution.scores[position] for position in call.requested]
+        response: bytes = call.snapshot.encoder.encode(
+            call.header.request_id, call.requested, scores
+        )
+        finished = monotonic()
+        call.snapshot.metrics.answered(
+            samples=call.model_input.batch_size,
+            decode=call.decoded - call.started,
+            queue=max(0.0, job.started - call.decoded),
+            lookup=execution.lookup_seconds,
+            tower=execution.tower_seconds,
+            encode=finished - executed,
+            whole=finished - call.started,
+            ids_outside=execution.ids_outside,
+        )
+        return response
+
+    def _refuse(self, error: Exception, job: Job) -> Refusal:
+        call: Call = job.work
+        metrics = call.snapshot.metrics
+        code, words = status_of(error)
+        metrics.failed(code.name, monotonic() - call.started)
+        retry = None
+        if isinstance(error, QueueFullError):
+            metrics.refused("queue_full")
+            retry = math.ceil(error.retry_seconds * 1e3)
+        elif job.error is None and job.ticket.state in _DROPPED:
+            # Refused at the door; what left the queue has been counted as it left.
+            metrics.refused(_DROPPED[job.ticket.state])
+        return Refusal(code, words, retry)
+
+
+def _execute(jobs: Sequence[Job]) -> Sequence[Execution | Exception]:
+    calls: list[Call] = [job.work for job in jobs]
+    model = calls[0].snapshot.model
+    try:
+        return run_batch(model, [call.model_input for call in calls])
+    except Exception as error:
+        if len(calls) == 1:
+            return [error]
+    # One of them is to blame: each by itself, so that the others are answered.
+    results: list[Execution | Exception] = []
+    for job in jobs:
+        results.extend(_execute([job]))
+    return results
+
+
+def _observe(batch: Batch, seconds: float) -> None:
+    call: Call = batch.tickets[0].item.work
+    call.snapshot.metrics.ran_batch(
+        requests=len(batch.tickets),
+        samples=batch.samples,
+        seconds=seconds,
+        predicted=batch.predicted,
+    )
+    _show_queue(batch.lane, call)
+
+
+def _count_dropped(ticket: Ticket) -> None:
+    call: Call = ticket.item.work
+    call.snapshot.metrics.refused(_DROPPED[ticket.state])
+    _show_queue(ticket.lane, call)
+
+
+def _show_queue(lane: Lane, call: Call) -> None:
+    call.snapshot.metrics.queue(requests=len(lane), samples=lane.samples)

@@ -1,0 +1,162 @@
+"""The server's RPCs as handlers, whatever transport carries them.
+
+Unary calls are counted while they last, so that a draining server knows when the last is answered;
+streams are not: a health watch lasts as long as its client likes.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from serving.arrivals import Arrivals
+from serving.dispatcher import Job
+from serving.inference import Inference, Refusal
+
+INFERENCE_SERVICE = "inference.GRPCInferenceService"
+INFER_METHOD = f"/{INFERENCE_SERVICE}/ModelInfer"
+
+
+class CallCount:
+    """How many calls are being answered."""
+
+    def __init__(self, changed: Callable[[int], None]) -> None:
+        """Begins at none.
+
+        Args:
+            changed: told 1 and -1 for predict calls; for a metric.
+        """
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._count = 0
+
+    @property
+    def in_progress(self) -> int:
+        """Calls that have a thread, or whose response is not sent yet."""
+        with self._lock:
+            return self._count
+
+    def add(self, change: int) -> None:
+        """One more (1) or one less (-1)."""
+        with self._lock:
+            self._count += change
+
+    def add_predict(self, change: int) -> None:
+        """As `add`, for a predict call."""
+        self.add(change)
+        self._changed(change)
+
+
+class HandlerTable:
+    """Collects what generated code registers, by service and method.
+
+    It stands in for a `grpc.Server` in the `add_…_to_server` functions.
+    """
+
+    def __init__(self, calls: CallCount, arrivals: Arrivals) -> None:
+        """Begins empty.
+
+        Args:
+            calls: counts the unary ones.
+            arrivals: told that streams are no predict calls.
+        """
+        self._arrivals = arrivals
+        self.services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
+        self._calls = calls
+
+    def add_generic_rpc_handlers(self, handlers: object) -> None:
+        """Takes nothing: the registered handlers below are the same ones."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, "grpc.RpcMethodHandler[Any, Any]"]
+    ) -> None:
+        """Takes a service's handlers."""
+        self.services[service] = {
+            method: _settled(handler, self._arrivals)
+            if handler.unary_unary is None
+            else _counted(handler, self._calls)
+            for method, handler in handlers.items()
+        }
+
+    def set_infer(self, inference: Inference) -> None:
+        """Answers ModelInfer from its bytes, without protobuf objects."""
+        self.services[INFERENCE_SERVICE]["ModelInfer"] = _infer_handler(inference, self._calls)
+
+    def register_on(self, server: grpc.Server) -> None:
+        """Gives all to a server."""
+        for service, handlers in self.services.items():
+            generic = grpc.method_handlers_generic_handler(service, handlers)
+            server.add_generic_rpc_handlers((generic,))
+            server.add_registered_method_handlers(service, handlers)
+
+
+def _settled(
+    handler: "grpc.RpcMethodHandler[Any, Any]", arrivals: Arrivals
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    # A stream lasts: it must not look like a predict call that is on its way.
+    make = grpc.stream_stream_rpc_method_handler
+    behaviour = handler.stream_stream
+    if handler.unary_stream is not None:
+        make, behaviour = grpc.unary_stream_rpc_method_handler, handler.unary_stream
+    if behaviour is None:
+        return handler
+
+    def answer(*arguments: Any, **named: Any) -> Any:
+        arrivals.settle_own()
+        return behaviour(*arguments, **named)
+
+    # How grpcio's health service asks to be called: without a thread of its own.
+    for attribute in ("experimental_non_blocking", "experimental_thread_pool"):
+        if hasattr(behaviour, attribute):
+            setattr(answer, attribute, getattr(behaviour, attribute))
+    return make(answer, handler.request_deserializer, handler.response_serializer)
+
+
+def _counted(
+    handler: "grpc.RpcMethodHandler[Any, Any]", calls: CallCount
+) -> "grpc.RpcMethodHandler[Any, Any]":
+    def read(data: bytes) -> Any:
+        # gRPC for Python by itself says INTERNAL, as if the server had failed.
+        try:
+            return handler.request_deserializer(data)  # type: ignore[misc]
+        except DecodeError as error:
+            return error
+
+    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+        calls.add(1)
+        # Over when its response is sent, which is after this returns.
+        if not context.add_callback(lambda: calls.add(-1)):
+            calls.add(-1)
+        if isinstance(request, DecodeError):
+            reason = f"the message is unreadable: {request}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
+        return handler.unary_unary(request, context)  # type: ignore[misc]
+
+    return grpc.unary_unary_rpc_method_handler(
+        answer, request_deserializer=read, response_serializer=handler.response_serializer
+    )
+
+
+def _infer_handler(inference: Inference, calls: CallCount) -> "grpc.RpcMethodHandler[bytes, bytes]":
+    def infer(message: bytes, context: grpc.ServicerContext) -> bytes:
+        jobs: list[Job] = []
+
+        def ended() -> None:
+            calls.add_predict(-1)
+            for job in jobs:
+                # Answered already, unless its client has gone.
+                inference.dispatcher.cancel(job)
+
+        calls.add_predict(1)
+        if not context.add_callback(ended):
+            ended()
+        outcome = inference.answer(message, context.time_remaining(), jobs.append)
+        if isinstance(outcome, Refusal):
+            context.set_trailing_metadata(outcome.metadata)
+            context.abort(outcome.code, outcome.message)
+            raise AssertionError  # abort does not return
+        return outcome
+
+    return grpc.unary_unary_rpc_method_handler(infer)

@@ -1,0 +1,50 @@
+"""What the processes of one server know of each other: who serves, and whether it ends.
+
+One byte each in anonymous shared memory that forks inherit; a byte is written whole.
+"""
+
+import mmap
+
+
+class ServerState:
+    """Readiness, shared by a server's processes."""
+
+    def __init__(self, workers: int) -> None:
+        """Begins with nobody ready.
+
+        Args:
+            workers: processes that answer requests.
+        """
+        # The first byte: draining. The second: every worker has been ready once.
+        self._bytes = mmap.mmap(-1, workers + 2)
+        self._workers = workers
+
+    @property
+    def ready(self) -> bool:
+        """Whether the server wants requests: all workers have started, one serves, none drains."""
+        return bool(not self._bytes[0] and self._bytes[1] and any(self._bytes[2:]))
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server ends."""
+        return bool(self._bytes[0])
+
+    @property
+    def started(self) -> bool:
+        """Whether every worker has been ready once."""
+        return bool(self._bytes[1])
+
+    def drain(self) -> None:
+        """The server ends: it is not ready any more."""
+        self._bytes[0] = 1
+
+    def set_serving(self, worker: int, serving: bool) -> None:
+        """Says whether a worker answers requests.
+
+        Args:
+            worker: its number, from 0.
+            serving: whether it does.
+        """
+        self._bytes[worker + 2] = serving
+        if all(self._bytes[2:]):
+            self._bytes[1] = 1

@@ -1,0 +1,148 @@
+"""One process that answers requests: transport, executors, health; ready, draining, gone."""
+
+import gc
+import logging
+import os
+import threading
+from collections.abc import Callable
+from time import sleep
+
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from tritonclient.grpc import service_pb2_grpc
+
+from serving.batcher import QueueLimits
+from serving.config import ServerConfig
+from serving.inference import Inference
+from serving.metrics import Metrics
+from serving.model_store import ModelStore
+from serving.rpc_handlers import INFERENCE_SERVICE, CallCount, HandlerTable
+from serving.server_state import ServerState
+from serving.service import InferenceService
+from serving.transport import make_transport
+
+_log = logging.getLogger("sharded_infer")
+_POLL_SECONDS = 0.1
+
+
+class Worker:
+    """Everything that one process answers with. Made after any fork: gRPC does not survive one."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        store: ModelStore,
+        metrics: Metrics,
+        state: ServerState,
+        number: int = 0,
+    ) -> None:
+        """Prepares the RPCs; `listen` begins to answer them.
+
+        Args:
+            config: the server's settings.
+            store: the versions that are loaded, or will be.
+            metrics: the server's.
+            state: the server's.
+            number: the worker's, from 0.
+        """
+        self._config = config
+        self._store = store
+        self._metrics = metrics
+        self._state = state
+        self._number = number
+        inference = Inference(
+            store,
+            metrics,
+            slots=config.slots or slots_of(config.workers),
+            limits=QueueLimits(
+                config.max_queue_requests, config.max_queue_samples, config.max_queue_bytes
+            ),
+        )
+        self._health = health.HealthServicer()
+        calls = CallCount(metrics.in_flight)
+        handlers = HandlerTable(calls, inference.dispatcher.arrivals)
+        service = InferenceService(store, lambda: state.ready, max_batch=config.max_batch)
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, handlers)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, handlers)
+        names = (INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, handlers)
+        handlers.set_infer(inference)
+        self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._transport = make_transport(
+            config, inference=inference, handlers=handlers, calls=calls
+        )
+
+    def listen(self, port: int) -> int:
+        """Begins to answer.
+
+        Args:
+            port: 0 picks a free one.
+
+        Returns:
+            The port.
+
+        Raises:
+            InputError: the port cannot be had.
+        """
+        return self._transport.listen(port)
+
+    def warm_up(self) -> None:
+        """Runs every version at several batch sizes on each thread that will."""
+        self._transport.warm(self._store.warm_up)
+
+    def serve(
+        self,
+        stop: threading.Event,
+        *,
+        on_ready: Callable[[], None] = lambda: None,
+        grace_seconds: float = 0.0,
+    ) -> None:
+        """Says that it is ready, and answers until it is told to stop; then drains.
+
+        Args:
+            stop: set to end it.
+            on_ready: called when it says so for the first time.
+            grace_seconds: how long it answers on, not ready, for clients that look at readiness.
+        """
+        # What is loaded stays: a collection that looked at all of it would stop every thread for a
+        # tenth of a second, and, in a fork, copy its pages.
+        gc.collect()
+        gc.freeze()
+        self._store.report_loaded()
+        self._metrics.serving(True)
+        self._state.set_serving(self._number, True)
+        healthy = False
+        try:
+            while not stop.is_set():
+                # All workers, asked or watched, say the same.
+                if self._state.ready != healthy:
+                    healthy = not healthy
+                    serving = health_pb2.HealthCheckResponse
+                    self._set_health(serving.SERVING if healthy else serving.NOT_SERVING)
+                    if healthy:
+                        on_ready()
+                # A signal that the kernel hands to another thread does not end an endless wait of
+                # the main one, where Python runs its handler: it would be noticed at the next.
+                stop.wait(_POLL_SECONDS)
+        finally:
+            self._state.set_serving(self._number, False)
+            self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            if grace_seconds:
+                _log.info("not ready any more; answering for another %g s", grace_seconds)
+                sleep(grace_seconds)
+            _log.info("draining: up to %g s for requests in flight", self._config.drain_seconds)
+            self.close()
+            self._metrics.serving(False)
+
+    def close(self) -> None:
+        """Accepts no more, and returns when all calls are answered, or time is up."""
+        self._transport.stop(self._config.drain_seconds)
+
+    def _set_health(self, status: int) -> None:
+        for name in ("", INFERENCE_SERVICE):
+            self._health.set(name, status)
+
+
+def slots_of(workers: int) -> int:
+    """A worker's share of the cores that this process may use, at least one."""
+    return max(1, len(os.sched_getaffinity(0)) // workers)
