@@ -8,6 +8,7 @@ people's batches. Threads that only bring requests (`offer`, `work`) run all tha
 """
 
 import ctypes
+import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -16,9 +17,11 @@ from typing import Any
 
 from serving.arrivals import Arrivals
 from serving.batcher import Batch, Batcher
-from serving.lane import Lane, Ticket, TicketState
+from serving.lane import Lane, Mode, Ticket, TicketState
 from serving.refusals import CancelledError, DeadlineError
+from sharded_infer.errors import InternalError
 
+_log = logging.getLogger("sharded_infer")
 # Lock timeouts have an upper bound.
 _LONGEST_WAIT = 3600.0
 # How long a batch waits for requests that are on their way, at most.
@@ -85,6 +88,7 @@ class Dispatcher:
 
     Attributes:
         arrivals: told by the transport of requests before they are read.
+        on_more: called when a batch is ready, a slot is free, and no thread waits for its requests.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Dispatcher:
         *,
         observe: Observe,
         on_dropped: Callable[[Ticket], None],
+        on_waiting: Callable[[Ticket], None],
     ) -> None:
         """Begins with nothing to do.
 
@@ -102,13 +107,16 @@ class Dispatcher:
             execute: runs jobs of one lane together, with one result or exception for each.
             observe: told each batch that has run and its seconds.
             on_dropped: told each request that leaves the queue without being run.
+            on_waiting: told each request that waits in the queue.
         """
         self._batcher = batcher
         self._execute = execute
         self._observe = observe
         self._on_dropped = on_dropped
+        self._on_waiting = on_waiting
         self._lock = threading.Lock()
         self._gathering = 0
+        self.on_more: Callable[[], None] = _nobody
         # Batches in a row that made way for nobody.
         self._lonely = 0
         self.arrivals = Arrivals()
@@ -145,6 +153,7 @@ class Dispatcher:
         while not job.done:
             if leads and self.work():
                 continue
+            self._on_waiting(job.ticket)
             leads = self._wait(job)
         self._pass_on()
 
@@ -156,6 +165,7 @@ class Dispatcher:
         """
         with self._lock:
             self._batcher.offer(job.ticket, monotonic())
+        self._on_waiting(job.ticket)
 
     def work(self) -> bool:
         """Runs one batch on this thread, if one is ready and a slot is free.
@@ -166,10 +176,18 @@ class Dispatcher:
         if not self._gather():
             return False
         with self._lock:
-            taken = self._batcher.take(monotonic())
+            now = monotonic()
+            taken = self._batcher.take(now)
+            other = None if taken.batch is None else self._batcher.heir(now)
         self._drop(taken.dropped)
         if taken.batch is None:
             return False
+        if other is not None:
+            # Another slot is free too, and this thread is busy from now on.
+            if other.item.wake is None:
+                self.on_more()
+            else:
+                other.item.nudge()
         self._run(taken.batch)
         return True
 
@@ -227,14 +245,19 @@ class Dispatcher:
         for job in jobs:
             job.started = started
         try:
-            results = self._execute(jobs)
+            results = list(self._execute(jobs))
+            if len(results) != len(jobs):
+                raise InternalError(f"{len(jobs)} requests were run, {len(results)} answered")
         except Exception as error:
             # `execute` answers for each job: this is a bug of ours, and must not stop the server.
             results = [error] * len(jobs)
         now, worked = monotonic(), thread_time() - worked
         with self._lock:
             self._batcher.finish(batch, seconds=now - started, now=now, cpu_seconds=worked)
-        self._observe(batch, now - started)
+        try:
+            self._observe(batch, now - started)
+        except Exception:
+            _log.exception("internal error in counting a batch")
         for job, result in zip(jobs, results, strict=True):
             if isinstance(result, Exception):
                 self._fail(job, result)
@@ -250,15 +273,22 @@ class Dispatcher:
         """
         ticket, wake = job.ticket, job.wake
         if wake is None:
-            raise RuntimeError("a bug of ours: a request waits that nobody can wake")
+            raise InternalError("a request waits that nobody can wake")
         with self._lock:
             if ticket.state is not TicketState.WAITING:
                 patience = -1.0  # it is being run: the answer will come
             else:
                 now = monotonic()
                 due = ticket.lane.due(now)
-                # What is ready already waits for a slot: whoever frees it will see to it.
-                end = ticket.deadline if due <= now else min(due, ticket.deadline)
+                if due <= now:
+                    if self._batcher.idle_slots > self._gathering:
+                        return True  # it has become ready since its thread looked
+                    # It waits for a slot: whoever frees it will see to it. Its mates may leave
+                    # meanwhile; its lane is ready again when it has waited the delay itself.
+                    due = ticket.arrived + ticket.lane.policy.max_delay
+                    if ticket.lane.policy.mode is not Mode.BATCHED or due <= now:
+                        due = ticket.deadline
+                end = min(due, ticket.deadline)
                 patience = max(0.0, min(end - now, _LONGEST_WAIT))
         wake.acquire(timeout=patience)
         if job.done:
@@ -302,8 +332,16 @@ class Dispatcher:
         _tell(job)
 
 
+def _nobody() -> None:
+    """Whoever brings the next request, or ends a batch, sees to it."""
+
+
 def _tell(job: Job) -> None:
     if job.on_done is None:
         job.nudge()
     else:
-        job.on_done(job)
+        try:
+            job.on_done(job)
+        except Exception:
+            # A bug of ours must not keep the others of the batch from their answers.
+            _log.exception("internal error in telling an answer")

@@ -14,7 +14,7 @@ import grpc
 
 from serving.batcher import Batch, Batcher, QueueLimits
 from serving.dispatcher import Dispatcher, Job
-from serving.lane import Lane, Ticket, TicketState
+from serving.lane import Ticket, TicketState
 from serving.metrics import Metrics
 from serving.model_store import ModelStore, Snapshot
 from serving.portable_decoder import parse_request
@@ -105,6 +105,7 @@ class Inference:
             _execute,
             observe=_observe,
             on_dropped=_count_dropped,
+            on_waiting=_show_queue,
         )
         store.on_ready(lambda snapshot: self.dispatcher.add_lane(snapshot.lane))
 
@@ -257,14 +258,15 @@ def _observe(batch: Batch, seconds: float) -> None:
         seconds=seconds,
         predicted=batch.predicted,
     )
-    _show_queue(batch.lane, call)
+    _show_queue(batch.tickets[0])
 
 
 def _count_dropped(ticket: Ticket) -> None:
     call: Call = ticket.item.work
     call.snapshot.metrics.refused(_DROPPED[ticket.state])
-    _show_queue(ticket.lane, call)
+    _show_queue(ticket)
 
 
-def _show_queue(lane: Lane, call: Call) -> None:
-    call.snapshot.metrics.queue(requests=len(lane), samples=lane.samples)
+def _show_queue(ticket: Ticket) -> None:
+    call: Call = ticket.item.work
+    call.snapshot.metrics.queue(requests=len(ticket.lane), samples=ticket.lane.samples)

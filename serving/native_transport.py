@@ -23,6 +23,7 @@ from serving.dispatcher import Job
 from serving.grpcio_transport import grpcio_options
 from serving.inference import Inference, Refusal
 from serving.rpc_handlers import INFER_METHOD, CallCount, HandlerTable
+from serving.status import status_of
 from sharded_infer.errors import InputError, InternalError
 
 try:
@@ -65,6 +66,7 @@ class NativeTransport:
         self._largest = config.max_message_bytes
         self._jobs: dict[int, Job] = {}
         self._draining = False
+        self._closed = False
         self._next_expiry = 0.0
         self._config = config
         self._handlers = handlers
@@ -74,10 +76,16 @@ class NativeTransport:
         self._warm_up: Callable[[], None] | None = None
         self._warmed = threading.Semaphore(0)
         self._listening = threading.Event()
-        # One more than run slots: while all slots run, one thread still takes what comes.
+        self._more = threading.Semaphore(0)
+        inference.dispatcher.on_more = self._more.release
+        # While one thread runs a batch, another takes what comes; the others run more batches.
+        slots = inference.dispatcher.slots
         self._threads = [
-            threading.Thread(target=self._serve, name=f"front-{n}", daemon=True)
-            for n in range(inference.dispatcher.slots + 1)
+            *(threading.Thread(target=self._serve, name=f"front-{n}", daemon=True) for n in (0, 1)),
+            *(
+                threading.Thread(target=self._help, name=f"run-{n}", daemon=True)
+                for n in range(1, slots)
+            ),
         ]
 
     def listen(self, port: int) -> int:
@@ -139,6 +147,8 @@ class NativeTransport:
             quiet = 0 if self._calls.in_progress else quiet + 1
             sleep(_DRAIN_POLL_SECONDS)
         self._front.close()
+        self._closed = True
+        self._more.release(len(self._threads))
         for thread in self._threads:
             thread.join(max(0.1, end - monotonic()))
         self._fallback.stop(None).wait()
@@ -171,18 +181,37 @@ class NativeTransport:
                     if kind == pygrpc_native.EVENT_CANCEL:
                         self._cancel(call_id)
                     else:
-                        self._take(call_id, payload, details[2])
+                        self._take_or_fail(call_id, payload, details[2])
                 self._expire()
                 dispatcher.work()
             except Exception:
                 # A bug of ours must not end the thread, and with it the server.
                 _log.exception("internal error in a transport thread")
 
+    def _help(self) -> None:
+        """Runs batches for which a slot is free while the front's threads are busy."""
+        warm = False
+        while not self._closed:
+            if not warm and self._warm_up is not None:
+                self._warm_up()
+                warm = True
+                self._warmed.release()
+            if self._more.acquire(timeout=1.0 if warm else _COLD_POLL_MS / 1e3):
+                while self._inference.dispatcher.work():
+                    pass
+
     def _patience_ms(self) -> int:
         due = self._inference.dispatcher.due()
         if due == math.inf:
             return round(_EXPIRY_SECONDS * 1e3) if self._jobs else _POLL_MS
         return max(0, min(_POLL_MS, math.ceil((due - monotonic()) * 1e3)))
+
+    def _take_or_fail(self, call_id: int, message: bytes, time_remaining: float | None) -> None:
+        try:
+            self._take(call_id, message, time_remaining)
+        except Exception as error:
+            # A bug of ours must leave neither this call without an answer, nor those after it.
+            self._fail(call_id, Refusal(*status_of(error)))
 
     def _take(self, call_id: int, message: bytes, time_remaining: float | None) -> None:
         if self._draining:
@@ -217,7 +246,9 @@ class NativeTransport:
 
     def _fail(self, call_id: int, refusal: Refusal) -> None:
         code: int = refusal.code.value[0]
-        self._front.fail(call_id, code, refusal.message, trailing_metadata=list(refusal.metadata))
+        # The front keeps gRPC's own names to itself; when to come again is in the words too.
+        metadata = [pair for pair in refusal.metadata if not pair[0].startswith("grpc-")]
+        self._front.fail(call_id, code, refusal.message, trailing_metadata=metadata)
 
     def _expire(self) -> None:
         now = monotonic()

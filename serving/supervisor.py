@@ -38,6 +38,7 @@ _BACK_OFF_SECONDS = 1.0
 # Beyond the draining time, before a worker is killed.
 _PATIENCE_SECONDS = 5.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+_END = signal.SIGUSR1  # from the parent: drain and end
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _DESK = -1
 _HEALTH_SECONDS = 0.2
@@ -147,7 +148,7 @@ def supervise(
         # Says "loading" while the models load; its successor knows their metrics.
         children.start(_DESK)
         load()
-        children.signal(_DESK, signal.SIGTERM)
+        children.signal(_DESK, _END)
         children.wait({_DESK}, _PATIENCE_SECONDS)
         # What is loaded stays: no collection shall look at it, and copy its pages.
         gc.collect()
@@ -161,9 +162,9 @@ def supervise(
     finally:
         state.drain()
         for number in workers:
-            children.signal(number, signal.SIGTERM)
+            children.signal(number, _END)
         children.wait(workers, config.drain_seconds + _PATIENCE_SECONDS)
-        children.signal(_DESK, signal.SIGTERM)
+        children.signal(_DESK, _END)
         children.wait({_DESK}, _PATIENCE_SECONDS)
         listener.close()
         held.close()
@@ -209,11 +210,13 @@ def _become_child(parent: int, run: Callable[[], None]) -> None:
     code = 1
     try:
         # Nobody answers for a parent that was killed.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _END)
         if os.getppid() != parent:
             os._exit(1)
-        # Ctrl-C reaches every process of a terminal: the parent alone decides.
+        # Ctrl-C reaches every process of a terminal, SIGTERM every process of a service: the parent
+        # alone decides.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         run()
         code = 0
@@ -257,7 +260,7 @@ def _run_worker(
 
 def _stop_event() -> threading.Event:
     stop = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(_END, lambda *_: stop.set())
     return stop
 
 

@@ -1,6 +1,7 @@
 """Malformed requests: each is refused with its code and in words, and harms nobody after it."""
 
 import math
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -27,6 +28,8 @@ from tests.serving.conftest import (
 )
 
 MAX_BATCH = 64
+# How an HTTP/2 connection begins.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 TOO_LARGE = grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -603,6 +606,58 @@ def test_bytes_that_are_no_message_are_an_invalid_argument(target: Target) -> No
     with pytest.raises(grpc.RpcError) as refused:
         target.channel.unary_unary("/inference.GRPCInferenceService/ModelMetadata")(b"\xff")
     assert refused.value.code() is INVALID
+    target.check_alive()
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "/inference.GRPCInferenceService/ModelInference",
+        "/inference.GRPCInferenceService/modelinfer",
+        "/inference.Other/ModelInfer",
+    ],
+)
+def test_methods_that_do_not_exist_are_unimplemented(target: Target, method: str) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        target.channel.unary_unary(method)(infer_request(GOOD).SerializeToString(), timeout=10)
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    target.check_alive()
+
+
+def test_a_large_message_to_any_method_is_refused_as_exhausted(target: Target) -> None:
+    for method in (INFER, "/inference.GRPCInferenceService/ModelMetadata"):
+        for size in (2**20 + 1, 2**23):
+            with pytest.raises(grpc.RpcError) as refused:
+                target.channel.unary_unary(method)(bytes(size), timeout=10)
+            assert refused.value.code() is TOO_LARGE
+    target.check_alive()
+
+
+def test_a_message_that_grows_as_it_is_unpacked_is_refused_as_exhausted(target: Target) -> None:
+    stub = service_pb2_grpc.GRPCInferenceServiceStub(target.channel)
+    gzip = grpc.Compression.Gzip
+    large = infer_request({"dense": fp32(1, 4), "user": np.zeros((1, 500_000), np.int64)})
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.ModelInfer(large, timeout=10, compression=gzip)
+    assert refused.value.code() is TOO_LARGE
+    response = stub.ModelInfer(infer_request(GOOD), timeout=10, compression=gzip)
+    assert np.array_equal(scores_of(response)["labels"], target.expected["labels"])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 500,
+        b"",
+    ],
+    ids=["HTTP/1.1", "a preface and nonsense", "nothing"],
+)
+def test_connections_that_speak_no_grpc_harm_nobody(target: Target, data: bytes) -> None:
+    host, port = target.server.grpc_url.split(":")
+    for _ in range(20):
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(data)
     target.check_alive()
 
 

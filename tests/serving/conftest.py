@@ -323,6 +323,7 @@ def server(
     log = tmp_path_factory.mktemp("server") / "stderr"
     transport = getattr(request, "param", "grpcio")
     with running_server(ranker.repository, log, "--transport", transport) as running:
+        assert running.ready["transport"] == transport
         yield running
     assert "internal error" not in log.read_text()
 

@@ -28,7 +28,7 @@ from sharded_infer.errors import (
     WeightsError,
 )
 from sharded_infer.golden import generate_samples
-from sharded_infer.model import open_model
+from sharded_infer.model import check_independence, open_model
 from sharded_infer.plan import check_plan
 from sharded_infer.publish import publish
 from sharded_infer.repository import Repository
@@ -404,3 +404,48 @@ def test_a_model_of_every_format_is_published_and_scores_like_fp32(
     assert (published.max_score_diff > 1e-5) == (row_format is not RowFormat.FP32)
     model = open_model(published.path)
     assert set(model.lookup.backends) == {row_format}
+
+
+class Mixing(nn.Module):
+    """A tower that lets the samples of a batch know of each other in one of several ways."""
+
+    def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return 0.1 * self.way(embeddings.sum(1)).tanh()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda x: x - x.mean(0),
+        lambda x: x.softmax(0),
+        lambda x: x / (1.0 + x.abs().amax(0)),
+        lambda x: x.cumsum(0),
+        lambda x: x.flip(0),
+        lambda x: x + 0.05 * x.mean(),
+    ],
+    ids=["mean", "softmax", "largest", "running sum", "turned round", "a little"],
+)
+def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused(
+    way: Callable[[Tensor], Tensor], weights: Weights, tmp_path: Path
+) -> None:
+    words = r"model 'tiny': a sample's score 'score' .* by 0\.\d+, .*tower mixes the samples"
+    fails_to_publish(GateError, words, tmp_path, weights=weights, tower=Mixing(way))
+
+
+def test_a_tower_that_makes_padding_everybodys_nan_is_refused(
+    weights: Weights, tmp_path: Path
+) -> None:
+    tower = Mixing(lambda x: x + (x / x).mean(0))
+    words = "in a batch of 17 differs from its score alone by inf, .*tower mixes the samples"
+    fails_to_publish(GateError, words, tmp_path, weights=weights, tower=tower)
+
+
+def test_a_tower_that_keeps_samples_apart_is_independent_of_the_batch(
+    weights: Weights, tmp_path: Path
+) -> None:
+    published = publish(TINY, weights, Mixing(lambda x: x), tmp_path / "models")
+    assert check_independence(open_model(published.path)) < 1e-6

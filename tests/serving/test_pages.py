@@ -1,0 +1,106 @@
+"""The HTTP pages: what they say, and that no client holds them up."""
+
+import http.client
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.metrics import Metrics
+from serving.pages import Pages, listen
+from serving.server_state import ServerState
+from sharded_infer.errors import InputError
+
+
+@pytest.fixture
+def state() -> ServerState:
+    return ServerState(2)
+
+
+@pytest.fixture
+def pages(state: ServerState) -> Iterator[Pages]:
+    with closing(Pages(listen("127.0.0.1", 0), Metrics(), state)) as pages:
+        yield pages
+
+
+def ask(pages: Pages, path: str, method: str = "GET") -> tuple[int, str, str]:
+    """Status, content type and text."""
+    connection = http.client.HTTPConnection("127.0.0.1", pages.server_port, timeout=10)
+    with closing(connection):
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read().decode()
+
+
+def test_the_metrics_page_is_readable_by_prometheus(pages: Pages) -> None:
+    status, kind, text = ask(pages, "/metrics")
+    assert status == 200 and kind.startswith("text/plain")
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert {"sharded_infer_requests_in_flight", "sharded_infer_workers"} <= names
+    assert ask(pages, "/")[0] == 200
+
+
+def test_ready_says_loading_then_ready_then_draining(pages: Pages, state: ServerState) -> None:
+    assert ask(pages, "/ready")[::2] == (503, "loading\n")
+    state.set_serving(0, True)
+    # The other has never been ready.
+    assert ask(pages, "/ready")[::2] == (503, "loading\n")
+    state.set_serving(1, True)
+    assert ask(pages, "/ready")[::2] == (200, "ready\n")
+    state.set_serving(0, False)
+    assert ask(pages, "/ready")[::2] == (200, "ready\n")
+    state.set_serving(1, False)
+    assert ask(pages, "/ready")[0] == 503
+    state.set_serving(1, True)
+    assert ask(pages, "/ready")[::2] == (200, "ready\n")
+    state.drain()
+    assert ask(pages, "/ready")[::2] == (503, "draining\n")
+
+
+def test_live_says_live_whether_ready_or_not(pages: Pages, state: ServerState) -> None:
+    assert ask(pages, "/live")[::2] == (200, "live\n")
+    state.drain()
+    assert ask(pages, "/live")[::2] == (200, "live\n")
+
+
+@pytest.mark.parametrize("path", ["/other", "/metrics/more", "/ready/"])
+def test_an_unknown_page_is_404_and_names_those_there_are(path: str, pages: Pages) -> None:
+    status, kind, text = ask(pages, path)
+    assert status == 404 and kind.startswith("text/plain")
+    assert all(known in text for known in ("/metrics", "/ready", "/live"))
+
+
+def test_clients_that_connect_and_say_nothing_hold_up_nobody(pages: Pages) -> None:
+    address = ("127.0.0.1", pages.server_port)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        for number in range(20):
+            silent = stack.enter_context(socket.create_connection(address, 10))
+            if number % 2:
+                silent.sendall(b"GET /metr")
+        assert ask(pages, "/live")[0] == 200
+        assert ask(pages, "/metrics")[0] == 200
+    # They would be dropped after 10 seconds: the others were answered before.
+    assert time.monotonic() - began < 8
+
+
+def test_a_client_that_vanishes_before_its_page_is_nobodys_error(
+    pages: Pages, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", pages.server_port), 10) as client:
+            # Closed with data unread, the connection is reset.
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n" + b"x" * 100_000)
+    assert ask(pages, "/live")[0] == 200
+    time.sleep(0.3)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_metrics_port_that_is_taken_is_refused_and_named() -> None:
+    with closing(listen("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"metrics port 127.0.0.1:{port} cannot be had"):
+            listen("127.0.0.1", port)
