@@ -22,6 +22,7 @@ from serving.refusals import CancelledError, DeadlineError
 from sharded_infer.errors import InternalError
 
 _log = logging.getLogger("sharded_infer")
+_FOREVER = float("inf")
 # Lock timeouts have an upper bound.
 _LONGEST_WAIT = 3600.0
 # How long a batch waits for requests that are on their way, at most.
@@ -173,7 +174,8 @@ class Dispatcher:
         Returns:
             Whether it did: there may be more.
         """
-        if not self._gather():
+        # Read without the lock: whoever frees a slot, or gathers, looks at the queue after that.
+        if self._batcher.idle_slots <= self._gathering or not self._gather():
             return False
         with self._lock:
             now = monotonic()
@@ -274,23 +276,13 @@ class Dispatcher:
         ticket, wake = job.ticket, job.wake
         if wake is None:
             raise InternalError("a request waits that nobody can wake")
-        with self._lock:
-            if ticket.state is not TicketState.WAITING:
-                patience = -1.0  # it is being run: the answer will come
-            else:
-                now = monotonic()
-                due = ticket.lane.due(now)
-                if due <= now:
-                    if self._batcher.idle_slots > self._gathering:
-                        return True  # it has become ready since its thread looked
-                    # It waits for a slot: whoever frees it will see to it. Its mates may leave
-                    # meanwhile; its lane is ready again when it has waited the delay itself.
-                    due = ticket.arrived + ticket.lane.policy.max_delay
-                    if ticket.lane.policy.mode is not Mode.BATCHED or due <= now:
-                        due = ticket.deadline
-                end = min(due, ticket.deadline)
-                patience = max(0.0, min(end - now, _LONGEST_WAIT))
-        wake.acquire(timeout=patience)
+        patience = self._patience(ticket)
+        if patience is None:
+            return True
+        if patience == _FOREVER:
+            wake.acquire()
+        else:
+            wake.acquire(timeout=min(patience, _LONGEST_WAIT))
         if job.done:
             return False
         with self._lock:
@@ -304,9 +296,28 @@ class Dispatcher:
             self._drop([ticket])
         return not late
 
+    def _patience(self, ticket: Ticket) -> float | None:
+        """How long a request's thread may sleep, seconds; None: it is ready, and a slot is free."""
+        with self._lock:
+            if ticket.state is not TicketState.WAITING:
+                return _FOREVER  # it is being run: the answer will come
+            now = monotonic()
+            batched = ticket.lane.policy.mode is Mode.BATCHED
+            due = ticket.lane.due(now) if batched else now
+            if due <= now:
+                if self._batcher.idle_slots > self._gathering:
+                    return None  # it has become ready since its thread looked
+                # It waits for a slot: whoever frees it will see to it. Its mates may leave
+                # meanwhile; its lane is ready again when it has waited the delay itself.
+                due = ticket.arrived + ticket.lane.policy.max_delay
+                if not batched or due <= now:
+                    due = ticket.deadline
+            return max(0.0, min(due, ticket.deadline) - now)
+
     def _pass_on(self) -> None:
         """Sees to it that someone runs what is ready, before this thread goes."""
-        while True:
+        # Whoever offers a request after this looked will find the slot free.
+        while self._batcher.requests:
             with self._lock:
                 heir = self._batcher.heir(monotonic())
             if heir is None:

@@ -21,6 +21,7 @@ from serving.portable_decoder import parse_request
 from serving.refusals import QueueFullError
 from serving.request_header import RequestHeader, header_of, read_header
 from serving.status import status_of
+from serving.version_metrics import Answered
 from sharded_infer.batch import ModelInput
 from sharded_infer.executor import Execution, run_batch
 
@@ -200,24 +201,7 @@ class Inference:
     def _outcome(self, job: Job) -> bytes | Refusal:
         if job.error is not None:
             return self._refuse(job.error, job)
-        call: Call = job.work
-        execution: Execution = job.result
-        executed = monotonic()
-        scores = [execution.scores[position] for position in call.requested]
-        response: bytes = call.snapshot.encoder.encode(
-            call.header.request_id, call.requested, scores
-        )
-        finished = monotonic()
-        call.snapshot.metrics.answered(
-            samples=call.model_input.batch_size,
-            decode=call.decoded - call.started,
-            queue=max(0.0, job.started - call.decoded),
-            lookup=execution.lookup_seconds,
-            tower=execution.tower_seconds,
-            encode=finished - executed,
-            whole=finished - call.started,
-            ids_outside=execution.ids_outside,
-        )
+        response: bytes = job.result
         return response
 
     def _refuse(self, error: Exception, job: Job) -> Refusal:
@@ -235,19 +219,49 @@ class Inference:
         return Refusal(code, words, retry)
 
 
-def _execute(jobs: Sequence[Job]) -> Sequence[Execution | Exception]:
+def _execute(jobs: Sequence[Job]) -> Sequence[bytes | Exception]:
     calls: list[Call] = [job.work for job in jobs]
     model = calls[0].snapshot.model
     try:
-        return run_batch(model, [call.model_input for call in calls])
+        executions = run_batch(model, [call.model_input for call in calls])
+        return _responses(jobs, calls, executions)
     except Exception as error:
         if len(calls) == 1:
             return [error]
     # One of them is to blame: each by itself, so that the others are answered.
-    results: list[Execution | Exception] = []
-    for job in jobs:
-        results.extend(_execute([job]))
-    return results
+    return [result for job in jobs for result in _execute([job])]
+
+
+def _responses(
+    jobs: Sequence[Job], calls: Sequence[Call], executions: Sequence[Execution]
+) -> list[bytes | Exception]:
+    """The responses of a batch, all counted.
+
+    Written here, one after another, not by each request's own thread: code and data are at hand.
+    """
+    responses: list[bytes | Exception] = []
+    counts: list[Answered] = []
+    encoder = calls[0].snapshot.encoder
+    now = monotonic()
+    for job, call, execution in zip(jobs, calls, executions, strict=True):
+        began = now
+        scores = [execution.scores[position] for position in call.requested]
+        responses.append(encoder.encode(call.header.request_id, call.requested, scores))
+        now = monotonic()
+        counts.append(
+            (
+                call.model_input.batch_size,
+                call.decoded - call.started,
+                max(0.0, job.started - call.decoded),
+                execution.lookup_seconds,
+                execution.tower_seconds,
+                now - began,
+                now - call.started,
+                execution.ids_outside,
+            )
+        )
+    calls[0].snapshot.metrics.answered_many(counts)
+    return responses
 
 
 def _observe(batch: Batch, seconds: float) -> None:
