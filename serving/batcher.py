@@ -123,6 +123,10 @@ class Batcher:
         ticket.lane.add(ticket)
         self._count(ticket, 1)
 
+    def is_too_late(self, ticket: Ticket, now: float) -> bool:
+        """Whether `offer` would refuse a request for its deadline, while others wait."""
+        return ticket.deadline <= now or self._expected_end(ticket, now) > ticket.latest_end
+
     def take(self, now: float) -> Taken:
         """The batch that runs now.
 

@@ -27,7 +27,7 @@ class ServerConfig:
         slots: batches run side by side in a worker, each on one core; 0: its share of the cores.
         threads: RPCs of a worker that have a thread; grpcio only.
         max_concurrent_requests: RPCs of a worker in progress or waiting for a thread; one more is
-            refused; grpcio only.
+            refused unread.
         max_queue_requests: requests of a worker that wait for a slot; one more is refused.
         max_queue_samples: their samples.
         max_queue_bytes: their messages' bytes.
@@ -51,7 +51,7 @@ class ServerConfig:
     max_delay_us: int | None = None
     slots: int = 0
     threads: int = 32
-    max_concurrent_requests: int = 1024
+    max_concurrent_requests: int = 128
     max_queue_requests: int = 1024
     max_queue_samples: int = 2**20
     max_queue_bytes: int = 256 * MIB

@@ -137,6 +137,15 @@ class Dispatcher:
         with self._lock:
             self._batcher.add_lane(lane)
 
+    def is_too_late(self, lane: Lane, deadline: float) -> bool:
+        """Whether even a request of one sample could not be answered by then, if it came now."""
+        if not self._batcher.requests:
+            return False
+        now = monotonic()
+        ticket = Ticket(lane, samples=1, arrived=now, deadline=deadline)
+        with self._lock:
+            return self._batcher.is_too_late(ticket, now)
+
     def run(self, job: Job) -> None:
         """Runs a request and waits for its answer: `result` or `error` is set after.
 

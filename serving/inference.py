@@ -18,7 +18,7 @@ from serving.lane import Ticket, TicketState
 from serving.metrics import Metrics
 from serving.model_store import ModelStore, Snapshot
 from serving.portable_decoder import parse_request
-from serving.refusals import QueueFullError
+from serving.refusals import DeadlineError, QueueFullError
 from serving.request_header import RequestHeader, header_of, read_header
 from serving.status import status_of
 from serving.version_metrics import Answered
@@ -163,6 +163,16 @@ class Inference:
             return None
         return job
 
+    def refuse_unread(self, limit: int) -> Refusal:
+        """Refuses a call without looking at it, counted: too many are in progress.
+
+        Args:
+            limit: how many may be.
+        """
+        code = grpc.StatusCode.RESOURCE_EXHAUSTED
+        self._metrics.unknown_failed(code.name)
+        return Refusal(code, f"{limit} requests are in progress, no more are taken in")
+
     def _begin(
         self,
         message: bytes,
@@ -175,6 +185,11 @@ class Inference:
             header = read_header(message) or header_of(parse_request(message))
             snapshot = self._store.get(header.model_name, header.model_version)
             requested = header.output_positions(snapshot.model.spec.tower.outputs)
+            deadline = _deadline(started, time_remaining, header.timeout_us)
+            # Under overload most are refused: what cannot be answered is not read.
+            if deadline != _FOREVER and self.dispatcher.is_too_late(snapshot.lane, deadline):
+                snapshot.metrics.refused("deadline")
+                raise DeadlineError("the deadline cannot be met: more waits than can be answered")
             model_input = snapshot.decoder.decode(message)
         except Exception as error:
             code, words = status_of(error)
@@ -185,9 +200,6 @@ class Inference:
                 snapshot.metrics.failed(code.name, monotonic() - started)
             return Refusal(code, words)
         call = Call(snapshot, header, requested, model_input, started)
-        deadline = _FOREVER if time_remaining is None else started + time_remaining
-        if header.timeout_us:
-            deadline = min(deadline, started + header.timeout_us / 1e6)
         ticket = Ticket(
             snapshot.lane,
             samples=model_input.batch_size,
@@ -217,6 +229,11 @@ class Inference:
             # Refused at the door; what left the queue has been counted as it left.
             metrics.refused(_DROPPED[job.ticket.state])
         return Refusal(code, words, retry)
+
+
+def _deadline(started: float, time_remaining: float | None, timeout_us: int) -> float:
+    deadline = _FOREVER if time_remaining is None else started + time_remaining
+    return min(deadline, started + timeout_us / 1e6) if timeout_us else deadline
 
 
 def _execute(jobs: Sequence[Job]) -> Sequence[bytes | Exception]:

@@ -64,6 +64,7 @@ class NativeTransport:
         self._inference = inference
         self._calls = calls
         self._largest = config.max_message_bytes
+        self._most_jobs = config.max_concurrent_requests
         self._jobs: dict[int, Job] = {}
         self._draining = False
         self._closed = False
@@ -183,7 +184,9 @@ class NativeTransport:
                     else:
                         self._take_or_fail(call_id, payload, details[2])
                 self._expire()
-                dispatcher.work()
+                # What has come already is taken in, or refused, before anything runs.
+                if len(events) < _EVENTS:
+                    dispatcher.work()
             except Exception:
                 # A bug of ours must not end the thread, and with it the server.
                 _log.exception("internal error in a transport thread")
@@ -220,6 +223,10 @@ class NativeTransport:
         if len(message) > self._largest:
             words = f"the message has {len(message)} bytes, at most {self._largest} are allowed"
             self._fail(call_id, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, words))
+            return
+        if len(self._jobs) >= self._most_jobs:
+            # Not read at all: under overload this is most of what the server does.
+            self._fail(call_id, self._inference.refuse_unread(self._most_jobs))
             return
         self._calls.add_predict(1)
 

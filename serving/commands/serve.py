@@ -68,8 +68,8 @@ def serve_command(
         int, typer.Option(help="RPCs of a worker that have a thread (grpcio).", min=1)
     ] = 32,
     max_concurrent_requests: Annotated[
-        int, typer.Option(help="RPCs of a worker in progress (grpcio); one more is refused.", min=1)
-    ] = 1024,
+        int, typer.Option(help="RPCs of a worker in progress; one more is refused unread.", min=1)
+    ] = 128,
     max_queue_requests: Annotated[
         int, typer.Option(help="Requests of a worker that may wait for a slot.", min=1)
     ] = 1024,
