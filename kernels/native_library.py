@@ -9,6 +9,11 @@ from enum import IntEnum
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+_Nothing = ctypes.c_char * 0
+
 
 class InstructionSet(IntEnum):
     """What a library was compiled for; the values are those of its `library.cpp`."""
@@ -47,3 +52,13 @@ def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:
     A thread that releases the GIL waits for it after, milliseconds if others compute in Python.
     """
     return ctypes.PyDLL(library._name, handle=library._handle)
+
+
+def address_of(array: NDArray[np.generic]) -> int:
+    """Where an array's elements begin.
+
+    Args:
+        array: contiguous and writable; it may have no elements. The caller holds it.
+    """
+    # Ten times as fast as NumPy's own ways.
+    return ctypes.addressof(_Nothing.from_buffer(array.data))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.native_library import address_of
 from serving.native_request import (
     BYTES_BYTES,
     LIBRARIES,
@@ -31,7 +32,6 @@ _MAX_PATTERNS = 64
 # Below, about a millisecond of reading, keeping the GIL is cheaper for all: a thread that gives it
 # away beside a busy one waits 5 ms for it.
 _LONG_BYTES = 1 << 24
-_Nothing = ctypes.c_char * 0
 
 Ints = NDArray[np.int64]
 
@@ -79,7 +79,7 @@ class MessageDecoder:
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
         )
-        rows, policies, widths, starts, table = [_address(array) for array in self._held]
+        rows, policies, widths, starts, table = [address_of(array) for array in self._held]
         self._model = Model(
             len(features),
             len(self._widths),
@@ -112,7 +112,7 @@ class MessageDecoder:
             if not library.sharded_infer_scan(scratch.address, message, len(message)):
                 return None
             memory = np.empty(scratch.layout[1], np.int64)
-            if not library.sharded_infer_fill(scratch.address, _address(memory)):
+            if not library.sharded_infer_fill(scratch.address, address_of(memory)):
                 return None
             return self._input(scratch, memory)
         finally:
@@ -163,7 +163,7 @@ class MessageDecoder:
             dense[0],
             dense[1],
         )
-        request = Request(ctypes.addressof(self._model), *[_address(array) for array in held])
+        request = Request(ctypes.addressof(self._model), *[address_of(array) for array in held])
         layout = memoryview(request.layout).cast("B").cast("q")
         return _Scratch(
             ctypes.addressof(request), layout, memoryview(own.data), request, dense, held
@@ -181,8 +181,3 @@ def _group(
         memory[lengths : lengths + len(features) * bags].reshape(len(features), bags),
         floats[2 * weights : 2 * weights + ids] if weighted else None,
     )
-
-
-def _address(array: NDArray[np.generic]) -> int:
-    # Ten times as fast as NumPy's own ways; of any writable array, without elements too.
-    return ctypes.addressof(_Nothing.from_buffer(array.data))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sharded_infer.batch import ModelInput
 from sharded_infer.batch_sizes import padded_size
-from sharded_infer.merge import merge_inputs
+from sharded_infer.merge import merge_inputs, sample_slices
 from sharded_infer.model import Model
 
 
@@ -55,17 +55,12 @@ def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
     lookup_seconds, tower_seconds = looked_up - started, perf_counter() - looked_up
     if len(requests) == 1:
         return [Execution(tuple(scores), lookup_seconds, tower_seconds, ids_outside)]
-    executions = []
-    start = 0
-    for request in requests:
-        stop = start + request.batch_size
-        executions.append(
-            Execution(
-                tuple(score[start:stop] for score in scores),
-                lookup_seconds,
-                tower_seconds,
-                request.ids_outside,
-            )
+    return [
+        Execution(
+            tuple(score[place] for score in scores),
+            lookup_seconds,
+            tower_seconds,
+            request.ids_outside,
         )
-        start = stop
-    return executions
+        for request, place in zip(requests, sample_slices(requests), strict=True)
+    ]

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from serving.bench.svg_text import svg_text
+
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 90, 40, 60
 _COLOURS = {"p50": "#1b6ca8", "p95": "#7a5195", "p99": "#c8553d"}
@@ -51,24 +53,24 @@ def latency_chart(title: str, points: Sequence[LoadPoint], capacity: float) -> s
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" role="img" '
         f'aria-label="{escape(title)}">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        _text(_LEFT, 22, title, anchor="start", size=14),
+        svg_text(_LEFT, 22, title, anchor="start", size=14),
     ]
     for power in range(low, high + 1):
         _, y = place(0.0, 10.0**power)
         parts.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#dddddd"/>')
-        parts.append(_text(_LEFT - 8, y + 4, f"{10.0**power:g}", anchor="end"))
+        parts.append(svg_text(_LEFT - 8, y + 4, f"{10.0**power:g}", anchor="end"))
     for tick in range(1, 11):
         x, _ = place(highest_rate * tick / 10, 10.0**low)
-        parts.append(_text(x, bottom + 18, f"{highest_rate * tick / 10:,.0f}"))
+        parts.append(svg_text(x, bottom + 18, f"{highest_rate * tick / 10:,.0f}"))
     x, _ = place(capacity, 10.0**low)
     parts.append(f'<path d="M{x:.1f} {_TOP}V{bottom}" stroke="#888888" stroke-dasharray="5 4"/>')
-    parts.append(_text(x, _TOP - 4, "closed-loop capacity", colour="#666666"))
+    parts.append(svg_text(x, _TOP - 4, "closed-loop capacity", colour="#666666"))
     parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="#333333"/>')
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 16, "requests a second"))
+    parts.append(svg_text((_LEFT + right) / 2, _HEIGHT - 16, "requests a second"))
     middle = (_TOP + bottom) / 2
     parts.append(
         f'<g transform="translate(18 {middle:.1f}) rotate(-90)">'
-        f"{_text(0, 0, 'milliseconds from when a request was due')}</g>"
+        f"{svg_text(0, 0, 'milliseconds from when a request was due')}</g>"
     )
     for name, colour in _COLOURS.items():
         places = [place(point.rate, point.latency_ms[name]) for point in shown]
@@ -79,20 +81,5 @@ def latency_chart(title: str, points: Sequence[LoadPoint], capacity: float) -> s
         parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in places]
         if places:
             x, y = places[-1]
-            parts.append(_text(x + 8, y + 4, name, anchor="start", colour=colour))
+            parts.append(svg_text(x + 8, y + 4, name, anchor="start", colour=colour))
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "middle",
-    colour: str = "#333333",
-    size: int = 12,
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" '
-        f'font-size="{size}">{escape(text)}</text>'
-    )

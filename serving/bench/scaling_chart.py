@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from serving.bench.svg_text import svg_text
+
 _WIDTH, _HEIGHT = 720, 440
 _LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 40, 60
 _COLOURS = ("#1b6ca8", "#c8553d", "#7a5195")
@@ -59,7 +61,7 @@ def scaling_chart(title: str, series: Sequence[Series]) -> str:
         f'width="{_WIDTH}" height="{_HEIGHT}" font-family="sans-serif" font-size="12" role="img" '
         f'aria-label="{escape(title)}">',
         f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="#ffffff"/>',
-        _text(_LEFT, 22, title, anchor="start", size=14),
+        svg_text(_LEFT, 22, title, anchor="start", size=14),
         *_grid(scale),
         _line(guide, scale, "#888888", dashes='stroke-dasharray="5 4" '),
     ]
@@ -70,7 +72,7 @@ def scaling_chart(title: str, series: Sequence[Series]) -> str:
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>')
     # Below its middle, where no series runs.
     x, y = scale.place(*guide.points[len(guide.points) // 2])
-    parts.append(_text(x + 8, y + 18, guide.name, anchor="start", colour="#666666"))
+    parts.append(svg_text(x + 8, y + 18, guide.name, anchor="start", colour="#666666"))
     parts += _names(shown, scale)
     return "\n".join([*parts, "</svg>"]) + "\n"
 
@@ -87,17 +89,17 @@ def _grid(scale: _Scale) -> list[str]:
     for tables in sorted({*(10**power for power in powers), round(10 ** scale.highest[0])}):
         x, _ = scale.place(tables, 10.0 ** scale.lowest[1])
         parts.append(f'<path d="M{x:.1f} {_TOP}V{bottom}" stroke="#dddddd"/>')
-        parts.append(_text(x, bottom + 18, f"{tables:,}"))
+        parts.append(svg_text(x, bottom + 18, f"{tables:,}"))
     for power in range(round(scale.lowest[1]), round(scale.highest[1]) + 1):
         _, y = scale.place(10.0 ** scale.lowest[0], 10.0**power)
         parts.append(f'<path d="M{_LEFT} {y:.1f}H{right}" stroke="#dddddd"/>')
-        parts.append(_text(_LEFT - 8, y + 4, f"{10.0**power:g}", anchor="end"))
+        parts.append(svg_text(_LEFT - 8, y + 4, f"{10.0**power:g}", anchor="end"))
     middle = (_TOP + bottom) / 2
     parts.append(f'<path d="M{_LEFT} {_TOP}V{bottom}H{right}" fill="none" stroke="#333333"/>')
-    parts.append(_text((_LEFT + right) / 2, _HEIGHT - 16, "tables"))
+    parts.append(svg_text((_LEFT + right) / 2, _HEIGHT - 16, "tables"))
     parts.append(
         f'<g transform="translate(20 {middle:.1f}) rotate(-90)">'
-        f"{_text(0, 0, 'seconds to plan')}</g>"
+        f"{svg_text(0, 0, 'seconds to plan')}</g>"
     )
     return parts
 
@@ -111,25 +113,10 @@ def _names(shown: Sequence[Series], scale: _Scale) -> list[str]:
     parts, lowest = [], -math.inf
     for (x, y), name, colour in sorted(placed, key=lambda p: p[0][1]):
         lowest = max(y + 4, lowest + 16)
-        parts.append(_text(x + 8, lowest, name, anchor="start", colour=colour))
+        parts.append(svg_text(x + 8, lowest, name, anchor="start", colour=colour))
     return parts
 
 
 def _line(one: Series, scale: _Scale, colour: str, dashes: str = "") -> str:
     path = " ".join("{:.1f},{:.1f}".format(*scale.place(*point)) for point in one.points)
     return f'<polyline points="{path}" fill="none" stroke="{colour}" {dashes}stroke-width="1.5"/>'
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    anchor: str = "middle",
-    colour: str = "#333333",
-    size: int = 12,
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}" '
-        f'font-size="{size}">{escape(text)}</text>'
-    )
