@@ -73,7 +73,10 @@ def target(
     limits = ("--max-batch", MAX_BATCH, "--max-message-mib", 1, "--transport", request.param)
     log = folder / "stderr"
     with (
-        running_server(ranker.repository, log, *limits) as server,
+        # Some tests send 200 calls at once, which their number alone must not refuse.
+        running_server(
+            ranker.repository, log, *limits, "--max-concurrent-requests", 1024
+        ) as server,
         grpc.insecure_channel(server.grpc_url) as channel,
     ):
         yield Target(server, channel, ranker.predict(GOOD))
