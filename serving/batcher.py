@@ -11,8 +11,11 @@ A lane is one version's queue (`serving/lane.py`): the batcher picks among them.
 from dataclasses import dataclass, field
 from itertools import count, islice
 
-from serving.lane import Lane, Ticket, TicketState
+from serving.lane import DEFAULT_PRIORITY, Lane, Ticket, TicketState
 from serving.refusals import DeadlineError, QueueFullError
+
+# So long after a request of a higher priority, an unread one may be such a one too.
+_PRIORITY_SECONDS_REMEMBERED = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Batcher:
         self.requests = 0
         self.samples = 0
         self.size_bytes = 0
+        # The last request of a priority above the default: its priority, and when it came.
+        self._urgent = (DEFAULT_PRIORITY, float("-inf"))
 
     def add_lane(self, lane: Lane) -> None:
         """Takes a version in."""
@@ -105,6 +110,9 @@ class Batcher:
             DeadlineError: its deadline has passed, or cannot be met.
             QueueFullError: there is no room; says when there may be.
         """
+        if ticket.level < DEFAULT_PRIORITY:
+            self._urgent = (ticket.level, now)
+        ticket.lane.saw(ticket.samples)
         if ticket.deadline <= now:
             ticket.state = TicketState.EXPIRED
             raise DeadlineError("the request's deadline had passed when it could have been queued")
@@ -126,6 +134,29 @@ class Batcher:
     def is_too_late(self, ticket: Ticket, now: float) -> bool:
         """Whether `offer` would refuse a request for its deadline, while others wait."""
         return ticket.deadline <= now or self._expected_end(ticket, now) > ticket.latest_end
+
+    def is_hopeless(self, deadline: float, now: float, coming: int = 0) -> bool:
+        """Whether a request can be refused unread: `offer` would refuse it in every lane.
+
+        It is taken to be as small, and as urgent, as any that has come lately. So the first small
+        or urgent one of many large and patient ones may be refused where `offer` would not.
+
+        Args:
+            deadline: of a request that nothing else is known of.
+            now: any clock's seconds.
+            coming: requests that have been let in, but are not offered yet.
+        """
+        level, seen = self._urgent
+        priority = level if now - seen < _PRIORITY_SECONDS_REMEMBERED else DEFAULT_PRIORITY
+        for lane in self._lanes:
+            samples = round(lane.least_samples)
+            ticket = Ticket(
+                lane, samples=samples, arrived=now, deadline=deadline, priority=priority
+            )
+            before = coming * lane.costs.predicted(samples) / self.slots
+            if self._expected_end(ticket, now) + before <= ticket.latest_end:
+                return False
+        return bool(self._lanes)
 
     def take(self, now: float) -> Taken:
         """The batch that runs now.

@@ -137,14 +137,22 @@ class Dispatcher:
         with self._lock:
             self._batcher.add_lane(lane)
 
-    def is_too_late(self, lane: Lane, deadline: float) -> bool:
+    def is_too_late(self, lane: Lane, deadline: float, priority: int = 0) -> bool:
         """Whether even a request of one sample could not be answered by then, if it came now."""
         if not self._batcher.requests:
             return False
         now = monotonic()
-        ticket = Ticket(lane, samples=1, arrived=now, deadline=deadline)
+        ticket = Ticket(lane, samples=1, arrived=now, deadline=deadline, priority=priority)
         with self._lock:
             return self._batcher.is_too_late(ticket, now)
+
+    def is_hopeless(self, time_remaining: float) -> bool:
+        """Whether a request with so many seconds left would be refused, whatever it asks for."""
+        if not self._batcher.requests:
+            return False
+        now = monotonic()
+        with self._lock:
+            return self._batcher.is_hopeless(now + time_remaining, now, self.arrivals.coming)
 
     def run(self, job: Job) -> None:
         """Runs a request and waits for its answer: `result` or `error` is set after.

@@ -4,6 +4,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from time import time
 from typing import Any
 
 import grpc
@@ -11,7 +12,7 @@ import grpc
 from serving.arrivals import Arrivals
 from serving.config import ServerConfig
 from serving.inference import Inference
-from serving.rpc_handlers import CallCount, HandlerTable
+from serving.rpc_handlers import CallCount, HandlerTable, InferBehaviour
 from sharded_infer.errors import InputError
 
 _DRAIN_POLL_SECONDS = 0.02
@@ -38,6 +39,42 @@ class _RpcThreads(ThreadPoolExecutor):
 
         self._arrivals.announce()
         return super().submit(run)
+
+
+class _InferThreads(ThreadPoolExecutor):
+    """Where gRPC for Python submits predict calls: to the RPC threads, unless they are hopeless.
+
+    Under overload most calls are. They are refused on the thread that polls for events, with their
+    messages left unread: handing one to a thread and receiving it costs most of what answering a
+    small request does.
+    """
+
+    def __init__(self, threads: _RpcThreads, inference: Inference, infer: InferBehaviour) -> None:
+        super().__init__(1)  # never started
+        self._rpc_threads = threads
+        self._inference = inference
+        self._infer = infer
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        refusal = self._inference.refuse_hopeless(_time_remaining(args))
+        if refusal is None:
+            return self._rpc_threads.submit(fn, *args, **kwargs)
+        done: Future[Any] = Future()
+        done.set_result(self._infer.refuse(refusal, lambda: fn(*args, **kwargs)))
+        return done
+
+
+def _time_remaining(arguments: tuple[Any, ...]) -> float | None:
+    """Seconds to the deadline of the call that is submitted; None where it does not say.
+
+    Only the call's event knows before a thread has it, and it is gRPC for Python's own. Where it
+    has changed, calls are refused on the threads.
+    """
+    for argument in arguments:
+        deadline = getattr(getattr(argument, "call_details", None), "deadline", None)
+        if isinstance(deadline, float):
+            return deadline - time()
+    return None
 
 
 class GrpcioTransport:
@@ -67,6 +104,8 @@ class GrpcioTransport:
             options=grpcio_options(config),
             maximum_concurrent_rpcs=config.max_concurrent_requests,
         )
+        infer = handlers.infer
+        infer.experimental_thread_pool = _InferThreads(self._pool, inference, infer)
         handlers.register_on(self._server)
 
     def listen(self, port: int) -> int:
@@ -124,6 +163,10 @@ def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
         # Two servers on one port would split the clients between them unseen: only the workers of
         # one server do, whose parent has made sure that the port was free.
         ("grpc.so_reuseport", int(config.workers > 1)),
+        # What Python has not taken yet waits in the library, 1,000 and more by default: under
+        # overload whatever is taken has waited too long by then, and nothing is answered in time.
+        ("grpc.server.max_pending_requests", 2 * config.max_concurrent_requests),
+        ("grpc.server.max_pending_requests_hard_limit", 4 * config.max_concurrent_requests),
     ]
     age = config.max_connection_age_seconds
     if age is not None:

@@ -85,6 +85,10 @@ class Refusal:
         return () if self.retry_ms is None else ((PUSHBACK, str(self.retry_ms)),)
 
 
+_TOO_LATE = "the deadline cannot be met: more waits than can be answered"
+_HOPELESS = Refusal(grpc.StatusCode.DEADLINE_EXCEEDED, _TOO_LATE)
+
+
 class Inference:
     """Answers predict calls from the loaded versions. Any thread may call."""
 
@@ -173,6 +177,20 @@ class Inference:
         self._metrics.unknown_failed(code.name)
         return Refusal(code, f"{limit} requests are in progress, no more are taken in")
 
+    def refuse_hopeless(self, time_remaining: float | None) -> Refusal | None:
+        """Refuses a call without looking at it, counted, if no model could answer in time.
+
+        Args:
+            time_remaining: seconds to the client's deadline; None: it has none.
+
+        Returns:
+            None: it may be answered.
+        """
+        if time_remaining is None or not self.dispatcher.is_hopeless(time_remaining):
+            return None
+        self._metrics.unknown_failed(_HOPELESS.code.name)
+        return _HOPELESS
+
     def _begin(
         self,
         message: bytes,
@@ -187,9 +205,11 @@ class Inference:
             requested = header.output_positions(snapshot.model.spec.tower.outputs)
             deadline = _deadline(started, time_remaining, header.timeout_us)
             # Under overload most are refused: what cannot be answered is not read.
-            if deadline != _FOREVER and self.dispatcher.is_too_late(snapshot.lane, deadline):
+            if deadline != _FOREVER and self.dispatcher.is_too_late(
+                snapshot.lane, deadline, header.priority
+            ):
                 snapshot.metrics.refused("deadline")
-                raise DeadlineError("the deadline cannot be met: more waits than can be answered")
+                raise DeadlineError(_TOO_LATE)
             model_input = snapshot.decoder.decode(message)
         except Exception as error:
             code, words = status_of(error)

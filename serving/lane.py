@@ -27,6 +27,8 @@ _RESERVED_SHARE = 0.1
 _MOST_RESERVED = 0.005
 # A merged request must save this much of what it costs alone, or shorten everybody's wait.
 _WORTHWHILE_SAVING = 0.25
+# How fast the least size of late follows larger requests.
+_LEAST_RISES = 0.05
 # A batch must score so many times as many samples a second, before anyone is given up for it.
 _WORTHWHILE_GAIN = 1.25
 
@@ -69,8 +71,8 @@ class Ticket:
     """One request's place in the queue."""
 
     __slots__ = (
-        "alone_seconds", "arrived", "deadline", "item", "key", "lane", "latest_end", "samples",
-        "sequence", "size_bytes", "state",
+        "alone_seconds", "arrived", "deadline", "item", "key", "lane", "latest_end", "level",
+        "samples", "sequence", "size_bytes", "state",
     )  # fmt: skip
 
     def __init__(
@@ -104,8 +106,8 @@ class Ticket:
         self.state = TicketState.NEW
         self.alone_seconds = 0.0
         self.sequence = 0
-        level = min(priority, LOWEST_PRIORITY) or DEFAULT_PRIORITY
-        self.key = min(deadline, arrived + PATIENCE) + level * PRIORITY_SECONDS
+        self.level = min(priority, LOWEST_PRIORITY) or DEFAULT_PRIORITY
+        self.key = min(deadline, arrived + PATIENCE) + self.level * PRIORITY_SECONDS
         self.latest_end = deadline
         if deadline != float("inf"):
             self.latest_end -= min(_RESERVED_SHARE * (deadline - arrived), _MOST_RESERVED)
@@ -136,6 +138,8 @@ class Lane:
         self.policy = policy
         self.costs = costs
         self.samples = 0
+        # As few as any request has had lately.
+        self.least_samples = 1.0
         self._alone_seconds = 0.0
         self._places: list[_Place] = []
         # Who waits, in order of arrival: a batched lane waits for the first of them.
@@ -156,6 +160,11 @@ class Lane:
     def tickets(self) -> Iterator[Ticket]:
         """The requests that wait, in order."""
         return (place.ticket for place in self._places)
+
+    def saw(self, samples: int) -> None:
+        """Takes note of a request's size, be it queued or not."""
+        rise = _LEAST_RISES * (samples - self.least_samples)
+        self.least_samples = min(float(samples), self.least_samples + rise)
 
     def add(self, ticket: Ticket) -> None:
         """Queues a request."""

@@ -228,6 +228,10 @@ class NativeTransport:
             # Not read at all: under overload this is most of what the server does.
             self._fail(call_id, self._inference.refuse_unread(self._most_jobs))
             return
+        refusal = self._inference.refuse_hopeless(time_remaining)
+        if refusal is not None:
+            self._fail(call_id, refusal)
+            return
         self._calls.add_predict(1)
 
         def reply(outcome: bytes | Refusal) -> None:

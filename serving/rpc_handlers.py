@@ -5,7 +5,8 @@ streams are not: a health watch lasts as long as its client likes.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -82,7 +83,10 @@ class HandlerTable:
 
     def set_infer(self, inference: Inference) -> None:
         """Answers ModelInfer from its bytes, without protobuf objects."""
-        self.services[INFERENCE_SERVICE]["ModelInfer"] = _infer_handler(inference, self._calls)
+        self.infer = InferBehaviour(inference, self._calls)
+        handler: grpc.RpcMethodHandler[bytes, bytes]
+        handler = grpc.stream_unary_rpc_method_handler(self.infer)
+        self.services[INFERENCE_SERVICE]["ModelInfer"] = handler
 
     def register_on(self, server: grpc.Server) -> None:
         """Gives all to a server."""
@@ -139,24 +143,60 @@ def _counted(
     )
 
 
-def _infer_handler(inference: Inference, calls: CallCount) -> "grpc.RpcMethodHandler[bytes, bytes]":
-    def infer(message: bytes, context: grpc.ServicerContext) -> bytes:
+class InferBehaviour:
+    """ModelInfer on a thread that waits for the answer.
+
+    To gRPC for Python it takes a stream of requests: on the wire that is the same as one request,
+    and a call can be refused without receiving its message.
+    """
+
+    def __init__(self, inference: Inference, calls: CallCount) -> None:
+        """Keeps what answers.
+
+        Args:
+            inference: answers the calls.
+            calls: counts them.
+        """
+        self._inference = inference
+        self._calls = calls
+        self._decided = threading.local()
+        # Where gRPC for Python looks for the threads to call this on; None: the server's.
+        self.experimental_thread_pool: ThreadPoolExecutor | None = None
+
+    def refuse(self, refusal: Refusal, call: Callable[[], Any]) -> Any:
+        """Has one call refused, whose message is not received.
+
+        Args:
+            refusal: what its client is told.
+            call: calls this on the same thread.
+        """
+        self._decided.refusal = refusal
+        try:
+            return call()
+        finally:
+            self._decided.refusal = None
+
+    def __call__(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        """Answers a call."""
+        refusal: Refusal | None = getattr(self._decided, "refusal", None)
+        if refusal is not None:
+            context.abort(refusal.code, refusal.message)
+        message = next(messages, None)
+        if message is None:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call holds no message")
         jobs: list[Job] = []
 
         def ended() -> None:
-            calls.add_predict(-1)
+            self._calls.add_predict(-1)
             for job in jobs:
                 # Answered already, unless its client has gone.
-                inference.dispatcher.cancel(job)
+                self._inference.dispatcher.cancel(job)
 
-        calls.add_predict(1)
+        self._calls.add_predict(1)
         if not context.add_callback(ended):
             ended()
-        outcome = inference.answer(message, context.time_remaining(), jobs.append)
+        outcome = self._inference.answer(message, context.time_remaining(), jobs.append)
         if isinstance(outcome, Refusal):
             context.set_trailing_metadata(outcome.metadata)
             context.abort(outcome.code, outcome.message)
-            raise AssertionError  # abort does not return
         return outcome
-
-    return grpc.unary_unary_rpc_method_handler(infer)

@@ -253,13 +253,16 @@ class OverloadFigures:
     Attributes:
         pairs: samples of a request.
         deadline_ms: of each request.
-        capacity: requests a second, in a closed loop without deadlines.
+        capacity: requests a second, in a closed loop without deadlines: the median of measurements
+            before the overload and after it, because a shared machine changes in a minute.
         offered: requests a second.
         goodput: requests a second answered in time.
         errors: requests by status code.
         refusal_cpu_ms: processor milliseconds of the server for a refusal: those of a request whose
             deadline cannot be met, measured by itself.
         answer_cpu_ms: and for an answer, at capacity.
+        overload_refusal_cpu_ms: under overload, what the server burnt beyond `answer_cpu_ms` for
+            each answer, by refusal: with what refusals cost the answers (caches, switches).
         resident_before: bytes, after the capacity's load.
         resident_after: bytes, after the overload.
         normal_p50_ms: latency of single requests before.
@@ -275,6 +278,7 @@ class OverloadFigures:
     errors: dict[str, int]
     refusal_cpu_ms: float
     answer_cpu_ms: float
+    overload_refusal_cpu_ms: float
     resident_before: int
     resident_after: int
     normal_p50_ms: float
@@ -310,10 +314,12 @@ def measure_overload(
         workload.publish(Path(folder))
         options = [f"--transport={transport}"]
         server = stack.enter_context(served(Path(folder), options, server_cpus))
-        capacities = [
-            measure_closed(server, calm, concurrency=16, seconds=5.0)[0] for _ in range(3)
-        ]
-        capacity = median(one.requests_per_second for one in capacities)
+
+        def at_capacity() -> list[ServeFigures]:
+            return [measure_closed(server, calm, concurrency=16, seconds=4.0)[0] for _ in range(3)]
+
+        capacities = at_capacity()
+        expected = median(one.requests_per_second for one in capacities)
         normal, _ = measure_closed(server, calm, concurrency=1, seconds=2.0)
         # A deadline that the cost table knows to be too short, KServe's, so that the client waits
         # for the refusal.
@@ -323,20 +329,26 @@ def measure_overload(
         refused, _ = measure_closed(server, hopeless, concurrency=16, seconds=3.0)
         before = server.counts().resident_bytes or 0
         figures, result = measure_open(
-            server, hurried, rate=capacity * times, seconds=seconds, poisson=True
+            server, hurried, rate=expected * times, seconds=seconds, poisson=True
         )
         after = server.counts().resident_bytes or 0
         recovered, _ = measure_closed(server, calm, concurrency=1, seconds=2.0, warm_up_seconds=1.0)
+        capacities += at_capacity()
+    answer_cpu_ms = median([one.cpu_ms_per_request or 0.0 for one in capacities])
+    answered = int(np.count_nonzero(result.codes == 0))
+    refusals_cpu_ms = (figures.cpu_ms_per_request or 0.0) * len(result.codes)
+    refusals_cpu_ms -= answered * answer_cpu_ms
     in_time = (result.codes == 0) & (result.latency <= deadline_seconds)
     return OverloadFigures(
         pairs=pairs,
         deadline_ms=deadline_seconds * 1e3,
-        capacity=capacity,
+        capacity=median(one.requests_per_second for one in capacities),
         offered=figures.offered_per_second,
         goodput=float(np.count_nonzero(in_time)) / result.window_seconds,
         errors=figures.errors,
         refusal_cpu_ms=refused.cpu_ms_per_request or 0.0,
-        answer_cpu_ms=median(one.cpu_ms_per_request or 0.0 for one in capacities),
+        answer_cpu_ms=answer_cpu_ms,
+        overload_refusal_cpu_ms=refusals_cpu_ms / max(1, len(result.codes) - answered),
         resident_before=before,
         resident_after=after,
         normal_p50_ms=normal.latency_ms["p50"],

@@ -184,8 +184,8 @@ def _print_queues(queues: list[tuple[str, QueueFigures]]) -> None:
 def _print_overloads(loads: list[tuple[str, OverloadFigures]]) -> None:
     table = _table(
         "transport", "pairs", "deadline ms", "capacity/s", "offered/s", "in time/s", "of capacity",
-        "CPU ms an answer", "a refusal", "memory before", "after", "p50 ms before", "1 s after",
-        "lag p99 ms", "errors",
+        "CPU ms an answer", "a refusal", "under load", "memory before", "after",
+        "p50 ms before", "1 s after", "lag p99 ms", "errors",
     )  # fmt: skip
     for name, one in loads:
         table.add_row(
@@ -198,6 +198,7 @@ def _print_overloads(loads: list[tuple[str, OverloadFigures]]) -> None:
             f"{one.goodput / one.capacity:.2f}",
             f"{one.answer_cpu_ms:.3g}",
             f"{one.refusal_cpu_ms:.3g}",
+            f"{one.overload_refusal_cpu_ms:.3g}",
             size_text(one.resident_before),
             size_text(one.resident_after),
             f"{one.normal_p50_ms:.3g}",

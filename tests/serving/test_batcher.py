@@ -3,6 +3,7 @@
 import heapq
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import mean
@@ -516,3 +517,76 @@ def test_a_table_that_is_too_low_is_learnt_and_late_answers_cease() -> None:
     in_time = [t for t in server.in_time() if t.arrived > 0.5]
     assert len(in_time) >= 0.99 * len(ran) > 0
     assert lane.costs.predicted(270) == pytest.approx(linear(270), rel=0.1)
+
+
+# ---------------------------------------------------------------- refusing what is not read
+
+
+def _overloaded(*, samples: int = 270) -> tuple[Lane, Batcher]:
+    """A lane in which requests wait for about as long as their deadlines of 50 ms allow."""
+    lane = lane_of(linear)
+    batcher = _batcher(lane)
+    with suppress(DeadlineError):
+        while True:
+            _offered(lane, batcher, samples, deadline=0.05)
+    return lane, batcher
+
+
+def test_nothing_is_hopeless_that_an_empty_queue_would_take() -> None:
+    assert not _batcher().is_hopeless(0.001, 0.0)
+    assert not _batcher(lane_of(linear)).is_hopeless(0.05, 0.0)
+    assert _batcher(lane_of(linear)).is_hopeless(linear(1) / 2, 0.0)
+
+
+def test_unread_is_refused_what_offer_would_refuse_if_it_were_like_the_others() -> None:
+    lane, batcher = _overloaded()
+    for _ in range(100):  # so that the first size, one sample, is forgotten
+        with pytest.raises(DeadlineError):
+            _offered(lane, batcher, 270, deadline=0.05)
+    assert batcher.is_hopeless(0.05, 0.0)
+    waiting = batcher.requests
+    # The boundary is where `offer` has it.
+    later = 0.05 + linear(270) * 1.2
+    assert not batcher.is_hopeless(later, 0.0)
+    _offered(lane, batcher, 270, deadline=later)
+    assert batcher.requests == waiting + 1 and batcher.is_hopeless(later, 0.0)
+
+
+def test_unread_a_request_may_be_as_small_as_those_that_came_lately() -> None:
+    lane, batcher = _overloaded()
+    for _ in range(100):
+        lane.saw(270)
+    assert batcher.is_hopeless(0.05, 0.0)
+    lane.saw(1)
+    lane.saw(270)
+    assert not batcher.is_hopeless(0.05, 0.0)
+    _offered(lane, batcher, 1, deadline=0.05)
+
+
+def test_unread_a_request_may_be_as_urgent_as_those_that_came_lately() -> None:
+    lane, batcher = _overloaded()
+    for _ in range(100):
+        lane.saw(270)
+    assert batcher.is_hopeless(0.05, 0.0)
+    _offered(lane, batcher, 270, deadline=0.05, priority=1)
+    assert not batcher.is_hopeless(0.05, 0.0)
+    assert batcher.is_hopeless(61.05, 61.0), "nobody urgent has come for a minute"
+
+
+def test_unread_a_request_stands_behind_those_that_were_let_in_before_it() -> None:
+    lane = lane_of(linear)
+    batcher = _batcher(lane)
+    for _ in range(100):
+        lane.saw(270)
+    assert not batcher.is_hopeless(0.05, 0.0, coming=5)
+    assert batcher.is_hopeless(0.05, 0.0, coming=50)
+
+
+def test_unread_no_request_is_refused_that_another_lane_could_answer() -> None:
+    lane, batcher = _overloaded()
+    for _ in range(100):
+        lane.saw(270)
+    assert batcher.is_hopeless(0.05, 0.0)
+    # One of smaller requests, as far as is known.
+    batcher.add_lane(lane_of(linear))
+    assert not batcher.is_hopeless(0.05, 0.0)

@@ -167,4 +167,6 @@ def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code(small:
     )
     assert 0 < figures.goodput <= figures.offered
     assert figures.refusal_cpu_ms > 0 and figures.answer_cpu_ms > 0
-    assert set(figures.errors) <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED"}
+    assert figures.overload_refusal_cpu_ms < figures.answer_cpu_ms
+    # CANCELLED: grpcio by itself, when calls come faster than Python can take them.
+    assert set(figures.errors) <= {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "CANCELLED"}
