@@ -165,8 +165,8 @@ def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(config.workers > 1)),
         # What Python has not taken yet waits in the library, 1,000 and more by default: under
         # overload whatever is taken has waited too long by then, and nothing is answered in time.
-        ("grpc.server.max_pending_requests", 2 * config.max_concurrent_requests),
-        ("grpc.server.max_pending_requests_hard_limit", 4 * config.max_concurrent_requests),
+        ("grpc.server.max_pending_requests", config.max_concurrent_requests),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * config.max_concurrent_requests),
     ]
     age = config.max_connection_age_seconds
     if age is not None:
