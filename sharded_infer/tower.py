@@ -14,6 +14,7 @@ import torch
 from sharded_infer.errors import TowerError
 from sharded_infer.precision import Precision
 from sharded_infer.tower_archive import pack_program, read_packed, read_program
+from sharded_infer.tower_packing import pack_products
 from sharded_infer.tower_precision import lower_precision
 
 _EMBEDDINGS: Final = "embeddings"
@@ -67,6 +68,8 @@ class Tower:
                 f"the program has {inputs}"
             )
         zeros = [torch.zeros(2, width) for width in widths]
+        _run(program, zeros, outputs, str(path))
+        pack_products(program)
         return cls(program, _run(program, zeros, outputs, str(path))[1])
 
     def __call__(

@@ -283,7 +283,8 @@ def test_a_stored_tower_can_be_exported_again(tmp_path: Path) -> None:
             return score
 
     first = stored(seeded(Interaction), tmp_path / "first.pt2", precision=Precision.BF16)
-    again = stored(Again(first.program), tmp_path / "again.pt2", precision=Precision.BF16)
+    program = read_program(tmp_path / "first.pt2")
+    again = stored(Again(program), tmp_path / "again.pt2", precision=Precision.BF16)
     inputs = batch_of(5)
     expected = first([inputs["dense"]], inputs["embeddings"])
     assert torch.equal(again([inputs["dense"]], inputs["embeddings"])[0], expected[0])

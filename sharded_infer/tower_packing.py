@@ -1,0 +1,89 @@
+"""A tower's matrix products with their weights packed once, in the layout that oneDNN reads.
+
+    linear(x, W, b)           ->  linear_pointwise(x, packed W, b, "none")
+    relu(linear(x, W, b))     ->  linear_pointwise(x, packed W, b, "relu")
+
+torch's `linear` in bf16 hands oneDNN the weight as it was stored, and oneDNN reorders it at every
+call; in fp32 it calls MKL, which has no AVX-512 on processors that are not Intel's. The packed
+product is the one that torch's compiler (Inductor) uses when it freezes weights: here without a
+compiler, with nothing to compile, and in bf16 with the very bits of `linear`.
+"""
+
+from collections.abc import Set
+
+import torch
+from torch.fx import GraphModule, Node
+
+_aten = torch.ops.aten
+# The batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
+_BATCH = 256
+
+
+def pack_products(program: GraphModule) -> int:
+    """Packs the constant weights of a program's products, in place; the stored ones are let go.
+
+    Args:
+        program: of aten operators; its inputs and outputs stay as they are.
+
+    Returns:
+        How many products were packed: 0 where this build of torch has no oneDNN; those in bf16 stay
+        as they are where oneDNN has no bf16 on this processor.
+    """
+    dtypes = _dtypes()
+    packed = 0
+    for node in list(program.graph.nodes):
+        if node.target is _aten.linear.default and _pack(program, node, packed, dtypes):
+            packed += 1
+    if packed:
+        program.graph.eliminate_dead_code()
+        _forget_unused(program)
+        program.recompile()
+    return packed
+
+
+def _dtypes() -> set[torch.dtype]:
+    """What products can be packed in here."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return set()
+    if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return {torch.float32, torch.bfloat16}
+    return {torch.float32}
+
+
+def _pack(program: GraphModule, node: Node, number: int, dtypes: Set[torch.dtype]) -> bool:
+    source, weight, bias = (*node.args, None)[:3]
+    stored = _constant(program, weight)
+    if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
+        return False
+    if bias is not None and _constant(program, bias) is None:
+        return False
+    name = f"_packed_{number}"
+    laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
+    program.register_buffer(name, laid_out, persistent=False)
+    users = list(node.users)
+    activated = len(users) == 1 and users[0].target is _aten.relu.default
+    replaced = users[0] if activated else node
+    with program.graph.inserting_before(node):
+        held = program.graph.get_attr(name)
+        product = program.graph.call_function(
+            torch.ops.mkldnn._linear_pointwise.default,
+            (source, held, bias, "relu" if activated else "none", [], ""),
+        )
+    replaced.replace_all_uses_with(product)
+    return True
+
+
+def _constant(program: GraphModule, node: object) -> torch.Tensor | None:
+    if not isinstance(node, Node) or node.op != "get_attr":
+        return None
+    owner, _, name = str(node.target).rpartition(".")
+    found = getattr(program.get_submodule(owner), name)
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _forget_unused(program: GraphModule) -> None:
+    used = {str(node.target) for node in program.graph.find_nodes(op="get_attr")}
+    for name, _ in [*program.named_parameters(), *program.named_buffers()]:
+        if name not in used:
+            owner, _, last = name.rpartition(".")
+            delattr(program.get_submodule(owner), last)
