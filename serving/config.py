@@ -24,6 +24,7 @@ class ServerConfig:
         executor: "inline", "batched" or "auto" for all models; None: as each one's spec says.
         max_delay_us: microseconds that batched models wait for more requests; None: as each one's
             spec says.
+        memory: "map" or "huge": where all models' tables lie; None: as each one's spec says.
         slots: batches run side by side in a worker, each on one core; 0: its share of the cores.
         threads: RPCs of a worker that have a thread; grpcio only.
         max_concurrent_requests: RPCs of a worker in progress or waiting for a thread; one more is
@@ -49,6 +50,7 @@ class ServerConfig:
     max_connection_age_seconds: float | None = None
     executor: str | None = None
     max_delay_us: int | None = None
+    memory: str | None = None
     slots: int = 0
     threads: int = 32
     max_concurrent_requests: int = 128

@@ -166,6 +166,16 @@ REQUESTS_REFUSED = Family(
 LOADED = Family(
     "sharded_infer_model_loaded", "1 for each version that is loaded and ready.", Kind.LARGEST
 )
+TABLE_BYTES = Family(
+    "sharded_infer_table_bytes",
+    "Bytes of the version's table files, mapped or copied; workers share them.",
+    Kind.LARGEST,
+)
+TABLE_HUGE_PAGE_BYTES = Family(
+    "sharded_infer_table_huge_page_bytes",
+    'Bytes of them that lie in huge pages (`memory = "huge"`) since they were loaded.',
+    Kind.LARGEST,
+)
 IN_FLIGHT = Family(
     "sharded_infer_requests_in_flight", "Predict requests being answered now.", Kind.GAUGE
 )
@@ -199,5 +209,7 @@ VERSION_FAMILIES = (
     QUEUE_SAMPLES,
     REQUESTS_REFUSED,
     LOADED,
+    TABLE_BYTES,
+    TABLE_HUGE_PAGE_BYTES,
 )
 SERVER_FAMILIES = (IN_FLIGHT, WORKERS, WORKER_RESTARTS, WORKER_REQUESTS)

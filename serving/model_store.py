@@ -20,6 +20,8 @@ from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
+from sharded_infer.sizes import size_text
+from sharded_infer.table_memory import HUGE_PAGE_BYTES, TableMemory
 
 _log = logging.getLogger("sharded_infer")
 WARM_UP_BATCHES = (1, 16, 256)
@@ -27,6 +29,8 @@ WARM_UP_BATCHES = (1, 16, 256)
 _MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _LONGEST_MEASURED_SECONDS = 0.25
 _ROUNDS = 7
+# Less of the tables than this in huge pages is worth a warning.
+_MOST_HUGE = 0.9
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 
 
@@ -50,16 +54,18 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutorOverrides:
+class ServingOverrides:
     """What a server sets for all models, whatever their specs say; None: as the spec says.
 
     Attributes:
         mode: how requests are put together.
         max_delay_us: microseconds that batched models wait.
+        memory: where tables lie.
     """
 
     mode: Mode | None = None
     max_delay_us: int | None = None
+    memory: TableMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +88,7 @@ class ModelStore:
         *,
         topology: str | None,
         max_batch: int,
-        overrides: ExecutorOverrides | None = None,
+        overrides: ServingOverrides | None = None,
     ) -> None:
         """Begins empty.
 
@@ -97,7 +103,7 @@ class ModelStore:
         self._metrics = metrics
         self._topology = topology
         self._max_batch = max_batch
-        self._overrides = overrides or ExecutorOverrides()
+        self._overrides = overrides or ServingOverrides()
         self._snapshots: dict[str, Snapshot] = {}
         self._index: dict[str, IndexEntry] = {}
         self._listeners: list[Callable[[Snapshot], None]] = []
@@ -109,11 +115,11 @@ class ModelStore:
             listener(snapshot)
 
     def load(self, model: str, progress: Progress = no_progress) -> Snapshot:
-        """Loads a model's latest version: verify, map, check the golden requests, measure costs.
+        """Loads a model's latest version: verify, map or copy, golden requests, measure costs.
 
         Args:
             model: the model's name.
-            progress: told how far the verification is.
+            progress: told how far verifying and copying are.
 
         Raises:
             NotFoundError: the repository has no such model.
@@ -124,7 +130,12 @@ class ModelStore:
         version = artifact.manifest.version
         self._index[model] = IndexEntry(model, version, "LOADING", "")
         try:
-            opened = open_model(artifact.path, topology=self._topology, progress=progress)
+            opened = open_model(
+                artifact.path,
+                topology=self._topology,
+                memory=self._overrides.memory,
+                progress=progress,
+            )
             difference = check_golden(opened)
             costs = measure_costs(opened, self._max_batch)
         except Exception as error:
@@ -154,6 +165,7 @@ class ModelStore:
             costs[1] * 1e3,
             costs[max(costs)] * 1e3,
         )
+        _report_memory(opened)
         return snapshot
 
     def warm_up(self) -> None:
@@ -166,7 +178,12 @@ class ModelStore:
     def report_loaded(self) -> None:
         """Says in the metrics that this process serves what is loaded."""
         for snapshot in self.snapshots():
-            self._metrics.loaded(snapshot.model.name, snapshot.model.version, True)
+            model = snapshot.model
+            self._metrics.loaded(model.name, model.version, True)
+            snapshot.metrics.tables(
+                table_bytes=model.artifact.manifest.table_bytes,
+                huge_page_bytes=model.huge_page_bytes(),
+            )
 
     def _policy(self, model: Model) -> LanePolicy:
         serving = model.spec.serving
@@ -213,6 +230,21 @@ class ModelStore:
         """Lists models that will be loaded, so that requests for them are told to wait."""
         for model in models:
             self._index[model] = IndexEntry(model, 0, "LOADING", "waiting its turn")
+
+
+def _report_memory(model: Model) -> None:
+    if model.memory is TableMemory.MAP:
+        return
+    huge, total = model.huge_page_bytes(), model.artifact.manifest.table_bytes
+    told = _log.info if huge >= _MOST_HUGE * total or total < HUGE_PAGE_BYTES else _log.warning
+    told(
+        "%s version %d: %s of its %s of tables lie in huge pages%s",
+        model.name,
+        model.version,
+        size_text(huge),
+        size_text(total),
+        "" if told is _log.info else ": see /sys/kernel/mm/transparent_hugepage/enabled",
+    )
 
 
 def measure_costs(model: Model, max_batch: int) -> Mapping[int, float]:

@@ -13,7 +13,7 @@ import torch
 from serving.config import ServerConfig
 from serving.lane import Mode
 from serving.metrics import Metrics
-from serving.model_store import ExecutorOverrides, ModelStore
+from serving.model_store import ModelStore, ServingOverrides
 from serving.pages import Pages, listen
 from serving.server_state import ServerState
 from serving.supervisor import supervise
@@ -21,6 +21,7 @@ from serving.worker import Worker
 from sharded_infer.errors import NotFoundError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
+from sharded_infer.table_memory import TableMemory
 
 _log = logging.getLogger("sharded_infer")
 
@@ -33,6 +34,7 @@ class ServedModel:
     version: int
     topology: str
     table_bytes: int
+    memory: str
     kernels: dict[str, str]
     executor: str
 
@@ -89,8 +91,10 @@ def serve(
         metrics,
         topology=config.topology,
         max_batch=config.max_batch,
-        overrides=ExecutorOverrides(
-            None if config.executor is None else Mode(config.executor), config.max_delay_us
+        overrides=ServingOverrides(
+            None if config.executor is None else Mode(config.executor),
+            config.max_delay_us,
+            None if config.memory is None else TableMemory(config.memory),
         ),
     )
     store.announce(models)
@@ -151,6 +155,7 @@ def _ready(config: ServerConfig, port: int, metrics_port: int, store: ModelStore
                 version=snapshot.model.version,
                 topology=snapshot.model.plan.topology.name,
                 table_bytes=snapshot.model.artifact.manifest.table_bytes,
+                memory=snapshot.model.memory.value,
                 kernels=snapshot.model.lookup.backends,
                 executor=snapshot.lane.policy.mode.value,
             )

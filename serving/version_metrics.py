@@ -24,6 +24,8 @@ from serving.metric_families import (
     REQUESTS,
     REQUESTS_REFUSED,
     SAMPLES,
+    TABLE_BYTES,
+    TABLE_HUGE_PAGE_BYTES,
     FamilyBlock,
 )
 from serving.statistics import Duration, Totals
@@ -75,6 +77,8 @@ class VersionMetrics:
         self._predicted_seconds = block.cell(COST_PREDICTED_SECONDS)
         self._queue_requests = block.cell(QUEUE_REQUESTS)
         self._queue_samples = block.cell(QUEUE_SAMPLES)
+        self._table_bytes = block.cell(TABLE_BYTES)
+        self._huge_page_bytes = block.cell(TABLE_HUGE_PAGE_BYTES)
 
     def answered(
         self,
@@ -197,6 +201,18 @@ class VersionMetrics:
         with cells.lock:
             cells.own[self._queue_requests] = requests
             cells.own[self._queue_samples] = samples
+
+    def tables(self, *, table_bytes: int, huge_page_bytes: int) -> None:
+        """Says what the version's tables take.
+
+        Args:
+            table_bytes: of their files.
+            huge_page_bytes: of that in huge pages.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._table_bytes] = table_bytes
+            cells.own[self._huge_page_bytes] = huge_page_bytes
 
     def totals(self) -> Totals:
         """The totals of all processes; another's request may be counted in part."""

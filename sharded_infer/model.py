@@ -19,6 +19,7 @@ from sharded_infer.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.request import make_input
 from sharded_infer.spec import ModelSpec
+from sharded_infer.table_memory import TableMemory, huge_page_bytes
 from sharded_infer.table_pieces import place
 from sharded_infer.tower import Tower
 
@@ -38,14 +39,23 @@ class Model:
         artifact: where it came from.
         spec: what it is.
         plan: where its shards are.
+        memory: where its tables lie.
         lookup: pooled embeddings of a batch.
     """
 
-    def __init__(self, artifact: Artifact, plan: Plan, *, backend: str | None = None) -> None:
-        """Maps the tables and builds the tower; see `open_model` for the checked way in.
+    def __init__(
+        self,
+        artifact: Artifact,
+        plan: Plan,
+        *,
+        backend: str | None = None,
+        memory: TableMemory | None = None,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Maps or copies the tables and builds the tower; see `open_model`, the checked way in.
 
         Raises:
-            ArtifactError: a file does not hold what the manifest says.
+            ArtifactError: a file does not hold what the manifest says, or there is no memory.
             InputError: the forced backend cannot look the tables up.
         """
         self.artifact = artifact
@@ -57,7 +67,12 @@ class Model:
             )
         self.spec: ModelSpec = artifact.manifest.model_spec()
         tables = artifact.manifest.stored_tables()
-        placed = place(plan, tables, artifact.table_pieces())
+        self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
+        pieces = artifact.table_pieces(self.memory, progress)
+        self._memories = {
+            piece.memory.data_ptr(): piece.memory for parts in pieces.values() for piece in parts
+        }
+        placed = place(plan, tables, pieces)
         self.lookup = ShardedLookup(self.spec, tables, placed, backend=backend)
         record = artifact.manifest.tower
         try:
@@ -85,6 +100,12 @@ class Model:
     def version(self) -> int:
         """The version's number."""
         return self.artifact.manifest.version
+
+    def huge_page_bytes(self) -> int:
+        """Bytes of its tables that lie in huge pages now; of mapped ones none do."""
+        if self.memory is TableMemory.MAP:
+            return 0
+        return huge_page_bytes(list(self._memories.values()))
 
     def score(self, model_input: ModelInput, embeddings: Tensor) -> tuple[Tensor, ...]:
         """Runs the tower.
@@ -147,6 +168,7 @@ def open_model(
     *,
     topology: str | None = None,
     backend: str | None = None,
+    memory: TableMemory | None = None,
     verify: bool = True,
     progress: Progress = no_progress,
 ) -> Model:
@@ -156,8 +178,9 @@ def open_model(
         path: the version's folder.
         topology: which of its plans to use; None takes the first.
         backend: a kernel backend's name to force it.
+        memory: where the tables are to lie; None: as the spec says.
         verify: compare every file's size and SHA-256 with the manifest first.
-        progress: told how far the verification is.
+        progress: told how far verifying and copying are.
 
     Raises:
         NotFoundError: no such version, or no plan for the topology.
@@ -167,7 +190,9 @@ def open_model(
     artifact = open_artifact(Path(path))
     if verify:
         verify_files(artifact, progress)
-    return Model(artifact, artifact.plan(topology), backend=backend)
+    return Model(
+        artifact, artifact.plan(topology), backend=backend, memory=memory, progress=progress
+    )
 
 
 def check_golden(model: Model) -> float:

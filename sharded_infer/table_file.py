@@ -4,7 +4,7 @@ import hashlib
 import json
 import mmap
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +82,14 @@ def write_table_file(
     return FileRecord(len(head) + offset, digest.hexdigest())
 
 
-def map_table_file(path: Path) -> dict[str, MappedTable]:
+def map_table_file(
+    path: Path, copy: Callable[[Path], Tensor] | None = None
+) -> dict[str, MappedTable]:
     """Maps a table file for reading; the pages are shared with every process that maps it.
 
     Args:
         path: the file.
+        copy: puts the file's bytes into memory of another kind instead; None maps it.
 
     Returns:
         Its tensors by name.
@@ -107,10 +110,13 @@ def map_table_file(path: Path) -> dict[str, MappedTable]:
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(f"{path.name}: not a readable safetensors file: {error}") from error
-    with warnings.catch_warnings():
-        # torch warns that it cannot mark the tensor read-only; nothing here writes to it.
-        warnings.filterwarnings("ignore", message="The given buffer is not writable")
-        memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    if copy is None:
+        with warnings.catch_warnings():
+            # torch warns that it cannot mark the tensor read-only; nothing here writes to it.
+            warnings.filterwarnings("ignore", message="The given buffer is not writable")
+            memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    else:
+        memory = copy(path)
     tables: dict[str, MappedTable] = {}
     expected = 0
     for name, begin, entry in sorted(_entries(path, header), key=lambda item: item[1]):

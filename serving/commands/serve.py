@@ -29,6 +29,13 @@ class TransportChoice(StrEnum):
     NATIVE = "native"
 
 
+class MemoryChoice(StrEnum):
+    """Where tables lie."""
+
+    MAP = "map"
+    HUGE = "huge"
+
+
 _DEFAULT_AGE_SECONDS = 60.0
 
 
@@ -56,6 +63,13 @@ def serve_command(
     max_delay_us: Annotated[
         int | None,
         typer.Option(help="Microseconds that batched models wait for more requests.", min=0),
+    ] = None,
+    memory: Annotated[
+        MemoryChoice | None,
+        typer.Option(
+            help="map: tables in the page cache; huge: a copy in 2 MiB pages, faster to read at "
+            "random; default: as each model's spec says."
+        ),
     ] = None,
     transport: Annotated[
         TransportChoice,
@@ -122,6 +136,7 @@ def serve_command(
         max_connection_age_seconds=age or None,
         executor=None if executor is None else executor.value,
         max_delay_us=max_delay_us,
+        memory=None if memory is None else memory.value,
         slots=slots,
         threads=threads,
         max_concurrent_requests=max_concurrent_requests,
@@ -141,7 +156,8 @@ def serve_command(
         for served in ready.models:
             OUT.print(
                 f"serving {served.name} version {served.version} on {served.topology}: "
-                f"{size_text(served.table_bytes)} of tables, kernels {served.kernels}, "
+                f"{size_text(served.table_bytes)} of tables ({served.memory}), "
+                f"kernels {served.kernels}, "
                 f"{served.executor} executor",
                 highlight=False,
             )

@@ -14,7 +14,7 @@ from serving.dispatcher import Job
 from serving.inference import PUSHBACK, Inference, Refusal
 from serving.lane import Mode
 from serving.metrics import Metrics
-from serving.model_store import ExecutorOverrides, ModelStore
+from serving.model_store import ModelStore, ServingOverrides
 from sharded_infer.executor import run_batch
 from sharded_infer.repository import Repository
 from tests.serving.conftest import MODEL, Ranker, good_inputs, infer_request
@@ -37,7 +37,7 @@ class Desk:
             self.metrics,
             topology=None,
             max_batch=256,
-            overrides=ExecutorOverrides(mode, 10**9),
+            overrides=ServingOverrides(mode, 10**9),
         )
         store.load(MODEL)
         self.inference = Inference(store, self.metrics, slots=1, limits=limits or QueueLimits())

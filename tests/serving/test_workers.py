@@ -469,7 +469,8 @@ class _WideTower(nn.Module):
         return {"score": self.score(torch.cat([dense, embeddings], dim=1)).squeeze(1)}
 
 
-def test_workers_share_the_tables_pages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("memory", ["map", "huge"])
+def test_workers_share_the_tables_pages(memory: str, tmp_path: Path) -> None:
     rows, dim = 400_000, 128
     spec = ModelSpec(
         name="wide",
@@ -490,8 +491,14 @@ def test_workers_share_the_tables_pages(tmp_path: Path) -> None:
         },
         model="wide",
     )
-    options = ("--workers", 3, "--slots", 1, "--threads", 2)
+    options = ("--workers", 3, "--slots", 1, "--threads", 2, "--memory", memory)
+    of_memory = _of_files if memory == "map" else _of_huge_pages
     with running_server(tmp_path / "r", tmp_path / "stderr", *options) as server:
+        page = samples(server.metrics_url)
+        [huge] = [v for (n, _), v in page.items() if n == "sharded_infer_table_huge_page_bytes"]
+        if memory == "huge" and huge == 0:
+            pytest.skip("this kernel gives no transparent huge pages")
+        assert (huge > 0.9 * table_bytes) == (memory == "huge")
 
         def all_have_read() -> bool:
             with server.stub() as stub:
@@ -502,8 +509,8 @@ def test_workers_share_the_tables_pages(tmp_path: Path) -> None:
         children = children_of(server.process.pid)
         workers = workers_of(server)
         assert len(workers) == 3 and len(children) == 4
-        of_tables = sum(_of_files(pid, "Pss", tmp_path) for pid in (server.process.pid, *children))
-        seen_by_each = [_of_files(pid, "Rss", tmp_path) for pid in workers]
+        of_tables = sum(of_memory(pid, "Pss", tmp_path) for pid in (server.process.pid, *children))
+        seen_by_each = [of_memory(pid, "Rss", tmp_path) for pid in workers]
         own = [_private_bytes(pid) for pid in workers]
     _log.info(
         "tables %.1f MB, proportional over all processes %.1f MB; own memory of a worker: %s MB",
@@ -526,6 +533,19 @@ def _of_files(pid: int, what: str, folder: Path) -> int:
             inside = str(folder) in line
         elif inside and first == f"{what}:":
             total += int(line.split()[1]) * 1024
+    return total
+
+
+def _of_huge_pages(pid: int, what: str, _folder: Path) -> int:
+    """Memory of a process in mappings that consist of huge pages, as `_of_files`."""
+    fields: dict[str, int] = {}
+    total = 0
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if value.endswith(" kB"):
+            fields[name] = int(value.split()[0]) * 1024
+            if name == "AnonHugePages" and fields[name] > 0.8 * fields["Rss"] > 20e6:
+                total += fields[what]
     return total
 
 
