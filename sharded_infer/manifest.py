@@ -1,5 +1,6 @@
 """The manifest: what one published version consists of. `FORMAT.md` is its specification."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -178,7 +179,9 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
     spec = manifest.model_spec()
     expected = [(t.name, t.rows, t.dim, spec.row_format(t)) for t in spec.tables]
     found = [(t.name, t.rows, t.dim, t.row_format) for t in manifest.tables]
-    if spec.name != manifest.model or dump_spec(spec) != manifest.spec:
+    if spec.name != manifest.model or _without_serving(dump_spec(spec)) != _without_serving(
+        manifest.spec
+    ):
         raise ArtifactError(f"{where}: the spec does not agree with model {manifest.model!r}")
     if expected != found:
         raise ArtifactError(f"{where}: the tables are not those of the spec")
@@ -201,6 +204,11 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
     named |= {manifest.tower.file, manifest.golden.file, *manifest.plans.values()}
     if unlisted := sorted(named - set(manifest.files)):
         raise ArtifactError(f"{where}: {unlisted[0]!r} is used but has no size and hash")
+
+
+def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
+    # How a version is served may gain fields: one that was published before has their defaults.
+    return {name: value for name, value in spec.items() if name != "serving"}
 
 
 def manifest_fields(manifest: Manifest) -> dict[str, Any]:

@@ -36,3 +36,15 @@ def test_it_says_what_the_model_is_and_what_is_stored(
         for t in trained_spec.tables
     }
     assert manifest.table_bytes == 50 * 12 + 7 * 7 + 31 * 10 + 40 * 12
+
+
+def test_a_version_of_before_a_serving_field_has_its_default(manifest: Manifest) -> None:
+    for forget in (["serving"], ["serving", "memory"], ["serving", "executor"]):
+        document = json.loads(dump_manifest(manifest))
+        *path, last = ["spec", *forget]
+        section = document
+        for step in path:
+            section = section[step]
+        del section[last]
+        read = parse_manifest(json.dumps(document).encode(), "manifest.json")
+        assert read.model_spec() == manifest.model_spec()
