@@ -20,6 +20,8 @@ _QUIET_POLLS = 25
 _TOGETHER_SECONDS = 5.0
 _WARM_UP_SECONDS = 60.0
 _MOST_MS = 2**31 - 1
+# Calls that come in one burst and are read at once; they are taken from there one by one.
+_LEAST_PENDING = 128
 
 
 class _RpcThreads(ThreadPoolExecutor):
@@ -157,6 +159,7 @@ class GrpcioTransport:
 
 def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
     """The channel arguments of a server."""
+    pending = max(config.max_concurrent_requests, _LEAST_PENDING)
     options = [
         ("grpc.max_receive_message_length", config.max_message_bytes),
         ("grpc.max_send_message_length", config.max_message_bytes),
@@ -165,8 +168,8 @@ def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.so_reuseport", int(config.workers > 1)),
         # What Python has not taken yet waits in the library, 1,000 and more by default: under
         # overload whatever is taken has waited too long by then, and nothing is answered in time.
-        ("grpc.server.max_pending_requests", config.max_concurrent_requests),
-        ("grpc.server.max_pending_requests_hard_limit", 2 * config.max_concurrent_requests),
+        ("grpc.server.max_pending_requests", pending),
+        ("grpc.server.max_pending_requests_hard_limit", 2 * pending),
     ]
     age = config.max_connection_age_seconds
     if age is not None:
