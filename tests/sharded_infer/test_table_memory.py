@@ -54,7 +54,8 @@ def test_a_copy_lies_in_huge_pages(large: Path) -> None:
     if not _have_huge_pages():
         pytest.skip("this kernel gives no transparent huge pages")
     memory = copy_to_huge_pages(large, lambda _: None)
-    assert huge_page_bytes([memory]) == 9 * HUGE_PAGE_BYTES
+    # The last bit may share a page with what is mapped behind it.
+    assert 9 * HUGE_PAGE_BYTES <= huge_page_bytes([memory]) <= large.stat().st_size
     mapped = torch.from_file(str(large), size=large.stat().st_size, dtype=torch.uint8)
     assert mapped.sum() > 0 and huge_page_bytes([mapped]) == 0
 
