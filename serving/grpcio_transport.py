@@ -106,8 +106,9 @@ class GrpcioTransport:
             options=grpcio_options(config),
             maximum_concurrent_rpcs=config.max_concurrent_requests,
         )
-        infer = handlers.infer
-        infer.experimental_thread_pool = _InferThreads(self._pool, inference, infer)
+        if handlers.infer is not None:
+            threads = _InferThreads(self._pool, inference, handlers.infer)
+            handlers.infer.experimental_thread_pool = threads
         handlers.register_on(self._server)
 
     def listen(self, port: int) -> int:

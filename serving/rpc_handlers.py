@@ -64,6 +64,8 @@ class HandlerTable:
             arrivals: told that streams are no predict calls.
         """
         self._arrivals = arrivals
+        # What answers ModelInfer, once that is set.
+        self.infer: InferBehaviour | None = None
         self.services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._calls = calls
 
