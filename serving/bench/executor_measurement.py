@@ -23,7 +23,7 @@ from serving.bench.serve_measurement import (
     simulate_queue,
 )
 from serving.bench.server_under_test import ServerUnderTest, echoing, served
-from serving.bench.workload import Workload
+from serving.bench.workload import BenchModel
 from sharded_infer.progress import Progress
 
 MODES = ("inline", "batched", "auto")
@@ -62,7 +62,7 @@ class Cell:
 
 
 def measure_matrix(
-    workload: Workload,
+    workload: BenchModel,
     *,
     transports: Sequence[str],
     pairs: Sequence[int],
@@ -155,7 +155,7 @@ class QueueFigures:
 
 
 def measure_queueing(
-    workload: Workload,
+    workload: BenchModel,
     *,
     transport: str,
     pairs: int,
@@ -287,7 +287,7 @@ class OverloadFigures:
 
 
 def measure_overload(
-    workload: Workload,
+    workload: BenchModel,
     *,
     transport: str,
     pairs: int,

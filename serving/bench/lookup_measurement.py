@@ -21,11 +21,11 @@ from kernels.fbgemm_backend import FbgemmBackend
 from kernels.fused_tables import FusedTables
 from kernels.native_backend import NativeBackend, gather_rows
 from kernels.row_format import RowFormat
+from serving.bench.drawn_ids import IdDistribution, draw_ids
 from sharded_infer.progress import Progress
 
 TABLES, DIM, IDS_OF_A_BAG = 26, 128, 8
 BATCHES = (1, 16, 270)
-ZIPF = 1.05
 _SECONDS = 1.5  # of calls, for each batch, distribution and kind of page
 _LEAST_CALLS = 6
 
@@ -74,7 +74,7 @@ def measure_lookups(
     row_bytes = row_format.row_bytes(DIM)
     weights = torch.ones(TABLES, rows, DIM, dtype=torch.bfloat16)
     for pages in ("4 KiB", "2 MiB"):
-        memory = _memory(TABLES * rows * row_bytes, huge=pages == "2 MiB")
+        memory = private_memory(TABLES * rows * row_bytes, huge=pages == "2 MiB")
         tables = FusedTables(
             memory,
             row_format,
@@ -107,8 +107,16 @@ def measure_lookups(
     return measured
 
 
-def _memory(count: int, *, huge: bool) -> Tensor:
-    """Private memory of the wanted pages, written once so that it is there."""
+def private_memory(count: int, *, huge: bool) -> Tensor:
+    """Private memory of the wanted pages, written once so that it is there.
+
+    Args:
+        count: bytes.
+        huge: of 2 MiB pages where the system has them to give; otherwise of 4 KiB pages.
+
+    Returns:
+        uint8 `[count]`.
+    """
     mapping = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     mapping.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
     memory = torch.frombuffer(mapping, dtype=torch.uint8)
@@ -118,16 +126,9 @@ def _memory(count: int, *, huge: bool) -> Tensor:
 
 def _bags(generator: np.random.Generator, ids: str, batch: int, rows: int) -> Bags:
     count = TABLES * batch * IDS_OF_A_BAG
-    if ids == "uniform":
-        values = generator.integers(0, rows, count)
-    else:
-        # The inverse of the cumulative frequencies, sums taken as integrals; the most used rows
-        # then lie anywhere in a table.
-        power = 1 - ZIPF
-        ranks = (generator.random(count) * (rows**power - 1) + 1) ** (1 / power)
-        values = ranks.astype(np.int64) * 2_654_435_761 % rows
+    values = draw_ids(generator, IdDistribution(ids), rows, count)
     lengths = torch.full((TABLES, batch), IDS_OF_A_BAG)
-    return Bags(torch.from_numpy(values.astype(np.int64)), lengths)
+    return Bags(torch.from_numpy(values), lengths)
 
 
 def _gather(matrix: Tensor, rows: int, bags: Bags) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
+from serving.bench import dlrm_v2
 from sharded_infer.load_model import LoadModel, TableUse
 from sharded_infer.plan import Shard, StoredTable
 from sharded_infer.statistics import FeatureStatistics
@@ -28,18 +29,6 @@ CURVE = "curve"
 CURVE_SIZES = (100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000)
 HOT_SHARE = 0.7
 _SEED = 4  # one with which 500 tables of the wide range fit: 93% of the memory
-
-# MLPerf Inference v4.0 to v5.1, recommendation/dlrm_v2: num_embeddings_per_feature and
-# multi_hot_sizes of the reference implementation's command line.
-_MLPERF_ROWS = (
-    *(40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956),
-    *(405_282, 10, 2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152),
-    *(12_973, 108, 36),
-)
-_MLPERF_IDS = (
-    *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1),
-)
-_MLPERF_DIM = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +92,8 @@ def mlperf_dlrm_v2(devices: int) -> PlanCase:
     Args:
         devices: how many, of 80 GB each.
     """
-    dims = np.full(len(_MLPERF_ROWS), _MLPERF_DIM)
-    return _case(MLPERF, np.array(_MLPERF_ROWS), dims, f"h100:{devices}x80GB", _MLPERF_IDS)
+    dims = np.full(len(dlrm_v2.ROWS), dlrm_v2.DIM)
+    return _case(MLPERF, np.array(dlrm_v2.ROWS), dims, f"h100:{devices}x80GB", dlrm_v2.IDS_OF_A_BAG)
 
 
 def three_hot_tables() -> PlanCase:

@@ -1,15 +1,18 @@
 """Models and requests that benchmarks serve: sizes as in production, weights and ids random."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
-from tritonclient.grpc import service_pb2
 
 from kernels.row_format import RowFormat
+from serving.bench.dlrm_v2 import DlrmV2
+from serving.bench.request_message import request_message
 from sharded_infer.errors import InputError
 from sharded_infer.precision import Precision
 from sharded_infer.publish import publish
@@ -18,9 +21,34 @@ from sharded_infer.spec import ModelSpec, QuantizationSpec, ServingSpec, TableSp
 _SEED = 20261121
 
 
+class BenchModel(Protocol):
+    """A model and its requests, as benchmarks take them."""
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        ...
+
+    def in_precision(self, precision: Precision) -> Self:
+        """The same model with a tower of another precision."""
+        ...
+
+    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+        """The model's spec; `serving`: how a server puts requests together."""
+        ...
+
+    def publish(self, repository: Path) -> None:
+        """Publishes the model with random weights."""
+        ...
+
+    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
+        """So many different serialized ModelInferRequests, of `pairs` samples each."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model's sizes and the form of its requests.
+    """A model of equal tables, and the form of its requests.
 
     Attributes:
         name: what people call it.
@@ -41,6 +69,10 @@ class Workload:
     ragged: bool
     layers: tuple[int, ...]
     precision: Precision = Precision.BF16
+
+    def in_precision(self, precision: Precision) -> Self:
+        """The same model with a tower of another precision."""
+        return replace(self, precision=precision)
 
     def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
         """The model's spec.
@@ -86,18 +118,15 @@ class Workload:
         return [self._message(pairs, generator, timeout_us) for _ in range(count)]
 
     def _message(self, pairs: int, generator: np.random.Generator, timeout_us: int) -> bytes:
-        request = service_pb2.ModelInferRequest(model_name=self.name)
-        if timeout_us:
-            request.parameters["timeout"].int64_param = timeout_us
+        inputs: dict[str, NDArray[np.generic]] = {}
         for number in range(self.tables):
             if not self.ragged:
-                ids = generator.integers(0, self.rows, (pairs, self.ids))
-                _add(request, f"C{number}", "INT64", ids)
+                inputs[f"C{number}"] = generator.integers(0, self.rows, (pairs, self.ids))
                 continue
             lengths = generator.integers(1, 2 * self.ids, pairs, dtype=np.int32)
-            _add(request, f"C{number}", "INT64", generator.integers(0, self.rows, lengths.sum()))
-            _add(request, f"C{number}.lengths", "INT32", lengths)
-        return bytes(request.SerializeToString())
+            inputs[f"C{number}"] = generator.integers(0, self.rows, lengths.sum())
+            inputs[f"C{number}.lengths"] = lengths
+        return request_message(self.name, inputs, timeout_us=timeout_us)
 
 
 class _Tower(nn.Module):
@@ -114,26 +143,15 @@ class _Tower(nn.Module):
         return scores
 
 
-def _add(
-    request: service_pb2.ModelInferRequest,
-    name: str,
-    datatype: str,
-    array: np.typing.NDArray[np.generic],
-) -> None:
-    request.inputs.add(name=name, datatype=datatype, shape=array.shape)
-    request.raw_input_contents.append(array.tobytes())
+_MODELS: tuple[BenchModel, ...] = (
+    Workload("ranking", 26, 100_000, 64, 3, ragged=False, layers=(512, 256)),
+    Workload("ragged", 100, 20_000, 16, 3, ragged=True, layers=(256, 128)),
+    DlrmV2(),
+)
+WORKLOADS = {model.name: model for model in _MODELS}
 
 
-WORKLOADS = {
-    workload.name: workload
-    for workload in (
-        Workload("ranking", 26, 100_000, 64, 3, ragged=False, layers=(512, 256)),
-        Workload("ragged", 100, 20_000, 16, 3, ragged=True, layers=(256, 128)),
-    )
-}
-
-
-def workload_named(name: str) -> Workload:
+def workload_named(name: str) -> BenchModel:
     """A workload.
 
     Raises:

@@ -3,6 +3,7 @@
 import typer
 
 from serving.commands.bench_decode import bench_decode_command
+from serving.commands.bench_engine import bench_engine_command
 from serving.commands.bench_executors import bench_executors_command
 from serving.commands.bench_formats import bench_formats_command
 from serving.commands.bench_lookup import bench_lookup_command
@@ -16,5 +17,6 @@ bench_app.command("formats")(bench_formats_command)
 bench_app.command("lookup")(bench_lookup_command)
 bench_app.command("quantize")(bench_quantize_command)
 bench_app.command("decode")(bench_decode_command)
+bench_app.command("engine")(bench_engine_command)
 bench_app.command("serve")(bench_serve_command)
 bench_app.command("executors")(bench_executors_command)

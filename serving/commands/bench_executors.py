@@ -1,7 +1,7 @@
 """Measures the executors beside each other."""
 
 import os
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +43,11 @@ def bench_executors_command(
         ),
     ] = Part.MATRIX,
     workload: Annotated[
-        str, typer.Option(help="Model and requests: ranking (26 tables) or ragged (100 inputs).")
+        str,
+        typer.Option(
+            help="Model and requests: ranking (26 tables), ragged (100 inputs) or dlrm-v2 "
+            "(MLPerf's, tables cut to 2 million rows)."
+        ),
     ] = "ranking",
     precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
     transport: Annotated[
@@ -71,7 +75,7 @@ def bench_executors_command(
     Servers run on one core and the load on another where there are two; rounds alternate.
     """
     check_target(json_file)
-    chosen = replace(workload_named(workload), precision=precision)
+    chosen = workload_named(workload).in_precision(precision)
     transports = transport or ["grpcio", "native"]
     sizes = pairs or [1, 16, 270]
     if part is Part.MATRIX:

@@ -16,7 +16,7 @@ from serving.bench.cores import split_cpus
 from serving.bench.latency_chart import LoadPoint, latency_chart
 from serving.bench.serve_measurement import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.server_under_test import ServerUnderTest, served, target_of
-from serving.bench.workload import Workload, workload_named
+from serving.bench.workload import BenchModel, workload_named
 from serving.commands.console import OUT, check_target, write_json
 from sharded_infer.errors import InputError
 from sharded_infer.precision import Precision
@@ -42,7 +42,11 @@ def bench_serve_command(
         str | None, typer.Option(help="Its metrics page, for the mean batch.")
     ] = None,
     workload: Annotated[
-        str, typer.Option(help="Model and requests: ranking (26 tables) or ragged (100 inputs).")
+        str,
+        typer.Option(
+            help="Model and requests: ranking (26 tables), ragged (100 inputs) or dlrm-v2 "
+            "(MLPerf's, tables cut to 2 million rows)."
+        ),
     ] = "ranking",
     precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
     pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
@@ -82,7 +86,7 @@ def bench_serve_command(
     check_target(chart)
     if requests_per_second is not None and concurrency is not None:
         raise InputError("--requests-per-second and --concurrency exclude each other")
-    chosen = replace(workload_named(workload), precision=precision)
+    chosen = workload_named(workload).in_precision(precision)
     server_cpus, load_cpus = split_cpus()
     loading = Loading(
         messages=chosen.messages(pairs, _MESSAGES),
@@ -118,7 +122,7 @@ def bench_serve_command(
 def _server(
     address: str | None,
     metrics_url: str | None,
-    workload: Workload,
+    workload: BenchModel,
     options: Sequence[str],
     cpus: set[int],
 ) -> Iterator[ServerUnderTest]:

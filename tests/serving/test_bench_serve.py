@@ -70,7 +70,7 @@ def test_a_workloads_messages_are_requests_of_its_model(name: str) -> None:
     model_input = decoder.decode(first)
     assert model_input.batch_size == 5
     features = sum(len(group.features) for group in model_input.groups)
-    assert features == workload.tables
+    assert features == len(workload.spec().features)
 
 
 def test_an_unknown_workload_is_refused_with_those_that_are() -> None:

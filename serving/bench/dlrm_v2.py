@@ -1,0 +1,199 @@
+"""MLPerf Inference's DLRM-v2: its tables and tower, random weights, and requests of its form."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from serving.bench.drawn_ids import IdDistribution, draw_ids
+from serving.bench.request_message import request_message
+from sharded_infer.precision import Precision
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.publish import publish
+from sharded_infer.spec import (
+    DenseSpec,
+    ModelSpec,
+    QuantizationSpec,
+    ServingSpec,
+    TableSpec,
+    TowerSpec,
+)
+from sharded_infer.zoo.registry import build_tower
+
+# MLPerf Inference v4.0 to v5.1, recommendation/dlrm_v2: num_embeddings_per_feature,
+# multi_hot_sizes and the layers of the reference implementation's command line.
+ROWS = (
+    *(40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956),
+    *(405_282, 10, 2_209, 11_938, 155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152),
+    *(12_973, 108, 36),
+)
+IDS_OF_A_BAG = (
+    *(3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1),
+)
+DIM = 128
+DENSE_WIDTH = 13
+BOTTOM = (512, 256, DIM)
+TOP = (1024, 1024, 512, 256, 1)
+CROSS_LAYERS, CROSS_RANK = 3, 512
+DEFAULT_MAX_ROWS = 2_000_000
+_DENSE = "dense"
+_ARCHITECTURE = "dcnv2"
+_SEED = 20261121
+
+
+@dataclass(frozen=True, slots=True)
+class DlrmRequest:
+    """One request.
+
+    Attributes:
+        dense: fp32 `[B, 13]`.
+        ids: int64 `[B, L]` of each feature, L as in `IDS_OF_A_BAG`.
+    """
+
+    dense: NDArray[np.float32]
+    ids: tuple[NDArray[np.int64], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DlrmV2:
+    """The model at a size that a machine can hold, and how its requests are drawn.
+
+    Attributes:
+        name: what people call it.
+        max_rows: larger tables are cut to so many rows.
+        ids: how often rows are asked for.
+        precision: of the tower.
+    """
+
+    name: str = "dlrm-v2"
+    max_rows: int = DEFAULT_MAX_ROWS
+    ids: IdDistribution = IdDistribution.ZIPF
+    precision: Precision = Precision.BF16
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of each table."""
+        return tuple(min(rows, self.max_rows) for rows in ROWS)
+
+    def in_precision(self, precision: Precision) -> Self:
+        """The same model with a tower of another precision."""
+        return replace(self, precision=precision)
+
+    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+        """The model's spec: int8 tables `C0` to `C25`, one dense input, a DCNv2.
+
+        Args:
+            serving: how a server puts requests together.
+        """
+        return ModelSpec(
+            name=self.name,
+            tables=tuple(TableSpec(f"C{n}", rows, DIM) for n, rows in enumerate(self.rows)),
+            dense=DenseSpec({_DENSE: DENSE_WIDTH}),
+            tower=TowerSpec(
+                architecture=_ARCHITECTURE,
+                precision=self.precision,
+                options={
+                    "bottom": list(BOTTOM),
+                    "top": list(TOP),
+                    "cross_layers": CROSS_LAYERS,
+                    "cross_rank": CROSS_RANK,
+                },
+            ),
+            quantization=QuantizationSpec(format=RowFormat.INT8),
+            serving=serving or ServingSpec(),
+        )
+
+    def tower(self) -> nn.Module:
+        """The tower with random weights, the same at every call."""
+        spec = self.spec()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            return build_tower(
+                _ARCHITECTURE,
+                dense_inputs=spec.dense.inputs,
+                feature_dims=[feature.table.dim for feature in spec.features],
+                options=spec.tower.options,
+            )
+
+    def publish(self, repository: Path, progress: Progress = no_progress) -> None:
+        """Publishes the model with random weights, 132 bytes a row; no table is held in memory.
+
+        Args:
+            repository: where.
+            progress: told what is being done, and how far it is.
+        """
+        spec = self.spec()
+        weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
+        publish(spec, weights, self.tower(), repository, topologies=("cpu:1",), progress=progress)
+
+    def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
+        """A random request.
+
+        Args:
+            generator: of random numbers.
+            pairs: samples of it.
+        """
+        ids = tuple(
+            draw_ids(generator, self.ids, rows, pairs * count).reshape(pairs, count)
+            for rows, count in zip(self.rows, IDS_OF_A_BAG, strict=True)
+        )
+        return DlrmRequest(generator.standard_normal((pairs, DENSE_WIDTH), dtype=np.float32), ids)
+
+    def message(self, request: DlrmRequest, *, timeout_us: int = 0) -> bytes:
+        """A request as a serialized ModelInferRequest.
+
+        Args:
+            request: what is asked.
+            timeout_us: KServe's `timeout` parameter; 0: none.
+        """
+        ids = {f"C{number}": matrix for number, matrix in enumerate(request.ids)}
+        return request_message(self.name, {_DENSE: request.dense, **ids}, timeout_us=timeout_us)
+
+    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
+        """Serialized ModelInferRequests of random ids.
+
+        Args:
+            pairs: samples of a request.
+            count: how many different ones.
+            timeout_us: KServe's `timeout` parameter; 0: none.
+        """
+        generator = np.random.default_rng(_SEED + pairs)
+        return [
+            self.message(self.draw(generator, pairs), timeout_us=timeout_us) for _ in range(count)
+        ]
+
+
+class _RepeatedRows:
+    """A weight source whose tables repeat one small random block, from a row of their own on.
+
+    As fp32 the tables can be larger than the machine's memory; what rows hold changes no speed.
+    """
+
+    _BLOCK = 65_536
+    _SHIFT = 7_919  # rows between the beginnings of two tables
+
+    def __init__(self, rows: dict[str, int]) -> None:
+        self.description = "random rows"
+        self._rows = rows
+        self._starts = {name: number * self._SHIFT for number, name in enumerate(rows)}
+        generator = torch.Generator().manual_seed(_SEED)
+        self._block = torch.randn(self._BLOCK, DIM, generator=generator) / DIM
+
+    def keys(self) -> Iterable[str]:
+        """Names of the tables."""
+        return self._rows.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Shape of one table."""
+        return self._rows[key], DIM
+
+    def read(self, key: str, start: int, stop: int) -> Tensor:
+        """Rows `[start, stop)`, fp32."""
+        first = self._starts[key]
+        return self._block[torch.arange(first + start, first + stop) % self._BLOCK]

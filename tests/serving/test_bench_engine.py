@@ -1,0 +1,198 @@
+"""`bench engine` and MLPerf's DLRM-v2, at a few rows a table."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import serving.bench.engine_measurement as engine_measurement
+from kernels.native_backend import lookup_instruction_sets
+from serving.bench.cores import one_core
+from serving.bench.dlrm_v2 import IDS_OF_A_BAG, ROWS, DlrmV2
+from serving.bench.drawn_ids import IdDistribution, draw_ids
+from serving.bench.lookup_measurement import private_memory
+from serving.bench.machine_limit import MatrixProducts
+from serving.bench.plan_families import mlperf_dlrm_v2
+from serving.bench.torchrec_planner import torchrec_is_installed
+from serving.request_decoder import RequestDecoder
+from sharded_infer.precision import Precision
+from tests.serving.conftest import Command, run
+
+SMALL = DlrmV2(max_rows=50)
+needs_kernels = pytest.mark.skipif(
+    not lookup_instruction_sets(), reason="the package was built without a compiler"
+)
+needs_torchrec = pytest.mark.skipif(
+    not torchrec_is_installed(), reason="TorchRec is not installed: make bench-setup"
+)
+TINY = ("bench", "engine", "--max-rows", 50, "--pairs", 3, "--rounds", 1, "--seconds", 0.01)
+
+
+def check_figures(fields: dict[str, Any]) -> None:
+    assert (fields["workload"], fields["max_rows"], fields["ids"]) == ("dlrm-v2", 50, "zipf")
+    assert (fields["pairs"], fields["precision"]) == (3, "bf16")
+    stages, whole = fields["stages"], fields["whole_seconds"]
+    assert list(stages) == ["decode", "lookup", "tower", "encode"]
+    assert min(stages.values()) > 0
+    # Medians of the parts, of three calls and more, are not quite parts of the median.
+    assert 0.5 * whole < sum(stages.values()) < 2 * whole
+    assert fields["pairs_per_second_per_core"] == pytest.approx(3 / whole)
+    limit = fields["limit"]
+    shapes = [(layer["inputs"], layer["outputs"]) for layer in limit["layers"]]
+    assert shapes == [
+        *((13, 512), (512, 256), (256, 128)),
+        *(((3456, 512), (512, 3456)) * 3),
+        *((3456, 1024), (1024, 1024), (1024, 512), (512, 256), (256, 1)),
+    ]
+    matrix_seconds = sum(layer["seconds"] for layer in limit["layers"])
+    assert limit["matrix_seconds"] == pytest.approx(matrix_seconds)
+    assert limit["seconds"] == pytest.approx(matrix_seconds + limit["gather_seconds"])
+    assert limit["gather_4k_seconds"] > 0
+    computing = stages["lookup"] + stages["tower"]
+    assert fields["limit_fraction"] == pytest.approx(limit["seconds"] / computing)
+    assert 0 < fields["whole_limit_fraction"] == pytest.approx(limit["seconds"] / whole)
+    assert 0 < fields["core_share"] < 1.1
+    assert fields["kernels"]["lookup"] == {"int8": "native"}
+    assert fields["kernels"]["decode"] in {"native", "portable"}
+
+
+def test_the_model_has_the_tables_and_the_tower_of_mlperf() -> None:
+    spec = DlrmV2(max_rows=max(ROWS)).spec()
+    assert len(spec.tables) == 26 and spec.dense.inputs == {"dense": 13}
+    assert sum(table.rows for table in spec.tables) == 204_184_588
+    assert sum(IDS_OF_A_BAG) == 214 and len(IDS_OF_A_BAG) == 26
+    assert spec.embedding_width + 128 == 3456
+    linears = [module for module in SMALL.tower().modules() if isinstance(module, nn.Linear)]
+    assert sum(one.in_features * one.out_features for one in linears) == 16_030_464
+    with torch.inference_mode():
+        score = SMALL.tower()(torch.zeros(2, 13), torch.zeros(2, spec.embedding_width))
+    assert score.shape == (2,) and bool(((score > 0) & (score < 1)).all())
+
+
+def test_large_tables_are_cut_and_small_ones_are_not() -> None:
+    assert DlrmV2(max_rows=1000).rows[:6] == (1000, 1000, 1000, 1000, 1000, 3)
+    assert max(DlrmV2().rows) == 2_000_000
+
+
+def test_the_planners_case_is_of_the_same_tables() -> None:
+    assert [use.table.rows for use in mlperf_dlrm_v2(1).uses.values()] == list(ROWS)
+
+
+def test_its_messages_are_what_was_drawn() -> None:
+    request = SMALL.draw(np.random.default_rng(3), 5)
+    decoder = RequestDecoder(SMALL.spec(), max_batch=5)
+    model_input = decoder.decode(SMALL.message(request))
+    [group] = model_input.groups
+    assert np.array_equal(group.lengths, np.repeat([IDS_OF_A_BAG], 5, axis=0).T)
+    assert np.array_equal(group.values, np.concatenate([ids.ravel() for ids in request.ids]))
+    assert np.array_equal(model_input.dense[0], request.dense)
+
+
+def test_its_precision_can_be_another() -> None:
+    assert SMALL.in_precision(Precision.FP32).spec().tower.precision is Precision.FP32
+
+
+@pytest.mark.parametrize("distribution", list(IdDistribution))
+@pytest.mark.parametrize("rows", [1, 3, 100_000])
+def test_drawn_ids_are_rows_of_the_table(distribution: IdDistribution, rows: int) -> None:
+    ids = draw_ids(np.random.default_rng(0), distribution, rows, 10_000)
+    assert ids.dtype == np.int64 and ids.shape == (10_000,)
+    assert ids.min() >= 0 and ids.max() < rows
+
+
+def test_a_few_rows_get_much_of_zipfs_ids_and_little_of_uniform_ones() -> None:
+    shares = {}
+    for distribution in IdDistribution:
+        ids = draw_ids(np.random.default_rng(0), distribution, 100_000, 20_000)
+        counts = np.sort(np.unique(ids, return_counts=True)[1])
+        shares[distribution] = counts[-100:].sum() / counts.sum()
+    assert shares[IdDistribution.ZIPF] > 0.4 and shares[IdDistribution.UNIFORM] < 0.05
+
+
+@pytest.mark.parametrize("huge", [False, True])
+def test_private_memory_has_the_bytes_that_were_asked_for(huge: bool) -> None:
+    assert private_memory(5000, huge=huge).shape == (5000,)
+
+
+def test_a_core_is_given_back() -> None:
+    before = os.sched_getaffinity(0), torch.get_num_threads()
+    with one_core():
+        assert len(os.sched_getaffinity(0)) == 1 and torch.get_num_threads() == 1
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
+
+
+def test_a_layers_limit_is_its_faster_product() -> None:
+    products = MatrixProducts(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), 5)
+    assert products.shapes == ((4, 3), (3, 2))
+    parts = products()
+    assert min(parts.values()) > 0
+    slower = {name: 9.0 if name.endswith(" 0") else 7.0 for name in parts}
+    expected = 7.0 if any(name.endswith(" 1") for name in parts) else 9.0
+    assert products.layer_seconds(slower) == [expected, expected]
+
+
+@needs_kernels
+@needs_torchrec
+def test_it_measures_the_engine_beside_torchrec_and_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "engine.json"
+    done = run(*TINY, "--json", file)
+    assert done.returncode == 0, done.stderr
+    assert "TorchRec, bf16" in done.stdout and "tables cut to 50 rows" in done.stdout
+    fields = json.loads(file.read_text())
+    check_figures(fields)
+    assert fields["torchrec_default_pairs_per_second"] > 0
+    assert fields["torchrec_bf16_pairs_per_second"] > 0
+    assert fields["torchrec_refusal"] is None
+
+
+@needs_kernels
+def test_without_torchrec_it_says_why_there_is_no_peer(
+    sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine_measurement, "torchrec_is_installed", lambda: False)
+    file = tmp_path / "engine.json"
+    done = sharded_infer(*TINY, "--json", file)
+    assert done.code == 0, done.err
+    assert "TorchRec is not installed: pip install" in done.out
+    fields = json.loads(file.read_text())
+    check_figures(fields)
+    assert fields["torchrec_default_pairs_per_second"] is None
+    assert fields["torchrec_bf16_pairs_per_second"] is None
+    assert "pip install" in fields["torchrec_refusal"]
+
+
+@needs_torchrec
+def test_torchrecs_model_pools_its_rows_and_scores_alike_in_both_precisions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from serving.bench.torchrec_dlrm import build_torchrec_models, jagged
+
+        default, lowered = build_torchrec_models(SMALL)
+        request = SMALL.draw(np.random.default_rng(1), 7)
+        with torch.inference_mode():
+            pooled = default.pooled(jagged(request))
+            dense = torch.from_numpy(request.dense)
+            scores = [one.scores(dense, jagged(request)) for one in (default, lowered)]
+    assert pooled.shape == (7, 26, 128)
+    # Rows are uniform in (-1/128, 1/128): so are their sums, of as many as a bag has ids.
+    for feature, ids in enumerate(IDS_OF_A_BAG):
+        assert 0 < float(pooled[:, feature].abs().max()) <= 1.01 * ids / 128
+    assert len(scores[0].unique()) == 7
+    assert torch.allclose(scores[0], scores[1], atol=0.01)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    done = run("bench", "engine", "--json", tmp_path / "none" / "engine.json")
+    assert done.returncode == 1
+    assert "cannot be written: expected a file in an existing folder" in done.stderr
+
+
+def test_another_workload_is_refused() -> None:
+    done = run("bench", "engine", "--workload", "ragged")
+    assert done.returncode != 0 and "dlrm-v2" in done.stderr
