@@ -31,6 +31,7 @@ from sharded_infer.executor import run_batch
 from sharded_infer.model import Model, open_model
 from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
+from sharded_infer.table_memory import TableMemory
 
 STAGES = ("decode", "lookup", "tower", "encode")
 _LEAST_CALLS = 3  # of a variant in a round
@@ -120,12 +121,19 @@ class EngineMeasurement:
 
 
 def measure_engine(
-    workload: DlrmV2, *, pairs: int, rounds: int, seconds: float, progress: Progress
+    workload: DlrmV2,
+    *,
+    memory: TableMemory,
+    pairs: int,
+    rounds: int,
+    seconds: float,
+    progress: Progress,
 ) -> EngineMeasurement:
     """Publishes the model in a temporary folder and measures it beside its peers and the limit.
 
     Args:
         workload: the model.
+        memory: where our tables lie.
         pairs: samples of a request.
         rounds: how often each variant takes its turn.
         seconds: of each turn, the drawing of its requests included.
@@ -137,7 +145,8 @@ def measure_engine(
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         workload.publish(Path(folder), progress)
         with one_core(), torch.inference_mode():
-            model = open_model(Repository(folder).open(workload.name).path, verify=False)
+            path = Repository(folder).open(workload.name).path
+            model = open_model(path, memory=memory, verify=False, progress=progress)
             return _measure(workload, model, pairs, rounds, seconds, progress)
 
 

@@ -14,7 +14,9 @@ from serving.bench.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
 from serving.bench.drawn_ids import IdDistribution
 from serving.bench.engine_measurement import EngineMeasurement, measure_engine
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.memory_choice import MemoryChoice
 from serving.progress import progress_bars
+from sharded_infer.table_memory import TableMemory
 
 _WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
 
@@ -41,6 +43,9 @@ def bench_engine_command(
     ids: Annotated[
         IdDistribution, typer.Option(help="How often rows are asked for; zipf: exponent 1.05.")
     ] = IdDistribution.ZIPF,
+    memory: Annotated[
+        MemoryChoice, typer.Option(help="Our tables mapped, or copied to 2 MiB pages.")
+    ] = MemoryChoice.HUGE,
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Of each variant's turn in a round.")
     ] = 1.0,
@@ -62,12 +67,18 @@ def bench_engine_command(
     chosen = DlrmV2(max_rows=max_rows, ids=ids)
     with progress_bars() as progress:
         measured = measure_engine(
-            chosen, pairs=pairs, rounds=rounds, seconds=seconds, progress=progress
+            chosen,
+            memory=TableMemory(memory),
+            pairs=pairs,
+            rounds=rounds,
+            seconds=seconds,
+            progress=progress,
         )
     _print(measured)
     instruction_set = max(lookup_instruction_sets()).name.lower()
     OUT.print(
         f"\n{workload}, tables cut to {max_rows:,} rows, {ids} ids, {pairs} pairs a request, "
+        f"our tables in {'2 MiB' if memory is MemoryChoice.HUGE else '4 KiB'} pages, "
         f"{chosen.precision} tower, {instruction_set}\none core of {os.cpu_count()}, "
         f"{platform.machine()}",
         highlight=False,
@@ -87,6 +98,7 @@ def bench_engine_command(
         "workload": workload,
         "max_rows": max_rows,
         "ids": ids,
+        "memory": memory,
         "pairs": pairs,
         "precision": chosen.precision,
         "rounds": rounds,

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, print_json
+from serving.commands.memory_choice import MemoryChoice
 from serving.commands.versions import RepositoryOption
 from serving.config import MIB, ServerConfig
 from serving.progress import progress_bars
@@ -27,13 +28,6 @@ class TransportChoice(StrEnum):
 
     GRPCIO = "grpcio"
     NATIVE = "native"
-
-
-class MemoryChoice(StrEnum):
-    """Where tables lie."""
-
-    MAP = "map"
-    HUGE = "huge"
 
 
 _DEFAULT_AGE_SECONDS = 60.0
