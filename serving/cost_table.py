@@ -3,7 +3,9 @@
     predicted(n)   straight lines between the measured sizes; beyond the largest, in proportion;
                    times the stretch
     observe(n, s)  the sizes around n move by a tenth of what the prediction was off, each by its
-                   part in the prediction; a size never costs more than a larger one
+                   part in the prediction; a size never costs more than a larger one; a size that
+                   has not run for a second, and is thought dearer than at warm-up by more than
+                   this batch was, moves towards that
 
 What sizes cost is learnt from the thread's own processor time. How much longer it takes by the
 clock is the stretch, one figure for all sizes: other threads and processes of the core make it,
@@ -15,7 +17,7 @@ batch after another, and a server does other things in between.
 """
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 _LEARNING_RATE = 0.1
@@ -40,6 +42,7 @@ class CostTable:
         # larger one did.
         falling = accumulate((measured[size] for size in reversed(self._sizes)), min)
         self._seconds = list(falling)[::-1]
+        self._at_warm_up = list(self._seconds)
         # What is believed: more samples do not cost less. What is learnt is kept by itself, so that
         # a hiccup of one size does not stay with the larger ones.
         self._rising = list(self._seconds)
@@ -56,14 +59,7 @@ class CostTable:
         return self._worked(samples) * self._stretch
 
     def _worked(self, samples: int) -> float:
-        sizes, seconds = self._sizes, self._rising
-        right = bisect_left(sizes, samples)
-        if right == len(sizes):
-            return seconds[-1] * samples / sizes[-1]
-        if right == 0 or sizes[right] == samples:
-            return seconds[right]
-        share = (samples - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
-        return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])
+        return _between(self._sizes, self._rising, samples)
 
     def observe(
         self, samples: int, seconds: float, now: float, *, cpu_seconds: float | None = None
@@ -93,7 +89,16 @@ class CostTable:
                 self._timings[at] += 1
             for smaller in range(at):
                 self._seconds[smaller] = min(self._seconds[smaller], self._seconds[at])
+        self._forgive(samples, burnt, now)
         self._rising = list(accumulate(self._seconds, max))
+
+    def _forgive(self, samples: int, burnt: float, now: float) -> None:
+        # A size that a hiccup made look dear is avoided, and would never be measured again.
+        ratio = burnt / _between(self._sizes, self._at_warm_up, samples)
+        worse = min(max(ratio, 1.0), _LARGEST_RATIO)
+        for at, (seconds, before) in enumerate(zip(self._seconds, self._at_warm_up, strict=True)):
+            if seconds > worse * before and now - self._observed[at] > _STALE_SECONDS:
+                self._seconds[at] += _LEARNING_RATE * (worse * before - seconds)
 
     def is_stale(self, samples: int, now: float) -> bool:
         """Whether no batch near this size has run for a second.
@@ -119,3 +124,14 @@ class CostTable:
         share = (samples - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
         part = share * self._seconds[right] / self.predicted(samples)
         return [(right - 1, 1.0 - part), (right, part)]
+
+
+def _between(sizes: Sequence[int], seconds: Sequence[float], samples: int) -> float:
+    """On the straight line between the sizes around; beyond the largest, in proportion."""
+    right = bisect_left(sizes, samples)
+    if right == len(sizes):
+        return seconds[-1] * samples / sizes[-1]
+    if right == 0 or sizes[right] == samples:
+        return seconds[right]
+    share = (samples - sizes[right - 1]) / (sizes[right] - sizes[right - 1])
+    return seconds[right - 1] + share * (seconds[right] - seconds[right - 1])

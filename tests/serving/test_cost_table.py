@@ -109,3 +109,26 @@ def test_the_size_that_makes_a_prediction_wrong_is_the_one_that_moves() -> None:
         costs.observe(32, 0.0013, 0.0)
     assert costs.predicted(32) == pytest.approx(0.0013, rel=0.01)
     assert costs.predicted(1) > 0.0001
+
+
+def test_a_size_that_a_hiccup_made_look_dear_is_forgiven() -> None:
+    warm = {16: 0.23e-3, 32: 0.35e-3, 64: 0.55e-3}
+    costs = CostTable(warm)
+    costs.observe(32, 4 * warm[32], 0.0)
+    assert costs.predicted(32) > 2 * warm[32]
+    # Two of 16 would not be put together any more, so 32 is never seen again.
+    for batch in range(100):
+        costs.observe(16, 1.1 * warm[16], 0.01 * batch)
+    assert costs.predicted(32) > 2 * warm[32], "what was seen a moment ago is believed"
+    for batch in range(100, 160):
+        costs.observe(16, 1.1 * warm[16], 0.01 * batch)
+    assert costs.predicted(32) == pytest.approx(1.1 * warm[32], rel=0.02)
+    assert costs.predicted(64) == pytest.approx(warm[64])
+
+
+def test_a_size_that_is_dear_is_believed_as_long_as_it_runs() -> None:
+    costs = CostTable({16: 1e-3, 32: 2e-3})
+    for batch in range(1000):
+        costs.observe(16, 1e-3, 0.01 * batch)
+        costs.observe(32, 6e-3, 0.01 * batch)
+    assert costs.predicted(32) == pytest.approx(6e-3, rel=0.05)
