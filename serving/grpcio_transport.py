@@ -1,5 +1,6 @@
 """RPCs over grpcio: a thread for each call in progress."""
 
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,6 +16,7 @@ from serving.inference import Inference
 from serving.rpc_handlers import CallCount, HandlerTable, InferBehaviour
 from sharded_infer.errors import InputError
 
+_log = logging.getLogger("sharded_infer")
 _DRAIN_POLL_SECONDS = 0.02
 _QUIET_POLLS = 25
 _TOGETHER_SECONDS = 5.0
@@ -58,7 +60,12 @@ class _InferThreads(ThreadPoolExecutor):
         self._infer = infer
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
-        refusal = self._inference.refuse_hopeless(_time_remaining(args))
+        refusal = None
+        try:
+            refusal = self._inference.refuse_hopeless(_time_remaining(args))
+        except Exception:
+            # A bug of ours must not end the thread that polls, and with it the server.
+            _log.exception("internal error at the door")
         if refusal is None:
             return self._rpc_threads.submit(fn, *args, **kwargs)
         done: Future[Any] = Future()

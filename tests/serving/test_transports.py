@@ -118,3 +118,17 @@ def test_the_server_answers_on_after_many_hopeless_calls(door: Door) -> None:
     assert codes == [
         grpc.StatusCode.DEADLINE_EXCEEDED if n % 4 else grpc.StatusCode.OK for n in range(100)
     ]
+
+
+def test_a_bug_at_the_door_does_not_end_the_server(
+    door: Door, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(_: float) -> bool:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(door.inference.dispatcher, "is_hopeless", stumble)
+    message = infer_request(good_inputs(3)).SerializeToString()
+    door.call(message, PATIENT).code()
+    monkeypatch.undo()
+    assert door.call(message, PATIENT).code() is grpc.StatusCode.OK
+    assert "internal error" in caplog.text or "RuntimeError" in caplog.text
