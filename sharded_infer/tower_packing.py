@@ -29,7 +29,7 @@ def pack_products(program: GraphModule) -> int:
         How many products were packed: 0 where this build of torch has no oneDNN; those in bf16 stay
         as they are where oneDNN has no bf16 on this processor.
     """
-    dtypes = _dtypes()
+    dtypes = packable_dtypes()
     packed = 0
     for node in list(program.graph.nodes):
         if node.target is _aten.linear.default and _pack(program, node, packed, dtypes):
@@ -41,7 +41,7 @@ def pack_products(program: GraphModule) -> int:
     return packed
 
 
-def _dtypes() -> set[torch.dtype]:
+def packable_dtypes() -> set[torch.dtype]:
     """What products can be packed in here."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return set()

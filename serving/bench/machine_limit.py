@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from kernels.native_backend import gather_rows
 from serving.bench.dlrm_v2 import DlrmRequest
 from serving.bench.lookup_measurement import private_memory
+from sharded_infer.tower_packing import packable_dtypes
 
 # Of so many calls in a row the fastest counts: weights and samples are in the cache by then.
 _PRODUCTS_IN_A_ROW = 3
@@ -57,7 +58,7 @@ class MatrixProducts:
 def _products(left: Tensor, weight: Tensor) -> list[Callable[[], Tensor]]:
     right = weight.t().contiguous()
     ways: list[Callable[[], Tensor]] = [lambda: left @ right]
-    if torch._C._has_mkldnn and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if torch.bfloat16 in packable_dtypes():
         # What torch.compile's freezing turns a linear layer into.
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(left))
         product = torch.ops.mkldnn._linear_pointwise

@@ -17,10 +17,11 @@ SIZES = (1, 2, 3, 17, 64, 257)
 WIDTH = 24
 _PACKED = torch.ops.mkldnn._linear_pointwise.default
 needs_onednn = pytest.mark.skipif(
-    not tower_packing._dtypes(), reason="this build of torch has no oneDNN"
+    not tower_packing.packable_dtypes(), reason="this build of torch has no oneDNN"
 )
 needs_bf16 = pytest.mark.skipif(
-    torch.bfloat16 not in tower_packing._dtypes(), reason="oneDNN has no bf16 on this processor"
+    torch.bfloat16 not in tower_packing.packable_dtypes(),
+    reason="oneDNN has no bf16 on this processor",
 )
 
 
