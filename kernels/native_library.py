@@ -5,6 +5,7 @@ the GIL. Without a compiler a package is built without them.
 """
 
 import ctypes
+import os
 from enum import IntEnum
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -12,6 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.errors import InputError
+
+# Environment variable: the name of the fastest instruction set that may be used.
+MAX_INSTRUCTION_SET = "SHARDED_INFER_MAX_INSTRUCTION_SET"
 _Nothing = ctypes.c_char * 0
 
 
@@ -40,10 +45,28 @@ def load_library(folder: Path) -> ctypes.CDLL | None:
 
 
 def instruction_sets(library: ctypes.CDLL | None) -> tuple[InstructionSet, ...]:
-    """What this machine can run of a library, the fastest last; empty without one."""
+    """What this machine can and may run of a library, the fastest last; empty without one.
+
+    Raises:
+        InputError: the environment's `SHARDED_INFER_MAX_INSTRUCTION_SET` names none.
+    """
     if library is None:
         return ()
-    return tuple(s for s in InstructionSet if library.sharded_infer_has(ctypes.c_int32(s)))
+    most = _most_allowed()
+    return tuple(
+        s for s in InstructionSet if s <= most and library.sharded_infer_has(ctypes.c_int32(s))
+    )
+
+
+def _most_allowed() -> InstructionSet:
+    name = os.environ.get(MAX_INSTRUCTION_SET)
+    if not name:
+        return max(InstructionSet)
+    try:
+        return InstructionSet[name.upper()]
+    except KeyError as error:
+        known = ", ".join(s.name.lower() for s in InstructionSet)
+        raise InputError(f"{MAX_INSTRUCTION_SET}: expected {known}, got {name!r}") from error
 
 
 def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:

@@ -3,6 +3,7 @@
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import socket
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+
+from kernels.errors import ShardedInferError
 
 OUR_DISTRIBUTION = "sharded-infer"
 IMPORT_NAMES = ("kernels", "quant", "sharded_infer", "serving")
@@ -41,7 +44,9 @@ def examine(ports: Iterable[int]) -> list[Finding]:
     Args:
         ports: TCP ports a server is to listen on.
     """
-    checks: tuple[Callable[[], Finding], ...] = (_python, _torch, _fbgemm, _cpu, _huge_pages)
+    checks: tuple[Callable[[], Finding], ...] = (
+        *(_python, _torch, _fbgemm, _cpu, _kernels, _huge_pages),
+    )
     return [
         *(check() for check in checks),
         *(_import_name(name) for name in IMPORT_NAMES),
@@ -91,6 +96,21 @@ def _cpu() -> Finding:
     verdict = Verdict.OK if "avx2" in found else Verdict.NOTE
     bf16 = "" if "avx512_bf16" in found or "amx_bf16" in found else "; bf16 towers run slowly"
     return Finding("cpu", verdict, f"{', '.join(found) or 'no vector extensions'}{bf16}")
+
+
+def _kernels() -> Finding:
+    backend = importlib.import_module("kernels.native_backend")
+    library = importlib.import_module("kernels.native_library")
+    try:
+        found = [one.name.lower() for one in backend.lookup_instruction_sets()]
+    except ShardedInferError as error:
+        return Finding("kernels", Verdict.PROBLEM, str(error))
+    if not found:
+        detail = "not compiled here: FBGEMM or torch look up in their place"
+        return Finding("kernels", Verdict.NOTE, detail)
+    limit = os.environ.get(library.MAX_INSTRUCTION_SET)
+    said = f", {library.MAX_INSTRUCTION_SET}={limit}" if limit else ""
+    return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}{said}")
 
 
 def _huge_pages() -> Finding:

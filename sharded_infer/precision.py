@@ -8,3 +8,4 @@ class Precision(StrEnum):
 
     FP32 = "fp32"
     BF16 = "bf16"
+    INT8 = "int8"

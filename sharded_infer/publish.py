@@ -13,16 +13,18 @@ import torch
 from torch import nn
 
 from quant.report import QuantizationReport
+from sharded_infer.arrays import tensor_of
 from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError, SpecError
 from sharded_infer.format_plan import FormatPlan
-from sharded_infer.fp32_model import Fp32Model, fp32_scores
+from sharded_infer.fp32_model import TRAINED, Fp32Model, fp32_scores
 from sharded_infer.gate import blame, check_quality
 from sharded_infer.golden import (
     DEFAULT_SAMPLES,
     GoldenRequests,
     generate_samples,
+    largest_difference,
     load_golden,
     save_golden,
 )
@@ -40,6 +42,7 @@ from sharded_infer.manifest import (
 from sharded_infer.model import Model, check_golden
 from sharded_infer.plan import Plan, check_plan, dump_plan
 from sharded_infer.planner import make_plan
+from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.quality import (
     CalibrationSamples,
@@ -62,6 +65,9 @@ from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.topology import parse_topology
 from sharded_infer.tower import export_tower
 from sharded_infer.tower_archive import write_program
+
+# Of the samples, those that an int8 tower's integers are chosen on.
+_TOWER_SAMPLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +117,8 @@ def publish(
         samples: golden requests, one jagged batch of all features; None takes the first
             calibration samples, or generates some.
         calibration: samples that the version's scores are compared on, with the fp32 model's and
-            those of other formats; the report has the result, and the gate reads it.
+            those of other formats; the report has the result, and the gate reads it. An int8
+            tower's integers are chosen on the first 1024, or on `samples` where there are none.
         statistics: how features are used, by name, for the planner and for budgets; the spec's own
             where not given.
         batch: samples of the batch that is planned for.
@@ -121,8 +128,8 @@ def publish(
         The published version.
 
     Raises:
-        SpecError, WeightsError: the spec contradicts itself, the weights or the tower, or sets a
-            budget that no choice of formats meets.
+        SpecError, WeightsError: the spec contradicts itself, the weights or the tower, sets a
+            budget that no choice of formats meets, or an int8 tower, and there are no samples.
         PlanError: the tables do not fit a topology.
         TowerError: the tower cannot be exported.
         GateError: golden requests or calibration samples differ from the fp32 model by more than
@@ -134,8 +141,14 @@ def publish(
         raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
     if calibration is not None:
         check_samples(spec, calibration)
+    measured_on = samples if calibration is None else calibration.model_input
+    if spec.tower.precision is Precision.INT8 and measured_on is None:
+        raise SpecError(
+            "tower.precision int8: needs samples of real requests to choose its integers from "
+            "(calibration samples), none were given"
+        )
     ingredients = _prepare(
-        spec, weights, tower, repository, topologies, statistics, batch, progress
+        spec, weights, tower, repository, topologies, statistics, batch, measured_on, progress
     )
     if samples is None and calibration is not None:
         first = min(DEFAULT_SAMPLES, calibration.model_input.batch_size)
@@ -152,7 +165,12 @@ def publish(
         report = quantization_report(ingredients.formats, tables)
         if calibration is not None:
             measured = calibrate(ingredients.formats, tower, calibration, served.run, progress)
-            check_quality(spec.gate, measured, spec.name)
+            try:
+                check_quality(spec.gate, measured, spec.name)
+            except GateError as error:
+                raise GateError(
+                    f"{error}{_tower_blame(served, ingredients, calibration.model_input)}"
+                ) from error
             report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)
         files = manifest.files | {n: _record(staged / n) for n in write_report(staged, report)}
@@ -191,6 +209,7 @@ def _prepare(
     topologies: Sequence[str],
     statistics: Mapping[str, FeatureStatistics] | None,
     batch: int,
+    samples: ModelInput | None,
     progress: Progress,
 ) -> _Ingredients:
     if not topologies:
@@ -209,9 +228,22 @@ def _prepare(
         embedding_width=spec.embedding_width,
         outputs=spec.tower.outputs,
         precision=spec.tower.precision,
+        calibration=_tower_inputs(formats, tower, samples),
     )
     progress("exporting the tower", 1, 1)
     return _Ingredients(formats, plans, uses, tower, program)
+
+
+def _tower_inputs(
+    formats: FormatPlan, tower: nn.Module, samples: ModelInput | None
+) -> list[torch.Tensor] | None:
+    """What the tower is given on the first samples; None where its precision needs none."""
+    if formats.spec.tower.precision is not Precision.INT8 or samples is None:
+        return None
+    first = samples.samples(0, min(_TOWER_SAMPLES, samples.batch_size))
+    model = Fp32Model(formats.spec, formats.weights, tower)
+    [embeddings] = model.pooled(first, [TRAINED])
+    return [*(tensor_of(array) for array in first.dense), embeddings]
 
 
 def _plan(load: LoadModel, repository: Repository, model: str) -> Plan:
@@ -232,7 +264,22 @@ def _check_golden(served: Model, made_of: _Ingredients) -> float:
         model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
         published = published_mix(made_of.formats)
         found = table_contributions(model, published, golden.model_input)
-        raise GateError(f"{error}{blame(found)}") from error
+        tower = _tower_blame(served, made_of, golden.model_input)
+        raise GateError(f"{error}{blame(found)}{tower}") from error
+
+
+def _tower_blame(served: Model, made_of: _Ingredients, model_input: ModelInput) -> str:
+    """The end of a sentence that says what the tower's precision does, with rows as trained."""
+    precision = made_of.spec.tower.precision
+    if precision is Precision.FP32:
+        return ""
+    model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
+    first = model_input.samples(0, min(_TOWER_SAMPLES, model_input.batch_size))
+    [embeddings] = model.pooled(first, [TRAINED])
+    scores = served.score(first, embeddings)
+    got = {n: s.numpy() for n, s in zip(made_of.spec.tower.outputs, scores, strict=True)}
+    difference = largest_difference(model.score(first, embeddings), got)
+    return f"; the {precision} tower by itself: largest {difference:.2g}"
 
 
 def _write_rest(

@@ -12,10 +12,13 @@ from typing import Final, Self
 import torch
 
 from sharded_infer.errors import TowerError
+from sharded_infer.int8_packing import pack_int8_products
 from sharded_infer.precision import Precision
 from sharded_infer.tower_archive import pack_program, read_packed, read_program
+from sharded_infer.tower_int8 import lower_to_int8
 from sharded_infer.tower_packing import pack_products
 from sharded_infer.tower_precision import lower_precision
+from sharded_infer.tower_steps import fuse_steps
 
 _EMBEDDINGS: Final = "embeddings"
 # Batches that find a specialised batch size: one, two and an odd one.
@@ -69,7 +72,9 @@ class Tower:
             )
         zeros = [torch.zeros(2, width) for width in widths]
         _run(program, zeros, outputs, str(path))
+        pack_int8_products(program)
         pack_products(program)
+        fuse_steps(program, zeros)
         return cls(program, _run(program, zeros, outputs, str(path))[1])
 
     def __call__(
@@ -97,6 +102,7 @@ def export_tower(
     embedding_width: int,
     outputs: Sequence[str],
     precision: Precision,
+    calibration: Sequence[torch.Tensor] | None = None,
 ) -> torch.export.ExportedProgram:
     """Export a trained module as the program that an artifact stores.
 
@@ -109,6 +115,8 @@ def export_tower(
         embedding_width: the sum of the features' dims.
         outputs: the names of the outputs, in the order in which the program returns them.
         precision: what the inner matrix products are computed in.
+        calibration: samples of the inputs, FP32 `[S, width]` each, in the program's order: int8
+            needs them, to choose its integers.
 
     Returns a program for any batch of at least one sample. It takes the dense inputs in their
     order, then the embeddings, all by position, and returns a tuple of FP32 tensors. It has been
@@ -129,9 +137,14 @@ def export_tower(
     stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")
     for sample, wanted in zip(samples, expected, strict=True):
         _check_close(_run(stored, sample, outputs, "the program")[0], wanted, outputs)
-    if precision not in _LOW_DTYPES:
+    if precision is Precision.FP32:
         return program
-    program = _export(lower_precision(program.module(), _LOW_DTYPES[precision]), widths)
+    if precision is not Precision.INT8:
+        program = _export(lower_precision(program.module(), _LOW_DTYPES[precision]), widths)
+    elif calibration is not None:
+        program = _export(lower_to_int8(program.module(), calibration), widths)
+    else:
+        raise TowerError("an int8 tower: expected samples to choose its integers from, got none")
     stored = read_packed(io.BytesIO(pack_program(program)), f"the {precision} tower")
     for sample in samples:
         _run(stored, sample, outputs, f"the {precision} program")

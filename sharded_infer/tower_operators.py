@@ -13,6 +13,7 @@ from typing import Any, Final
 import torch
 
 from sharded_infer.errors import InternalError
+from sharded_infer.int8_product import INT8_LINEAR, INT8_LINEAR_TARGET
 
 __all__ = [
     "ALLOWED",
@@ -164,7 +165,9 @@ _TENSOR_OPERATORS = {
 
 # From the target, as torch.export's schema writes it, to the operator.
 ALLOWED: Final[Mapping[str, Operator]] = MappingProxyType(
-    _TENSOR_OPERATORS | {f"{found.__module__}.{found.__name__}": found for found in _SYMBOLIC}
+    _TENSOR_OPERATORS
+    | {INT8_LINEAR_TARGET: INT8_LINEAR}
+    | {f"{found.__module__}.{found.__name__}": found for found in _SYMBOLIC}
 )
 
 # The operators that a tower's precision applies to.

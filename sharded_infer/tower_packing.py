@@ -14,6 +14,8 @@ from collections.abc import Set
 import torch
 from torch.fx import GraphModule, Node
 
+from sharded_infer.program_constants import constant_of, give_up_unused
+
 _aten = torch.ops.aten
 # The batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
 _BATCH = 256
@@ -36,7 +38,7 @@ def pack_products(program: GraphModule) -> int:
             packed += 1
     if packed:
         program.graph.eliminate_dead_code()
-        _forget_unused(program)
+        give_up_unused(program)
         program.recompile()
     return packed
 
@@ -52,10 +54,10 @@ def packable_dtypes() -> set[torch.dtype]:
 
 def _pack(program: GraphModule, node: Node, number: int, dtypes: Set[torch.dtype]) -> bool:
     source, weight, bias = (*node.args, None)[:3]
-    stored = _constant(program, weight)
+    stored = constant_of(program, weight)
     if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
         return False
-    if bias is not None and _constant(program, bias) is None:
+    if bias is not None and constant_of(program, bias) is None:
         return False
     name = f"_packed_{number}"
     laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
@@ -71,19 +73,3 @@ def _pack(program: GraphModule, node: Node, number: int, dtypes: Set[torch.dtype
         )
     replaced.replace_all_uses_with(product)
     return True
-
-
-def _constant(program: GraphModule, node: object) -> torch.Tensor | None:
-    if not isinstance(node, Node) or node.op != "get_attr":
-        return None
-    owner, _, name = str(node.target).rpartition(".")
-    found = getattr(program.get_submodule(owner), name)
-    return found if isinstance(found, torch.Tensor) else None
-
-
-def _forget_unused(program: GraphModule) -> None:
-    used = {str(node.target) for node in program.graph.find_nodes(op="get_attr")}
-    for name, _ in [*program.named_parameters(), *program.named_buffers()]:
-        if name not in used:
-            owner, _, last = name.rpartition(".")
-            delattr(program.get_submodule(owner), last)

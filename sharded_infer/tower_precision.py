@@ -20,7 +20,7 @@ from sharded_infer.tower_operators import (
     SYMBOLIC_SIZE,
 )
 
-__all__ = ["lower_precision"]
+__all__ = ["copy_program", "inner_products", "lower_precision"]
 
 # Under this name torch.export's modules check the shapes of their inputs.
 _EXPORT_GUARDS = "_guards_fn"
@@ -43,13 +43,13 @@ def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Mod
     """
     if not isinstance(module, torch.fx.GraphModule):
         raise TowerError(f"expected a torch.fx.GraphModule, got {type(module).__name__}")
-    lowered = _copy(module)
-    products = frozenset(node.name for node in _inner_products(lowered.graph))
+    lowered = copy_program(module)
+    products = frozenset(node.name for node in inner_products(lowered.graph))
     _store_weights(lowered, products, dtype)
     return _MixedPrecision(lowered, products, dtype)
 
 
-def _copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+def copy_program(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """The same graph over the same tensors, without what export left to check shapes and dtypes.
 
     The dtypes are about to change, and the export that follows writes its own checks.
@@ -62,7 +62,7 @@ def _copy(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(module, graph)
 
 
-def _inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+def inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     """The matrix products whose values reach another matrix product."""
     reaching: set[torch.fx.Node] = set()
     for node in reversed(graph.nodes):

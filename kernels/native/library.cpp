@@ -1,9 +1,11 @@
-// The C interface of the lookup, which Python calls through ctypes (without the GIL).
+// The C interface of the kernels, which Python calls through ctypes (without the GIL).
+#include "dense.h"
 #include "instruction_sets.h"
 #include "lookup.h"
 
 #include <cstring>
 
+using sharded_infer::DenseStep;
 using sharded_infer::Lookup;
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -37,5 +39,14 @@ EXPORTED void sharded_infer_lookup(std::int32_t instruction_set, const Lookup* l
   if (instruction_set == sharded_infer::kAvx2) return sharded_infer::lookup_avx2(*lookup);
 #endif
   sharded_infer::lookup_baseline(*lookup);
+}
+
+// One pass between two matrix products; see dense.h. The caller has checked the instruction set.
+EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set, const DenseStep* step) {
+#if defined(__x86_64__)
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::dense_step_avx512(*step);
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::dense_step_avx2(*step);
+#endif
+  sharded_infer::dense_step_baseline(*step);
 }
 }

@@ -16,6 +16,7 @@ from serving.bench.request_message import request_message
 from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.publish import publish
+from sharded_infer.request import make_input
 from sharded_infer.spec import (
     DenseSpec,
     ModelSpec,
@@ -45,6 +46,7 @@ DEFAULT_MAX_ROWS = 2_000_000
 _DENSE = "dense"
 _ARCHITECTURE = "dcnv2"
 _SEED = 20261121
+_GOLDEN_SAMPLES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,11 @@ class DlrmV2:
         """
         spec = self.spec()
         weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
-        publish(spec, weights, self.tower(), repository, topologies=("cpu:1",), progress=progress)
+        # Drawn as requests are: an int8 tower's integers are chosen on them.
+        drawn = self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES)
+        ids = {f"C{number}": matrix for number, matrix in enumerate(drawn.ids)}
+        samples = make_input(spec, {_DENSE: drawn.dense, **ids})
+        publish(spec, weights, self.tower(), repository, samples=samples, progress=progress)
 
     def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
         """A random request.

@@ -14,11 +14,13 @@ from kernels.row_format import RowFormat
 from serving.bench.dlrm_v2 import DlrmV2
 from serving.bench.request_message import request_message
 from sharded_infer.errors import InputError
+from sharded_infer.golden import generate_samples
 from sharded_infer.precision import Precision
 from sharded_infer.publish import publish
 from sharded_infer.spec import ModelSpec, QuantizationSpec, ServingSpec, TableSpec, TowerSpec
 
 _SEED = 20261121
+_SAMPLES = 256  # golden requests
 
 
 class BenchModel(Protocol):
@@ -104,7 +106,9 @@ class Workload:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
             tower = _Tower(spec.embedding_width, self.layers)
-        publish(spec, weights, tower, repository, topologies=("cpu:1",))
+        # An int8 tower needs samples.
+        samples = generate_samples(spec, _SAMPLES)
+        publish(spec, weights, tower, repository, samples=samples)
 
     def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
         """Serialized ModelInferRequests of random, uniform ids.

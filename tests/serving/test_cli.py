@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from serving.doctor import Verdict, examine
 from sharded_infer.zoo.dlrm import DLRM
 from tests.serving.conftest import MODEL, Command, Ranker, RunningServer, run
 
@@ -579,6 +580,16 @@ def test_predict_takes_one_place_to_score_and_a_file_that_can_be_read(
 
 
 # ---------------------------------------------------------------- doctor, and the command itself
+
+
+def test_doctor_names_the_kernels_and_a_limit_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = {finding.check: finding for finding in examine([])}["kernels"]
+    assert kernels.verdict is not Verdict.PROBLEM
+    assert kernels.detail.startswith(("avx512", "avx2", "baseline", "not compiled"))
+    if kernels.verdict is Verdict.OK:
+        monkeypatch.setenv("SHARDED_INFER_MAX_INSTRUCTION_SET", "avx3")
+        refused = {finding.check: finding for finding in examine([])}["kernels"]
+        assert refused.verdict is Verdict.PROBLEM and "got 'avx3'" in refused.detail
 
 
 def test_doctor_finds_this_installation_well_and_a_taken_port_a_problem(

@@ -30,7 +30,9 @@ from sharded_infer.errors import (
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import check_independence, open_model
 from sharded_infer.plan import check_plan
+from sharded_infer.precision import Precision
 from sharded_infer.publish import publish
+from sharded_infer.quality import CalibrationSamples
 from sharded_infer.repository import Repository
 from sharded_infer.request import make_input
 from sharded_infer.spec import GateSpec, ModelSpec, TableSpec, TowerSpec
@@ -247,6 +249,59 @@ def test_a_version_beyond_its_gate_is_refused(weights: Weights, tmp_path: Path) 
         r"tables that contribute most, each by itself: ads \(mean 0\.\d+, largest 0\.\d+\), user"
     )
     fails_to_publish(GateError, words, tmp_path, spec=strict, weights=weights)
+
+
+class Deep(nn.Module):
+    """Wide enough for int8 products, and one more behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        )
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        scores: Tensor = self.layers(embeddings).squeeze(1)
+        return scores
+
+
+def int8_spec(**gate: float) -> ModelSpec:
+    return replace(TINY, tower=TowerSpec(precision=Precision.INT8), gate=GateSpec(**gate))
+
+
+def test_an_int8_tower_is_calibrated_on_the_samples(weights: Weights, tmp_path: Path) -> None:
+    samples = generate_samples(TINY, 300)
+    published = publish(int8_spec(), weights, Deep(), tmp_path, samples=samples)
+    assert published.max_score_diff < 0.02
+    assert open_artifact(published.path).manifest.tower.precision is Precision.INT8
+    # Its integers come from what the samples look like: calibration samples go before golden ones.
+    quiet = generate_samples(TINY, 300, seed=1)
+    other = publish(
+        int8_spec(),
+        weights,
+        Deep(),
+        tmp_path,
+        samples=samples,
+        calibration=CalibrationSamples(quiet),
+    )
+    assert content_of(other.path)["tower.pt2"] != content_of(published.path)["tower.pt2"]
+
+
+def test_an_int8_tower_without_samples_is_refused(weights: Weights, tmp_path: Path) -> None:
+    words = "tower.precision int8: needs samples of real requests"
+    fails_to_publish(SpecError, words, tmp_path, spec=int8_spec(), weights=weights, tower=Deep())
+
+
+def test_the_gate_says_what_an_int8_tower_does_by_itself(weights: Weights, tmp_path: Path) -> None:
+    fails_to_publish(
+        GateError,
+        r"contribute most.*; the int8 tower by itself: largest 0\.\d+$",
+        tmp_path,
+        spec=int8_spec(max_score_diff=1e-9),
+        weights=weights,
+        tower=Deep(),
+        samples=generate_samples(TINY, 100),
+    )
 
 
 def test_a_score_that_is_not_a_number_is_refused(weights: Weights, tmp_path: Path) -> None:

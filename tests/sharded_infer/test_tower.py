@@ -194,7 +194,7 @@ def test_bf16_scores_are_close_to_fp32_ones(module_type: type[nn.Module], tmp_pa
 
 def test_bf16_halves_all_weights_but_the_last_layer(tmp_path: Path) -> None:
     sizes = {}
-    for precision in Precision:
+    for precision in (Precision.FP32, Precision.BF16):
         path = tmp_path / f"{precision}.pt2"
         module = Interaction(width=512)
         module.top.insert(2, nn.Linear(512, 512))

@@ -1,0 +1,190 @@
+"""What lies between two matrix products of a tower, in one pass over memory.
+
+    x = values                          or values + first * factor, the cross of a DCNv2
+    low = bf16(x)                       or
+    low = clamp(round(x * inverse_scale + zero_point), 0, 255)
+
+torch needs a pass for each operator, and a tensor that nothing but the next operator reads. The
+compiled pass (`kernels/native/dense.h`) has torch's bits (of `addcmul`, but for the last one on the
+baseline instruction set); where nothing was compiled, torch stands in.
+"""
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet, instruction_sets, load_library
+
+_BFLOATS, _BYTES = 1, 2  # `Low` of kernels/native/dense.h
+_LEVELS: Final = 255
+_FACTORS: Final = (torch.float32, torch.bfloat16)
+
+
+class _DenseStep(ctypes.Structure):
+    """`DenseStep` of kernels/native/dense.h."""
+
+    _fields_ = (
+        ("values", ctypes.c_void_p),
+        ("first", ctypes.c_void_p),
+        ("factor", ctypes.c_void_p),
+        ("inverse_scale", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("low", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+        ("zero_point", ctypes.c_float),
+        ("factor_bf16", ctypes.c_int32),
+        ("low_kind", ctypes.c_int32),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library(Path(__file__).parent)
+    if library is not None:
+        library.sharded_infer_dense_step.restype = None
+        library.sharded_infer_dense_step.argtypes = (ctypes.c_int32, ctypes.POINTER(_DenseStep))
+    return library
+
+
+_LIBRARY = _load()
+
+
+def dense_instruction_sets() -> tuple[InstructionSet, ...]:
+    """What this machine can run the pass with, the fastest last; empty where nothing was built."""
+    return instruction_sets(_LIBRARY)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ByteLevels:
+    """How numbers become bytes: `clamp(round(x * inverse_scale + zero_point), 0, 255)`.
+
+    Attributes:
+        inverse_scale: fp32 `[K]`, bytes a unit, of each column.
+        zero_point: the byte of 0, from 0 to 255.
+    """
+
+    inverse_scale: Tensor
+    zero_point: int
+
+
+class DenseStep:
+    """The pass, ready to be run; any number of threads may.
+
+    Args:
+        keep: whether x itself is wanted.
+        low: what else is: `torch.bfloat16`, the levels of bytes, or None.
+        instruction_set: which one to use; None takes the fastest.
+
+    Raises:
+        InputError: nothing is wanted, or the machine lacks the instruction set.
+    """
+
+    def __init__(
+        self,
+        *,
+        keep: bool,
+        low: ByteLevels | torch.dtype | None,
+        instruction_set: InstructionSet | None = None,
+    ) -> None:
+        if not keep and low is None:
+            raise InputError("a dense step: expected something to be wanted of it")
+        if isinstance(low, torch.dtype) and low is not torch.bfloat16:
+            raise InputError(f"low: expected bfloat16 or the levels of bytes, got {low}")
+        available = dense_instruction_sets()
+        if instruction_set is not None and instruction_set not in available:
+            names = ", ".join(s.name.lower() for s in available) or "none"
+            raise InputError(f"a dense step: no {instruction_set.name.lower()} here, only {names}")
+        self._keep = keep
+        self._levels = low if isinstance(low, ByteLevels) else None
+        self._bfloats = low is torch.bfloat16
+        self._set = instruction_set if instruction_set is not None else max(available, default=None)
+
+    def __call__(
+        self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Runs the pass.
+
+        Args:
+            values: fp32 `[..., K]`.
+            first: as `values`, or None.
+            factor: fp32 or bf16, as `values`; given with `first`.
+
+        Returns:
+            fp32 x, and bf16 or uint8 low, each as `values`, or None where it is not wanted.
+        """
+        if self._set is None or not _fits(values, first, factor):
+            return self._by_torch(values, first, factor)
+        out = torch.empty_like(values) if self._keep else None
+        low, kind = None, 0
+        if self._levels is not None:
+            low, kind = torch.empty_like(values, dtype=torch.uint8), _BYTES
+        elif self._bfloats:
+            low, kind = torch.empty_like(values, dtype=torch.bfloat16), _BFLOATS
+        width = values.shape[-1]
+        step = _DenseStep(
+            values.data_ptr(),
+            None if first is None else first.data_ptr(),
+            None if factor is None else factor.data_ptr(),
+            None if self._levels is None else self._levels.inverse_scale.data_ptr(),
+            None if out is None else out.data_ptr(),
+            None if low is None else low.data_ptr(),
+            values.numel() // width if width else 0,
+            width,
+            0.0 if self._levels is None else self._levels.zero_point,
+            factor is not None and factor.dtype is torch.bfloat16,
+            kind,
+        )
+        _run(self._set, step)
+        return out, low
+
+    def _by_torch(
+        self, values: Tensor, first: Tensor | None, factor: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        x = values
+        if first is not None and factor is not None:
+            x = torch.addcmul(values, first, factor.float())
+        kept = x if self._keep else None
+        if self._levels is not None:
+            return kept, to_bytes(x, self._levels)
+        return kept, x.to(torch.bfloat16) if self._bfloats else None
+
+
+def to_bytes(values: Tensor, levels: ByteLevels) -> Tensor:
+    """Numbers as bytes; what is not a number becomes 255.
+
+    Args:
+        values: fp32 `[..., K]`.
+        levels: of K columns.
+
+    Returns:
+        uint8 `[..., K]`.
+    """
+    scaled = values * levels.inverse_scale + levels.zero_point
+    # Clamped first, as the compiled pass does: what it rounds is small.
+    return scaled.nan_to_num(_LEVELS, _LEVELS, 0).clamp(0, _LEVELS).round().to(torch.uint8)
+
+
+def _run(instruction_set: InstructionSet, step: _DenseStep) -> None:
+    if _LIBRARY is None:
+        raise InputError("the package was built without a compiler")
+    _LIBRARY.sharded_infer_dense_step(instruction_set, step)
+
+
+def _fits(values: Tensor, first: Tensor | None, factor: Tensor | None) -> bool:
+    """Whether the compiled pass can read these; others are broadcast or converted by torch."""
+    if values.dtype is not torch.float32 or not values.is_contiguous():
+        return False
+    if first is None or factor is None:
+        return True
+    return (
+        first.dtype is torch.float32
+        and factor.dtype in _FACTORS
+        and first.shape == factor.shape == values.shape
+        and first.is_contiguous()
+        and factor.is_contiguous()
+    )

@@ -1,0 +1,21 @@
+#if defined(__x86_64__)
+#include "dense.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+#include <immintrin.h>
+
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,fma,prefer-vector-width=512")
+
+namespace sharded_infer {
+namespace {
+#include "lanes_avx512.inc"
+#include "lanes_x86.inc"
+#include "dense_rows.inc"
+}  // namespace
+
+void dense_step_avx512(const DenseStep& step) { run(step); }
+
+}  // namespace sharded_infer
+#endif

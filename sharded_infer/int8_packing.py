@@ -1,0 +1,190 @@
+"""A program's int8 products, with their integers packed as oneDNN reads them.
+
+    int8_linear(x, W, s, b, i, z)  ->  qlinear(bytes(x; i, z), packed W, s, b)
+
+Where one product goes straight, or through a ReLU, to another one, it writes the other's bytes:
+what the other divides its columns by is folded into this one's scales and bias (a positive scale
+goes through a ReLU), so nothing is in fp32 between them.
+
+oneDNN's int8 products are exact where the processor adds products of bytes in 32 bits (VNNI, AMX);
+before, AVX2 adds pairs of them in 16 bits, which overflow. What this machine does is tried once.
+Where it is not exact, the integers are multiplied as fp32.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.dense_step import ByteLevels
+from sharded_infer.errors import TowerError
+from sharded_infer.int8_product import INT8_LINEAR
+from sharded_infer.program_constants import constant_of, give_up_unused
+from sharded_infer.tower_steps import Step, add_step
+
+_aten = torch.ops.aten
+_onednn = torch.ops.onednn
+# The batch size that layouts are chosen for.
+_BATCH: Final = 256
+_LEVELS: Final = 255
+
+
+def pack_int8_products(program: GraphModule) -> int:
+    """Packs the int8 products of a program, in place; the stored integers are let go.
+
+    Args:
+        program: of aten operators and `int8_linear`; its inputs and outputs stay as they are.
+
+    Returns:
+        How many there were.
+    """
+    nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
+    products = {node: _Product.of(program, node) for node in nodes}
+    given: dict[Node, Node] = {}  # from a product to what writes its bytes
+    for number, (node, product) in enumerate(products.items()):
+        if node not in given:
+            given[node] = _bytes_step(program, node, product, f"_int8_bytes_{number}")
+        if not has_exact_int8():
+            _multiply_as_fp32(program, node, product, given[node], number)
+            continue
+        activated, follower = _follower(node)
+        levels = products[follower].levels if follower is not None else None
+        name = f"_int8_packed_{number}"
+        replaced = next(iter(node.users)) if activated else node
+        made = _packed(program, node, product, given[node], levels, activated, name)
+        if follower is not None:
+            given[follower] = made
+        replaced.replace_all_uses_with(made)
+    if products:
+        program.graph.eliminate_dead_code()
+        give_up_unused(program)
+        program.recompile()
+    return len(products)
+
+
+@cache
+def has_exact_int8() -> bool:
+    """Whether oneDNN multiplies the largest bytes here without an overflow."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    width, rows = 64, 2
+    weight = torch.full((16, width), 127, dtype=torch.int8)
+    packed = _onednn.qlinear_prepack(weight, [rows, width])
+    scale, zeros = torch.ones(16), torch.zeros(16, dtype=torch.int64)
+    largest = torch.full((rows, width), 255, dtype=torch.uint8)
+    found = _onednn.qlinear_pointwise(
+        *(largest, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    )
+    return bool((found == 255 * 127 * width).all())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Product:
+    """The constants of one product; see `int8_product.int8_linear`."""
+
+    weight: Tensor
+    weight_scale: Tensor
+    bias: Tensor | None
+    levels: ByteLevels
+
+    @classmethod
+    def of(cls, program: GraphModule, node: Node) -> "_Product":
+        weight, weight_scale, bias, inverse_scale = (
+            constant_of(program, argument) for argument in node.args[1:5]
+        )
+        zero_point = node.args[5]
+        if weight is None or weight_scale is None or inverse_scale is None:
+            raise TowerError(f"{node.target}: expected constant integers and scales")
+        if bias is None and node.args[3] is not None:
+            raise TowerError(f"{node.target}: expected a constant bias or none")
+        rows, width = _checked(weight, torch.int8, None)
+        _checked(weight_scale, torch.float32, (rows,))
+        _checked(inverse_scale, torch.float32, (width,))
+        if bias is not None:
+            _checked(bias, torch.float32, (rows,))
+        if not isinstance(zero_point, int) or not 0 <= zero_point <= _LEVELS:
+            raise TowerError(f"{node.target}: expected a zero point from 0 to 255: {zero_point}")
+        return cls(weight, weight_scale, bias, ByteLevels(inverse_scale.contiguous(), zero_point))
+
+
+def _checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape; a file may hold anything, and compiled code is about to read it."""
+    found = tuple(tensor.shape)
+    if tensor.dtype is not dtype or (found != shape if shape is not None else len(found) != 2):
+        wanted = "[N, K]" if shape is None else list(shape)
+        raise TowerError(
+            f"int8_linear: expected {dtype} {wanted}, got {tensor.dtype} {list(found)}"
+        )
+    return found
+
+
+def _follower(node: Node) -> tuple[bool, Node | None]:
+    """Whether only a ReLU reads a product, and the product that alone reads what comes out."""
+    users = list(node.users)
+    activated = len(users) == 1 and users[0].target is _aten.relu.default
+    last = users[0] if activated else node
+    readers = list(last.users)
+    if len(readers) != 1 or readers[0].target is not INT8_LINEAR or readers[0].args[0] is not last:
+        return activated, None
+    return activated, readers[0]
+
+
+def _bytes_step(program: GraphModule, node: Node, product: _Product, name: str) -> Node:
+    step = Step(keep=False, low=product.levels)
+    with program.graph.inserting_before(node):
+        return add_step(program, name, step, (node.args[0],))[1]
+
+
+def _packed(
+    program: GraphModule,
+    node: Node,
+    product: _Product,
+    given: Node,
+    levels: ByteLevels | None,
+    activated: bool,
+    name: str,
+) -> Node:
+    scale, bias = product.weight_scale, product.bias
+    if levels is not None:
+        scale = scale * levels.inverse_scale
+        bias = None if bias is None else bias * levels.inverse_scale
+    packed = _onednn.qlinear_prepack(product.weight.contiguous(), [_BATCH, product.weight.shape[1]])
+    zeros = torch.zeros(len(scale), dtype=torch.int64)
+    constants = {"weight": packed, "scale": scale, "zeros": zeros, "bias": bias}
+    for suffix, tensor in constants.items():
+        program.register_buffer(f"{name}_{suffix}", tensor, persistent=False)
+    graph = program.graph
+    with graph.inserting_before(node):
+        weight_at, scale_at, zeros_at = (
+            graph.get_attr(f"{name}_{suffix}") for suffix in ("weight", "scale", "zeros")
+        )
+        bias_at = None if bias is None else graph.get_attr(f"{name}_bias")
+        return graph.call_function(
+            _onednn.qlinear_pointwise.default,
+            (
+                *(given, 1.0, product.levels.zero_point, weight_at, scale_at, zeros_at, bias_at),
+                *(1.0, 0 if levels is None else levels.zero_point),
+                torch.float32 if levels is None else torch.uint8,
+                *("relu" if activated else "none", [], ""),
+            ),
+        )
+
+
+def _multiply_as_fp32(
+    program: GraphModule, node: Node, product: _Product, given: Node, number: int
+) -> None:
+    """Every integer up to 2^24 is exact in fp32; sums round as they do in any fp32 product."""
+    name = f"_int8_as_fp32_{number}"
+    weight = product.weight.to(torch.float32) * product.weight_scale[:, None]
+    program.register_buffer(name, weight, persistent=False)
+    graph = program.graph
+    with graph.inserting_before(node):
+        numbers = graph.call_function(_aten.to.dtype, (given, torch.float32))
+        centred = graph.call_function(_aten.sub.Scalar, (numbers, product.levels.zero_point))
+        made = graph.call_function(
+            _aten.linear.default, (centred, graph.get_attr(name), node.args[3])
+        )
+    node.replace_all_uses_with(made)

@@ -1,0 +1,65 @@
+"""The matrix product of int8 towers, as an operator of torch that programs can name.
+
+    q = clamp(round(x * inverse_scale + zero_point), 0, 255)         bytes, one scale a column
+    y = ((q - zero_point) @ weight.T) * weight_scale + bias          weight int8, one scale a row
+
+Static quantization in the sense of Jacob et al. 2018 ("Quantization and Training of Neural Networks
+for Efficient Integer-Arithmetic-Only Inference", equation 3): a sample's result does not depend on
+the others of its batch. The columns' scales are folded into the weight, as in Xiao et al. 2023
+("SmoothQuant", equation 3), so that columns of small numbers get as many levels as those of large
+ones.
+"""
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.dense_step import ByteLevels, to_bytes
+
+__all__ = ["INT8_LINEAR", "INT8_LINEAR_TARGET", "int8_linear"]
+
+# As torch.export's files name it.
+INT8_LINEAR_TARGET: Final = "torch.ops.sharded_infer.int8_linear.default"
+
+
+@torch.library.custom_op("sharded_infer::int8_linear", mutates_args=())
+def int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    inverse_scale: Tensor,
+    zero_point: int,
+) -> Tensor:
+    """The product, computed in fp32: every integer is exact, and a sum rounds as fp32 does.
+
+    Args:
+        x: fp32 `[..., K]`.
+        weight: int8 `[N, K]`.
+        weight_scale: fp32 `[N]`.
+        bias: fp32 `[N]`, or None.
+        inverse_scale: fp32 `[K]`.
+        zero_point: from 0 to 255.
+
+    Returns:
+        fp32 `[..., N]`.
+    """
+    levels = to_bytes(x, ByteLevels(inverse_scale, zero_point)).to(torch.float32) - zero_point
+    product = torch.nn.functional.linear(levels, weight.to(torch.float32)) * weight_scale
+    return product if bias is None else product + bias
+
+
+@int8_linear.register_fake
+def _shape_of_int8_linear(
+    x: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    bias: Tensor | None,
+    inverse_scale: Tensor,
+    zero_point: int,
+) -> Tensor:
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
+
+
+INT8_LINEAR: Final = torch.ops.sharded_infer.int8_linear.default

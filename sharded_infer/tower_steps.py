@@ -1,0 +1,172 @@
+"""Passes between a program's products: nodes of a graph that run `kernels.dense_step`.
+
+    x = addcmul(v, f, u); low = to(x, bf16)      ->  x, low = step(v, f, u)
+    x = v + f * u;        low = bytes(x)         ->  x, low = step(v, f, u)
+
+The cross of a DCNv2 then reads and writes memory once, not three times.
+"""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from kernels.dense_step import ByteLevels, DenseStep
+from sharded_infer.errors import InternalError
+
+_aten = torch.ops.aten
+_CASTS: Final = (_aten.to.dtype,)
+_LOW: Final = torch.bfloat16
+
+
+class Step(torch.nn.Module):
+    """One pass; see `kernels.dense_step.DenseStep`.
+
+    Args:
+        keep: whether x itself is wanted.
+        low: what else is.
+    """
+
+    def __init__(self, *, keep: bool, low: ByteLevels | torch.dtype | None) -> None:
+        super().__init__()
+        self.low = low
+        self._run = DenseStep(keep=keep, low=low)
+
+    def forward(
+        self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Runs the pass; shapes and dtypes as in `DenseStep`."""
+        return self._run(values, first, factor)
+
+
+def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
+    """Puts each cross of a program, and the narrowing behind it, into one pass, in place.
+
+    Args:
+        program: of aten operators and passes; its inputs and outputs stay as they are.
+        inputs: any it can be run on: dtypes and shapes are read off a run.
+
+    Returns:
+        How many passes were made.
+    """
+    seen = _Seen(program)
+    with torch.inference_mode():
+        seen.run(*inputs)
+    made = 0
+    for node in list(program.graph.nodes):
+        parts = _cross(node)
+        if parts is not None and _alike(parts, seen.kinds):
+            _fuse(program, node, parts, seen.kinds, f"_cross_{made}")
+            made += 1
+    if made:
+        program.graph.eliminate_dead_code()
+        program.delete_all_unused_submodules()
+        program.recompile()
+    return made
+
+
+def add_step(program: GraphModule, name: str, step: Step, args: Sequence[Any]) -> tuple[Node, Node]:
+    """Adds a pass to a program, where its graph inserts now.
+
+    Returns:
+        The nodes of x and of low; what is not used is dead code.
+    """
+    program.add_submodule(name, step)
+    both = program.graph.call_module(name, tuple(args))
+    x, low = (program.graph.call_function(operator.getitem, (both, i)) for i in range(2))
+    return x, low
+
+
+_Kind = tuple[torch.dtype, torch.Size]
+_Cross = tuple[Node, Node, Node]  # values, first, factor
+
+
+def _cross(node: Node) -> _Cross | None:
+    """What a node adds and multiplies, if that is all it does."""
+    if node.kwargs or not all(isinstance(argument, Node) for argument in node.args):
+        return None
+    if node.target is _aten.addcmul.default and len(node.args) == 3:
+        values, first, factor = node.args
+        return values, first, factor  # type: ignore[return-value]
+    if node.target is not _aten.add.Tensor or len(node.args) != 2:
+        return None
+    for values, product in (node.args, reversed(node.args)):
+        if _is_product(product):
+            first, factor = product.args  # type: ignore[union-attr]
+            return values, first, factor  # type: ignore[return-value]
+    return None
+
+
+def _is_product(node: object) -> bool:
+    return (
+        isinstance(node, Node)
+        and node.target is _aten.mul.Tensor
+        and len(node.users) == 1
+        and all(isinstance(argument, Node) for argument in node.args)
+    )
+
+
+def _alike(parts: _Cross, kinds: Mapping[Node, _Kind]) -> bool:
+    """Whether all three are tensors of one shape in fp32; a factor may be in bf16."""
+    found = [kinds.get(part) for part in parts]
+    if any(kind is None or kind[1] != found[0][1] for kind in found):  # type: ignore[index]
+        return False
+    dtypes = [kind[0] for kind in found if kind is not None]
+    return dtypes[:2] == [torch.float32] * 2 and dtypes[2] in (torch.float32, _LOW)
+
+
+def _fuse(
+    program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, _Kind], name: str
+) -> None:
+    values, first, factor = parts
+    if factor.target in _CASTS and kinds.get(factor.args[0], (None,))[0] is _LOW:  # type: ignore[arg-type]
+        factor = factor.args[0]  # type: ignore[assignment]
+    narrowing = next((user for user in node.users if _low_of(program, user) is not None), None)
+    low = None if narrowing is None else _low_of(program, narrowing)
+    keep = len(node.users) > (narrowing is not None)
+    with program.graph.inserting_before(node):
+        made, lowered = add_step(program, name, Step(keep=keep, low=low), (values, first, factor))
+    if narrowing is not None:
+        _replace_narrowing(narrowing, lowered)
+    node.replace_all_uses_with(made)
+    kinds[made] = kinds[node]  # what crosses it in turn looks it up
+
+
+def _low_of(program: GraphModule, user: Node) -> ByteLevels | torch.dtype | None:
+    """What a user narrows its input to, if it is a cast to bf16 or a pass to bytes."""
+    if user.target in _CASTS and user.args[1:] == (_LOW,) and not user.kwargs:
+        return _LOW
+    if user.op == "call_module" and len(user.args) == 1:
+        step = program.get_submodule(str(user.target))
+        if isinstance(step, Step):
+            return step.low
+    return None
+
+
+def _replace_narrowing(narrowing: Node, lowered: Node) -> None:
+    if narrowing.op != "call_module":
+        narrowing.replace_all_uses_with(lowered)
+        return
+    for reader in list(narrowing.users):
+        if reader.target is not operator.getitem:
+            raise InternalError(f"a pass is read by {reader.target}")
+        if reader.args[1] == 1:
+            reader.replace_all_uses_with(lowered)
+
+
+class _Seen(Interpreter):
+    """One run of a graph that keeps the dtype and shape of every tensor."""
+
+    def __init__(self, program: GraphModule) -> None:
+        super().__init__(program)
+        self.kinds: dict[Node, _Kind] = {}
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        # Packed weights have no strides that could be read; they are no operand of a cross.
+        if isinstance(result, Tensor) and n.op != "get_attr":
+            self.kinds[n] = result.dtype, result.shape
+        return result

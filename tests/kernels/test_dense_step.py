@@ -1,0 +1,97 @@
+"""The pass between two products: torch's bits, on every instruction set of this machine."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.dense_step import ByteLevels, DenseStep, dense_instruction_sets, to_bytes
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet
+
+WIDTHS = (1, 15, 16, 17, 48, 130)
+every_set = pytest.mark.parametrize("instruction_set", dense_instruction_sets())
+
+
+def numbers(rows: int, width: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(rows, width, generator=generator) * 3
+
+
+def levels_of(width: int) -> ByteLevels:
+    return ByteLevels(numbers(1, width, 9)[0].abs() * 10 + 1, 117)
+
+
+@every_set
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("rows", [0, 1, 5])
+def test_bytes_are_those_of_torch(instruction_set: InstructionSet, rows: int, width: int) -> None:
+    values, levels = numbers(rows, width, 1), levels_of(width)
+    step = DenseStep(keep=False, low=levels, instruction_set=instruction_set)
+    kept, low = step(values)
+    assert kept is None and low is not None
+    assert torch.equal(low, to_bytes(values, levels))
+
+
+@every_set
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("factor_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("low", ["nothing", "bf16", "bytes"])
+def test_a_cross_is_that_of_torch(
+    instruction_set: InstructionSet, width: int, factor_dtype: torch.dtype, low: str
+) -> None:
+    values, first = numbers(7, width, 2), numbers(7, width, 3)
+    factor = numbers(7, width, 4).to(factor_dtype)
+    levels = levels_of(width)
+    wanted = {"nothing": None, "bf16": torch.bfloat16, "bytes": levels}[low]
+    step = DenseStep(keep=True, low=wanted, instruction_set=instruction_set)
+    kept, made = step(values, first, factor)
+    expected = torch.addcmul(values, first, factor.float())
+    assert kept is not None
+    if instruction_set is InstructionSet.BASELINE:  # it has no fused product and sum
+        torch.testing.assert_close(kept, expected, rtol=1e-5, atol=1e-5)
+        expected = kept
+    assert torch.equal(kept, expected)
+    if low == "nothing":
+        assert made is None
+    if low == "bf16":
+        assert made is not None and torch.equal(made, expected.to(torch.bfloat16))
+    if low == "bytes":
+        assert made is not None and torch.equal(made, to_bytes(expected, levels))
+
+
+@every_set
+def test_numbers_beyond_the_levels_and_what_is_no_number_stay_bytes(
+    instruction_set: InstructionSet,
+) -> None:
+    values = torch.tensor([[1e30, -1e30, float("inf"), -float("inf"), float("nan"), 0.5]])
+    levels = ByteLevels(torch.ones(6), 100)
+    _, low = DenseStep(keep=False, low=levels, instruction_set=instruction_set)(values)
+    assert low is not None
+    # Half to even: 100.5 is 100.
+    assert low.tolist() == [[255, 0, 255, 0, 255, 100]]
+    assert torch.equal(low, to_bytes(values, levels))
+
+
+def test_what_the_compiled_pass_cannot_read_is_left_to_torch() -> None:
+    values, column = numbers(4, 6, 5), numbers(4, 1, 6)
+    step = DenseStep(keep=True, low=torch.bfloat16)
+    broadcast = torch.addcmul(values, column, values)
+    kept, low = step(values, column, values)
+    assert kept is not None and low is not None
+    assert torch.equal(kept, broadcast) and torch.equal(low, broadcast.to(torch.bfloat16))
+    turned = numbers(6, 4, 7).t()
+    kept, _ = step(turned, turned, turned)
+    assert kept is not None and torch.equal(kept, torch.addcmul(turned, turned, turned))
+
+
+def test_leading_dimensions_are_kept() -> None:
+    values = numbers(6, 20, 8).view(2, 3, 20)
+    _, low = DenseStep(keep=False, low=levels_of(20))(values)
+    assert low is not None and low.shape == (2, 3, 20)
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(InputError, match="something to be wanted"):
+        DenseStep(keep=False, low=None)
+    with pytest.raises(InputError, match="expected bfloat16 or the levels"):
+        DenseStep(keep=True, low=torch.float16)
