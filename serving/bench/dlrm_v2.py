@@ -43,6 +43,9 @@ BOTTOM = (512, 256, DIM)
 TOP = (1024, 1024, 512, 256, 1)
 CROSS_LAYERS, CROSS_RANK = 3, 512
 DEFAULT_MAX_ROWS = 2_000_000
+# In requests of one user: what is the user's, the long histories among them. The first six features
+# are the candidate's.
+USER_FEATURES = range(6, 26)
 _DENSE = "dense"
 _ARCHITECTURE = "dcnv2"
 _SEED = 20261121
@@ -55,11 +58,26 @@ class DlrmRequest:
 
     Attributes:
         dense: fp32 `[B, 13]`.
-        ids: int64 `[B, L]` of each feature, L as in `IDS_OF_A_BAG`.
+        ids: int64 `[B, L]` of each feature, L as in `IDS_OF_A_BAG`; `[1, L]` of shared ones.
     """
 
     dense: NDArray[np.float32]
     ids: tuple[NDArray[np.int64], ...]
+
+
+def one_user(request: DlrmRequest, *, expanded: bool) -> DlrmRequest:
+    """The request with its first sample's user for all samples.
+
+    Args:
+        request: of B users.
+        expanded: the user's ids are repeated B times; otherwise they are said once.
+    """
+    samples = len(request.dense) if expanded else 1
+    ids = tuple(
+        np.repeat(matrix[:1], samples, axis=0) if number in USER_FEATURES else matrix
+        for number, matrix in enumerate(request.ids)
+    )
+    return DlrmRequest(request.dense, ids)
 
 
 @dataclass(frozen=True, slots=True)

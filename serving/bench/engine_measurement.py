@@ -6,11 +6,11 @@ are medians of the rounds' medians. No server and no connection is part of it: `
 those.
 """
 
+import resource
 import statistics
 import tempfile
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import perf_counter, thread_time
 
@@ -19,7 +19,21 @@ import torch
 
 from kernels.row_format import RowFormat
 from serving.bench.cores import one_core
-from serving.bench.dlrm_v2 import DIM, DlrmRequest, DlrmV2
+from serving.bench.dlrm_v2 import (
+    DIM,
+    IDS_OF_A_BAG,
+    USER_FEATURES,
+    DlrmRequest,
+    DlrmV2,
+    one_user,
+)
+from serving.bench.engine_figures import (
+    STAGES,
+    EngineMeasurement,
+    EngineRun,
+    MachineLimit,
+    RankingRun,
+)
 from serving.bench.machine_limit import MatrixProducts, RowGather
 from serving.bench.torchrec_planner import INSTALL, torchrec_is_installed
 from serving.portable_decoder import parse_request
@@ -29,100 +43,26 @@ from serving.response_encoder import ResponseEncoder
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.executor import run_batch
 from sharded_infer.model import Model, open_model
+from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
 from sharded_infer.table_memory import TableMemory
 
-STAGES = ("decode", "lookup", "tower", "encode")
 _LEAST_CALLS = 3  # of a variant in a round
 _PAGE_BYTES = 4096
-_OURS, _WHOLE = "ours", "whole"
-_MATRIX, _GATHER, _GATHER_4K = "matrix products", "gather, 2 MiB", "gather, 4 KiB"
+_WHOLE, _FAULTS = "whole", "minor faults"
+_EXPANDED, _SHARED = "one user, expanded", "one user, shared"
+_GATHER, _GATHER_4K = "gather, 2 MiB", "gather, 4 KiB"
 _TORCHREC, _TORCHREC_BF16 = "TorchRec", "TorchRec, bf16"
 
 # One call on a request; returns the seconds of its parts.
 _Variant = Callable[[DlrmRequest], dict[str, float]]
 
 
-@dataclass(frozen=True, slots=True)
-class MachineLimit:
-    """The least that lookups and tower can take on this core, seconds a request.
-
-    Attributes:
-        layers: inputs and outputs of each of the tower's layers.
-        layer_seconds: of each layer's bf16 matrix product.
-        gather_seconds: of copying the request's rows from memory of 2 MiB pages.
-        gather_4k_seconds: the same from memory of 4 KiB pages; no part of the limit.
-    """
-
-    layers: tuple[tuple[int, int], ...]
-    layer_seconds: tuple[float, ...]
-    gather_seconds: float
-    gather_4k_seconds: float
-
-    @property
-    def matrix_seconds(self) -> float:
-        """All matrix products together."""
-        return sum(self.layer_seconds)
-
-    @property
-    def seconds(self) -> float:
-        """The limit."""
-        return self.matrix_seconds + self.gather_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class EngineMeasurement:
-    """Medians, seconds a request.
-
-    Attributes:
-        pairs: samples of a request.
-        stages: ours, by the names in `STAGES`.
-        whole_seconds: ours, from the message to the response.
-        limit: the machine's.
-        torchrec_seconds: TorchRec's, dense parts in fp32; None where it is not installed.
-        torchrec_bf16_seconds: the same with dense parts in bf16.
-        torchrec_refusal: why TorchRec was not measured; None where it was.
-        lookup_backends: the kernel backend of each row format.
-        decode_backend: what reads the messages.
-        core_share: processor time over time passed while variants took their turns: below 1, other
-            processes had the core in between, and the figures are too slow.
-    """
-
-    pairs: int
-    stages: dict[str, float]
-    whole_seconds: float
-    limit: MachineLimit
-    torchrec_seconds: float | None
-    torchrec_bf16_seconds: float | None
-    torchrec_refusal: str | None
-    lookup_backends: dict[str, str]
-    decode_backend: str
-    core_share: float
-
-    @property
-    def computing_seconds(self) -> float:
-        """Lookups and tower, which is what the limit and TorchRec's seconds are of."""
-        return self.stages["lookup"] + self.stages["tower"]
-
-    @property
-    def limit_fraction(self) -> float:
-        """The limit's time over that of our lookups and tower: 1 would be the machine's best."""
-        return self.limit.seconds / self.computing_seconds
-
-    @property
-    def whole_limit_fraction(self) -> float:
-        """The limit's time over our whole time, messages and all."""
-        return self.limit.seconds / self.whole_seconds
-
-    def rate(self, seconds: float | None) -> float | None:
-        """Pairs a second at so many seconds a request."""
-        return None if seconds is None else self.pairs / seconds
-
-
 def measure_engine(
     workload: DlrmV2,
     *,
+    precisions: Sequence[Precision],
     memory: TableMemory,
     pairs: int,
     rounds: int,
@@ -133,6 +73,7 @@ def measure_engine(
 
     Args:
         workload: the model.
+        precisions: of the towers to measure, at least one.
         memory: where our tables lie.
         pairs: samples of a request.
         rounds: how often each variant takes its turn.
@@ -143,19 +84,34 @@ def measure_engine(
         InputError: our kernels were not compiled.
     """
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
-        workload.publish(Path(folder), progress)
+        ours: dict[Precision, _Ours] = {}
         with one_core(), torch.inference_mode():
-            path = Repository(folder).open(workload.name).path
-            model = open_model(path, memory=memory, verify=False, progress=progress)
-            return _measure(workload, model, pairs, rounds, seconds, progress)
+            for precision in precisions:
+                workload.in_precision(precision).publish(Path(folder), progress)
+                path = Repository(folder).open(workload.name).path
+                model = open_model(path, memory=memory, verify=False, progress=progress)
+                ours[precision] = _Ours(workload, model, pairs)
+            return _measure(workload, ours, pairs, rounds, seconds, progress)
 
 
 def _measure(
-    workload: DlrmV2, model: Model, pairs: int, rounds: int, seconds: float, progress: Progress
+    workload: DlrmV2,
+    ours: dict[Precision, "_Ours"],
+    pairs: int,
+    rounds: int,
+    seconds: float,
+    progress: Progress,
 ) -> EngineMeasurement:
-    ours = _Ours(workload, model, pairs)
-    products = MatrixProducts(workload.tower(), pairs)
-    variants: dict[str, _Variant] = {_OURS: ours, _MATRIX: lambda _: products()}
+    # Int8 is the fastest, where it is measured.
+    ranked = ours.get(Precision.INT8, next(iter(ours.values())))
+    variants: dict[str, _Variant] = {
+        **{f"ours, {precision}": one for precision, one in ours.items()},
+        _EXPANDED: lambda request: ranked(one_user(request, expanded=True)),
+        _SHARED: lambda request: ranked(one_user(request, expanded=False)),
+    }
+    products = {one: MatrixProducts(workload.tower(), pairs, one) for one in ours}
+    for precision, product in products.items():
+        variants[f"products, {precision}"] = _without_request(product)
     row_bytes = RowFormat.INT8.row_bytes(DIM)
     for name in (_GATHER, _GATHER_4K):
         gather = RowGather(workload.rows, row_bytes, huge_pages=name == _GATHER)
@@ -164,24 +120,38 @@ def _measure(
     if refusal is None:
         variants |= _torchrec_variants(workload, progress)
     found, core_share = _take_turns(workload, variants, pairs, rounds, seconds, progress)
-    limit = MachineLimit(
-        layers=products.shapes,
-        layer_seconds=tuple(products.layer_seconds(found[_MATRIX])),
-        gather_seconds=found[_GATHER][_GATHER],
-        gather_4k_seconds=found[_GATHER_4K][_GATHER_4K],
-    )
+    gathers = found[_GATHER][_GATHER], found[_GATHER_4K][_GATHER_4K]
     return EngineMeasurement(
         pairs=pairs,
-        stages={stage: found[_OURS][stage] for stage in STAGES},
-        whole_seconds=found[_OURS][_WHOLE],
-        limit=limit,
+        runs={
+            one: _run(
+                found[f"ours, {one}"],
+                MachineLimit(
+                    products[one].shapes,
+                    tuple(products[one].layer_seconds(found[f"products, {one}"])),
+                    *gathers,
+                ),
+            )
+            for one in ours
+        },
+        ranking=RankingRun(
+            len(USER_FEATURES),
+            sum(IDS_OF_A_BAG[number] for number in USER_FEATURES),
+            found[_EXPANDED][_WHOLE],
+            found[_SHARED][_WHOLE],
+        ),
         torchrec_seconds=found.get(_TORCHREC, {}).get(_TORCHREC),
         torchrec_bf16_seconds=found.get(_TORCHREC_BF16, {}).get(_TORCHREC_BF16),
         torchrec_refusal=refusal,
-        lookup_backends=model.lookup.backends,
-        decode_backend=ours.decoder.backend,
+        lookup_backends=ranked.model.lookup.backends,
+        decode_backend=ranked.decoder.backend,
         core_share=core_share,
     )
+
+
+def _run(found: dict[str, float], limit: MachineLimit) -> EngineRun:
+    stages = {stage: found[stage] for stage in STAGES}
+    return EngineRun(stages, found[_WHOLE], found[_FAULTS], limit)
 
 
 class _Ours:
@@ -189,19 +159,20 @@ class _Ours:
 
     def __init__(self, workload: DlrmV2, model: Model, pairs: int) -> None:
         self._workload = workload
-        self._model = model
+        self.model = model
         self.decoder = RequestDecoder(model.spec, max_batch=pairs)
         self._encoder = ResponseEncoder(model.name, model.version, model.spec.tower.outputs)
         _read_every_page(model)
 
     def __call__(self, request: DlrmRequest) -> dict[str, float]:
         message = self._workload.message(request)
+        faults = _minor_faults()
         started = perf_counter()
         header = read_header(message) or header_of(parse_request(message))
-        requested = header.output_positions(self._model.spec.tower.outputs)
+        requested = header.output_positions(self.model.spec.tower.outputs)
         model_input = self.decoder.decode(message)
         decoded = perf_counter()
-        [execution] = run_batch(self._model, [model_input])
+        [execution] = run_batch(self.model, [model_input])
         executed = perf_counter()
         scores = [execution.scores[position] for position in requested]
         self._encoder.encode(header.request_id, requested, scores)
@@ -212,7 +183,12 @@ class _Ours:
             "tower": execution.tower_seconds,
             "encode": ended - executed,
             _WHOLE: ended - started,
+            _FAULTS: _minor_faults() - faults,
         }
+
+
+def _minor_faults() -> float:
+    return float(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt)
 
 
 def _read_every_page(model: Model) -> None:
@@ -240,6 +216,10 @@ def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Varia
 
 def _timed(name: str, seconds: Callable[[DlrmRequest], float]) -> _Variant:
     return lambda request: {name: seconds(request)}
+
+
+def _without_request(measure: Callable[[], dict[str, float]]) -> _Variant:
+    return lambda _: measure()
 
 
 def _take_turns(

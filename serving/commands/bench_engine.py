@@ -12,10 +12,12 @@ from rich.table import Table
 from kernels.native_backend import lookup_instruction_sets
 from serving.bench.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
 from serving.bench.drawn_ids import IdDistribution
-from serving.bench.engine_measurement import EngineMeasurement, measure_engine
+from serving.bench.engine_figures import EngineMeasurement, MachineLimit
+from serving.bench.engine_measurement import measure_engine
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.memory_choice import MemoryChoice
 from serving.progress import progress_bars
+from sharded_infer.precision import Precision
 from sharded_infer.table_memory import TableMemory
 
 _WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
@@ -46,6 +48,10 @@ def bench_engine_command(
     memory: Annotated[
         MemoryChoice, typer.Option(help="Our tables mapped, or copied to 2 MiB pages.")
     ] = MemoryChoice.HUGE,
+    precision: Annotated[
+        list[Precision] | None,
+        typer.Option(help="Of the tower; may be repeated.  [default: bf16, int8]"),
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Of each variant's turn in a round.")
     ] = 1.0,
@@ -57,17 +63,19 @@ def bench_engine_command(
     """Measure lookups and tower on one core, beside TorchRec and what the machine allows.
 
     MLPerf Inference's DLRM-v2, with random weights: 26 int8 tables of dim 128, 214 lookups a pair,
-    a DCNv2 tower in bf16. Ours goes from the message's bytes to the response's, by stages, with no
-    server around it. The limit is a copy of the same rows from memory of 2 MiB pages and the
-    tower's matrix products in bf16, and nothing else. TorchRec's is its quantized model, eager,
-    from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts cast to bf16;
-    `make bench-setup` installs it. Takes 8 GB and about a minute and a half.
+    a DCNv2 tower. Ours goes from the message's bytes to the response's, by stages, with no server
+    around it. The limit is a copy of the same rows from memory of 2 MiB pages and the tower's
+    matrix products in its precision, and nothing else. Requests of one user share 20 of the
+    features among their pairs, said once or for every pair. TorchRec's is its quantized model,
+    eager, from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts cast to
+    bf16; `make bench-setup` installs it. Takes 10 GB and about two minutes.
     """
     check_target(json_file)
     chosen = DlrmV2(max_rows=max_rows, ids=ids)
     with progress_bars() as progress:
         measured = measure_engine(
             chosen,
+            precisions=list(dict.fromkeys(precision or (Precision.BF16, Precision.INT8))),
             memory=TableMemory(memory),
             pairs=pairs,
             rounds=rounds,
@@ -79,7 +87,7 @@ def bench_engine_command(
     OUT.print(
         f"\n{workload}, tables cut to {max_rows:,} rows, {ids} ids, {pairs} pairs a request, "
         f"our tables in {'2 MiB' if memory is MemoryChoice.HUGE else '4 KiB'} pages, "
-        f"{chosen.precision} tower, {instruction_set}\none core of {os.cpu_count()}, "
+        f"{instruction_set}\none core of {os.cpu_count()}, "
         f"{platform.machine()}",
         highlight=False,
         soft_wrap=True,
@@ -93,32 +101,27 @@ def bench_engine_command(
         )
     if measured.torchrec_refusal is not None:
         OUT.print(measured.torchrec_refusal, highlight=False, soft_wrap=True)
-    limit = measured.limit
+    ranking = measured.ranking
     fields = {
         "workload": workload,
         "max_rows": max_rows,
         "ids": ids,
         "memory": memory,
         "pairs": pairs,
-        "precision": chosen.precision,
         "rounds": rounds,
-        "pairs_per_second_per_core": measured.rate(measured.whole_seconds),
-        "limit_fraction": measured.limit_fraction,
-        "whole_limit_fraction": measured.whole_limit_fraction,
+        # Of the fastest precision; `towers` has all.
+        "precision": measured.fastest,
+        **_run_fields(measured, measured.fastest),
         "torchrec_default_pairs_per_second": measured.rate(measured.torchrec_seconds),
         "torchrec_bf16_pairs_per_second": measured.rate(measured.torchrec_bf16_seconds),
         "torchrec_refusal": measured.torchrec_refusal,
-        "whole_seconds": measured.whole_seconds,
-        "stages": measured.stages,
-        "limit": {
-            "seconds": limit.seconds,
-            "matrix_seconds": limit.matrix_seconds,
-            "gather_seconds": limit.gather_seconds,
-            "gather_4k_seconds": limit.gather_4k_seconds,
-            "layers": [
-                {"inputs": inputs, "outputs": outputs, "seconds": of_one}
-                for (inputs, outputs), of_one in zip(limit.layers, limit.layer_seconds, strict=True)
-            ],
+        "towers": {one: _run_fields(measured, one) for one in measured.runs},
+        "one_user": {
+            "user_features": ranking.user_features,
+            "user_lookups_a_pair": ranking.user_lookups,
+            "expanded_seconds": ranking.expanded_seconds,
+            "shared_seconds": ranking.shared_seconds,
+            "gain": ranking.gain,
         },
         "core_share": measured.core_share,
         "kernels": {
@@ -130,27 +133,63 @@ def bench_engine_command(
     write_json(json_file, fields)
 
 
+def _run_fields(measured: EngineMeasurement, precision: Precision) -> dict[str, object]:
+    run = measured.runs[precision]
+    limit = run.limit
+    return {
+        "pairs_per_second_per_core": measured.rate(run.whole_seconds),
+        "limit_fraction": run.limit_fraction,
+        "whole_limit_fraction": run.whole_limit_fraction,
+        "whole_seconds": run.whole_seconds,
+        "stages": run.stages,
+        "minor_faults_a_request": run.minor_faults,
+        "limit": {
+            "seconds": limit.seconds,
+            "matrix_seconds": limit.matrix_seconds,
+            "gather_seconds": limit.gather_seconds,
+            "gather_4k_seconds": limit.gather_4k_seconds,
+            "layers": [
+                {"inputs": inputs, "outputs": outputs, "seconds": of_one}
+                for (inputs, outputs), of_one in zip(limit.layers, limit.layer_seconds, strict=True)
+            ],
+        },
+    }
+
+
 def _print(measured: EngineMeasurement) -> None:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("", "ms a request", "pairs/s", "limit's share"):
         table.add_column(heading, justify="right" if heading else "left")
-    limit = measured.limit
-    rows: list[tuple[str, float | None, bool]] = [
-        *((f"  {stage}", of_stage, False) for stage, of_stage in measured.stages.items()),
-        ("ours, message to response", measured.whole_seconds, True),
-        ("ours, lookup and tower", measured.computing_seconds, True),
-        ("TorchRec", measured.torchrec_seconds, True),
-        ("TorchRec, bf16", measured.torchrec_bf16_seconds, True),
-        ("  matrix products, bf16", limit.matrix_seconds, False),
-        ("  gather, 2 MiB pages", limit.gather_seconds, False),
-        ("  gather, 4 KiB pages", limit.gather_4k_seconds, False),
-        ("limit: products and 2 MiB gather", limit.seconds, True),
-    ]
-    for name, of_row, is_whole in rows:
+
+    def row(name: str, seconds: float | None, limit: MachineLimit | None, whole: bool) -> None:
         table.add_row(
             name,
-            "-" if of_row is None else f"{of_row * 1e3:.3g}",
-            "-" if of_row is None or not is_whole else f"{measured.rate(of_row):,.0f}",
-            "-" if of_row is None or not is_whole else f"{limit.seconds / of_row:.2f}",
+            "-" if seconds is None else f"{seconds * 1e3:.3g}",
+            "-" if seconds is None or not whole else f"{measured.rate(seconds):,.0f}",
+            "-" if seconds is None or limit is None else f"{limit.seconds / seconds:.2f}",
         )
+
+    for precision, run in measured.runs.items():
+        for stage, of_stage in run.stages.items():
+            row(f"  {stage}", of_stage, None, whole=False)
+        row(f"ours, {precision}, message to response", run.whole_seconds, run.limit, whole=True)
+        row(f"ours, {precision}, lookup and tower", run.computing_seconds, run.limit, whole=True)
+        row(f"  matrix products, {precision}", run.limit.matrix_seconds, None, whole=False)
+        row(f"limit, {precision}", run.limit.seconds, run.limit, whole=True)
+    gathers = measured.runs[measured.fastest].limit
+    row("  gather, 2 MiB pages (in the limits)", gathers.gather_seconds, None, whole=False)
+    row("  gather, 4 KiB pages", gathers.gather_4k_seconds, None, whole=False)
+    row("TorchRec", measured.torchrec_seconds, None, whole=True)
+    row("TorchRec, bf16", measured.torchrec_bf16_seconds, None, whole=True)
+    ranking = measured.ranking
+    row("one user, its features for every pair", ranking.expanded_seconds, None, whole=True)
+    row("one user, its features once", ranking.shared_seconds, None, whole=True)
     OUT.print(table)
+    faults = ", ".join(f"{run.minor_faults:g} ({one})" for one, run in measured.runs.items())
+    OUT.print(
+        f"\none user: {ranking.user_features} of 26 features, {ranking.user_lookups} of 214 "
+        f"lookups a pair are the user's: {ranking.gain:.2f} times as fast said once\n"
+        f"minor page faults a request: {faults}",
+        highlight=False,
+        soft_wrap=True,
+    )

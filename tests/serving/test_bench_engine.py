@@ -14,7 +14,7 @@ from torch import nn
 import serving.bench.engine_measurement as engine_measurement
 from kernels.native_backend import lookup_instruction_sets
 from serving.bench.cores import one_core
-from serving.bench.dlrm_v2 import IDS_OF_A_BAG, ROWS, DlrmV2
+from serving.bench.dlrm_v2 import IDS_OF_A_BAG, ROWS, DlrmV2, one_user
 from serving.bench.drawn_ids import IdDistribution, draw_ids
 from serving.bench.lookup_measurement import private_memory
 from serving.bench.machine_limit import MatrixProducts
@@ -36,8 +36,24 @@ TINY = ("bench", "engine", "--max-rows", 50, "--pairs", 3, "--rounds", 1, "--sec
 
 def check_figures(fields: dict[str, Any]) -> None:
     assert (fields["workload"], fields["max_rows"], fields["ids"]) == ("dlrm-v2", 50, "zipf")
-    assert (fields["pairs"], fields["precision"]) == (3, "bf16")
+    assert fields["pairs"] == 3 and list(fields["towers"]) == ["bf16", "int8"]
+    for tower in fields["towers"].values():
+        check_run(tower)
+    fastest = fields["towers"][fields["precision"]]
+    assert fields | fastest == fields
+    rates = [tower["pairs_per_second_per_core"] for tower in fields["towers"].values()]
+    assert fastest["pairs_per_second_per_core"] == max(rates)
+    user = fields["one_user"]
+    assert (user["user_features"], user["user_lookups_a_pair"]) == (20, 199)
+    assert user["gain"] == pytest.approx(user["expanded_seconds"] / user["shared_seconds"])
+    assert 0 < fields["core_share"] < 1.1
+    assert fields["kernels"]["lookup"] == {"int8": "native"}
+    assert fields["kernels"]["decode"] in {"native", "portable"}
+
+
+def check_run(fields: dict[str, Any]) -> None:
     stages, whole = fields["stages"], fields["whole_seconds"]
+    assert fields["minor_faults_a_request"] >= 0
     assert list(stages) == ["decode", "lookup", "tower", "encode"]
     assert min(stages.values()) > 0
     # Medians of the parts, of three calls and more, are not quite parts of the median.
@@ -57,9 +73,6 @@ def check_figures(fields: dict[str, Any]) -> None:
     computing = stages["lookup"] + stages["tower"]
     assert fields["limit_fraction"] == pytest.approx(limit["seconds"] / computing)
     assert 0 < fields["whole_limit_fraction"] == pytest.approx(limit["seconds"] / whole)
-    assert 0 < fields["core_share"] < 1.1
-    assert fields["kernels"]["lookup"] == {"int8": "native"}
-    assert fields["kernels"]["decode"] in {"native", "portable"}
 
 
 def test_the_model_has_the_tables_and_the_tower_of_mlperf() -> None:
@@ -127,13 +140,32 @@ def test_a_core_is_given_back() -> None:
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
 
 
-def test_a_layers_limit_is_its_faster_product() -> None:
-    products = MatrixProducts(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), 5)
+def test_requests_of_one_user_mean_the_same_said_once_or_for_every_pair() -> None:
+    request = SMALL.draw(np.random.default_rng(3), 5)
+    decoder = RequestDecoder(SMALL.spec(), max_batch=5)
+    shared, expanded = (
+        decoder.decode(SMALL.message(one_user(request, expanded=one))) for one in (False, True)
+    )
+    assert [group.batch_size for group in shared.groups] == [5, 1]
+    [every] = expanded.groups
+    assert every.lengths.shape == (26, 5)
+    together = np.concatenate([group.values for group in shared.groups])
+    assert set(together.tolist()) == set(every.values.tolist()) and len(together) < len(
+        every.values
+    )
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_layers_limit_is_its_faster_product(precision: Precision) -> None:
+    layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    products = MatrixProducts(layers, 5, precision)
     assert products.shapes == ((4, 3), (3, 2))
     parts = products()
     assert min(parts.values()) > 0
-    slower = {name: 9.0 if name.endswith(" 0") else 7.0 for name in parts}
-    expected = 7.0 if any(name.endswith(" 1") for name in parts) else 9.0
+    # The last way that there is takes less than the others.
+    ways = len(parts) // 2
+    slower = {name: 9.0 - int(name.split()[1]) for name in parts}
+    expected = 9.0 - (ways - 1)
     assert products.layer_seconds(slower) == [expected, expected]
 
 
