@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import torch
 
 from serving.config import ServerConfig
+from serving.freed_memory import keep_freed_memory
 from serving.lane import Mode
 from serving.metrics import Metrics
 from serving.model_store import ModelStore, ServingOverrides
@@ -80,6 +81,8 @@ def serve(
     # Kernels by layer and batch size (sharded_infer/batch_sizes.py): a large tower has more than
     # the 1,024 that oneDNN keeps by itself. It reads this at its first kernel.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
+    if not keep_freed_memory():
+        _log.warning("this C library cannot be told to keep freed memory: requests may fault pages")
     repository = Repository(config.repository)
     models = list(config.models) or repository.models()
     if not models:

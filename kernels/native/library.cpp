@@ -2,6 +2,7 @@
 #include "dense.h"
 #include "instruction_sets.h"
 #include "lookup.h"
+#include "prefetch.h"
 
 #include <cstring>
 
@@ -17,17 +18,17 @@ EXPORTED std::int32_t sharded_infer_has(std::int32_t instruction_set) {
   return sharded_infer::has(instruction_set);
 }
 
-// Copies rows one after another, 16 fetched ahead, over the same memory again and again: what memory
+// Copies rows one after another, fetched ahead as a lookup does, over the same memory again and again: what memory
 // allows where nothing is computed.
 EXPORTED void sharded_infer_gather(const std::uint8_t* rows, std::int64_t row_bytes,
                                    const std::int64_t* ids, std::int64_t count, std::uint8_t* out,
                                    std::int64_t out_rows) {
+  const bool into_first = sharded_infer::fetches_into_first_cache();
+  for (std::int64_t at = 0; at < sharded_infer::kAhead && at < count; ++at)
+    sharded_infer::fetch(rows + ids[at] * row_bytes, row_bytes, into_first);
   for (std::int64_t at = 0; at < count; ++at) {
-    if (at + 16 < count) {
-      const std::uint8_t* row = rows + ids[at + 16] * row_bytes;
-      for (const std::uint8_t* line = row; line < row + row_bytes; line += 64)
-        __builtin_prefetch(line, 0, 2);
-    }
+    const std::int64_t next = at + sharded_infer::kAhead;
+    if (next < count) sharded_infer::fetch(rows + ids[next] * row_bytes, row_bytes, into_first);
     std::memcpy(out + at % out_rows * row_bytes, rows + ids[at] * row_bytes, row_bytes);
   }
 }

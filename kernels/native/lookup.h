@@ -9,7 +9,7 @@
 //         out is written to the sample's row, at the feature's column
 //
 // Sums and products are fused and in the order of the ids, as in FBGEMM's kernel: its bits are these.
-// Rows are fetched 16 ids ahead, across bags and features, since almost every row is far from the
+// Rows are fetched some ids ahead (prefetch.h), across bags and features, since almost every row is far from the
 // one before.
 #pragma once
 #include <cstdint>

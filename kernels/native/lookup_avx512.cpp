@@ -1,5 +1,6 @@
 #if defined(__x86_64__)
 #include "lookup.h"
+#include "prefetch.h"
 
 #include <cmath>
 #include <cstring>

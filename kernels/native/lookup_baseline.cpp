@@ -1,4 +1,5 @@
 #include "lookup.h"
+#include "prefetch.h"
 
 #include <cmath>
 #include <cstring>

@@ -36,6 +36,7 @@ from serving.bench.engine_figures import (
 )
 from serving.bench.machine_limit import MatrixProducts, RowGather
 from serving.bench.torchrec_planner import INSTALL, torchrec_is_installed
+from serving.freed_memory import keep_freed_memory
 from serving.portable_decoder import parse_request
 from serving.request_decoder import RequestDecoder
 from serving.request_header import header_of, read_header
@@ -84,6 +85,7 @@ def measure_engine(
         InputError: our kernels were not compiled.
     """
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
+        keep_freed_memory()
         ours: dict[Precision, _Ours] = {}
         with one_core(), torch.inference_mode():
             for precision in precisions:

@@ -2,7 +2,8 @@
 
 26 tables of one format and dim 128 in private memory, of 4 KiB or of 2 MiB pages; new random ids
 for every call, so that no variant reads rows that the one before has just brought into the cache.
-Calls of all variants alternate, forwards and backwards; rates are medians, on one thread.
+Variants take turns in random order, since each leaves its own page tables in the cache; rates are
+medians, on one thread, with the outputs' memory mapped before (`serving/freed_memory.py`).
 """
 
 import mmap
@@ -22,6 +23,7 @@ from kernels.fused_tables import FusedTables
 from kernels.native_backend import NativeBackend, gather_rows
 from kernels.row_format import RowFormat
 from serving.bench.drawn_ids import IdDistribution, draw_ids
+from serving.freed_memory import keep_freed_memory
 from sharded_infer.progress import Progress
 
 TABLES, DIM, IDS_OF_A_BAG = 26, 128, 8
@@ -68,6 +70,7 @@ def measure_lookups(
         InputError: our kernel was not compiled.
     """
     torch.set_num_threads(1)
+    keep_freed_memory()
     measured: list[LookupMeasurement] = []
     generator = np.random.default_rng(0)
     total = 2 * 2 * len(BATCHES)
@@ -91,7 +94,7 @@ def measure_lookups(
             lookups["torch"] = partial(_embedding_bags, weights)
         for ids in ("uniform", "zipf"):
             for batch in BATCHES:
-                rates = _rates(lookups, partial(_bags, generator, ids, batch, rows))
+                rates = _rates(lookups, generator, partial(_bags, generator, ids, batch, rows))
                 measured.append(
                     LookupMeasurement(
                         pages=pages,
@@ -151,13 +154,14 @@ def _embedding_bags(weights: Tensor, bags: Bags) -> list[Tensor]:
 
 
 def _rates(
-    lookups: dict[str, Callable[[Bags], object]], bags: Callable[[], Bags]
+    lookups: dict[str, Callable[[Bags], object]],
+    generator: np.random.Generator,
+    bags: Callable[[], Bags],
 ) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in lookups}
-    names = list(lookups)
     spent, calls = 0.0, 0
     while spent < _SECONDS or calls < _LEAST_CALLS:
-        for name in names if calls % 2 else names[::-1]:
+        for name in generator.permutation(list(lookups)):
             given = bags()
             started = time.perf_counter()
             lookups[name](given)
