@@ -1,9 +1,15 @@
 """Which ids lie outside their tables."""
 
+import ctypes
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from kernels.bags import Bags
+from kernels.native_library import load_library
+
+_LIBRARY = load_library(Path(__file__).parent)
 
 
 def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
@@ -17,9 +23,21 @@ def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
         bool `[N]`, true where an id is negative or at least the table's rows; None if all are
         inside.
     """
+    if _are_inside(bags, rows):
+        return None
     limits = torch.repeat_interleave(rows, bags.lengths.sum(1))
     outside = (bags.values < 0) | (bags.values >= limits)
     return outside if bool(outside.any()) else None
+
+
+def _are_inside(bags: Bags, rows: Tensor) -> bool:
+    """Whether the compiled check, one pass without memory of its own, finds nothing amiss."""
+    tensors = bags.values, bags.lengths, rows
+    if _LIBRARY is None or not all(tensor.is_contiguous() for tensor in tensors):
+        return False
+    addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
+    sizes = [ctypes.c_int64(size) for size in (*bags.lengths.shape, len(bags.values))]
+    return bool(_LIBRARY.sharded_infer_inside(*addresses, *sizes))
 
 
 def locate(bags: Bags, position: int) -> tuple[int, int]:

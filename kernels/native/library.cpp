@@ -33,6 +33,28 @@ EXPORTED void sharded_infer_gather(const std::uint8_t* rows, std::int64_t row_by
   }
 }
 
+// Whether lengths sum to the ids, and every id lies inside its feature's table.
+EXPORTED std::int32_t sharded_infer_inside(const std::int64_t* values, const std::int64_t* lengths,
+                                           const std::int64_t* rows, std::int64_t features,
+                                           std::int64_t batch, std::int64_t ids) {
+  for (std::int64_t feature = 0; feature < features; ++feature) {
+    std::int64_t count = 0;
+    for (std::int64_t sample = 0; sample < batch; ++sample, ++lengths) {
+      if (*lengths < 0 || *lengths > ids - count) return 0;
+      count += *lengths;
+    }
+    ids -= count;
+    const std::uint64_t limit = static_cast<std::uint64_t>(rows[feature]);
+    std::uint64_t outside = 0;
+    // A negative id is a huge number without its sign.
+    for (std::int64_t at = 0; at < count; ++at)
+      outside |= static_cast<std::uint64_t>(values[at]) >= limit;
+    if (outside) return 0;
+    values += count;
+  }
+  return ids == 0;
+}
+
 // Pools rows; see lookup.h. The caller has checked the instruction set, the ids and the lengths.
 EXPORTED void sharded_infer_lookup(std::int32_t instruction_set, const Lookup* lookup) {
 #if defined(__x86_64__)

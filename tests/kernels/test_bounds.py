@@ -1,7 +1,9 @@
 """Which ids lie outside, and which bag they belong to."""
 
+import pytest
 import torch
 
+from kernels import bounds
 from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
 
@@ -28,3 +30,29 @@ def test_no_ids_are_none_outside() -> None:
 def test_an_id_is_located_past_empty_bags() -> None:
     bags = Bags(torch.tensor([2, 4, 0, 1]), LENGTHS)
     assert [locate(bags, position) for position in range(4)] == [(0, 1), (2, 0), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("lengths", [[[0, 1], [0, 0], [2, 2]], [[0, 1], [0, 0], [1, 1]]])
+def test_lengths_that_do_not_sum_to_the_ids_are_read_by_nobody(lengths: list[list[int]]) -> None:
+    with pytest.raises(RuntimeError):
+        out_of_range(Bags(torch.tensor([2, 0, 0, 1]), torch.tensor(lengths)), ROWS)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_the_compiled_check_and_torchs_agree(
+    compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(bounds, "_LIBRARY", None)
+    generator = torch.Generator().manual_seed(5)
+    rows = torch.tensor([1, 7, 2**40, 3])
+    for _ in range(200):
+        lengths = torch.randint(0, 4, (4, 5), generator=generator)
+        owners = torch.repeat_interleave(rows, lengths.sum(1))
+        values = torch.randint(-1, 2**62, owners.shape, generator=generator) % (owners + 1)
+        expected = values >= owners
+        found = out_of_range(Bags(values, lengths), rows)
+        if bool(expected.any()):
+            assert found is not None and torch.equal(found, expected)
+        else:
+            assert found is None
