@@ -14,6 +14,7 @@ from serving.commands.plan import plan_command
 from serving.commands.predict import predict_command
 from serving.commands.publish import publish_command
 from serving.commands.quantize import quantize_command
+from serving.commands.repo import repo_app
 from serving.commands.serve import serve_command
 from serving.commands.spec import spec_command
 from serving.commands.verify import verify_command
@@ -38,6 +39,7 @@ app.command("doctor")(doctor_command)
 app.command("plan")(plan_command)
 app.command("calibrate")(calibrate_command)
 app.command("demo")(demo_command)
+app.add_typer(repo_app, name="repo")
 app.add_typer(bench_app, name="bench")
 
 

@@ -11,7 +11,7 @@ class ServerConfig:
     """A server's settings.
 
     Attributes:
-        repository: where versions are published.
+        repository: where versions are published: a folder or a URL.
         models: the models to serve; empty serves all of the repository.
         topology: which published plan to use; None takes each version's first.
         host: address to listen on.
@@ -39,7 +39,7 @@ class ServerConfig:
         drain_seconds: how long requests in flight may take to finish after that.
     """
 
-    repository: Path
+    repository: Path | str
     models: tuple[str, ...] = ()
     topology: str | None = None
     host: str = "127.0.0.1"

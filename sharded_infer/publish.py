@@ -75,7 +75,8 @@ class PublishedVersion:
     """What a publish made.
 
     Attributes:
-        path: the version's folder.
+        path: the version's folder; of a remote repository, where it was staged, and gone.
+        location: the version's folder or URL, as people write it.
         version: its number.
         fp32_bytes: size of the tables' rows as fp32.
         table_bytes: size of the table files.
@@ -84,6 +85,7 @@ class PublishedVersion:
     """
 
     path: Path
+    location: str
     version: int
     fp32_bytes: int
     table_bytes: int
@@ -112,7 +114,7 @@ def publish(
             state dict, or a weight source.
         tower: the dense part; its `forward` takes the dense inputs by name and `embeddings`, fp32
             `[B, spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
-        repository: where to publish.
+        repository: where to publish: a folder, or a URL such as `s3://bucket/prefix`.
         topologies: the layouts to plan for; a server takes the first unless told otherwise.
         samples: golden requests, one jagged batch of all features; None takes the first
             calibration samples, or generates some.
@@ -134,7 +136,7 @@ def publish(
         TowerError: the tower cannot be exported.
         GateError: golden requests or calibration samples differ from the fp32 model by more than
             the spec allows; says by how much, and which tables contribute most.
-        StorageError: the disk is full, or cannot be written.
+        StorageError: the disk is full or cannot be written, or a store cannot be reached.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     if spec.gate.max_auc_drop is not None and (calibration is None or not calibration.labelled):
@@ -174,9 +176,11 @@ def publish(
             report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)
         files = manifest.files | {n: _record(staged / n) for n in write_report(staged, report)}
-        path = repository.commit(staged, replace(manifest, golden=golden, files=files))
+        complete = replace(manifest, golden=golden, files=files)
+        path = repository.commit(staged, complete, progress=progress)
     return PublishedVersion(
         path=path,
+        location=repository.where(spec.name, int(path.name)),
         version=int(path.name),
         fp32_bytes=sum(report.fp32_bytes for report in tables.reports),
         table_bytes=sum(record.bytes for record in tables.files.values()),

@@ -1,42 +1,76 @@
-"""Repositories: versions of models in a folder, published whole or not at all.
+"""Repositories: versions of models, published whole or not at all, and the labels that name them.
 
-<repository>/<model>/<version>/manifest.json     no manifest, no version
-<repository>/<model>/.staging-<random>/          a version being written (`staging.py`)
+A repository is a folder (`local_versions.py`), or a URL of any file system that fsspec knows, such
+as `s3://bucket/prefix` (`remote_versions.py`), whose versions come through a cache on this machine.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from sharded_infer.artifact import Artifact, open_artifact
-from sharded_infer.errors import ArtifactError, NotFoundError
-from sharded_infer.manifest import MANIFEST_NAME, Manifest, dump_manifest
-from sharded_infer.staging import staged_folder
+from sharded_infer.artifact import Artifact
+from sharded_infer.errors import InputError, NotFoundError
+from sharded_infer.file_lock import Held
+from sharded_infer.label_file import LabelFile
+from sharded_infer.labels import Labels, check_label
+from sharded_infer.local_versions import LocalVersions
+from sharded_infer.manifest import Manifest
+from sharded_infer.object_store import ObjectStore
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.remote_versions import RemoteVersions
+from sharded_infer.stored_versions import Leftovers, StoredVersions
+from sharded_infer.version_cache import VersionCache, default_cache
+
+_LOCAL = {"file", "local"}
 
 
 class Repository:
-    """A folder of models and their versions.
+    """Models, their versions and labels. Nothing is kept in memory: every answer is asked for.
+
+    Every method raises StorageError where the repository cannot be reached, read or written.
 
     Attributes:
-        path: the folder.
+        location: the folder or URL, as people write it.
+        is_remote: whether versions must be fetched before they are used.
     """
 
-    def __init__(self, path: Path | str) -> None:
-        """Names the folder; it need not exist before something is published."""
-        self.path = Path(path)
+    def __init__(self, location: Path | str, cache: VersionCache | None = None) -> None:
+        """Names the place; it need not exist before something is published.
+
+        Args:
+            location: a folder, or a URL such as `s3://bucket/prefix`.
+            cache: where versions of a remote repository are kept on this machine; None takes the
+                folder that SHARDED_INFER_CACHE names.
+
+        Raises:
+            InputError: no file system is known for the URL, or its package is not installed.
+        """
+        protocol, separator, rest = str(location).partition("://")
+        self._stored: StoredVersions
+        self.is_remote = bool(separator) and protocol not in _LOCAL
+        if self.is_remote:
+            cache = default_cache(os.environ) if cache is None else cache
+            self._stored = RemoteVersions(ObjectStore(str(location)), cache)
+        else:
+            self._stored = LocalVersions(Path(rest) if separator else Path(location))
+        self.location = self._stored.location
+        self._held: dict[Path, Held] = {}
+
+    @property
+    def path(self) -> Path:
+        """The folder of a local repository; an InputError if it is remote."""
+        if self.is_remote:
+            raise InputError(f"{self.location}: has no folder on this machine; fetch its versions")
+        return Path(self.location)
 
     def models(self) -> list[str]:
         """Names of the models that have a version.
 
         Raises:
-            NotFoundError: the folder does not exist.
+            NotFoundError: the folder or bucket does not exist.
         """
-        if not self.path.is_dir():
-            raise NotFoundError(f"{self.path}: no such repository")
-        homes = [entry for entry in self.path.iterdir() if not entry.name.startswith(".")]
-        return sorted(home.name for home in homes if _published(home))
+        return self._stored.models()
 
     def versions(self, model: str) -> list[int]:
         """Published versions of a model, ascending.
@@ -44,32 +78,32 @@ class Repository:
         Raises:
             NotFoundError: the model has none.
         """
-        if not (versions := self._versions(model)):
+        if not (versions := self._stored.numbers(model)):
             known = ", ".join(self.models()) or "none"
-            raise NotFoundError(f"{self.path}: no model {model!r}; it holds {known}")
+            raise NotFoundError(f"{self.location}: no model {model!r}; it holds {known}")
         return versions
 
     def version_path(self, model: str, version: int | None = None) -> Path:
-        """The folder of a version.
+        """The folder of a version of a local repository.
 
         Args:
             model: the model.
             version: its number; None is the latest.
 
         Raises:
+            InputError: the repository is remote.
             NotFoundError: there is no such version.
         """
-        versions = self.versions(model)
-        chosen = versions[-1] if version is None else version
-        if chosen not in versions:
-            raise NotFoundError(
-                f"{self.path}: model {model!r} has no version {chosen}; it has "
-                f"{', '.join(map(str, versions))}"
-            )
-        return self.path / model / str(chosen)
+        return self.path / model / str(self._chosen(model, version))
+
+    def where(self, model: str, version: int) -> str:
+        """A version's folder or URL, as people write it."""
+        return self._stored.where(model, version)
 
     def open(self, model: str, version: int | None = None) -> Artifact:
         """Reads a version's manifest.
+
+        Of a remote repository only plans and reports come to this machine; see `fetch`.
 
         Args:
             model: the model.
@@ -79,74 +113,187 @@ class Repository:
             NotFoundError: there is no such version.
             ArtifactError: its manifest is damaged, or of another model.
         """
-        artifact = open_artifact(self.version_path(model, version))
-        if artifact.manifest.model != model:
-            raise ArtifactError(
-                f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
-                f"folder of {model!r}"
-            )
-        return artifact
+        return self._stored.open(model, self._chosen(model, version))
+
+    def manifest(self, model: str, version: int) -> Manifest:
+        """Reads a version's manifest, and nothing else of it.
+
+        Raises:
+            NotFoundError: there is no such version.
+            ArtifactError: it is damaged, or of another model.
+        """
+        return self._stored.manifest(model, self._chosen(model, version))
+
+    def fetch(
+        self, model: str, version: int | None = None, progress: Progress = no_progress
+    ) -> Path:
+        """Brings a version to this machine.
+
+        It stays there, and in a local repository nobody removes it, until `release` or until this
+        process and those that it forks have ended.
+
+        Args:
+            model: the model.
+            version: its number; None is the latest.
+            progress: told the bytes that have come.
+
+        Returns:
+            A folder that holds the version: of a local repository its own; of a remote one a
+            folder of the cache, whose files had the right hashes when they came.
+
+        Raises:
+            NotFoundError: there is no such version.
+            ArtifactError: it is damaged.
+            StorageError: the store cannot be read, or the disk is full. What has come is kept: the
+                next call goes on from there.
+        """
+        path, held = self._stored.fetch(model, self._chosen(model, version), progress)
+        if path in self._held:
+            held.close()
+        else:
+            self._held[path] = held
+        return path
+
+    def release(self, path: Path) -> None:
+        """Lets go of a version that was fetched: it may be removed from now on."""
+        if (held := self._held.pop(path, None)) is not None:
+            held.close()
+
+    def verify(
+        self, model: str, version: int | None = None, progress: Progress = no_progress
+    ) -> int:
+        """Reads every file of a version where it is stored, and compares it with the manifest.
+
+        Args:
+            model: the model.
+            version: its number; None is the latest.
+            progress: told the bytes read.
+
+        Returns:
+            The bytes read.
+
+        Raises:
+            NotFoundError: there is no such version.
+            ArtifactError: a file is missing, short, long or altered; names it.
+        """
+        return self._stored.verify(model, self._chosen(model, version), progress)
 
     @contextmanager
     def staging(self, model: str) -> Iterator[Path]:
-        """A folder to write a version in, beside its place; gone afterwards unless committed.
+        """A local folder to write a version in; gone afterwards unless committed.
 
         Folders that killed publishers left behind are removed first.
         """
-        with staged_folder(self.path / model) as path:
+        with self._stored.staging(model) as path:
             yield path
 
-    def commit(self, staged: Path, manifest: Manifest) -> Path:
-        """Makes a staged version visible: everything to disk, the manifest last, then the rename.
+    def commit(
+        self,
+        staged: Path,
+        manifest: Manifest,
+        *,
+        version: int | None = None,
+        progress: Progress = no_progress,
+    ) -> Path:
+        """Makes a staged version visible, whole.
 
         Args:
             staged: the folder from `staging`, complete but for its manifest.
-            manifest: its manifest; the version's number is replaced by the next free one.
+            manifest: its manifest; the version's number is replaced.
+            version: the number to give; None takes the next free one.
+            progress: told the bytes uploaded.
 
         Returns:
-            The version's folder.
+            The version's folder, named by its number. Of a remote repository it is the staged
+            one, and gone when `staging` ends.
+
+        Raises:
+            ArtifactError: the number is taken, or the folder cannot be renamed.
         """
-        for path in staged.rglob("*"):
-            _flush(path)
-        home = self.path / manifest.model
-        while True:
-            version = max(_numbers(home), default=0) + 1
-            text = dump_manifest(replace(manifest, version=version))
-            (staged / MANIFEST_NAME).write_bytes(text)
-            _flush(staged / MANIFEST_NAME)
-            _flush(staged)
-            target = home / str(version)
-            try:
-                # Fails if another publisher took the number: a folder with files is never replaced.
-                staged.rename(target)
-            except OSError as error:
-                if target.exists():
-                    continue
-                raise ArtifactError(f"{target}: cannot be published: {error.strerror}") from error
-            _flush(home)
-            return target
+        return self._stored.commit(staged, manifest, version, progress)
 
-    def _versions(self, model: str) -> list[int]:
-        # Looked up among the folder's entries: no name, such as "..", leads out of it.
-        if not self.path.is_dir() or model not in os.listdir(self.path):
-            return []
-        return _published(self.path / model)
+    def labels(self, model: str) -> dict[str, int]:
+        """The model's labels and the versions that they point at; empty if it has none.
 
+        Raises:
+            ArtifactError: its file of labels is damaged.
+        """
+        return dict(sorted(self.label_history(model).versions.items()))
 
-def _published(home: Path) -> list[int]:
-    if not home.is_dir():
-        return []
-    return [n for n in _numbers(home) if (home / str(n) / MANIFEST_NAME).is_file()]
+    def label_history(self, model: str) -> Labels:
+        """The model's labels, and what they pointed at before.
 
+        Raises:
+            ArtifactError: its file of labels is damaged.
+        """
+        return LabelFile(self._stored, model).read()[0]
 
-def _numbers(home: Path) -> list[int]:
-    names = [entry.name for entry in home.iterdir()]
-    return sorted(int(n) for n in names if n.isascii() and n.isdigit() and n[0] != "0")
+    def set_label(self, model: str, label: str, version: int) -> Labels:
+        """Moves a label, or makes it; whoever reads sees it as before or as after.
 
+        Args:
+            model: the model.
+            label: its name: a letter, then letters, digits, `.`, `_` and `-`.
+            version: a published version.
 
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+        Returns:
+            The model's labels as they are now.
+
+        Raises:
+            InputError: it is no label's name.
+            NotFoundError: there is no such version.
+        """
+        check_label(label)
+
+        def move(labels: Labels) -> Labels:
+            return labels.moved(label, self._chosen(model, version))
+
+        return self.change_labels(model, move)
+
+    def remove_label(self, model: str, label: str) -> Labels:
+        """Removes a label; the version that it points at stays.
+
+        Raises:
+            NotFoundError: there is no such label, or no such model.
+        """
+        self.versions(model)
+        return self.change_labels(model, lambda labels: labels.without(label))
+
+    def change_labels(self, model: str, change: Callable[[Labels], Labels]) -> Labels:
+        """Replaces a model's labels in one step, whoever else changes them at once.
+
+        Args:
+            model: the model.
+            change: the labels after, from those before; called again if they changed meanwhile.
+
+        Returns:
+            The labels after.
+        """
+        return LabelFile(self._stored, model).change(change)
+
+    def in_use(self, model: str, version: int) -> bool:
+        """Whether a process of this machine uses a version in its folder; of a store, never."""
+        return self._stored.in_use(model, version)
+
+    def remove(self, model: str, version: int) -> bool:
+        """Removes a version unless somebody uses it; whether it did. `collection` decides."""
+        return self._stored.remove(model, version)
+
+    def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
+        """Killed publishers' folders; a store's files that no version names, so old at least."""
+        return self._stored.leftovers(model, safe_seconds)
+
+    def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
+        """Removes what no version needs."""
+        self._stored.remove_leftovers(model, leftovers)
+
+    def _chosen(self, model: str, version: int | None) -> int:
+        if version is not None and self._stored.holds(model, version):
+            return version
+        versions = self.versions(model)
+        if version is None:
+            return versions[-1]
+        raise NotFoundError(
+            f"{self.location}: model {model!r} has no version {version}; it has "
+            f"{', '.join(map(str, versions))}"
+        )

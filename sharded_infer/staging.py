@@ -10,6 +10,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
+
+from sharded_infer.errors import StorageError
 
 _PREFIX = ".staging-"
 _LOCK = ".lock"
@@ -20,28 +23,27 @@ def staged_folder(home: Path) -> Iterator[Path]:
     """A new folder in `home`, which is made if need be; gone afterwards unless renamed.
 
     Folders that killed processes left behind are removed first.
+
+    Raises:
+        StorageError: `home` cannot be made or written.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    _sweep(home)
-    while True:
-        path = home / f"{_PREFIX}{uuid.uuid4().hex}"
-        lock_path = path.with_suffix(_LOCK)
-        with lock_path.open("x") as lock:
-            # Held while this process lives: how a sweep tells the living from the dead.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not lock_path.exists():
-                # A sweep came before the lock and took its file for a dead process's.
-                continue
-            try:
-                path.mkdir()
-                yield path
-            finally:
-                shutil.rmtree(path, ignore_errors=True)
-                lock_path.unlink()
-            return
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        sweep(home)
+        path, lock = _reserve(home)
+    except OSError as error:
+        raise StorageError(f"{home}: cannot be written: {error.strerror}") from error
+    with lock:
+        try:
+            path.mkdir()
+            yield path
+        finally:
+            shutil.rmtree(path, ignore_errors=True)
+            path.with_suffix(_LOCK).unlink()
 
 
-def _sweep(home: Path) -> None:
+def sweep(home: Path) -> None:
+    """Removes what killed processes left in a folder; what living ones write stays."""
     for lock_path in home.glob(f"{_PREFIX}*{_LOCK}"):
         try:
             with lock_path.open("r") as lock:
@@ -51,3 +53,32 @@ def _sweep(home: Path) -> None:
         except OSError:
             # Its process is alive, or another sweep was faster.
             continue
+
+
+def leftover_bytes(home: Path) -> tuple[list[str], int]:
+    """What a sweep would remove now: the folders' names, and the bytes of their files."""
+    names, size = [], 0
+    for lock_path in sorted(home.glob(f"{_PREFIX}*{_LOCK}")):
+        try:
+            with lock_path.open("r") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        folder = lock_path.with_suffix("")
+        names.append(folder.name)
+        size += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return names, size
+
+
+def _reserve(home: Path) -> tuple[Path, TextIO]:
+    """A free name, and its lock file, which is held while this process lives."""
+    while True:
+        path = home / f"{_PREFIX}{uuid.uuid4().hex}"
+        lock_path = path.with_suffix(_LOCK)
+        lock = lock_path.open("x")
+        # How a sweep tells the living from the dead.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if lock_path.exists():
+            return path, lock
+        # A sweep came before the lock and took its file for a dead process's.
+        lock.close()

@@ -1,4 +1,4 @@
-"""One small trained model, published once, and what several tests need around it."""
+"""One small trained model, published once, repositories for it, and what several tests need."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,8 +10,12 @@ from hypothesis import settings
 from torch import nn
 
 from kernels.row_format import RowFormat
+from sharded_infer.artifact import open_artifact
 from sharded_infer.publish import publish
+from sharded_infer.repository import Repository
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+from tests.publisher import Publisher
+from tests.s3_server import BUCKET, S3Server, s3_server
 
 # The same examples in every run; a busy machine is no failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -98,3 +102,45 @@ def poisoned_memory() -> Iterator[None]:
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(scope="session")
+def publish_copy(published_version: Path) -> Publisher:
+    return Publisher(open_artifact(published_version))
+
+
+@pytest.fixture(scope="session")
+def s3_process() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3Server]:
+    """The server, as this process's environment names it, and a cache of the test's own."""
+    for name, value in s3_process.environment().items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SHARDED_INFER_CACHE", str(tmp_path / "cache"))
+    s3_process.requests.clear()
+    yield s3_process
+    s3_process.break_after = s3_process.refuse = s3_process.lose_answer = None
+
+
+@pytest.fixture
+def s3_url(s3: S3Server, tmp_path: Path) -> str:
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.fixture(params=["local", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "models")
+    url = request.getfixturevalue("s3_url")
+    assert isinstance(url, str)
+    return url
+
+
+@pytest.fixture
+def stored(location: str) -> Repository:
+    """A repository of either kind, empty."""
+    return Repository(location)

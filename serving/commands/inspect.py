@@ -13,12 +13,14 @@ from serving.commands.versions import (
     ModelOption,
     RepositoryOption,
     VersionOption,
-    find_artifact,
+    only_model,
 )
 from serving.quantization_tables import render_report
+from sharded_infer.artifact import Artifact
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
 from sharded_infer.quantize import storage_errors
+from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
 
 
@@ -39,7 +41,8 @@ def inspect_command(
     With --report, show what quantization did to the tables and scores; the same as a page is
     report.html in the version's folder.
     """
-    artifact = find_artifact(repository, model, version)
+    published = Repository(repository)
+    artifact = published.open(only_model(published, model), version)
     manifest = artifact.manifest
     if html is not None:
         page = artifact.read_small(REPORT_PAGE_NAME)
@@ -56,6 +59,17 @@ def inspect_command(
     if as_json:
         print_json(manifest_fields(manifest))
         return
+    print_version(artifact, published.where(manifest.model, manifest.version))
+
+
+def print_version(artifact: Artifact, where: str) -> None:
+    """Prints what a version holds.
+
+    Args:
+        artifact: the version.
+        where: its place, as people write it.
+    """
+    manifest = artifact.manifest
     table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
     for heading in ("table", "rows", "dim", "format", "size", "ranks"):
         table.add_column(heading, justify="left" if heading in {"table", "format"} else "right")
@@ -80,7 +94,7 @@ def inspect_command(
         f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
         f"{', '.join(size_text(used) for used in held)}\n"
         f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
-        f"{manifest.golden.allowed_score_diff:g} allowed\n{artifact.path}",
+        f"{manifest.golden.allowed_score_diff:g} allowed\n{where}",
         highlight=False,
         soft_wrap=True,
     )

@@ -10,12 +10,14 @@ from serving.commands.versions import (
     JsonOption,
     ModelOption,
     VersionOption,
-    find_artifact,
+    fetched_artifact,
     open_published,
 )
-from serving.prediction import predict_local, predict_remote
-from serving.samples import read_samples
+from serving.prediction import Prediction, predict_local, predict_remote
+from serving.progress import progress_bars
+from serving.samples import Sample, read_samples
 from sharded_infer.errors import InputError
+from sharded_infer.repository import Repository
 
 
 def predict_command(
@@ -23,7 +25,13 @@ def predict_command(
         Path, typer.Argument(help="Samples: .json, .jsonl or .tsv; '-' reads stdin.")
     ],
     repository: Annotated[
-        Path | None, typer.Option("--repository", "-r", help="Score here, without a server.")
+        str | None,
+        typer.Option(
+            "--repository",
+            "-r",
+            metavar="REPO",
+            help="Score here, without a server; a folder or URL.",
+        ),
     ] = None,
     address: Annotated[
         str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
@@ -46,11 +54,19 @@ def predict_command(
             raise InputError("--address needs --model")
         prediction = predict_remote(address, model, version, rows)
     else:
-        prediction = predict_local(
-            open_published(find_artifact(repository or Path(), model, version)), rows
-        )
+        prediction = _predict_here(Repository(repository or "."), model, version, rows)
     if as_json:
         print_json(prediction.fields())
         return
     for line in prediction.lines():
         print(line)  # noqa: T201 - output for pipes
+
+
+def _predict_here(
+    repository: Repository, model: str | None, version: int | None, rows: list[Sample]
+) -> Prediction:
+    with (
+        progress_bars() as progress,
+        fetched_artifact(repository, model, version, progress) as artifact,
+    ):
+        return predict_local(open_published(artifact), rows)

@@ -67,7 +67,7 @@ def publish_command(
     fields = {
         "model": described.name,
         "version": published.version,
-        "path": str(published.path),
+        "path": published.location,
         "fp32_bytes": published.fp32_bytes,
         "table_bytes": published.table_bytes,
         "max_score_diff": published.max_score_diff,
@@ -77,7 +77,7 @@ def publish_command(
         return
     OUT.print(
         f"published {described.name} version {published.version}: {summary(published.report)}\n"
-        f"golden requests within {published.max_score_diff:.2g} of fp32\n{published.path}",
+        f"golden requests within {published.max_score_diff:.2g} of fp32\n{published.location}",
         highlight=False,
         soft_wrap=True,
     )

@@ -6,12 +6,13 @@ from serving.commands.versions import (
     ModelOption,
     RepositoryOption,
     VersionOption,
-    find_artifact,
+    fetched_artifact,
+    only_model,
     open_published,
 )
 from serving.progress import progress_bars
-from sharded_infer.artifact import verify_files
 from sharded_infer.model import check_golden
+from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
 
 
@@ -22,16 +23,20 @@ def verify_command(
     as_json: JsonOption = False,
 ) -> None:
     """Check every file's size and hash, then every plan, then score the golden requests."""
-    artifact = find_artifact(repository, model, version)
+    published = Repository(repository)
+    name = only_model(published, model)
     with progress_bars() as progress:
-        read = verify_files(artifact, progress)
-    differences = {
-        name: check_golden(open_published(artifact, name)) for name in artifact.manifest.plans
-    }
+        read = published.verify(name, version, progress)
+        with fetched_artifact(published, name, version, progress) as artifact:
+            manifest = artifact.manifest
+            differences = {
+                topology: check_golden(open_published(artifact, topology))
+                for topology in manifest.plans
+            }
     fields = {
-        "model": artifact.manifest.model,
-        "version": artifact.manifest.version,
-        "files": len(artifact.manifest.files),
+        "model": manifest.model,
+        "version": manifest.version,
+        "files": len(manifest.files),
         "bytes": read,
         "max_score_diff": max(differences.values()),
         "plans": list(differences),
@@ -40,8 +45,9 @@ def verify_command(
         print_json(fields)
         return
     OUT.print(
-        f"{artifact.path}: {len(artifact.manifest.files)} files, {size_text(read)}, all as the "
-        f"manifest says; golden requests within {max(differences.values()):.2g} of fp32",
+        f"{published.where(manifest.model, manifest.version)}: {len(manifest.files)} files, "
+        f"{size_text(read)}, all as the manifest says; golden requests within "
+        f"{max(differences.values()):.2g} of fp32",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,18 +1,26 @@
 """The options that name a published version, and the version they name."""
 
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import torch
 import typer
 
-from sharded_infer.artifact import Artifact
+from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.errors import NotFoundError
 from sharded_infer.model import Model
+from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
 
 RepositoryOption = Annotated[
-    Path, typer.Option("--repository", "-r", help="Folder that versions are published in.")
+    str,
+    typer.Option(
+        "--repository",
+        "-r",
+        metavar="REPO",
+        help="Where versions are published: a folder, or a URL such as s3://bucket/prefix.",
+    ),
 ]
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="Model; may be left out if there is only one.")
@@ -21,20 +29,36 @@ VersionOption = Annotated[int | None, typer.Option("--version", help="Version; d
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
-def find_artifact(repository: Path, model: str | None, version: int | None) -> Artifact:
-    """The version that the options name.
+def only_model(repository: Repository, model: str | None) -> str:
+    """The model that the options name.
+
+    Raises:
+        NotFoundError: there are several models and none is named.
+    """
+    if model is not None:
+        return model
+    models = repository.models()
+    if len(models) != 1:
+        held = ", ".join(models) or "none"
+        raise NotFoundError(f"{repository.location}: say which --model; it holds {held}")
+    return models[0]
+
+
+@contextmanager
+def fetched_artifact(
+    repository: Repository, model: str | None, version: int | None, progress: Progress
+) -> Iterator[Artifact]:
+    """The version that the options name, whole and on this machine.
 
     Raises:
         NotFoundError: there is no such version, or several models and none is named.
+        ArtifactError, StorageError: it is damaged, or cannot be fetched.
     """
-    published = Repository(repository)
-    if model is None:
-        models = published.models()
-        if len(models) != 1:
-            held = ", ".join(models) or "none"
-            raise NotFoundError(f"{repository}: say which --model; it holds {held}")
-        (model,) = models
-    return published.open(model, version)
+    folder = repository.fetch(only_model(repository, model), version, progress)
+    try:
+        yield open_artifact(folder)
+    finally:
+        repository.release(folder)
 
 
 def open_published(artifact: Artifact, topology: str | None = None) -> Model:

@@ -1,0 +1,94 @@
+"""Moves labels, and moves them back."""
+
+from typing import Annotated
+
+import typer
+
+from serving.commands.console import OUT, print_json
+from serving.commands.repo_arguments import (
+    DryRunOption,
+    LocationArgument,
+    ModelArgument,
+    named_version,
+)
+from serving.commands.versions import JsonOption
+from sharded_infer.errors import InputError
+from sharded_infer.labels import Labels
+from sharded_infer.repository import Repository
+from sharded_infer.rollback import roll_back, rollback_target
+
+
+def repo_label_command(
+    location: LocationArgument,
+    model: ModelArgument,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Label, such as stable.")],
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="VERSION", help="Version, another label or latest, to point at."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Point a label at a version, or remove it. Servers that follow it move at their next look."""
+    repository = Repository(location)
+    if remove == (version is not None):
+        raise InputError("expected a version, or --remove")
+    before = repository.label_history(model)
+    if version is None:
+        repository.versions(model)
+        after = before.without(label)
+        if not dry_run:
+            after = repository.remove_label(model, label)
+    else:
+        number = named_version(repository, model, version)
+        after = before.moved(label, number)
+        if not dry_run:
+            after = repository.set_label(model, label, number)
+    _tell(model, label, before, after, dry_run=dry_run, as_json=as_json)
+
+
+def repo_rollback_command(
+    location: LocationArgument,
+    model: ModelArgument,
+    label: Annotated[str, typer.Option(help="Label to move back.")] = "stable",
+    to: Annotated[
+        int | None, typer.Option(help="Version; default: where it pointed before.", min=1)
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a label back to the version that it pointed at before, or to the next lower one.
+
+    Again, and it goes further back.
+    """
+    repository = Repository(location)
+    before = repository.label_history(model)
+    if dry_run:
+        target = rollback_target(repository, model, before, label, to)
+        after = before.moved_back(label, target)
+    else:
+        after = roll_back(repository, model, label, to)
+    _tell(model, label, before, after, dry_run=dry_run, as_json=as_json)
+
+
+def _tell(
+    model: str, label: str, before: Labels, after: Labels, *, dry_run: bool, as_json: bool
+) -> None:
+    old, new = before.versions.get(label), after.versions.get(label)
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "label": label,
+                "before": old,
+                "after": new,
+                "dry_run": dry_run,
+                "labels": dict(after.versions),
+            }
+        )
+        return
+    would = "would be " if dry_run else ""
+    where = "removed" if new is None else f"version {new}"
+    was = "new" if old is None else f"version {old} before"
+    OUT.print(f"{model}: {label} {would}{where}, {was}", highlight=False, soft_wrap=True)

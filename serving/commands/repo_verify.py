@@ -1,0 +1,80 @@
+"""Verifies what a repository holds."""
+
+from typing import Annotated
+
+import typer
+
+from serving.commands.console import ERRORS, OUT, print_json
+from serving.commands.repo_arguments import LocationArgument, named_version
+from serving.commands.versions import JsonOption
+from serving.progress import progress_bars
+from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
+from sharded_infer.repository import Repository
+
+
+def repo_verify_command(
+    location: LocationArgument,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Model; default: all.")
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="VERSION", help="Version, label or latest; default: all."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read every file where it is stored; compare sizes, hashes, plans and labels.
+
+    All versions are read, whatever is found; the exit code is 1 if one is damaged. `verify` scores
+    the golden requests too.
+    """
+    repository = Repository(location)
+    wanted = [
+        (name, number)
+        for name in ([model] if model is not None else repository.models())
+        for number in (
+            repository.versions(name)
+            if version is None
+            else [named_version(repository, name, version)]
+        )
+    ]
+    results: list[dict[str, object]] = []
+    with progress_bars() as progress:
+        for name, number in wanted:
+            fields: dict[str, object] = {"model": name, "version": number}
+            try:
+                fields["bytes"] = repository.verify(name, number, progress)
+                artifact = repository.open(name, number)
+                for topology in artifact.manifest.plans:
+                    artifact.plan(topology)
+            except (ArtifactError, PlanError) as error:
+                fields["error"] = str(error)
+            results.append(fields)
+    errors = [str(fields["error"]) for fields in results if "error" in fields]
+    for name in sorted({name for name, _ in wanted}):
+        errors += _label_errors(repository, name)
+    if as_json:
+        print_json({"versions": results, "errors": errors})
+    else:
+        for fields in results:
+            found = "damaged" if "error" in fields else "as the manifest says"
+            OUT.print(f"{fields['model']} version {fields['version']}: {found}", highlight=False)
+    if errors:
+        for message in errors:
+            ERRORS.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1)
+
+
+def _label_errors(repository: Repository, model: str) -> list[str]:
+    """What is wrong with a model's labels."""
+    try:
+        labels = repository.labels(model)
+        versions = repository.versions(model)
+    except (ArtifactError, NotFoundError) as error:
+        return [str(error)]
+    return [
+        f"{repository.location}: model {model!r}: label {label!r} points at version {version}, "
+        "which does not exist"
+        for label, version in labels.items()
+        if version not in versions
+    ]

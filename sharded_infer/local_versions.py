@@ -1,0 +1,224 @@
+"""Versions in a folder of this machine, published by a rename.
+
+<repository>/<model>/<version>/manifest.json     no manifest, no version; held by whoever uses it
+<repository>/<model>/labels.json                 replaced by a rename (`labels.py`)
+<repository>/<model>/.staging-<random>/          a version being written or removed (`staging.py`)
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sharded_infer.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
+from sharded_infer.file_lock import Held, held_alone, hold
+from sharded_infer.labels import LABELS_NAME, MAX_LABELS_BYTES
+from sharded_infer.linked_files import link_equal_files
+from sharded_infer.manifest import MANIFEST_NAME, Manifest, dump_manifest
+from sharded_infer.progress import Progress
+from sharded_infer.staging import leftover_bytes, staged_folder, sweep
+from sharded_infer.stored_versions import Leftovers, version_number
+
+
+class LocalVersions:
+    """The versions in a folder; what `stored_versions.StoredVersions` asks for.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Names the folder; it need not exist before something is published."""
+        self.path = path
+
+    @property
+    def location(self) -> str:
+        """The folder, as people write it."""
+        return str(self.path)
+
+    def models(self) -> list[str]:
+        """Names of the models that have a version."""
+        if not self.path.is_dir():
+            raise NotFoundError(f"{self.path}: no such repository")
+        homes = [entry for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        return sorted(home.name for home in homes if _published(home))
+
+    def numbers(self, model: str) -> list[int]:
+        """Published versions of a model, ascending; none if there is no such model."""
+        return _published(self.path / model) if self._is_entry(model) else []
+
+    def holds(self, model: str, version: int) -> bool:
+        """Whether a version is published."""
+        return version in self.numbers(model)
+
+    def where(self, model: str, version: int) -> str:
+        """A version's folder, as people write it."""
+        return str(self.path / model / str(version))
+
+    def open(self, model: str, version: int) -> Artifact:
+        """Reads a version's manifest."""
+        artifact = open_artifact(self.path / model / str(version))
+        if artifact.manifest.model != model:
+            raise ArtifactError(
+                f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
+                f"folder of {model!r}"
+            )
+        return artifact
+
+    def manifest(self, model: str, version: int) -> Manifest:
+        """Reads a version's manifest."""
+        return self.open(model, version).manifest
+
+    def fetch(self, model: str, version: int, _progress: Progress) -> tuple[Path, Held]:
+        """The version's own folder, and what keeps it from being removed until closed."""
+        folder = self.path / model / str(version)
+        try:
+            held = hold(folder / MANIFEST_NAME)
+        except OSError as error:
+            # Unlocked, it could be removed while it is used.
+            raise StorageError(f"{folder}: cannot be locked: {error.strerror}") from error
+        if held is None:
+            raise NotFoundError(f"{folder}: removed meanwhile")
+        return folder, held
+
+    def verify(self, model: str, version: int, progress: Progress) -> int:
+        """Reads every file of a version; the bytes read."""
+        return verify_files(self.open(model, version), progress)
+
+    @contextmanager
+    def staging(self, model: str) -> Iterator[Path]:
+        """A folder to write a version in, beside its place; gone afterwards unless committed."""
+        with staged_folder(self.path / model) as path:
+            yield path
+
+    def commit(
+        self, staged: Path, manifest: Manifest, version: int | None, progress: Progress
+    ) -> Path:
+        """Everything to disk, the manifest last, then the rename."""
+        home = self.path / manifest.model
+        try:
+            link_equal_files(staged, manifest, self._earlier(manifest.model), progress)
+            for path in staged.rglob("*"):
+                _flush(path)
+            return self._rename(staged, manifest, home, version)
+        except OSError as error:
+            raise StorageError(f"{home}: cannot be written: {error.strerror}") from error
+
+    def read_labels(self, model: str) -> tuple[bytes, str] | None:
+        """The model's `labels.json`, and a tag that is another for any other content."""
+        path = self.path / model / LABELS_NAME
+        if not self._is_entry(model):
+            return None
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+        if len(content) > MAX_LABELS_BYTES:
+            raise ArtifactError(f"{path}: expected at most {MAX_LABELS_BYTES} bytes")
+        return content, content.hex()
+
+    def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
+        """Replaces `labels.json` if it is still the one of the tag; whether it did."""
+        home = self.path / model
+        path, new = home / LABELS_NAME, home / f".{LABELS_NAME}.new"
+        try:
+            handle = os.open(home, os.O_RDONLY)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                found = self.read_labels(model)
+                if (None if found is None else found[1]) != tag:
+                    return False
+                new.write_bytes(content)
+                _flush(new)
+                new.rename(path)
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+        return True
+
+    def in_use(self, model: str, version: int) -> bool:
+        """Whether some process holds it."""
+        path = self.path / model / str(version) / MANIFEST_NAME
+        with held_alone(path) as alone:
+            return not alone and path.exists()
+
+    def remove(self, model: str, version: int) -> bool:
+        """Removes a version that nobody uses; whether it did."""
+        home = self.path / model
+        folder = home / str(version)
+        try:
+            with held_alone(folder / MANIFEST_NAME) as alone:
+                if not alone:
+                    return not (folder / MANIFEST_NAME).exists()
+                # One rename makes it disappear; what a kill leaves is swept like a publisher's.
+                with staged_folder(home) as leaving:
+                    folder.rename(leaving / folder.name)
+                    _flush(home)
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be removed: {error.strerror}") from error
+        return True
+
+    def leftovers(self, model: str, _safe_seconds: float) -> Leftovers:
+        """What killed publishers left."""
+        names, size = leftover_bytes(self.path / model)
+        return Leftovers(tuple(names), size)
+
+    def remove_leftovers(self, model: str, _leftovers: Leftovers) -> None:
+        """Removes what killed publishers left."""
+        sweep(self.path / model)
+
+    def _rename(self, staged: Path, manifest: Manifest, home: Path, version: int | None) -> Path:
+        while True:
+            number = max(_numbers(home), default=0) + 1 if version is None else version
+            (staged / MANIFEST_NAME).write_bytes(dump_manifest(replace(manifest, version=number)))
+            _flush(staged / MANIFEST_NAME)
+            _flush(staged)
+            target = home / str(number)
+            try:
+                # Fails if another publisher took the number: a folder with files is never replaced.
+                staged.rename(target)
+            except OSError as error:
+                if target.exists() and version is None:
+                    continue
+                reason = "is there already" if target.exists() else error.strerror
+                raise ArtifactError(f"{target}: cannot be published: {reason}") from error
+            _flush(home)
+            return target
+
+    def _is_entry(self, model: str) -> bool:
+        # Looked up among the folder's entries: no name, such as "..", leads out of it.
+        return self.path.is_dir() and model in os.listdir(self.path)
+
+    def _earlier(self, model: str) -> Iterator[Artifact]:
+        for number in reversed(self.numbers(model)):
+            try:
+                yield self.open(model, number)
+            except (ArtifactError, NotFoundError):
+                # Damaged, or removed meanwhile: nothing is shared with it.
+                continue
+
+
+def _published(home: Path) -> list[int]:
+    if not home.is_dir():
+        return []
+    return [n for n in _numbers(home) if (home / str(n) / MANIFEST_NAME).is_file()]
+
+
+def _numbers(home: Path) -> list[int]:
+    numbers = (version_number(entry.name) for entry in home.iterdir())
+    return sorted(number for number in numbers if number is not None)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,24 @@
+"""Killed publishers, readers and collections, a few of each; `tests/soak` kills many more."""
+
+from pathlib import Path
+
+from tests.crashes import kill_collections, kill_publishers, kill_readers
+from tests.publisher import Publisher
+
+
+def test_a_killed_publisher_leaves_a_repository_whole(
+    location: str, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    kill_publishers(location, publish_copy, tmp_path / "victims", moments=8, seed=0)
+
+
+def test_a_killed_reader_leaves_a_cache_whole(
+    s3_url: str, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    kill_readers(s3_url, publish_copy, tmp_path / "victims", moments=6, seed=0)
+
+
+def test_a_killed_collection_leaves_what_it_did_not_remove_whole(
+    location: str, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    kill_collections(location, publish_copy, tmp_path / "victims", moments=6, seed=0)
