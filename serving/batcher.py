@@ -91,8 +91,10 @@ class Batcher:
         self._lanes.append(lane)
 
     def remove_lane(self, lane: Lane) -> None:
-        """Lets a version go; nothing may wait in it."""
-        self._lanes.remove(lane)
+        """Lets a version go; what waits in its lane, or still comes to it, is run."""
+        lane.leaving = True
+        if not len(lane):
+            self._lanes.remove(lane)
 
     @property
     def idle_slots(self) -> int:
@@ -128,6 +130,8 @@ class Batcher:
                 )
         ticket.sequence = next(self._sequence)
         ticket.state = TicketState.WAITING
+        if ticket.lane.leaving and not len(ticket.lane):
+            self._lanes.append(ticket.lane)
         ticket.lane.add(ticket)
         self._count(ticket, 1)
 
@@ -243,6 +247,8 @@ class Batcher:
         ticket.lane.remove(ticket)
         ticket.state = state
         self._count(ticket, -1)
+        if ticket.lane.leaving and not len(ticket.lane):
+            self._lanes.remove(ticket.lane)
 
     def _refuse_full(self, ticket: Ticket, now: float) -> None:
         # A request that is larger than the whole queue may wait alone: the checks are for company.

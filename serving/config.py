@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from serving.version_policy import LATEST, VersionPolicy
+
 MIB = 2**20
 
 
@@ -13,6 +15,9 @@ class ServerConfig:
     Attributes:
         repository: where versions are published: a folder or a URL.
         models: the models to serve; empty serves all of the repository.
+        follow: which versions of each model.
+        poll_seconds: between looks for new versions and labels; 0: only at SIGHUP.
+        spare_bytes: memory that must stay free beside a version that comes later.
         topology: which published plan to use; None takes each version's first.
         host: address to listen on.
         port: gRPC port; 0 picks a free one.
@@ -41,6 +46,9 @@ class ServerConfig:
 
     repository: Path | str
     models: tuple[str, ...] = ()
+    follow: VersionPolicy = LATEST
+    poll_seconds: float = 5.0
+    spare_bytes: int = 256 * MIB
     topology: str | None = None
     host: str = "127.0.0.1"
     port: int = 8001

@@ -1,10 +1,11 @@
 """What the protocol says of a model: its metadata, configuration and statistics."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
-from serving.model_store import Snapshot
+from serving.snapshot import Snapshot
 from serving.statistics import Duration
 
 PLATFORM = "sharded_infer"
@@ -27,12 +28,17 @@ def _outputs(snapshot: Snapshot) -> list[tuple[str, str, list[int]]]:
     return [(o.name, "FP32", [] if o.width is None else [o.width]) for o in outputs]
 
 
-def model_metadata(snapshot: Snapshot) -> Any:
-    """A `ModelMetadataResponse`: every shape leads with -1, the batch."""
+def model_metadata(snapshot: Snapshot, versions: Sequence[int]) -> Any:
+    """A `ModelMetadataResponse`: every shape leads with -1, the batch.
+
+    Args:
+        snapshot: the version that is described.
+        versions: those of its model that can be asked for.
+    """
     tensor = service_pb2.ModelMetadataResponse.TensorMetadata
     return service_pb2.ModelMetadataResponse(
         name=snapshot.model.name,
-        versions=[str(snapshot.model.version)],
+        versions=[str(version) for version in versions],
         platform=PLATFORM,
         inputs=[
             tensor(name=name, datatype=datatype, shape=[-1, *shape])

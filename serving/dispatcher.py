@@ -137,6 +137,11 @@ class Dispatcher:
         with self._lock:
             self._batcher.add_lane(lane)
 
+    def remove_lane(self, lane: Lane) -> None:
+        """Lets a version go; requests that began before are answered."""
+        with self._lock:
+            self._batcher.remove_lane(lane)
+
     def is_too_late(self, lane: Lane, deadline: float, priority: int = 0) -> bool:
         """Whether even a request of one sample could not be answered by then, if it came now."""
         if not self._batcher.requests:

@@ -16,10 +16,11 @@ from serving.batcher import Batch, Batcher, QueueLimits
 from serving.dispatcher import Dispatcher, Job
 from serving.lane import Ticket, TicketState
 from serving.metrics import Metrics
-from serving.model_store import ModelStore, Snapshot
+from serving.model_store import ModelStore
 from serving.portable_decoder import parse_request
 from serving.refusals import DeadlineError, QueueFullError
 from serving.request_header import RequestHeader, header_of, read_header
+from serving.snapshot import Snapshot
 from serving.status import status_of
 from serving.version_metrics import Answered
 from sharded_infer.batch import ModelInput
@@ -112,7 +113,10 @@ class Inference:
             on_dropped=_count_dropped,
             on_waiting=_show_queue,
         )
-        store.on_ready(lambda snapshot: self.dispatcher.add_lane(snapshot.lane))
+        store.on_change(
+            lambda snapshot: self.dispatcher.add_lane(snapshot.lane),
+            lambda snapshot: self.dispatcher.remove_lane(snapshot.lane),
+        )
 
     def answer(
         self,

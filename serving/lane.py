@@ -138,6 +138,8 @@ class Lane:
         self.policy = policy
         self.costs = costs
         self.samples = 0
+        # Its version is let go: it is asked only while requests that began before wait in it.
+        self.leaving = False
         # As few as any request has had lately.
         self.least_samples = 1.0
         self._alone_seconds = 0.0

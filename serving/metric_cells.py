@@ -116,6 +116,16 @@ class MetricCells:
         for cell in cells:
             row[cell] = 0.0
 
+    def clear(self, first: int, count: int) -> None:
+        """Sets cells to 0 in every row: nobody counts in them any more.
+
+        Args:
+            first: the first one's number.
+            count: how many.
+        """
+        for row in self._rows:
+            row[first : first + count] = memoryview(bytes(count * CELL_BYTES)).cast("d")
+
     def _row(self, worker: int) -> "memoryview[float]":
         if not 0 <= worker < self._workers:
             raise InternalError(f"metric cells: no worker {worker} of {self._workers}")

@@ -16,6 +16,9 @@ BATCH_SAMPLES_BOUNDARIES = tuple(float(1 << power) for power in range(17))
 BATCH_REQUESTS_BOUNDARIES = tuple(float(1 << power) for power in range(11))
 PHASES = ("decode", "lookup", "tower", "encode")
 CODES = tuple(code.name for code in grpc.StatusCode)
+# Of loading a version: fetched and verified, checked against memory, opened, warmed up, checked
+# against its golden requests; and until the last worker has done so.
+LOAD_PHASES = ("fetch", "verify", "memory", "open", "warm_up", "golden", "workers")
 REFUSALS = ("queue_full", "deadline", "cancelled", "expired")
 
 
@@ -193,6 +196,67 @@ WORKER_REQUESTS = Family(
     label="worker",
 )
 
+CREATED = Family(
+    "sharded_infer_version_created_timestamp_seconds",
+    "When a version that is loaded was published, in seconds since 1970.",
+    Kind.LARGEST,
+)
+LOADS = Family(
+    "sharded_infer_version_loads",
+    "Versions that every worker has loaded and that clients could ask for.",
+    Kind.COUNTER,
+)
+LOAD_FAILURES = Family(
+    "sharded_infer_version_load_failures",
+    "Versions that were not served, by what was being done when they failed.",
+    Kind.COUNTER,
+    label="phase",
+    label_values=LOAD_PHASES,
+)
+LOAD_SECONDS = Family(
+    "sharded_infer_version_load_seconds",
+    "Time that a phase of the last load took, of the slowest worker.",
+    Kind.LARGEST,
+    label="phase",
+    label_values=LOAD_PHASES,
+)
+LOOKED = Family(
+    "sharded_infer_repository_read_timestamp_seconds",
+    "When the model's versions and labels were last read, in seconds since 1970.",
+    Kind.LARGEST,
+)
+# The page gives each worker's own value.
+SERVED_VERSION = Family(
+    "sharded_infer_served_version",
+    "The version that answers requests which name none, by worker; 0: none.",
+    Kind.GAUGE,
+    label="worker",
+)
+# The page computes it from the time of the default version.
+SERVED_AGE = Family(
+    "sharded_infer_served_age_seconds",
+    "Time since the version that answers requests which name none was published.",
+    Kind.LARGEST,
+)
+# Its label values are the labels that a server follows, and "default".
+LABEL_VERSION = Family(
+    "sharded_infer_label_version",
+    "The version that a label means here; 0: none.",
+    Kind.LARGEST,
+    label="label",
+    label_values=("default",),
+)
+
+MODEL_LABELS = ("model",)
+MODEL_FAMILIES = (
+    LOADS,
+    LOAD_FAILURES,
+    LOAD_SECONDS,
+    LOOKED,
+    SERVED_VERSION,
+    SERVED_AGE,
+    LABEL_VERSION,
+)
 VERSION_LABELS = ("model", "version")
 VERSION_FAMILIES = (
     REQUESTS,
@@ -211,5 +275,6 @@ VERSION_FAMILIES = (
     LOADED,
     TABLE_BYTES,
     TABLE_HUGE_PAGE_BYTES,
+    CREATED,
 )
 SERVER_FAMILIES = (IN_FLIGHT, WORKERS, WORKER_RESTARTS, WORKER_REQUESTS)

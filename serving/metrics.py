@@ -4,11 +4,10 @@ import threading
 
 from prometheus_client import CollectorRegistry
 
-from serving.metric_cells import MetricCells
+from serving.metric_cells import CELL_BYTES, WORKER_BYTES, MetricCells
 from serving.metric_families import (
     CODES,
     IN_FLIGHT,
-    LOADED,
     SERVER_FAMILIES,
     UNKNOWN_REQUESTS,
     VERSION_FAMILIES,
@@ -19,6 +18,7 @@ from serving.metric_families import (
     FamilyBlock,
 )
 from serving.metrics_page import MetricsPage
+from serving.release_metrics import ReleaseMetrics, model_families
 from serving.version_metrics import VersionMetrics
 
 __all__ = ["Metrics", "VersionMetrics"]
@@ -31,13 +31,16 @@ class Metrics:
     forks, and each worker says which one it is. With one worker it is that worker itself.
     """
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, *, most_versions: int = 0) -> None:
         """Begins without versions.
 
         Args:
             workers: processes that answer requests.
+            most_versions: slots that `follow` will take, of all models.
         """
-        self._cells = MetricCells(workers)
+        version_cells = 2 * sum(family.cells for family in VERSION_FAMILIES)
+        slots_bytes = most_versions * version_cells * CELL_BYTES
+        self._cells = MetricCells(workers, worker_bytes=WORKER_BYTES + slots_bytes)
         self._server = self._block(SERVER_FAMILIES, ())
         unknown = self._block((UNKNOWN_REQUESTS,), ("unknown", ""))
         self._unknown = {code: unknown.cell(UNKNOWN_REQUESTS, code) for code in CODES}
@@ -46,6 +49,7 @@ class Metrics:
         self._worker_restarts = self._server.cell(WORKER_RESTARTS)
         self._worker_requests = self._server.cell(WORKER_REQUESTS)
         self._versions: dict[tuple[str, int], VersionMetrics] = {}
+        self._models: dict[str, ReleaseMetrics] = {}
         self._naming = threading.Lock()
         self._page = MetricsPage(self._cells, self._server)
         self._page.add(unknown)
@@ -76,12 +80,39 @@ class Metrics:
         """
         with self._naming:
             known = self._versions.get((model, version))
+            if model in self._models:
+                return self._models[model].version(version)
             if known is None:
                 block = self._block(VERSION_FAMILIES, (model, str(version)))
                 known = VersionMetrics(self._cells, block, self._worker_requests)
                 self._versions[model, version] = known
                 self._page.add(block)
         return known
+
+    def follow(self, model: str, *, slots: int, labels: tuple[str, ...] = ()) -> ReleaseMetrics:
+        """Makes room for a model's versions that come later, before any fork.
+
+        Args:
+            model: the model's name.
+            slots: versions that are counted at once; those that come take the places of others.
+            labels: names of versions whose meaning is shown.
+        """
+        families = model_families(labels)
+        block = self._block(families, (model,))
+        self._page.add_model(block)
+        places = []
+        for _ in range(slots):
+            version_cell = self._cells.allocate(1)
+            slot = self._block(VERSION_FAMILIES, (model,))
+            self._page.add_slot(slot, version_cell)
+            counters = VersionMetrics(self._cells, slot, self._worker_requests)
+            places.append((version_cell, counters))
+        self._models[model] = ReleaseMetrics(self._cells, block, tuple(places))
+        return self._models[model]
+
+    def releases(self, model: str) -> ReleaseMetrics:
+        """What is counted of a model's versions, after `follow`."""
+        return self._models[model]
 
     def unknown_failed(self, code_name: str) -> None:
         """Counts a request for no model that is known: a client's names become no labels.
@@ -109,7 +140,7 @@ class Metrics:
             version: the version's number.
             flag: whether it is.
         """
-        self._set(self.version(model, version).block.cell(LOADED), flag)
+        self.version(model, version).loaded(flag)
 
     def serving(self, flag: bool) -> None:
         """Says whether this process answers requests."""
@@ -121,7 +152,10 @@ class Metrics:
         Args:
             worker: its number, from 0.
         """
-        blocks = [self._server, *(version.block for version in list(self._versions.values()))]
+        versions = [*self._versions.values()]
+        versions += [version for model in self._models.values() for version in model.versions]
+        blocks = [self._server, *(version.block for version in versions)]
+        blocks += [model.block for model in self._models.values()]
         self._cells.clear_worker(worker, (c for block in blocks for c in block.gauge_cells()))
 
     def worker_restarted(self) -> None:

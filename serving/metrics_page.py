@@ -1,7 +1,9 @@
 """The metrics page: what all processes of a server counted, as Prometheus families."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
+from time import time
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -14,6 +16,11 @@ from prometheus_client.utils import floatToGoString
 
 from serving.metric_cells import MetricCells
 from serving.metric_families import (
+    CREATED,
+    MODEL_FAMILIES,
+    MODEL_LABELS,
+    SERVED_AGE,
+    SERVED_VERSION,
     SERVER_FAMILIES,
     VERSION_FAMILIES,
     VERSION_LABELS,
@@ -30,30 +37,52 @@ class MetricsPage(Collector):
     A histogram's count is the sum of its buckets, so that the two never differ.
     """
 
-    def __init__(self, cells: MetricCells, server: FamilyBlock) -> None:
+    def __init__(
+        self, cells: MetricCells, server: FamilyBlock, clock: Callable[[], float] = time
+    ) -> None:
         """Begins without versions.
 
         Args:
             cells: the server's.
             server: the families without version labels.
+            clock: seconds since 1970.
         """
         self._cells = cells
         self._server = server
+        self._clock = clock
         self._versions: list[FamilyBlock] = []
+        self._models: list[FamilyBlock] = []
+        # Blocks that versions take in turn, each with the cell that says which one has it.
+        self._slots: list[tuple[FamilyBlock, int]] = []
 
     def add(self, block: FamilyBlock) -> None:
         """Shows a version's families too."""
         self._versions.append(block)
 
+    def add_model(self, block: FamilyBlock) -> None:
+        """Shows a model's families too."""
+        self._models.append(block)
+
+    def add_slot(self, block: FamilyBlock, version_cell: int) -> None:
+        """Shows a block's families, while a version has it.
+
+        Args:
+            block: labelled with its model alone.
+            version_cell: the number of the version that has it; 0: none.
+        """
+        self._slots.append((block, version_cell))
+
     def describe(self) -> Iterable[Metric]:
         """All families, without samples."""
         versions = [_metric(family, VERSION_LABELS) for family in VERSION_FAMILIES]
-        return [*versions, *(_metric(family, ()) for family in SERVER_FAMILIES)]
+        models = [_metric(family, MODEL_LABELS) for family in MODEL_FAMILIES]
+        return [*versions, *models, *(_metric(family, ()) for family in SERVER_FAMILIES)]
 
     def collect(self) -> Iterator[Metric]:
         """All families, with their samples."""
         # Blocks first: the cells of those that come in between are not in the rows.
-        blocks = list(self._versions)
+        blocks = [*self._versions, *self._named_slots()]
+        models = list(self._models)
         processes = self._cells.rows()
         metrics = {family.name: _metric(family, VERSION_LABELS) for family in VERSION_FAMILIES}
         for block in blocks:
@@ -62,6 +91,7 @@ class MetricsPage(Collector):
                 labels = (*block.label_values, value)
                 _add(metric, family, labels, _together(processes, family, cell))
         yield from metrics.values()
+        yield from self._of_models(models, blocks, processes)
         for family, value, cell in self._server.series():
             metric = _metric(family, ())
             if family is WORKER_REQUESTS:
@@ -70,6 +100,37 @@ class MetricsPage(Collector):
             else:
                 _add(metric, family, (value,), _together(processes, family, cell))
             yield metric
+
+    def _named_slots(self) -> Iterator[FamilyBlock]:
+        for block, cell in list(self._slots):
+            if version := int(self._cells.largest(cell)):
+                yield replace(block, label_values=(*block.label_values, str(version)))
+
+    def _of_models(
+        self,
+        models: Sequence[FamilyBlock],
+        versions: Sequence[FamilyBlock],
+        processes: Sequence[Sequence[float]],
+    ) -> Iterator[Metric]:
+        metrics = {family.name: _metric(family, MODEL_LABELS) for family in MODEL_FAMILIES}
+        created = {b.label_values: b.cell(CREATED) for b in versions if CREATED in b.families}
+        for block in models:
+            served = 0
+            for family, value, cell in block.series():
+                metric, labels = metrics[family.name], (*block.label_values, value)
+                values = _together(processes, family, cell)
+                if family.name == SERVED_VERSION.name:
+                    by_worker = self._cells.values(cell)
+                    served = int(max(by_worker))
+                    for worker, version in enumerate(by_worker):
+                        _add(metric, family, (*block.label_values, str(worker)), [version])
+                elif family.name == SERVED_AGE.name:
+                    at = created.get((*block.label_values, str(served)))
+                    if at is not None and (when := self._cells.largest(at)):
+                        _add(metric, family, labels, [max(0.0, self._clock() - when)])
+                else:
+                    _add(metric, family, labels, values)
+        yield from metrics.values()
 
 
 def _together(processes: Sequence[Sequence[float]], family: Family, cell: int) -> list[float]:

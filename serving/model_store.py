@@ -1,71 +1,25 @@
-"""The versions a server has loaded."""
+"""The versions a process has loaded, and which of them each name means."""
 
-import logging
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Literal
 
-from serving.cost_table import CostTable
-from serving.lane import Lane, LanePolicy, Mode
-from serving.metrics import Metrics, VersionMetrics
+from serving.load_phases import LoadPhases
+from serving.metrics import Metrics
 from serving.refusals import UnavailableError
-from serving.request_decoder import RequestDecoder
-from serving.response_encoder import ResponseEncoder
-from sharded_infer.batch import ModelInput
-from sharded_infer.batch_sizes import padded_sizes
+from serving.snapshot import ServingOverrides, Snapshot
+from serving.version_loader import VersionLoader
+from sharded_infer.artifact import verify_files
 from sharded_infer.errors import NotFoundError
 from sharded_infer.executor import run_batch
 from sharded_infer.golden import generate_samples
-from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
-from sharded_infer.sizes import size_text
-from sharded_infer.table_memory import HUGE_PAGE_BYTES, TableMemory
 
-_log = logging.getLogger("sharded_infer")
 WARM_UP_BATCHES = (1, 16, 256)
-# Batches whose cost is measured. None that follows one that took longer is run before it is asked.
-_MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
-_LONGEST_MEASURED_SECONDS = 0.25
-_ROUNDS = 7
-# Less of the tables than this in huge pages is worth a warning.
-_MOST_HUGE = 0.9
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
-    """A version loaded and ready, with everything a request needs.
-
-    Attributes:
-        model: the version.
-        decoder: reads its requests.
-        encoder: writes its responses.
-        lane: its requests that wait.
-        metrics: its metrics.
-    """
-
-    model: Model
-    decoder: RequestDecoder
-    encoder: ResponseEncoder
-    lane: Lane
-    metrics: VersionMetrics
-
-
-@dataclass(frozen=True, slots=True)
-class ServingOverrides:
-    """What a server sets for all models, whatever their specs say; None: as the spec says.
-
-    Attributes:
-        mode: how requests are put together.
-        max_delay_us: microseconds that batched models wait.
-        memory: where tables lie.
-    """
-
-    mode: Mode | None = None
-    max_delay_us: int | None = None
-    memory: TableMemory | None = None
+Listener = Callable[[Snapshot], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +33,11 @@ class IndexEntry:
 
 
 class ModelStore:
-    """Loads versions and hands out snapshots of them."""
+    """Keeps snapshots of versions and hands them out by name. Any thread may call.
+
+    Attributes:
+        loader: makes the snapshots.
+    """
 
     def __init__(
         self,
@@ -101,21 +59,29 @@ class ModelStore:
         """
         self._repository = repository
         self._metrics = metrics
-        self._topology = topology
-        self._max_batch = max_batch
-        self._overrides = overrides or ServingOverrides()
-        self._snapshots: dict[str, Snapshot] = {}
-        self._index: dict[str, IndexEntry] = {}
-        self._listeners: list[Callable[[Snapshot], None]] = []
+        self.loader = VersionLoader(topology=topology, max_batch=max_batch, overrides=overrides)
+        self._loaded: dict[tuple[str, int], Snapshot] = {}
+        # By model and what a request says: a number, a label or nothing. Never changed, replaced.
+        self._served: dict[tuple[str, str], Snapshot] = {}
+        self._index: dict[str, list[IndexEntry]] = {}
+        self._listeners: list[tuple[Listener, Listener]] = []
+        self._lock = threading.Lock()
 
-    def on_ready(self, listener: Callable[[Snapshot], None]) -> None:
-        """Tells a listener of every version, loaded already or to come, before it is asked."""
-        self._listeners.append(listener)
-        for snapshot in self._snapshots.values():
-            listener(snapshot)
+    def on_change(self, loaded: Listener, dropped: Listener) -> None:
+        """Tells listeners of versions, those loaded already among them.
+
+        Args:
+            loaded: told each version before it is asked.
+            dropped: told each version that will not be asked for any more; requests that began
+                before may still come to it.
+        """
+        with self._lock:
+            self._listeners.append((loaded, dropped))
+            for snapshot in self._loaded.values():
+                loaded(snapshot)
 
     def load(self, model: str, progress: Progress = no_progress) -> Snapshot:
-        """Loads a model's latest version: verify, map or copy, golden requests, measure costs.
+        """Verifies and loads a model's latest version, and offers it alone.
 
         Args:
             model: the model's name.
@@ -128,149 +94,157 @@ class ModelStore:
         """
         artifact = self._repository.open(model)
         version = artifact.manifest.version
-        self._index[model] = IndexEntry(model, version, "LOADING", "")
-        try:
-            opened = open_model(
-                artifact.path,
-                topology=self._topology,
-                memory=self._overrides.memory,
-                progress=progress,
-            )
-            difference = check_golden(opened)
-            costs = measure_costs(opened, self._max_batch)
-        except Exception as error:
-            self._index[model] = IndexEntry(model, version, "UNAVAILABLE", str(error))
-            raise
-        snapshot = Snapshot(
-            model=opened,
-            decoder=RequestDecoder(opened.spec, max_batch=self._max_batch),
-            encoder=ResponseEncoder(opened.name, opened.version, opened.spec.tower.outputs),
-            lane=Lane(self._policy(opened), CostTable(costs)),
-            metrics=self._metrics.version(model, version),
+        verify_files(artifact, progress)
+        metrics = self._metrics.version(model, version)
+        snapshot = self.loader.load(
+            artifact.path, metrics, phases=LoadPhases("open"), progress=progress
         )
-        for listener in self._listeners:
-            listener(snapshot)
-        self._snapshots[model] = snapshot
-        self._index[model] = IndexEntry(model, version, "READY", "")
-        _log.info(
-            "loaded %s version %d: plan %s, kernels %s, golden requests within %.2g of fp32, "
-            "%s executor, a batch of 1 / %d takes %.3g / %.3g ms",
-            model,
-            version,
-            opened.plan.topology.name,
-            opened.lookup.backends,
-            difference,
-            snapshot.lane.policy.mode.value,
-            max(costs),
-            costs[1] * 1e3,
-            costs[max(costs)] * 1e3,
-        )
-        _report_memory(opened)
+        self.add(snapshot)
+        self.offer({model: {"": version, str(version): version}})
+        self.set_index(model, [IndexEntry(model, version, "READY", "")])
         return snapshot
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Keeps a version; nobody can ask for it before it is offered."""
+        model = snapshot.model
+        with self._lock:
+            for loaded, _ in self._listeners:
+                loaded(snapshot)
+            self._loaded[model.name, model.version] = snapshot
+
+    def offer(self, names: Mapping[str, Mapping[str, int]]) -> None:
+        """Says what the names of models mean from now on, of all at one moment.
+
+        Args:
+            names: for each model a version by each name: a number, a label, or the empty one. A
+                version that is not loaded here leaves its name as it was.
+        """
+        with self._lock:
+            served = {}
+            for model, meanings in names.items():
+                for name, version in meanings.items():
+                    snapshot = self._loaded.get((model, version)) or self._served.get((model, name))
+                    if snapshot is not None:
+                        served[model, name] = snapshot
+            self._served = served
+
+    def drop(self, keep: Iterable[tuple[str, int]]) -> list[Snapshot]:
+        """Lets versions go that are not offered; those in use end with their last request.
+
+        Args:
+            keep: models and versions that stay.
+
+        Returns:
+            Those that went.
+        """
+        with self._lock:
+            asked = {id(snapshot) for snapshot in self._served.values()}
+            kept = set(keep)
+            gone = [
+                key
+                for key, snapshot in self._loaded.items()
+                if key not in kept and id(snapshot) not in asked
+            ]
+            dropped = [self._loaded.pop(key) for key in gone]
+            for snapshot in dropped:
+                for _, told in self._listeners:
+                    told(snapshot)
+        return dropped
+
+    def clear(self) -> None:
+        """Lets all versions go, in a process that answers no requests."""
+        self.offer({})
+        self.drop(())
 
     def warm_up(self) -> None:
         """Runs every version at several batch sizes on the calling thread."""
         for snapshot in self.snapshots():
             for batch in WARM_UP_BATCHES:
-                samples = generate_samples(snapshot.model.spec, min(batch, self._max_batch))
+                samples = generate_samples(snapshot.model.spec, min(batch, self.loader.max_batch))
                 run_batch(snapshot.model, [samples])
 
     def report_loaded(self) -> None:
         """Says in the metrics that this process serves what is loaded."""
         for snapshot in self.snapshots():
-            model = snapshot.model
-            self._metrics.loaded(model.name, model.version, True)
-            snapshot.metrics.tables(
-                table_bytes=model.artifact.manifest.table_bytes,
-                huge_page_bytes=model.huge_page_bytes(),
-            )
-
-    def _policy(self, model: Model) -> LanePolicy:
-        serving = model.spec.serving
-        delay_us = self._overrides.max_delay_us
-        return LanePolicy(
-            mode=self._overrides.mode or Mode(serving.executor),
-            max_batch=serving.max_batch,
-            max_delay=(serving.max_delay_us if delay_us is None else delay_us) / 1e6,
-        )
+            report_loaded(snapshot)
 
     def get(self, model: str, version: str = "") -> Snapshot:
         """The snapshot that answers for a model.
 
         Args:
             model: the model's name.
-            version: a version's number, or empty for whichever is served.
+            version: a version's number, a label, or empty for the default.
 
         Raises:
             NotFoundError: the model or version is not served here.
             UnavailableError: the model is still loading, or failed to.
         """
-        snapshot = self._snapshots.get(model)
+        snapshot = self._served.get((model, version))
         if snapshot is None:
-            entry = self._index.get(model)
-            if entry is None:
-                raise NotFoundError(f"no model {model!r} is served here")
-            raise UnavailableError(f"model {model!r} is {entry.state.lower()}: {entry.reason}")
-        if version and version != str(snapshot.model.version):
-            raise NotFoundError(
-                f"model {model!r} has no version {version!r} here; version "
-                f"{snapshot.model.version} is served"
-            )
+            raise self._absence(model, version)
         return snapshot
+
+    def _absence(self, model: str, version: str) -> Exception:
+        names = [name for served, name in self._served if served == model]
+        if not names:
+            entries = self._index.get(model)
+            if not entries:
+                return NotFoundError(f"no model {model!r} is served here")
+            entry = entries[-1]
+            return UnavailableError(f"model {model!r} is {entry.state.lower()}: {entry.reason}")
+        versions = sorted((name for name in names if name.isdigit()), key=int)
+        labels = sorted(name for name in names if name and not name.isdigit())
+        several = "s" if len(versions) > 1 else ""
+        verb = "are" if several else "is"
+        known = f"version{several} {', '.join(versions)} {verb} served"
+        if labels:
+            known += f", with label{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
+        return NotFoundError(f"model {model!r} has no version {version!r} here; {known}")
 
     def snapshots(self) -> list[Snapshot]:
         """All loaded versions."""
-        return list(self._snapshots.values())
+        with self._lock:
+            return list(self._loaded.values())
+
+    def defaults(self) -> list[Snapshot]:
+        """For each model the version that answers requests which name none."""
+        return [snapshot for (_, name), snapshot in self._served.items() if not name]
+
+    def versions(self, model: str) -> list[int]:
+        """The versions of a model that can be asked for, ascending."""
+        served = self._served
+        return sorted({s.model.version for (name, _), s in served.items() if name == model})
+
+    def is_loaded(self, model: str, version: int) -> bool:
+        """Whether a version is loaded in this process."""
+        return (model, version) in self._loaded
 
     def index(self) -> list[IndexEntry]:
-        """All versions that are loaded, loading, or failed to load."""
-        return list(self._index.values())
+        """All versions that are known, and why those that are not ready are not."""
+        return [entry for entries in list(self._index.values()) for entry in entries]
+
+    def set_index(self, model: str, entries: list[IndexEntry]) -> None:
+        """Says what is known of a model's versions, the latest last."""
+        self._index[model] = entries
 
     def announce(self, models: list[str]) -> None:
         """Lists models that will be loaded, so that requests for them are told to wait."""
         for model in models:
-            self._index[model] = IndexEntry(model, 0, "LOADING", "waiting its turn")
+            self.set_index(model, [IndexEntry(model, 0, "LOADING", "waiting its turn")])
 
 
-def _report_memory(model: Model) -> None:
-    if model.memory is TableMemory.MAP:
-        return
-    huge, total = model.huge_page_bytes(), model.artifact.manifest.table_bytes
-    told = _log.info if huge >= _MOST_HUGE * total or total < HUGE_PAGE_BYTES else _log.warning
-    told(
-        "%s version %d: %s of its %s of tables lie in huge pages%s",
-        model.name,
-        model.version,
-        size_text(huge),
-        size_text(total),
-        "" if told is _log.info else ": see /sys/kernel/mm/transparent_hugepage/enabled",
+def report_loaded(snapshot: Snapshot) -> None:
+    """Says in the metrics that this process has a version loaded."""
+    model = snapshot.model
+    snapshot.metrics.loaded(True, created=model.artifact.manifest.created_seconds)
+    snapshot.metrics.tables(
+        table_bytes=model.artifact.manifest.table_bytes,
+        huge_page_bytes=model.huge_page_bytes(),
     )
 
 
-def measure_costs(model: Model, max_batch: int) -> Mapping[int, float]:
-    """Runs every size that batches are padded to, and measures some of them.
-
-    The first run of a size is the one that makes its kernels. Of the measured ones the least of
-    some runs counts, because whatever else the machine does only adds.
-
-    Args:
-        model: what to run.
-        max_batch: samples of a request; larger batches are not measured.
-    """
-    costs: dict[int, float] = {}
-    largest = min(max_batch, max(_MEASURED_BATCHES))
-    everything = generate_samples(model.spec, largest)
-    for batch in padded_sizes(largest):
-        samples = everything.samples(0, batch)
-        seconds = _timed(model, samples)
-        if batch in _MEASURED_BATCHES:
-            costs[batch] = min(_timed(model, samples) for _ in range(_ROUNDS))
-        if seconds > _LONGEST_MEASURED_SECONDS:
-            break
-    return costs
-
-
-def _timed(model: Model, samples: ModelInput) -> float:
-    started = perf_counter()
-    run_batch(model, [samples])
-    return perf_counter() - started
+def report_dropped(snapshot: Snapshot) -> None:
+    """Says in the metrics that this process has let a version go."""
+    snapshot.metrics.loaded(False)
+    snapshot.metrics.tables(table_bytes=0, huge_page_bytes=0)
+    snapshot.metrics.queue(requests=0, samples=0)

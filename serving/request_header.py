@@ -14,7 +14,7 @@ class RequestHeader(NamedTuple):
 
     Attributes:
         model_name: as it came.
-        model_version: as it came; empty is the model's default.
+        model_version: as it came, or the parameter `label`; empty is the model's default.
         request_id: the client's own, for the response.
         priority: 1 is the highest; 0 was not given.
         timeout_us: how long the client waits, in microseconds; 0 was not given.
@@ -84,19 +84,35 @@ def header_of(request: Any) -> RequestHeader:
     """The header of a ModelInferRequest message.
 
     Raises:
-        RequestError: a parameter that is no such number, or an output in shared memory.
+        RequestError: a parameter that is no such number or label, or an output in shared memory.
     """
     for output in request.outputs:
         if "shared_memory_region" in output.parameters:
             raise RequestError(f"output {output.name!r}: shared memory is not offered here")
     return RequestHeader(
         request.model_name,
-        request.model_version,
+        _version(request),
         request.id,
         _number(request, "priority"),
         _number(request, "timeout"),
         tuple(output.name for output in request.outputs),
     )
+
+
+def _version(request: Any) -> str:
+    version: str = request.model_version
+    if "label" not in request.parameters:
+        return version
+    parameter = request.parameters["label"]
+    kind = parameter.WhichOneof("parameter_choice")
+    label: str = parameter.string_param
+    if kind != "string_param" or not label:
+        raise RequestError(f"parameter 'label': expected string_param of a label, got {kind}")
+    if version:
+        raise RequestError(
+            f"both a version, {version!r}, and a label, {label!r}, are asked for; expected one"
+        )
+    return label
 
 
 def _number(request: Any, name: str) -> int:

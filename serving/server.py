@@ -10,13 +10,19 @@ from dataclasses import asdict, dataclass
 
 import torch
 
+from serving.background import lower_priority
+from serving.board import Board
 from serving.config import ServerConfig
+from serving.follower import FollowSettings
+from serving.following import Following
 from serving.freed_memory import keep_freed_memory
+from serving.installer import Installer
 from serving.lane import Mode
 from serving.metrics import Metrics
-from serving.model_store import ModelStore, ServingOverrides
+from serving.model_store import ModelStore
 from serving.pages import Pages, listen
 from serving.server_state import ServerState
+from serving.snapshot import ServingOverrides, Snapshot
 from serving.supervisor import supervise
 from serving.worker import Worker
 from sharded_infer.errors import NotFoundError
@@ -25,6 +31,8 @@ from sharded_infer.repository import Repository
 from sharded_infer.table_memory import TableMemory
 
 _log = logging.getLogger("sharded_infer")
+# Places in the metrics for versions that have gone: their counts stay to be scraped for a while.
+_SPARE_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +95,12 @@ def serve(
     models = list(config.models) or repository.models()
     if not models:
         raise NotFoundError(f"{config.repository}: holds no published model")
-    metrics = Metrics(config.workers)
+    slots = config.follow.most_held + _SPARE_SLOTS
+    metrics = Metrics(config.workers, most_versions=slots * len(models))
+    for name in models:
+        metrics.follow(name, slots=slots, labels=config.follow.labels)
     state = ServerState(config.workers)
+    memory = None if config.memory is None else TableMemory(config.memory)
     store = ModelStore(
         repository,
         metrics,
@@ -97,23 +109,29 @@ def serve(
         overrides=ServingOverrides(
             None if config.executor is None else Mode(config.executor),
             config.max_delay_us,
-            None if config.memory is None else TableMemory(config.memory),
+            memory,
         ),
     )
     store.announce(models)
+    settings = FollowSettings(
+        config.follow, config.poll_seconds, config.spare_bytes, config.workers, memory
+    )
+    following = Following(repository, Board(config.workers), metrics, settings)
+    served: list[ServedModel] = []
 
-    def load() -> None:
+    def load() -> Installer:
         with progress() as told:
-            for name in models:
-                store.load(name, told)
+            installer = following.load_first(store, models, told)
+        served.extend(map(_served, store.defaults()))
+        return installer
 
     def ready(port: int, metrics_port: int) -> None:
-        on_ready(_ready(config, port, metrics_port, store))
+        on_ready(_ready(config, port, metrics_port, served))
 
     if config.workers > 1:
-        supervise(config, store, metrics, state, load=load, on_ready=ready)
+        supervise(config, store, metrics, state, following=following, load=load, on_ready=ready)
     else:
-        _serve_alone(config, store, metrics, state, load=load, on_ready=ready)
+        _serve_alone(config, store, metrics, state, following=following, load=load, on_ready=ready)
 
 
 def _serve_alone(
@@ -122,10 +140,12 @@ def _serve_alone(
     metrics: Metrics,
     state: ServerState,
     *,
-    load: Callable[[], None],
+    following: Following,
+    load: Callable[[], Installer],
     on_ready: Callable[[int, int], None],
 ) -> None:
-    stop = threading.Event()
+    stop, asked = threading.Event(), threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: asked.set())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     worker = Worker(config, store, metrics, state)
@@ -134,34 +154,51 @@ def _serve_alone(
         # It listens while it loads, so that clients are told to wait.
         port = worker.listen(config.port)
         try:
-            load()
+            installer = load()
             worker.warm_up()
         except BaseException:
             worker.close()
             raise
-        worker.serve(
-            stop,
-            on_ready=lambda: on_ready(port, pages.server_port),
-            grace_seconds=config.grace_seconds,
+        installer.start()
+        thread = threading.Thread(
+            target=_follow, args=(following, stop, asked), name="follower", daemon=True
         )
+        thread.start()
+        try:
+            worker.serve(
+                stop,
+                on_ready=lambda: on_ready(port, pages.server_port),
+                grace_seconds=config.grace_seconds,
+            )
+        finally:
+            stop.set()
+            asked.set()
+            installer.stop()
 
 
-def _ready(config: ServerConfig, port: int, metrics_port: int, store: ModelStore) -> Ready:
+def _follow(following: Following, stop: threading.Event, asked: threading.Event) -> None:
+    lower_priority()
+    following.follower().run(stop, asked)
+
+
+def _served(snapshot: Snapshot) -> ServedModel:
+    model = snapshot.model
+    return ServedModel(
+        name=model.name,
+        version=model.version,
+        topology=model.plan.topology.name,
+        table_bytes=model.artifact.manifest.table_bytes,
+        memory=model.memory.value,
+        kernels=model.lookup.backends,
+        executor=snapshot.lane.policy.mode.value,
+    )
+
+
+def _ready(config: ServerConfig, port: int, metrics_port: int, served: list[ServedModel]) -> Ready:
     return Ready(
         grpc_url=f"{config.host}:{port}",
         metrics_url=f"http://{config.host}:{metrics_port}/metrics",
         workers=config.workers,
         transport=config.transport,
-        models=tuple(
-            ServedModel(
-                name=snapshot.model.name,
-                version=snapshot.model.version,
-                topology=snapshot.model.plan.topology.name,
-                table_bytes=snapshot.model.artifact.manifest.table_bytes,
-                memory=snapshot.model.memory.value,
-                kernels=snapshot.model.lookup.backends,
-                executor=snapshot.lane.policy.mode.value,
-            )
-            for snapshot in store.snapshots()
-        ),
+        models=tuple(served),
     )

@@ -8,8 +8,9 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from serving.description import model_config, model_metadata, model_statistics
-from serving.model_store import ModelStore, Snapshot
+from serving.model_store import ModelStore
 from serving.refusals import UnavailableError
+from serving.snapshot import Snapshot
 from serving.status import status_of
 
 EXTENSIONS = ("statistics", "model_configuration", "model_repository")
@@ -58,7 +59,8 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
     def ModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:
         """A model's inputs and outputs."""
-        return model_metadata(self._snapshot(request, context))
+        snapshot = self._snapshot(request, context)
+        return model_metadata(snapshot, self._store.versions(snapshot.model.name))
 
     def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:
         """A model's configuration."""
@@ -73,7 +75,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         )
 
     def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Versions that are loaded, loading, or failed to load, and why."""
+        """All versions that are known, and why those that are not ready are not."""
         index = service_pb2.RepositoryIndexResponse.ModelIndex
         return service_pb2.RepositoryIndexResponse(
             models=[

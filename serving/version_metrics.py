@@ -13,8 +13,10 @@ from serving.metric_families import (
     BUSY_SECONDS,
     CODES,
     COST_PREDICTED_SECONDS,
+    CREATED,
     IDS_OUT_OF_RANGE,
     LATENCY_BOUNDARIES,
+    LOADED,
     PHASE_SECONDS,
     QUEUE_REQUESTS,
     QUEUE_SAMPLES,
@@ -77,6 +79,8 @@ class VersionMetrics:
         self._predicted_seconds = block.cell(COST_PREDICTED_SECONDS)
         self._queue_requests = block.cell(QUEUE_REQUESTS)
         self._queue_samples = block.cell(QUEUE_SAMPLES)
+        self._loaded = block.cell(LOADED)
+        self._created = block.cell(CREATED)
         self._table_bytes = block.cell(TABLE_BYTES)
         self._huge_page_bytes = block.cell(TABLE_HUGE_PAGE_BYTES)
 
@@ -201,6 +205,22 @@ class VersionMetrics:
         with cells.lock:
             cells.own[self._queue_requests] = requests
             cells.own[self._queue_samples] = samples
+
+    def loaded(self, flag: bool, *, created: float = 0.0) -> None:
+        """Says whether the version is ready in this process; it is shown if it is in any.
+
+        Args:
+            flag: whether it is.
+            created: when it was published, seconds since 1970.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._loaded] = float(flag)
+            cells.own[self._created] = created if flag else 0.0
+
+    def clear(self) -> None:
+        """Begins at zero, in all processes: another version is counted here from now on."""
+        self._cells.clear(self.block.first, self._last_request + 1 - self.block.first)
 
     def tables(self, *, table_bytes: int, huge_page_bytes: int) -> None:
         """Says what the version's tables take.

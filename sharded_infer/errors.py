@@ -4,6 +4,7 @@ from kernels.errors import InputError, InternalError, ShardedInferError
 
 __all__ = [
     "ArtifactError",
+    "CapacityError",
     "GateError",
     "InputError",
     "InternalError",
@@ -41,6 +42,10 @@ class ArtifactError(InputError):
 
 class GateError(ShardedInferError):
     """A version whose golden requests differ from the fp32 model by more than the spec allows."""
+
+
+class CapacityError(ShardedInferError):
+    """A version that does not fit in the memory that is left."""
 
 
 class StorageError(ShardedInferError):

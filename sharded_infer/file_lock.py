@@ -34,7 +34,7 @@ def locked(path: Path) -> Iterator[BinaryIO]:
 class Held:
     """A file that is held together with others who hold it, until it is closed or collected.
 
-    A process that is forked meanwhile holds it too, until it closes it or ends.
+    Processes that are forked meanwhile hold it too: until one of them lets go, or all have ended.
     """
 
     def __init__(self, handle: int) -> None:
@@ -47,7 +47,9 @@ class Held:
         return os.fstat(self._handle)
 
     def close(self) -> None:
-        """Lets go; nothing if it did before."""
+        """Lets go, for processes that were forked meanwhile too; nothing if it did before."""
+        if self._close.alive:
+            fcntl.flock(self._handle, fcntl.LOCK_UN)
         self._close()
 
 

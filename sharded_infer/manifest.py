@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -137,6 +138,14 @@ class Manifest:
     def stored_tables(self) -> dict[str, StoredTable]:
         """The tables by name."""
         return {t.name: StoredTable(t.name, t.rows, t.dim, t.row_format) for t in self.tables}
+
+    @property
+    def created_seconds(self) -> float:
+        """When it was published, seconds since 1970; 0 where `created_at` is no time."""
+        try:
+            return datetime.fromisoformat(self.created_at).timestamp()
+        except ValueError:
+            return 0.0
 
     @property
     def table_bytes(self) -> int:

@@ -42,6 +42,11 @@ class Tower:
     program: torch.fx.GraphModule
     output_widths: tuple[int | None, ...]
 
+    def __del__(self) -> None:
+        # A graph's nodes refer to each other: without this its weights would stay until a full
+        # collection, which a server puts off for ever.
+        vars(self.program).clear()
+
     @classmethod
     def load(
         cls,

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -144,3 +145,22 @@ def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def stored(location: str) -> Repository:
     """A repository of either kind, empty."""
     return Repository(location)
+
+
+@pytest.fixture(scope="session")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Versions to publish, made once (`tests/serving/traffic.py`)."""
+    # Imported here: what needs no server needs no gRPC either.
+    from tests.serving.traffic import Shelf
+
+    return Shelf(tmp_path_factory.mktemp("shelf"))
+
+
+@pytest.fixture
+def publisher(tmp_path: Path, shelf: Any) -> Any:
+    """A repository with version 1, to publish more in."""
+    from tests.serving.traffic import Publisher
+
+    publisher = Publisher(tmp_path / "repository", shelf)
+    publisher.good()
+    return publisher

@@ -12,6 +12,7 @@ from serving.commands.versions import RepositoryOption
 from serving.config import MIB, ServerConfig
 from serving.progress import progress_bars
 from serving.server import Ready, serve
+from serving.version_policy import parse_policy
 from sharded_infer.sizes import size_text
 
 
@@ -39,6 +40,23 @@ def serve_command(
         list[str] | None,
         typer.Option("--model", "-m", help="Model to serve; may be repeated; default: all."),
     ] = None,
+    follow: Annotated[
+        str,
+        typer.Option(
+            help="Versions to serve: latest, latest:N, labels:NAME,NAME (the first is the "
+            "default) or versions:N,N."
+        ),
+    ] = "latest",
+    poll_seconds: Annotated[
+        float,
+        typer.Option(help="Time between looks for new versions; 0: only at SIGHUP.", min=0),
+    ] = 5.0,
+    spare_mib: Annotated[
+        int,
+        typer.Option(
+            help="Memory that must stay free beside a version that comes later, MiB.", min=0
+        ),
+    ] = 256,
     topology: Annotated[
         str | None, typer.Option(help="Published plan to use; default: each version's first.")
     ] = None,
@@ -109,7 +127,10 @@ def serve_command(
 ) -> None:
     """Serve published models over gRPC (Open Inference Protocol), with Prometheus metrics.
 
-    Serves the latest version of each model. Answers health checks and reflection. At SIGTERM it
+    Serves the latest version of each model, or what --follow says, and follows the repository: a
+    new version is loaded aside and takes over when it has passed its checks; at SIGHUP it looks at
+    once. Requests name a version by its number or label. Answers health checks and reflection. At
+    SIGTERM it
     says that it is not ready, answers on for the grace time, then accepts no more, finishes what is
     in flight, and exits with 0.
     """
@@ -121,6 +142,9 @@ def serve_command(
     config = ServerConfig(
         repository=repository,
         models=tuple(model or ()),
+        follow=parse_policy(follow),
+        poll_seconds=poll_seconds,
+        spare_bytes=spare_mib * MIB,
         topology=topology,
         host=host,
         port=port,

@@ -116,11 +116,11 @@ class Ranker:
             torch.set_num_threads(threads)
 
 
-def publish_ranker(repository: Path) -> Ranker:
-    """Publishes the ranker, planned for two ranks."""
+def publish_ranker(repository: Path, seed: int = 5) -> Ranker:
+    """Publishes the ranker, planned for two ranks; another seed gives it other scores."""
     spec = ranker_spec()
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
+        torch.manual_seed(seed)
         tables = {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling) for t in spec.tables}
         tower = RankerTower(spec.embedding_width)
     published = publish(spec, tables, tower, repository, topologies=("cpu:2",))
@@ -266,12 +266,12 @@ def sharded_infer(
 
 @contextmanager
 def running_server(
-    repository: Path, log: Path, *options: object, exit_code: int | None = 0
+    repository: Path | str, log: Path, *options: object, exit_code: int | None = 0
 ) -> Iterator[RunningServer]:
     """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
 
     Args:
-        repository: what to serve.
+        repository: what to serve, a folder or a URL.
         log: the file for its error stream.
         options: more of the command line; what comes last holds.
         exit_code: what it must end with; None for a test that ends it otherwise.

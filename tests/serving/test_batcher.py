@@ -357,6 +357,26 @@ def test_a_lane_that_is_removed_is_not_asked() -> None:
     assert batcher.take(0.0).batch is None and batcher.due(0.0) == NEVER
 
 
+def test_what_waits_in_a_lane_that_is_removed_or_comes_to_it_is_run() -> None:
+    lane, other = lane_of(linear), lane_of(linear)
+    batcher = _batcher(lane, other)
+    before = _offered(lane, batcher, 10)
+    batcher.remove_lane(lane)
+    first = batcher.take(0.0).batch
+    assert first is not None and first.tickets == (before,)
+    batcher.finish(first, seconds=1e-3, now=0.0)
+    assert batcher.take(0.0).batch is None
+    # Its request had found its version before that was let go.
+    late = _offered(lane, batcher, 10)
+    second = batcher.take(0.0).batch
+    assert second is not None and second.tickets == (late,)
+    batcher.finish(second, seconds=1e-3, now=0.0)
+    gone = _offered(lane, batcher, 10)
+    assert batcher.withdraw(gone)
+    assert batcher.take(0.0).batch is None and batcher.due(0.0) == NEVER
+    assert batcher.requests == 0
+
+
 @pytest.mark.parametrize("stranger", [{"priority": 1}, {"deadline_seconds": 0.05}])
 @pytest.mark.parametrize("curve", CURVES, ids=("linear", "fixed", "mixed"))
 def test_no_stream_of_urgent_requests_holds_back_another_for_ever(

@@ -14,7 +14,8 @@ from serving.dispatcher import Job
 from serving.inference import PUSHBACK, Inference, Refusal
 from serving.lane import Mode
 from serving.metrics import Metrics
-from serving.model_store import ModelStore, ServingOverrides
+from serving.model_store import ModelStore
+from serving.snapshot import ServingOverrides
 from sharded_infer.executor import run_batch
 from sharded_infer.repository import Repository
 from tests.serving.conftest import MODEL, Ranker, good_inputs, infer_request

@@ -20,6 +20,7 @@ from serving.metric_families import (
     BATCH_SAMPLES_BOUNDARIES,
     CODES,
     LATENCY_BOUNDARIES,
+    MODEL_FAMILIES,
     PHASES,
     REFUSALS,
     SERVER_FAMILIES,
@@ -77,7 +78,7 @@ def busy_metrics() -> Metrics:
 def test_every_family_is_on_the_page_before_anything_is_counted() -> None:
     metrics = Metrics()
     families = list(metrics.registry.collect())
-    declared = [*VERSION_FAMILIES, *SERVER_FAMILIES]
+    declared = [*VERSION_FAMILIES, *MODEL_FAMILIES, *SERVER_FAMILIES]
     assert [f.name for f in families] == [f.name for f in declared]
     assert all(f.documentation.endswith(".") for f in families)
     assert not any(f.samples for f in families if f.name in {d.name for d in VERSION_FAMILIES})
@@ -223,7 +224,10 @@ def test_promtool_finds_nothing_to_say() -> None:
 def test_every_family_is_documented() -> None:
     text = (CHECKOUT / "docs" / "requests.md").read_text()
     total = {Kind.COUNTER: "_total"}
-    names = [f.name + total.get(f.kind, "") for f in (*VERSION_FAMILIES, *SERVER_FAMILIES)]
+    names = [
+        f.name + total.get(f.kind, "")
+        for f in (*VERSION_FAMILIES, *MODEL_FAMILIES, *SERVER_FAMILIES)
+    ]
     assert [n for n in names if f"`{n}`" not in text and f"`{n}{{" not in text] == []
 
 

@@ -74,6 +74,8 @@ def test_a_usual_header_is_read(case: str) -> None:
         (_set("priority", string_param="high"), "parameter 'priority': .* got string_param"),
         (_set("timeout", double_param=0.5), "parameter 'timeout': .* got double_param"),
         (lambda r: r.parameters["timeout"], "parameter 'timeout': .* got None"),
+        (_set("label", string_param="stable"), "both a version, '3', and a label, 'stable'"),
+        (_set("label", int64_param=3), "parameter 'label': expected string_param .* got int64"),
         (
             lambda r: setattr(
                 r.outputs.add(name="score").parameters["shared_memory_region"], "string_param", "x"
@@ -106,6 +108,17 @@ def test_an_unusual_header_is_left_to_protobuf(edit: Callable[[Any], object]) ->
 
 
 @compiled
+def _label_alone(request: Any) -> None:
+    request.model_version = ""
+    _set("label", string_param="stable")(request)
+
+
+def test_a_label_stands_for_the_version_and_protobuf_reads_it() -> None:
+    request = message(_label_alone)
+    assert header_of(request).model_version == "stable"
+    assert read_header(request.SerializeToString()) is None
+
+
 def test_a_field_that_comes_twice_is_left_to_protobuf() -> None:
     whole = message().SerializeToString()
     assert read_header(whole) is not None

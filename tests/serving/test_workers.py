@@ -27,8 +27,8 @@ from tritonclient.grpc import service_pb2
 
 from kernels.row_format import RowFormat
 from serving.bench.load_generator import LoadResult, Target, load_generator_refusal, run_closed
+from serving.held_port import hold_port
 from serving.native_transport import pygrpc_native
-from serving.supervisor import _hold_port
 from sharded_infer import (
     DenseSpec,
     ModelSpec,
@@ -352,7 +352,8 @@ def test_a_killed_worker_costs_its_own_requests_at_most_and_is_replaced(
     assert set(result.counts) <= {"OK", "UNAVAILABLE"}, (result.counts, result.errors)
     lost = result.counts.get("UNAVAILABLE", 0)
     _log.info("of %d requests %d failed", len(result.codes), lost)
-    assert lost <= connections
+    # In flight when it was killed, and again on connections that its socket took while it went.
+    assert lost <= 2 * connections
     # What the worker had counted but not sent is all that the two can differ by.
     ok = counted(pair, "sharded_infer_requests_total", code="OK") - ok_before
     assert result.counts["OK"] <= ok <= result.counts["OK"] + lost
@@ -366,12 +367,12 @@ def test_a_killed_worker_costs_its_own_requests_at_most_and_is_replaced(
 def test_a_killed_metrics_process_comes_back_with_all_counts(pair: RunningServer) -> None:
     with pair.stub() as stub:
         stub.ModelInfer(infer_request(good_inputs(5)), timeout=10)
-    before = {k: v for k, v in samples(pair.metrics_url).items() if k[0].startswith("sharded")}
+    before = {k: v for k, v in samples(pair.metrics_url).items() if _is_count(k[0])}
     desk = desk_of(pair)
     os.kill(desk, signal.SIGKILL)
     until(lambda: not is_alive(desk), "the metrics process is gone")
     until(lambda: readiness(pair) == (200, "ready"), "it is back")
-    now = {k: v for k, v in samples(pair.metrics_url).items() if k[0].startswith("sharded")}
+    now = {k: v for k, v in samples(pair.metrics_url).items() if _is_count(k[0])}
     assert now == before
     assert desk_of(pair) != desk
     with pair.stub() as stub:
@@ -380,11 +381,17 @@ def test_a_killed_metrics_process_comes_back_with_all_counts(pair: RunningServer
     until(lambda: counted(pair, key) == sum(v for k, v in before.items() if k[0] == key) + 5, key)
 
 
+def _is_count(sample: str) -> bool:
+    """Ours, and not a time that goes on by itself."""
+    times = ("_age_seconds", "_read_timestamp_seconds")
+    return sample.startswith("sharded_infer_") and not sample.endswith(times)
+
+
 def test_no_process_outlives_a_killed_parent(ranker: Ranker, tmp_path: Path) -> None:
     log = tmp_path / "stderr"
     with running_server(ranker.repository, log, "--workers", 2, exit_code=None) as server:
         children = children_of(server.process.pid)
-        assert len(children) == 3
+        assert len(children) == 4
         with grpc.insecure_channel(server.grpc_url) as channel:
             watch = health_pb2_grpc.HealthStub(channel).Watch(HEALTH, timeout=60)
             assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
@@ -508,7 +515,8 @@ def test_workers_share_the_tables_pages(memory: str, tmp_path: Path) -> None:
         until(all_have_read, "each worker has read every row")
         children = children_of(server.process.pid)
         workers = workers_of(server)
-        assert len(workers) == 3 and len(children) == 4
+        # Beside them, the pages and the follower.
+        assert len(workers) == 3 and len(children) == 5
         of_tables = sum(of_memory(pid, "Pss", tmp_path) for pid in (server.process.pid, *children))
         seen_by_each = [of_memory(pid, "Rss", tmp_path) for pid in workers]
         own = [_private_bytes(pid) for pid in workers]
@@ -593,10 +601,10 @@ def test_a_server_that_still_loads_holds_its_port() -> None:
                 before.accept()[0].close()
                 assert client.recv(1) == b""
         with (
-            closing(_hold_port("127.0.0.1", port)),
+            closing(hold_port("127.0.0.1", port)),
             pytest.raises(InputError, match=f"port 127.0.0.1:{port} cannot be had"),
         ):
-            _hold_port("127.0.0.1", port)
+            hold_port("127.0.0.1", port)
 
 
 def test_another_servers_workers_do_not_share_their_port(

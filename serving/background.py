@@ -1,0 +1,57 @@
+"""Work beside requests: at low priority, and with pauses.
+
+A thread that computes without the interpreter's lock (hashing, copying, matrix products) is kept
+off the cores by its priority. One that holds the lock keeps requests waiting whatever its priority:
+they get it after the switch interval, 5 ms by default, which is therefore shortened meanwhile.
+"""
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from time import monotonic, sleep
+
+from sharded_infer.progress import Progress, no_progress
+
+_NICE = 10
+_SWITCH_SECONDS = 0.0005
+_LONGEST_PAUSE = 0.05
+
+
+def lower_priority() -> None:
+    """Makes the calling thread one that others go before, for good."""
+    # Linux has a priority for each thread; where it is refused, work is done all the same.
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+
+
+@contextmanager
+def yielding_often() -> Iterator[None]:
+    """Lets other threads of this process have the interpreter's lock sooner, for a while.
+
+    Not for two threads at once.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def paced(progress: Progress = no_progress) -> Progress:
+    """A progress that pauses at each step for as long as the step took: half of one core at most.
+
+    Args:
+        progress: told besides.
+    """
+    resumed = monotonic()
+
+    def pause(what: str, done: int, total: int) -> None:
+        nonlocal resumed
+        progress(what, done, total)
+        sleep(min(monotonic() - resumed, _LONGEST_PAUSE))
+        resumed = monotonic()
+
+    return pause

@@ -1,0 +1,315 @@
+"""Follows a repository: looks, fetches, verifies, and says on the board what is to be held.
+
+look    what is published, and what labels point at
+step    reads the workers' reports, lets the policy decide, prepares the next version if none is
+        being loaded; a version is offered when every attached worker has it
+
+It runs in a thread of a server of one process, and in a process of its own beside several workers.
+All that it knows is on the board: its successor goes on from there.
+"""
+
+import hashlib
+import logging
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic, time
+
+from serving.background import paced
+from serving.board import Board
+from serving.load_phases import LoadPhases
+from serving.metrics import Metrics
+from serving.releases import Failure, Holding, ModelReleases, Report
+from serving.spare_memory import available_bytes, check_fits, needed_bytes
+from serving.version_policy import VersionPolicy, decide
+from sharded_infer.artifact import Artifact, verify_files
+from sharded_infer.errors import NotFoundError, ShardedInferError, StorageError
+from sharded_infer.manifest import Manifest, dump_manifest
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.repository import Repository
+from sharded_infer.table_memory import TableMemory
+
+_log = logging.getLogger("sharded_infer")
+# While workers load, and while nothing does.
+_BUSY_SECONDS, _IDLE_SECONDS = 0.02, 0.5
+# Between saying what names mean and when they do: every worker has read it by then.
+_NOTICE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FollowSettings:
+    """How a server follows its repository.
+
+    Attributes:
+        policy: which versions.
+        poll_seconds: between looks; 0: only when asked.
+        spare_bytes: memory that must stay free beside what is loaded.
+        workers: processes that load.
+        memory: where tables lie; None: as each model's spec says.
+    """
+
+    policy: VersionPolicy
+    poll_seconds: float
+    spare_bytes: int
+    workers: int
+    memory: TableMemory | None
+
+
+class Follower:
+    """What a server holds of its repository. One thread of one process calls."""
+
+    def __init__(
+        self, repository: Repository, board: Board, metrics: Metrics, settings: FollowSettings
+    ) -> None:
+        """Goes on from what the board says.
+
+        Args:
+            repository: where versions are published.
+            board: the server's.
+            metrics: the server's; its models are followed.
+            settings: how.
+        """
+        self._repository = repository
+        self._board = board
+        self._metrics = metrics
+        self._settings = settings
+        self._releases = board.releases()[1]
+        for release in list(self._releases.models.values()):
+            # A predecessor that ended midway has left it.
+            self._put(replace(release, preparing=0))
+            self._hold_again(release)
+        # By key of a holding: what was measured of it, and since when it waits for the workers.
+        self._phases: dict[int, tuple[LoadPhases, float]] = {}
+        # What keeps models from being followed.
+        self._troubles: dict[str, str] = {}
+        # Versions that could not be fetched: not before the next look.
+        self._deferred: set[tuple[str, int]] = set()
+        # What was raised here, by model, the first time that each could not be prepared.
+        self.errors: dict[str, Exception] = {}
+
+    def _hold_again(self, release: ModelReleases) -> None:
+        """Locks what is served, as a predecessor in a process that has ended did."""
+        for holding in release.held:
+            try:
+                self._repository.fetch(release.model, holding.version)
+            except (ShardedInferError, OSError) as error:
+                _log.warning(
+                    "%s version %d: cannot be locked against removal: %s",
+                    release.model, holding.version, error,
+                )  # fmt: skip
+
+    def follow(self, models: list[str]) -> None:
+        """Takes models in.
+
+        Raises:
+            NotFoundError: the repository does not hold one of them.
+            StorageError, ArtifactError: it cannot be read.
+        """
+        for model in models:
+            self._put(self._looked_at(ModelReleases(model)))
+
+    def look(self, *, again: bool = False) -> None:
+        """Reads what is published now; what cannot be read stays as it was.
+
+        Args:
+            again: try versions that have failed again, too.
+        """
+        self._deferred.clear()
+        for release in list(self._releases.models.values()):
+            try:
+                seen = self._looked_at(release)
+            except (ShardedInferError, OSError) as error:
+                # Said once, not at every look.
+                if self._troubles.get(release.model) != str(error):
+                    _log.warning("%s: cannot be followed now: %s", release.model, error)
+                self._troubles[release.model] = str(error)
+                continue
+            self._troubles.pop(release.model, None)
+            failures = () if again else tuple(f for f in seen.failures if self._is_same(seen, f))
+            self._put(replace(seen, failures=failures))
+
+    def step(self, progress: Progress = no_progress, *, checks_memory: bool = True) -> bool:
+        """Does what can be done now; fetching and verifying a version takes long.
+
+        Args:
+            progress: told how far that is.
+            checks_memory: refuse versions that do not fit in the memory that is left.
+
+        Returns:
+            Whether something is being loaded: to be called again soon.
+        """
+        reports = self._board.reports()
+        for release in list(self._releases.models.values()):
+            self._put(self._heard(release, reports))
+        loads = self._decide()
+        self._post()
+        waiting = any(not h.ready for r in self._releases.models.values() for h in r.held)
+        if not waiting and loads:
+            model, version = loads[0]
+            self._prepare(model, version, progress, checks_memory=checks_memory)
+            self._post()
+            return True
+        return waiting
+
+    def run(self, stop: threading.Event, asked: threading.Event) -> None:
+        """Follows until it is told to stop.
+
+        Args:
+            stop: set to end it.
+            asked: set to make it look at once, and try again what has failed.
+        """
+        poll = self._settings.poll_seconds
+        due = monotonic() + poll
+        progress = paced()
+        while not stop.is_set():
+            try:
+                again = asked.is_set()
+                if again or (poll and monotonic() >= due):
+                    asked.clear()
+                    due = monotonic() + poll
+                    self.look(again=again)
+                busy = self.step(progress)
+            except Exception:
+                # A bug of ours must not end the following, and never the serving.
+                _log.exception("internal error in following the repository")
+                busy = False
+            idle = min(_IDLE_SECONDS, max(0.0, due - monotonic())) if poll else _IDLE_SECONDS
+            asked.wait(_BUSY_SECONDS if busy else max(idle, _BUSY_SECONDS))
+
+    def _looked_at(self, release: ModelReleases) -> ModelReleases:
+        published = tuple(self._repository.versions(release.model))
+        labels = self._repository.labels(release.model)
+        self._metrics.releases(release.model).looked(time())
+        return replace(release, published=published, labels=labels)
+
+    def _heard(self, release: ModelReleases, reports: list[Report]) -> ModelReleases:
+        for holding in release.held:
+            if holding.ready:
+                continue
+            failed = next((r.failed[holding.key] for r in reports if holding.key in r.failed), None)
+            if failed is not None:
+                release = self._failed(release, holding.version, *failed)
+            elif reports and all(holding.key in report.loaded for report in reports):
+                held = (replace(h, ready=h.ready or h is holding) for h in release.held)
+                release = replace(release, held=tuple(held))
+                self._count_loaded(release.model, holding)
+        return release
+
+    def _count_loaded(self, model: str, holding: Holding) -> None:
+        metrics = self._metrics.releases(model)
+        phases, since = self._phases.pop(holding.key, (LoadPhases("fetch"), monotonic()))
+        metrics.took({**phases.seconds, "workers": monotonic() - since})
+        metrics.loaded()
+
+    def _decide(self) -> list[tuple[str, int]]:
+        """Lets the policy decide of each model; what is to be loaded."""
+        loads = []
+        for release in list(self._releases.models.values()):
+            decision = decide(self._settings.policy, release.situation())
+            held = tuple(h for h in release.held if h.version not in decision.unload)
+            # What is mapped stays readable even if somebody removes the files now.
+            for gone in set(release.held) - set(held):
+                self._repository.release(Path(gone.path))
+            decided = replace(release, held=held, names=decision.names, previous=decision.previous)
+            if decided.names != release.names:
+                _log.info("%s: %s", release.model, _told(decided.names))
+                notice = _NOTICE_SECONDS if self._settings.workers > 1 else 0.0
+                self._releases = replace(self._releases, moment=monotonic() + notice)
+            self._put(decided)
+            loads += [(release.model, version) for version in decision.load]
+        return [load for load in loads if load not in self._deferred]
+
+    def _prepare(
+        self, model: str, version: int, progress: Progress, *, checks_memory: bool
+    ) -> None:
+        """Fetches and verifies a version, and has it loaded; or says why not."""
+        release = self._releases.models[model]
+        self._put(replace(release, preparing=version))
+        self._post()
+        phases = LoadPhases("fetch")
+        try:
+            with phases.phase("fetch"):
+                manifest = self._repository.manifest(model, version)
+            # Before anything of it comes here: the manifest has the sizes.
+            with phases.phase("memory"):
+                if checks_memory:
+                    self._check_fits(manifest)
+            with phases.phase("fetch"):
+                path = self._repository.fetch(model, version, progress)
+            with phases.phase("verify"):
+                _verify(self._repository, path, manifest, progress)
+        except StorageError as error:
+            # The store may answer at the next look: nothing is wrong with the version.
+            _log.warning("%s version %d: cannot be fetched now: %s", model, version, error)
+            self._metrics.releases(model).failed(phases.current)
+            self._deferred.add((model, version))
+            self.errors.setdefault(model, error)
+            self._put(replace(release, preparing=0))
+            return
+        except Exception as error:
+            self.errors.setdefault(model, error)
+            self._put(self._failed(release, version, phases.current, _reason(error)))
+            return
+        held = {holding.version for holding in release.held}
+        self._metrics.releases(model).assign(version, held)
+        key = self._releases.next_key
+        holding = Holding(key, version, str(path), manifest.created_seconds)
+        self._phases[key] = (phases, monotonic())
+        self._put(replace(release, held=(*release.held, holding), preparing=0))
+        self._releases = replace(self._releases, next_key=key + 1)
+
+    def _check_fits(self, manifest: Manifest) -> None:
+        memory = self._settings.memory or TableMemory(manifest.model_spec().serving.memory)
+        needed = needed_bytes(manifest, memory, self._settings.workers)
+        what = f"{manifest.model} version {manifest.version}"
+        check_fits(needed, available_bytes(), self._settings.spare_bytes, what)
+
+    def _failed(
+        self, release: ModelReleases, version: int, phase: str, reason: str
+    ) -> ModelReleases:
+        _log.error(
+            "%s version %d is not served, it failed at %r: %s",
+            release.model, version, phase, reason,
+        )  # fmt: skip
+        self._metrics.releases(release.model).failed(phase)
+        fingerprint = self._fingerprint(release.model, version)
+        return release.failed(Failure(version, phase, reason, fingerprint))
+
+    def _is_same(self, release: ModelReleases, failure: Failure) -> bool:
+        return self._fingerprint(release.model, failure.version) == failure.fingerprint
+
+    def _fingerprint(self, model: str, version: int) -> str:
+        try:
+            manifest = self._repository.manifest(model, version)
+        except NotFoundError:
+            return "absent"
+        except ShardedInferError as error:
+            return _reason(error)
+        return hashlib.sha256(dump_manifest(manifest)).hexdigest()
+
+    def _put(self, release: ModelReleases) -> None:
+        models = {**self._releases.models, release.model: release}
+        self._releases = replace(self._releases, models=models)
+
+    def _post(self) -> None:
+        if self._board.releases()[1] != self._releases:
+            self._board.post(self._releases)
+
+
+def _verify(repository: Repository, path: Path, manifest: Manifest, progress: Progress) -> None:
+    """Compares a version's files with the manifest; lets go of them if they differ."""
+    try:
+        verify_files(Artifact(path, manifest), progress)
+    except ShardedInferError:
+        repository.release(path)
+        raise
+
+
+def _reason(error: Exception) -> str:
+    known = isinstance(error, ShardedInferError)
+    return str(error) if known else f"internal error: {type(error).__name__}: {error}"
+
+
+def _told(names: dict[str, int]) -> str:
+    meanings = [f"{name or 'default'} is version {version}" for name, version in names.items()]
+    return ", ".join(meanings) or "no version"

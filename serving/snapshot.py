@@ -1,0 +1,100 @@
+"""A version loaded and ready, and what a server sets for all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import perf_counter
+
+from serving.lane import Lane, LanePolicy, Mode
+from serving.metrics import VersionMetrics
+from serving.request_decoder import RequestDecoder
+from serving.response_encoder import ResponseEncoder
+from sharded_infer.batch import ModelInput
+from sharded_infer.batch_sizes import padded_sizes
+from sharded_infer.executor import run_batch
+from sharded_infer.golden import generate_samples
+from sharded_infer.model import Model
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.table_memory import TableMemory
+
+# Batches whose cost is measured. None that follows one that took longer is run before it is asked.
+_MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_LONGEST_MEASURED_SECONDS = 0.25
+_ROUNDS = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A version loaded and ready, with everything a request needs.
+
+    Attributes:
+        model: the version.
+        decoder: reads its requests.
+        encoder: writes its responses.
+        lane: its requests that wait.
+        metrics: its metrics.
+    """
+
+    model: Model
+    decoder: RequestDecoder
+    encoder: ResponseEncoder
+    lane: Lane
+    metrics: VersionMetrics
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOverrides:
+    """What a server sets for all models, whatever their specs say; None: as the spec says.
+
+    Attributes:
+        mode: how requests are put together.
+        max_delay_us: microseconds that batched models wait.
+        memory: where tables lie.
+    """
+
+    mode: Mode | None = None
+    max_delay_us: int | None = None
+    memory: TableMemory | None = None
+
+    def lane_policy(self, model: Model) -> LanePolicy:
+        """How a version's requests are put together."""
+        serving = model.spec.serving
+        delay_us = serving.max_delay_us if self.max_delay_us is None else self.max_delay_us
+        return LanePolicy(
+            mode=self.mode or Mode(serving.executor),
+            max_batch=serving.max_batch,
+            max_delay=delay_us / 1e6,
+        )
+
+
+def measure_costs(
+    model: Model, max_batch: int, progress: Progress = no_progress
+) -> Mapping[int, float]:
+    """Runs every size that batches are padded to, and measures some of them.
+
+    The first run of a size is the one that makes its kernels. Of the measured ones the least of
+    some runs counts, because whatever else the machine does only adds.
+
+    Args:
+        model: what to run.
+        max_batch: samples of a request; larger batches are not measured.
+        progress: told the sizes that have been run.
+    """
+    costs: dict[int, float] = {}
+    largest = min(max_batch, max(_MEASURED_BATCHES))
+    everything = generate_samples(model.spec, largest)
+    sizes = padded_sizes(largest)
+    for done, batch in enumerate(sizes, start=1):
+        samples = everything.samples(0, batch)
+        seconds = _timed(model, samples)
+        if batch in _MEASURED_BATCHES:
+            costs[batch] = min(_timed(model, samples) for _ in range(_ROUNDS))
+        if seconds > _LONGEST_MEASURED_SECONDS:
+            break
+        progress("warming up", done, len(sizes))
+    return costs
+
+
+def _timed(model: Model, samples: ModelInput) -> float:
+    started = perf_counter()
+    run_batch(model, [samples])
+    return perf_counter() - started

@@ -1,0 +1,96 @@
+"""Whether a version fits in the memory that is left, before any of it is loaded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from sharded_infer.errors import CapacityError
+from sharded_infer.manifest import Manifest
+from sharded_infer.sizes import size_text
+from sharded_infer.table_memory import TableMemory
+
+# A tower is read, built and packed for the matrix library: three copies at most.
+_TOWER_COPIES = 3
+
+
+def needed_bytes(manifest: Manifest, memory: TableMemory, processes: int) -> int:
+    """What loading a version takes in a server that is running.
+
+    Mapped tables lie once in the page cache. A copy in huge pages belongs to the process that made
+    it: what is loaded after the fork is there as often as there are workers.
+
+    Args:
+        manifest: the version's.
+        memory: where its tables are to lie.
+        processes: that load it.
+    """
+    tables = manifest.table_bytes * (processes if memory is TableMemory.HUGE else 1)
+    return tables + _TOWER_COPIES * manifest.files[manifest.tower.file].bytes * processes
+
+
+def available_bytes(root: Path = Path("/")) -> int:
+    """What processes may still take: the machine's available memory, or less by a cgroup's limit.
+
+    Args:
+        root: where `proc` and `sys` lie.
+    """
+    return min([_machine_bytes(root), *_cgroup_bytes(root)])
+
+
+def check_fits(needed: int, available: int, spare: int, what: str) -> None:
+    """Refuses what would leave too little.
+
+    Args:
+        needed: bytes that it takes.
+        available: bytes that there are.
+        spare: bytes that must stay free.
+        what: to load, for the message.
+
+    Raises:
+        CapacityError: it does not fit; says the figures.
+    """
+    if needed + spare > available:
+        raise CapacityError(
+            f"{what} does not fit: it takes {size_text(needed)} and {size_text(spare)} must stay "
+            f"free (--spare-mib), {size_text(available)} are available"
+        )
+
+
+def _machine_bytes(root: Path) -> int:
+    for line in (root / "proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise CapacityError(f"{root / 'proc/meminfo'}: says no MemAvailable")
+
+
+def _cgroup_bytes(root: Path) -> Iterator[int]:
+    """What the limits above this process leave, of both generations of cgroups."""
+    groups = root / "sys/fs/cgroup"
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, place = line.split(":", 2)
+        if not controllers:
+            home, files = groups, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            home = groups / "memory"
+            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        # A limit above holds too; in a container the place may not be there, only its root.
+        here = home / place.lstrip("/")
+        for folder in (here, *here.parents):
+            if folder.is_relative_to(home):
+                yield from _left_in(folder, files)
+
+
+def _left_in(folder: Path, files: tuple[str, str, str]) -> Iterator[int]:
+    limit_file, used_file, reclaimable = files
+    try:
+        limit, used = ((folder / name).read_text().strip() for name in (limit_file, used_file))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return
+    if limit != "max":
+        yield int(limit) - int(used) + int(stat.get(reclaimable, 0))

@@ -1,0 +1,112 @@
+"""Makes a snapshot of a version's verified files: opened, warmed up, golden requests scored."""
+
+import logging
+from pathlib import Path
+
+from serving.cost_table import CostTable
+from serving.lane import Lane
+from serving.load_phases import LoadPhases
+from serving.metrics import VersionMetrics
+from serving.request_decoder import RequestDecoder
+from serving.response_encoder import ResponseEncoder
+from serving.snapshot import ServingOverrides, Snapshot, measure_costs
+from sharded_infer.model import Model, check_golden, open_model
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.sizes import size_text
+from sharded_infer.table_memory import HUGE_PAGE_BYTES, TableMemory
+
+_log = logging.getLogger("sharded_infer")
+# Less of the tables than this in huge pages is worth a warning.
+_MOST_HUGE = 0.9
+
+
+class VersionLoader:
+    """Loads versions for one server, in whichever process calls."""
+
+    def __init__(
+        self,
+        *,
+        topology: str | None,
+        max_batch: int,
+        overrides: ServingOverrides | None = None,
+    ) -> None:
+        """Keeps what holds for all versions.
+
+        Args:
+            topology: which published plan to use; None takes each version's first.
+            max_batch: samples of a request.
+            overrides: how requests are put together.
+        """
+        self._topology = topology
+        self.max_batch = max_batch
+        self.overrides = overrides or ServingOverrides()
+
+    def load(
+        self,
+        path: Path,
+        metrics: VersionMetrics,
+        *,
+        phases: LoadPhases,
+        progress: Progress = no_progress,
+    ) -> Snapshot:
+        """Loads a version: map or copy, every batch size, golden requests.
+
+        Args:
+            path: the folder of its files, verified.
+            metrics: where it is counted.
+            phases: told how long each step takes.
+            progress: told how far copying and warming up are.
+
+        Raises:
+            ArtifactError: the version is damaged.
+            GateError: it does not score its golden requests as it should.
+        """
+        with phases.phase("open"):
+            model = open_model(
+                path,
+                topology=self._topology,
+                memory=self.overrides.memory,
+                verify=False,
+                progress=progress,
+            )
+        with phases.phase("golden"):
+            difference = check_golden(model)
+        with phases.phase("warm_up"):
+            costs = measure_costs(model, self.max_batch, progress)
+        snapshot = Snapshot(
+            model=model,
+            decoder=RequestDecoder(model.spec, max_batch=self.max_batch),
+            encoder=ResponseEncoder(model.name, model.version, model.spec.tower.outputs),
+            lane=Lane(self.overrides.lane_policy(model), CostTable(costs)),
+            metrics=metrics,
+        )
+        _log.info(
+            "loaded %s version %d: plan %s, kernels %s, golden requests within %.2g of fp32, "
+            "%s executor, a batch of 1 / %d takes %.3g / %.3g ms",
+            model.name,
+            model.version,
+            model.plan.topology.name,
+            model.lookup.backends,
+            difference,
+            snapshot.lane.policy.mode.value,
+            max(costs),
+            costs[1] * 1e3,
+            costs[max(costs)] * 1e3,
+        )
+        _report_memory(model)
+        return snapshot
+
+
+def _report_memory(model: Model) -> None:
+    if model.memory is TableMemory.MAP:
+        return
+    huge, total = model.huge_page_bytes(), model.artifact.manifest.table_bytes
+    told = _log.info if huge >= _MOST_HUGE * total or total < HUGE_PAGE_BYTES else _log.warning
+    told(
+        "%s version %d: %s of its %s of tables lie in huge pages%s",
+        model.name,
+        model.version,
+        size_text(huge),
+        size_text(total),
+        "" if told is _log.info else ": see /sys/kernel/mm/transparent_hugepage/enabled",
+    )

@@ -1,0 +1,355 @@
+"""Following a repository in one process: what is loaded, offered, reported and let go, and when."""
+
+import re
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import generate_latest
+
+from serving.board import Board
+from serving.follower import Follower, FollowSettings
+from serving.following import Following
+from serving.installer import Installer
+from serving.metrics import Metrics
+from serving.model_store import ModelStore
+from serving.refusals import UnavailableError
+from serving.releases import Report
+from serving.version_policy import parse_policy
+from sharded_infer.errors import ArtifactError, GateError, NotFoundError
+from sharded_infer.golden import generate_samples
+from sharded_infer.repository import Repository
+from tests.serving.conftest import MODEL
+from tests.serving.traffic import Publisher, Shelf, flip_bit
+
+SLOTS = 4
+
+
+class Server:
+    """Stores that follow one repository, without transports; each is a worker."""
+
+    def __init__(self, publisher: Publisher, follow: str = "latest", workers: int = 1) -> None:
+        self.publisher = publisher
+        self.repository = Repository(publisher.repository)
+        self.metrics = Metrics()
+        self.metrics.follow(MODEL, slots=SLOTS, labels=("stable",))
+        settings = FollowSettings(parse_policy(follow), 0.0, 0, 1, None)
+        self.following = Following(self.repository, Board(workers), self.metrics, settings)
+        self.stores = [
+            ModelStore(self.repository, self.metrics, topology=None, max_batch=4)
+            for _ in range(workers)
+        ]
+        self.follower = self.following.follower()
+        self.installers: list[Installer] = []
+
+    @property
+    def store(self) -> ModelStore:
+        return self.stores[0]
+
+    def start(self) -> None:
+        self.following.load_first(self.store, [MODEL])
+        self.installers = [
+            self.following.installer(store, number) for number, store in enumerate(self.stores)
+        ]
+        for installer in self.installers:
+            installer.catch_up()
+        self.follower = self.following.follower()
+
+    def settle(self, *, again: bool = False) -> None:
+        """Looks, and goes on until nothing is left to be done."""
+        self.follower.look(again=again)
+        while self.follower.step():
+            for installer in self.installers:
+                installer.catch_up()
+        for installer in self.installers:
+            installer.catch_up()
+
+    def meant(self, name: str = "") -> int:
+        return self.store.get(MODEL, name).model.version
+
+    def index(self) -> dict[int, tuple[str, str]]:
+        return {entry.version: (entry.state, entry.reason) for entry in self.store.index()}
+
+    def page(self) -> str:
+        return generate_latest(self.metrics.registry).decode()
+
+
+def test_the_latest_version_is_offered_by_its_number_too_and_nothing_else_is(
+    publisher: Publisher,
+) -> None:
+    publisher.good()
+    server = Server(publisher)
+    server.start()
+    assert (server.meant(), server.meant("2")) == (2, 2)
+    with pytest.raises(NotFoundError, match="has no version '1' here; version 2 is served"):
+        server.store.get(MODEL, "1")
+    with pytest.raises(NotFoundError, match="no model 'other' is served here"):
+        server.store.get("other")
+    assert server.index() == {1: ("UNAVAILABLE", "not loaded: not followed"), 2: ("READY", "")}
+
+
+def test_a_version_is_offered_only_when_every_worker_has_it(publisher: Publisher) -> None:
+    server = Server(publisher, workers=2)
+    server.start()
+    publisher.good()
+    server.follower.look()
+    first, second = server.installers
+    for _ in range(3):
+        assert server.follower.step()
+        first.catch_up()
+    assert [store.is_loaded(MODEL, 2) for store in server.stores] == [True, False]
+    assert server.meant() == 1 and server.index()[2][0] == "LOADING"
+    with pytest.raises(NotFoundError, match="has no version '2'"):
+        server.store.get(MODEL, "2")
+    second.catch_up()
+    server.settle()
+    assert [store.get(MODEL).model.version for store in server.stores] == [2, 2]
+
+
+def test_a_worker_that_cannot_load_it_keeps_it_from_all(publisher: Publisher) -> None:
+    server = Server(publisher, workers=2)
+    server.start()
+    publisher.good()
+    server.follower.look()
+    server.follower.step()
+    server.installers[0].catch_up()
+    release = server.following.board.releases()[1].models[MODEL]
+    (coming,) = (holding for holding in release.held if not holding.ready)
+    report = Report(failed={coming.key: ("open", "there is no memory for it")})
+    server.following.board.report(1, report)
+    server.settle()
+    assert server.meant() == 1 and not server.store.is_loaded(MODEL, 2)
+    assert server.index()[2] == ("UNAVAILABLE", "failed at open: there is no memory for it")
+    assert 'load_failures_total{model="ranker",phase="open"} 1.0' in server.page()
+
+
+def test_a_worker_that_is_dead_is_not_waited_for(publisher: Publisher) -> None:
+    server = Server(publisher, workers=2)
+    server.start()
+    publisher.good()
+    server.follower.look()
+    server.follower.step()
+    server.installers[0].catch_up()
+    server.following.board.detach(1)
+    del server.installers[1]
+    server.settle()
+    assert server.meant() == 2
+
+
+def test_a_worker_that_comes_later_loads_what_is_offered_before_it_serves(
+    publisher: Publisher,
+) -> None:
+    server = Server(publisher)
+    server.start()
+    publisher.good()
+    server.settle()
+    later = ModelStore(server.repository, server.metrics, topology=None, max_batch=4)
+    installer = server.following.installer(later)
+    installer.catch_up()
+    installer.check_complete()
+    assert {s.model.version for s in later.snapshots()} == {1, 2}
+    assert later.get(MODEL).model.version == 2
+
+
+def test_a_worker_that_cannot_load_what_is_offered_does_not_serve(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    later = ModelStore(server.repository, server.metrics, topology="cpu:7", max_batch=4)
+    installer = server.following.installer(later)
+    installer.catch_up()
+    with pytest.raises(NotFoundError, match="no plan for topology 'cpu:7'"):
+        installer.check_complete()
+
+
+def test_a_failed_version_is_not_tried_again_until_asked_or_its_manifest_changes(
+    publisher: Publisher,
+) -> None:
+    server = Server(publisher)
+    server.start()
+    broken = publisher.with_flipped_bit()
+    path = publisher.repository / MODEL / str(broken)
+    for _ in range(3):
+        server.settle()
+    assert server.meant() == 1
+    assert "altered" in server.index()[broken][1]
+    assert 'load_failures_total{model="ranker",phase="verify"} 1.0' in server.page()
+    server.settle(again=True)
+    assert 'load_failures_total{model="ranker",phase="verify"} 2.0' in server.page()
+    flip_bit(next(path.glob("tables/*.safetensors")))
+    server.settle()
+    assert server.meant() == 1
+    manifest = path / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"torch"', '"torch "', 1))
+    server.settle()
+    assert server.meant() == broken
+
+
+def test_a_version_that_comes_to_be_there_after_its_label_is_loaded_then(
+    publisher: Publisher,
+) -> None:
+    server = Server(publisher, "labels:stable")
+    labels = publisher.repository / MODEL / "labels.json"
+    labels.write_text('{"stable": 1}')
+    server.start()
+    labels.write_text('{"stable": 2}')
+    server.settle()
+    assert server.meant("stable") == 1 and "has no version 2" in server.index()[2][1]
+    publisher.good()
+    server.settle()
+    assert server.meant("stable") == 2
+
+
+@pytest.mark.parametrize("damage", ["[1]", '{"stable": "x"}', "{", '{"stable": 1.5}'])
+def test_labels_that_cannot_be_read_change_nothing(publisher: Publisher, damage: str) -> None:
+    labels = publisher.repository / MODEL / "labels.json"
+    labels.write_text('{"stable": 1}')
+    server = Server(publisher, "labels:stable")
+    server.start()
+    labels.write_text(damage)
+    server.settle()
+    assert server.meant("stable") == 1
+    labels.write_text('{"stable": 1}')
+    server.settle()
+
+
+def test_the_version_before_stays_and_older_ones_and_their_counts_go(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    for version in range(2, 3 + SLOTS):
+        publisher.good()
+        server.settle()
+        assert server.meant() == version
+        held = {snapshot.model.version for snapshot in server.store.snapshots()}
+        assert held == {version - 1, version}
+    shown = set(re.findall(r'model_loaded\{model="ranker",version="(.)"', server.page()))
+    assert shown == {str(version) for version in range(3, 3 + SLOTS)}
+
+
+def test_a_place_in_the_metrics_begins_at_zero_for_its_next_version(publisher: Publisher) -> None:
+    metrics = Metrics()
+    releases = metrics.follow(MODEL, slots=2)
+    releases.assign(1, set())
+    metrics.version(MODEL, 1).failed("INTERNAL", 1.0)
+    releases.assign(2, {1})
+    metrics.version(MODEL, 2).failed("INTERNAL", 1.0)
+    metrics.version(MODEL, 2).failed("INTERNAL", 1.0)
+    releases.assign(3, {2})
+    assert metrics.version(MODEL, 3).totals().failure.count == 0
+    assert metrics.version(MODEL, 2).totals().failure.count == 2
+    releases.assign(2, {2, 3})
+    assert metrics.version(MODEL, 2).totals().failure.count == 2
+
+
+def test_a_follower_goes_on_from_what_its_predecessor_said(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    broken = publisher.with_flipped_bit()
+    server.settle()
+    publisher.good()
+    server.follower.look()
+    server.follower.step()
+    server.follower = server.following.follower()
+    server.settle()
+    assert server.meant() == 3
+    assert "altered" in server.index()[broken][1]
+    assert 'load_failures_total{model="ranker",phase="verify"} 1.0' in server.page()
+
+
+@pytest.mark.parametrize(
+    ("breaks", "error"),
+    [("with_flipped_bit", ArtifactError), ("with_other_golden_scores", GateError),
+     ("without_a_tower", ArtifactError)],
+)  # fmt: skip
+def test_a_server_that_has_nothing_sound_to_serve_does_not_start(
+    tmp_path: Path, shelf: Shelf, breaks: str, error: type[Exception]
+) -> None:
+    publisher = Publisher(tmp_path / "repository", shelf)
+    getattr(publisher, breaks)()
+    server = Server(publisher)
+    with pytest.raises(error):
+        server.start()
+    with pytest.raises(UnavailableError, match="is unavailable: failed at"):
+        server.store.get(MODEL)
+
+
+def test_a_server_starts_with_the_version_before_a_broken_one(publisher: Publisher) -> None:
+    publisher.with_other_golden_scores()
+    server = Server(publisher)
+    server.start()
+    assert server.meant() == 1
+    assert server.index()[2][1].startswith("failed at golden: ")
+
+
+def test_a_label_that_is_nowhere_is_said_at_the_start(publisher: Publisher) -> None:
+    with pytest.raises(NotFoundError, match="nothing to serve; labels:stable names no version"):
+        Server(publisher, "labels:stable").start()
+
+
+def test_versions_that_do_not_fit_are_not_loaded(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    publisher.good()
+    settings = replace(server.following.settings, spare_bytes=2**60)
+    server.follower = Follower(server.repository, server.following.board, server.metrics, settings)
+    server.settle()
+    assert server.meant() == 1
+    assert server.index()[2][1].startswith("failed at memory: ranker version 2 does not fit")
+
+
+def test_a_repository_that_goes_away_and_comes_back_is_followed_on(
+    publisher: Publisher, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Server(publisher)
+    server.start()
+    away = publisher.repository.rename(tmp_path / "away")
+    for _ in range(3):
+        server.settle()
+    assert server.meant() == 1
+    assert caplog.text.count("cannot be followed now") == 1
+    away.rename(publisher.repository)
+    publisher.good()
+    server.settle()
+    assert server.meant() == 2
+
+
+def test_a_version_in_use_outlives_its_unloading(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    told: list[tuple[str, int]] = []
+
+    def note(what: str) -> Any:
+        return lambda snapshot: told.append((what, snapshot.model.version))
+
+    server.store.on_change(note("loaded"), note("dropped"))
+    used = server.store.get(MODEL)
+    for _ in range(2):
+        publisher.good()
+        server.settle()
+    assert told == [("loaded", 1), ("loaded", 2), ("loaded", 3), ("dropped", 1)]
+    assert used.model.version == 1
+    assert "score" in used.model.run(generate_samples(used.model.spec, 2))
+
+
+def test_a_running_follower_looks_when_it_is_asked(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    (installer,) = server.installers
+    installer.start()
+    stop, asked = threading.Event(), threading.Event()
+    thread = threading.Thread(target=server.follower.run, args=(stop, asked))
+    thread.start()
+    try:
+        publisher.good()
+        asked.set()
+        for _ in range(500):
+            if server.meant() == 2:
+                break
+            stop.wait(0.02)
+        assert server.meant() == 2
+    finally:
+        stop.set()
+        asked.set()
+        thread.join()
+        installer.stop()

@@ -1,0 +1,275 @@
+"""New versions under traffic: swapped without a failed or wrong request, or refused."""
+
+import os
+import signal
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sharded_infer.repository import Repository
+from tests.serving.conftest import MODEL, NATIVE, RunningServer, running_server
+from tests.serving.test_server import samples
+from tests.serving.test_workers import children_of, desk_of, until, workers_of
+from tests.serving.traffic import Publisher, ask, client_of, flip_bit, traffic
+
+POLL = ("--poll-seconds", 0.2)
+SOAK = os.environ.get("SHARDED_INFER_SOAK") == "1"
+
+
+def states(client: Any) -> dict[int, tuple[str, str]]:
+    """State and reason of each version in the index."""
+    index = client.get_model_repository_index().models
+    return {int(entry.version): (entry.state, entry.reason) for entry in index}
+
+
+def metric(server: RunningServer, name: str, **labels: str) -> dict[str, float]:
+    """A family's series by the values of their other labels."""
+    wanted = {("model", MODEL), *labels.items()}
+    found = {}
+    for (sample, pairs), value in samples(server.metrics_url).items():
+        if sample == f"sharded_infer_{name}" and wanted <= set(pairs):
+            found[",".join(v for _, v in sorted(set(pairs) - wanted))] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workers", "transport"), [(1, "grpcio"), (2, "grpcio"), pytest.param(1, *NATIVE.values,
+     marks=NATIVE.marks)],
+)  # fmt: skip
+def test_a_new_version_takes_over_and_no_request_fails_or_is_answered_wrong(
+    publisher: Publisher, tmp_path: Path, workers: int, transport: str
+) -> None:
+    options = (*POLL, "--workers", workers, "--transport", transport)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        with traffic(server) as seen:
+            for version in (2, 3):
+                assert publisher.good() == version
+                until(lambda: version in seen.versions(), f"version {version}")  # noqa: B023
+            time.sleep(0.3)
+        assert seen.errors() == []
+        assert seen.wrong(publisher.expected) == []
+        assert seen.versions() == [1, 2, 3]
+        # A worker is never a version behind the others for longer than the swap itself.
+        first = {v: min(a.ended for a in seen.answers if a.version == v) for v in (2, 3)}
+        assert [a for a in seen.answers if a.began > first[2] + 0.1 and a.version == 1] == []
+        assert [a for a in seen.answers if a.began > first[3] + 0.1 and a.version < 3] == []
+        # The one before stays, older ones are gone.
+        assert ask(client, "2").version == 2
+        assert "versions 2, 3 are served" in ask(client, "1").error
+        assert {v: state for v, (state, _) in states(client).items()} == {
+            1: "UNAVAILABLE", 2: "READY", 3: "READY",
+        }  # fmt: skip
+        assert metric(server, "model_loaded") == {"1": 0, "2": 1, "3": 1}
+        assert metric(server, "served_version") == {str(n): 3 for n in range(workers)}
+        assert metric(server, "label_version") == {"default": 3}
+        assert metric(server, "version_loads_total") == {"": 3}
+        (age,) = metric(server, "served_age_seconds").values()
+        assert 0 < age < 3600
+        assert all(s > 0 for s in metric(server, "version_load_seconds").values())
+    assert "internal error" not in (tmp_path / "log").read_text()
+
+
+def test_a_broken_version_is_reported_and_the_old_one_serves_on(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    with (
+        running_server(publisher.repository, tmp_path / "log", *POLL) as server,
+        client_of(server) as client,
+        traffic(server, clients=1) as seen,
+    ):
+        broken = {
+            publisher.with_flipped_bit(): ("verify", "altered"),
+            publisher.with_other_golden_scores(): ("golden", "differs from the fp32 model's"),
+            publisher.without_a_tower(): ("verify", "missing"),
+        }
+        for version, (phase, words) in broken.items():
+            until(lambda: "failed" in states(client).get(version, ("", ""))[1], words)  # noqa: B023
+            state, reason = states(client)[version]
+            assert state == "UNAVAILABLE" and f"failed at {phase}: " in reason and words in reason
+        assert ask(client).version == 1
+        failures = metric(server, "version_load_failures_total")
+        assert {k: v for k, v in failures.items() if v} == {"verify": 2, "golden": 1}
+        # It is not tried again by itself.
+        tries = (tmp_path / "log").read_text().count("is not served")
+        flip_bit(next((publisher.repository / MODEL / "2").glob("tables/*.safetensors")))
+        time.sleep(0.6)
+        assert (tmp_path / "log").read_text().count("is not served") == tries == 3
+        # Asked to, the server tries all three again: the newest that is sound takes over.
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: ask(client).version == 2, "the repaired version")
+        assert publisher.good() == 5
+        until(lambda: ask(client).version == 5, "a good version")
+    assert seen.errors() == []
+    assert seen.wrong(publisher.expected) == []
+    assert seen.versions() == [1, 2, 5]
+
+
+def test_a_version_that_does_not_fit_in_memory_is_refused_with_the_figures(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    options = (*POLL, "--spare-mib", 10**9)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        version = publisher.good()
+        until(lambda: "failed" in states(client).get(version, ("", ""))[1], "it is refused")
+        reason = states(client)[version][1]
+        assert "failed at memory: " in reason and "does not fit" in reason
+        assert "--spare-mib" in reason and "are available" in reason
+        assert ask(client).version == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_label_moves_and_moves_back_within_a_second_of_the_look(
+    publisher: Publisher, tmp_path: Path, workers: int
+) -> None:
+    publisher.good()
+    repository = Repository(publisher.repository)
+    repository.set_label(MODEL, "stable", 1)
+    options = ("--poll-seconds", 0, "--follow", "labels:stable,canary", "--workers", workers)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+        traffic(server, clients=2) as seen,
+    ):
+        assert (ask(client).version, ask(client, "stable").version) == (1, 1)
+        assert "has no version 'canary'" in ask(client, "canary").error
+
+        def moved(label: str, version: int) -> float:
+            repository.set_label(MODEL, label, version)
+            server.process.send_signal(signal.SIGHUP)
+            return until(lambda: ask(client, label).version == version, f"{label} {version}")
+
+        moved("canary", 2)
+        assert ask(client).version == 1
+        assert ask(client, parameters={"label": "canary"}).version == 2
+        assert ask(client, "2").version == 2
+        assert metric(server, "label_version") == {"default": 1, "stable": 1, "canary": 2}
+        # Both are loaded: moving is a matter of the look.
+        for version in (2, 1, 2, 1):
+            assert moved("stable", version) < 1.0
+            assert ask(client, "canary").version == 2
+        # A label stays where it is when its new version cannot be loaded.
+        broken = publisher.with_flipped_bit()
+        repository.set_label(MODEL, "stable", broken)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "altered" in states(client).get(broken, ("", ""))[1], "it is refused")
+        assert ask(client, "stable").version == 1
+    assert seen.errors() == []
+    assert seen.wrong(publisher.expected) == []
+
+
+def test_a_label_and_a_version_at_once_are_refused(publisher: Publisher, tmp_path: Path) -> None:
+    options = ("--follow", "versions:1", "--poll-seconds", 0)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        assert "a label, 'stable'" in ask(client, "1", {"label": "stable"}).error
+        assert "expected string_param" in ask(client, "", {"label": 3}).error
+        assert "has no version 'stable'" in ask(client, "", {"label": "stable"}).error
+
+
+def test_a_replaced_worker_serves_what_the_others_serve(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    options = (*POLL, "--workers", 2)
+    with running_server(
+        publisher.repository,
+        tmp_path / "log",
+        *options,
+    ) as server:
+        with client_of(server) as client:
+            publisher.good()
+            until(lambda: ask(client).version == 2, "version 2")
+        publisher.good()
+        with client_of(server) as client:
+            until(lambda: ask(client).version == 3, "version 3")
+        before = workers_of(server)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(workers_of(server)) == 2 and before[0] not in workers_of(server), "two")
+        for _ in range(20):
+            with client_of(server) as client:
+                assert ask(client).version == 3
+                assert ask(client, "2").version == 2
+                assert "versions 2, 3 are served" in ask(client, "1").error
+        # Another dies while the next one is loaded: it is waited for by the new worker too.
+        publisher.good()
+        with client_of(server) as client:
+            until(lambda: states(client).get(4, ("",))[0] == "LOADING", "version 4 is loaded")
+        os.kill(workers_of(server)[0], signal.SIGKILL)
+        until(lambda: metric(server, "served_version") == {"0": 4, "1": 4}, "version 4")
+
+
+def test_a_killed_follower_comes_back_and_follows_on(publisher: Publisher, tmp_path: Path) -> None:
+    options = (*POLL, "--workers", 2)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        broken = publisher.with_flipped_bit()
+        until(lambda: "altered" in states(client).get(broken, ("", ""))[1], "it is refused")
+        os.kill(_follower_of(server), signal.SIGKILL)
+        publisher.good()
+        until(lambda: ask(client).version == 3, "version 3")
+        assert "altered" in states(client)[broken][1]
+        assert (tmp_path / "log").read_text().count("version 2 is not served") == 1
+
+
+def _follower_of(server: RunningServer) -> int:
+    """The child that neither answers RPCs nor pages."""
+    (follower,) = {*children_of(server.process.pid)} - {*workers_of(server), desk_of(server)}
+    return follower
+
+
+def test_a_server_whose_newest_version_is_broken_starts_with_the_one_before(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    broken = publisher.with_flipped_bit()
+    with (
+        running_server(publisher.repository, tmp_path / "log", *POLL) as server,
+        client_of(server) as client,
+    ):
+        assert ask(client).version == 1
+        assert "altered" in states(client)[broken][1]
+        url = server.metrics_url.replace("/metrics", "/ready")
+        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own http URL
+            assert response.status == 200
+
+
+def test_memory_comes_back_from_versions_that_are_let_go(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    with (
+        running_server(publisher.repository, tmp_path / "log", "--poll-seconds", 0.05) as server,
+        client_of(server) as client,
+    ):
+
+        def swap() -> int:
+            version = publisher.good()
+            until(lambda: ask(client).version == version, f"version {version}")
+            until(lambda: sum(metric(server, "model_loaded").values()) <= 2, "the oldest is gone")
+            time.sleep(0.1)
+            return resident_bytes(server.process.pid)
+
+        swap()
+        first = swap()
+        last = [swap() for _ in range(50 if SOAK else 8)][-1]
+        assert last <= 1.05 * first
+        mapped = Path(f"/proc/{server.process.pid}/maps").read_text()
+        folders = {line.split("/tables/")[0].rpartition("/")[2] for line in mapped.splitlines()
+                   if "/tables/" in line}  # fmt: skip
+        assert len(folders) == 2
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process has in memory now."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
