@@ -14,7 +14,9 @@ from time import monotonic, sleep
 
 from sharded_infer.progress import Progress, no_progress
 
-_NICE = 10
+# On one core with requests at half of its capacity, beside a hashing thread: at 10 the requests'
+# p99 was 2.4 times as long, at 19 as long as without.
+_NICE = 19
 _SWITCH_SECONDS = 0.0005
 _LONGEST_PAUSE = 0.05
 

@@ -1,6 +1,7 @@
 """Makes a snapshot of a version's verified files: opened, warmed up, golden requests scored."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from serving.cost_table import CostTable
@@ -10,6 +11,7 @@ from serving.metrics import VersionMetrics
 from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from serving.snapshot import ServingOverrides, Snapshot, measure_costs
+from serving.spare_memory import available_bytes
 from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.sizes import size_text
@@ -40,6 +42,8 @@ class VersionLoader:
         self._topology = topology
         self.max_batch = max_batch
         self.overrides = overrides or ServingOverrides()
+        # By what kernels are compiled for: costs of models that this process has run.
+        self._known: dict[str, Mapping[int, float]] = {}
 
     def load(
         self,
@@ -69,10 +73,14 @@ class VersionLoader:
                 verify=False,
                 progress=progress,
             )
+            self._map_pages(model, progress)
         with phases.phase("golden"):
             difference = check_golden(model)
         with phases.phase("warm_up"):
-            costs = measure_costs(model, self.max_batch, progress)
+            kernels = _kernels_of(model)
+            known = self._known.get(kernels)
+            costs = measure_costs(model, self.max_batch, progress, known=known)
+            self._known[kernels] = costs
         snapshot = Snapshot(
             model=model,
             decoder=RequestDecoder(model.spec, max_batch=self.max_batch),
@@ -95,6 +103,22 @@ class VersionLoader:
         )
         _report_memory(model)
         return snapshot
+
+    def _map_pages(self, model: Model, progress: Progress) -> None:
+        """Where everything fits: what is read in vain would drive out what serves."""
+        if model.artifact.manifest.table_bytes > available_bytes():
+            return
+        if not model.map_pages(progress):
+            _log.info(
+                "%s version %d: this kernel maps pages only as requests need them",
+                model.name,
+                model.version,
+            )
+
+
+def _kernels_of(model: Model) -> str:
+    tables = [(f.table.dim, f.table.pooling, str(f.table.format)) for f in model.spec.features]
+    return f"{model.tower_signature()} {tables}"
 
 
 def _report_memory(model: Model) -> None:

@@ -21,7 +21,7 @@ from sharded_infer.table_file import MappedTable, map_table_file
 from sharded_infer.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.table_pieces import TablePiece
 
-_READ_BYTES = 8 * 2**20
+_READ_BYTES = 2**20  # what is hashed stays in the cache meanwhile
 
 
 @dataclass(frozen=True, slots=True)

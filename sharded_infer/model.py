@@ -19,7 +19,7 @@ from sharded_infer.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.request import make_input
 from sharded_infer.spec import ModelSpec
-from sharded_infer.table_memory import TableMemory, huge_page_bytes
+from sharded_infer.table_memory import TableMemory, huge_page_bytes, map_pages
 from sharded_infer.table_pieces import place
 from sharded_infer.tower import Tower
 
@@ -100,6 +100,30 @@ class Model:
     def version(self) -> int:
         """The version's number."""
         return self.artifact.manifest.version
+
+    def map_pages(self, progress: Progress = no_progress) -> bool:
+        """Has the pages of mapped tables there before requests need them; see `table_memory`.
+
+        Args:
+            progress: told the bytes.
+
+        Returns:
+            Whether they are: not where the kernel cannot be asked.
+        """
+        if self.memory is not TableMemory.MAP:
+            return True
+        done, total = 0, sum(memory.numel() for memory in self._memories.values())
+
+        def mapped(count: int) -> None:
+            nonlocal done
+            done += count
+            progress("mapping tables", done, total)
+
+        return map_pages(list(self._memories.values()), mapped)
+
+    def tower_signature(self) -> str:
+        """Equal for models whose towers run the same operators on the same shapes."""
+        return self._tower.signature()
 
     def huge_page_bytes(self) -> int:
         """Bytes of its tables that lie in huge pages now; of mapped ones none do."""

@@ -28,6 +28,7 @@ HUGE_PAGE_BYTES = 2 * 2**20
 _READ_BYTES = 16 * 2**20
 _NODES = Path("/sys/devices/system/node/online")
 _MAPPINGS = Path("/proc/self/smaps")
+_MADV_POPULATE_READ = 22  # linux/mman.h
 _MPOL_INTERLEAVE = 3  # linux/mempolicy.h
 # The C library has no `mbind`.
 _MBIND_NUMBERS = {"x86_64": 237, "aarch64": 235}
@@ -94,6 +95,29 @@ def huge_page_bytes(memories: Sequence[Tensor]) -> int:
             elif inside and line.startswith("AnonHugePages:"):
                 found += min(int(line.split()[1]) * 1024, inside)
     return found
+
+
+def map_pages(memories: Sequence[Tensor], on_mapped: Callable[[int], None]) -> bool:
+    """Has every page of mapped files entered in this process's page table, before it is needed.
+
+    Otherwise the first requests do it, page by page, each a fault.
+
+    Args:
+        memories: mapped files, uint8; they should fit in memory, or reading one drives out another.
+        on_mapped: told the bytes of each step.
+
+    Returns:
+        Whether the kernel could be asked (Linux 5.14 and later can).
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    for memory in memories:
+        begin, end = memory.data_ptr(), memory.data_ptr() + memory.numel()
+        for at in range(begin - begin % page, end, _READ_BYTES):
+            size = min(_READ_BYTES, end - at)
+            if _libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(size), _MADV_POPULATE_READ):
+                return False
+            on_mapped(size)
+    return True
 
 
 def numa_nodes() -> list[int]:

@@ -1,6 +1,7 @@
 """The tower: exported from a module to a program, and a stored program as a callable."""
 
 import copy
+import hashlib
 import inspect
 import io
 import warnings
@@ -81,6 +82,13 @@ class Tower:
         pack_products(program)
         fuse_steps(program, zeros)
         return cls(program, _run(program, zeros, outputs, str(path))[1])
+
+    def signature(self) -> str:
+        """A hash of its operators and of its weights' shapes: what kernels are compiled for."""
+        weights = (*self.program.named_parameters(), *self.program.named_buffers())
+        shapes = [(name, str(weight.dtype), list(weight.shape)) for name, weight in weights]
+        told = f"{self.program.code}\n{sorted(shapes)}"
+        return hashlib.sha256(told.encode()).hexdigest()
 
     def __call__(
         self, dense: Sequence[torch.Tensor], embeddings: torch.Tensor

@@ -9,6 +9,7 @@ from serving.commands.bench_formats import bench_formats_command
 from serving.commands.bench_lookup import bench_lookup_command
 from serving.commands.bench_plan import bench_plan_command
 from serving.commands.bench_quantize import bench_quantize_command
+from serving.commands.bench_releases import bench_releases_command
 from serving.commands.bench_serve import bench_serve_command
 
 bench_app = typer.Typer(no_args_is_help=True, help="Measure this project beside its peers.")
@@ -20,3 +21,4 @@ bench_app.command("decode")(bench_decode_command)
 bench_app.command("engine")(bench_engine_command)
 bench_app.command("serve")(bench_serve_command)
 bench_app.command("executors")(bench_executors_command)
+bench_app.command("releases")(bench_releases_command)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -19,6 +20,7 @@ from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
 from sharded_infer.fp32_model import fp32_scores
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, check_golden, open_model
+from sharded_infer.publish import publish
 from sharded_infer.spec import ModelSpec
 
 BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
@@ -162,6 +164,34 @@ def test_a_model_says_what_it_is(published_version: Path) -> None:
     model = open_model(str(published_version), topology="cpu:2")
     assert (model.name, model.version, model.plan.topology.name) == ("small", 1, "cpu:2")
     assert model.lookup.backends == BACKENDS
+
+
+def test_a_towers_signature_says_what_kernels_it_needs(
+    model: Model, published_version: Path, trained_spec: ModelSpec, tmp_path: Path
+) -> None:
+    assert open_model(published_version).tower_signature() == model.tower_signature()
+    weights = {t.name: torch.zeros(t.rows, t.dim) for t in trained_spec.tables}
+
+    def published(width: int) -> Model:
+        tower = Wider(width)
+        return open_model(publish(trained_spec, weights, tower, tmp_path / str(width)).path)
+
+    signatures = [published(width).tower_signature() for width in (16, 16, 24)]
+    assert signatures[0] == signatures[1] != signatures[2]
+
+
+class Wider(nn.Module):
+    """Both outputs, through a layer of some width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.LazyLinear(width)
+        self.click, self.rating = nn.Linear(width, 1), nn.Linear(width, 3)
+        self.hidden(torch.zeros(1, 35))
+
+    def forward(self, user_age: Tensor, context: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        hidden = self.hidden(torch.cat([user_age, context, embeddings], dim=1)).relu()
+        return {"click": self.click(hidden).squeeze(1), "rating": self.rating(hidden)}
 
 
 def test_golden_requests_score_as_the_manifest_says(published_version: Path) -> None:

@@ -1,8 +1,11 @@
 """Tables in huge pages: the same bytes and scores, real huge pages, memory that comes back."""
 
 import gc
+import mmap
 import os
+import resource
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from sharded_infer.table_memory import (
     copy_to_huge_pages,
     huge_page_bytes,
     interleave,
+    map_pages,
     numa_nodes,
 )
 
@@ -131,3 +135,31 @@ def test_a_model_scores_to_the_bit_as_from_mapped_files(
     assert copying and copying[-1][0] == copying[-1][1]
     assert mapped.huge_page_bytes() == 0
     assert 0 <= huge.huge_page_bytes() <= huge.artifact.manifest.table_bytes + HUGE_PAGE_BYTES
+
+
+@needs_linux
+def test_mapped_pages_are_there_before_they_are_read(large: Path) -> None:
+    mapping = mmap.mmap(os.open(large, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    steps: list[int] = []
+    # The last part begins in the middle of a page.
+    if not map_pages([memory[12345:]], steps.append):
+        pytest.skip("this kernel cannot be asked")
+    assert large.stat().st_size - 12345 <= sum(steps) < large.stat().st_size
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    assert int(memory[::4096].sum()) >= 0
+    # 4,600 pages, of which the kernel would have mapped 16 at each fault.
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 100
+
+
+def test_a_models_mapped_tables_are_mapped_and_copies_are_there_already(
+    published_version: Path,
+) -> None:
+    told: list[tuple[int, int]] = []
+    model = open_model(published_version)
+    model.map_pages(lambda _what, done, total: told.append((done, total)))
+    if told:
+        assert told[-1][0] == told[-1][1] > 0
+    assert open_model(published_version, memory=TableMemory.HUGE).map_pages()

@@ -1,0 +1,94 @@
+"""Measures what a release does to a server's latency."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.bench.release_measurement import ReleaseMeasurement, measure_releases
+from serving.bench.workload import workload_named
+from serving.commands.console import OUT, check_target, write_json
+from serving.progress import progress_bars
+from sharded_infer.precision import Precision
+from sharded_infer.sizes import size_text
+
+
+def bench_releases_command(
+    workload: Annotated[
+        str, typer.Option(help="Model and requests: ranking, ragged or dlrm-v2.")
+    ] = "ranking",
+    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
+    share: Annotated[
+        float, typer.Option(help="Load, as a share of the capacity.", min=0.01, max=0.95)
+    ] = 0.5,
+    rounds: Annotated[int, typer.Option(help="Releases.", min=1)] = 7,
+    seconds: Annotated[
+        float, typer.Option(help="Of load, without and with a release, in each round.", min=2)
+    ] = 10.0,
+    serve_option: Annotated[
+        list[str] | None,
+        typer.Option(help="For the server, such as --serve-option=--workers=2."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
+    ] = None,
+) -> None:
+    """Measure latency while a version is loaded, beside the same load without a release.
+
+    The server has one core and the load another. Each round sends the same requests at the same
+    random times twice, once while a version as large as the one that serves appears in the
+    repository; only the time until it serves is compared.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        measured = measure_releases(
+            workload_named(workload).in_precision(precision),
+            pairs=pairs,
+            share=share,
+            rounds=rounds,
+            seconds=seconds,
+            options=serve_option or [],
+            progress=progress,
+        )
+    _print(measured)
+    OUT.print(
+        f"\n{workload}, {precision} tower, {pairs} pairs, {measured.rate:.0f} of "
+        f"{measured.capacity:.0f} requests/s, {size_text(measured.table_bytes)} of tables, "
+        f"one core of {os.cpu_count()}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    fields = {
+        "workload": workload,
+        "precision": precision,
+        "pairs": pairs,
+        "capacity_requests_per_second": measured.capacity,
+        "requests_per_second": measured.rate,
+        "table_bytes": measured.table_bytes,
+        "p99_ratio": measured.p99_ratio,
+        "failed_requests": sum(one.failed for one in measured.rounds),
+        "rounds": [asdict(one) | {"p99_ratio": one.p99_ratio} for one in measured.rounds],
+    }
+    write_json(json_file, fields)
+
+
+def _print(measured: ReleaseMeasurement) -> None:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio", "failed"):
+        table.add_column(heading, justify="right")
+    for one in measured.rounds:
+        table.add_row(
+            f"{one.load_seconds:.2f}",
+            f"{one.quiet_ms['p50']:.2f}",
+            f"{one.quiet_ms['p99']:.2f}",
+            f"{one.release_ms['p50']:.2f}",
+            f"{one.release_ms['p99']:.2f}",
+            f"{one.p99_ratio:.2f}",
+            str(one.failed),
+        )
+    OUT.print(table)
+    OUT.print(f"\nmedian of the p99's ratio: {measured.p99_ratio:.2f}", highlight=False)
