@@ -1,0 +1,138 @@
+"""What a running server says of its versions: its index, and its metrics page if it has one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from sharded_infer.errors import InputError
+
+_TIMEOUT_SECONDS = 5.0
+_LABEL_VERSION = "sharded_infer_label_version"
+_AGE = "sharded_infer_served_age_seconds"
+_REQUESTS = "sharded_infer_requests_total"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedVersion:
+    """A version as a server knows it.
+
+    Attributes:
+        model: its model.
+        version: its number.
+        state: READY, LOADING or UNAVAILABLE.
+        reason: why, for people.
+        names: labels that mean it here, and `default`; empty without a metrics page.
+        requests: answered by it; None without a metrics page.
+    """
+
+    model: str
+    version: int
+    state: str
+    reason: str
+    names: tuple[str, ...] = ()
+    requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A server at one moment.
+
+    Attributes:
+        versions: by model and number.
+        age_seconds: of the default version, by model; empty without a metrics page.
+    """
+
+    versions: tuple[WatchedVersion, ...]
+    age_seconds: MappingProxyType[str, float]
+
+
+class ReleaseWatch:
+    """Asks a server again and again."""
+
+    def __init__(self, client: InferenceServerClient, address: str, page: str | None) -> None:
+        """Asks nothing yet; see `watching`.
+
+        Args:
+            client: of the server.
+            address: its host:port, for errors.
+            page: the URL of its metrics page, or None.
+        """
+        self._client = client
+        self._address = address
+        self._page = page
+
+    def look(self) -> Watched:
+        """Asks once.
+
+        Raises:
+            InputError: the server, or its metrics page, does not answer.
+        """
+        try:
+            index = self._client.get_model_repository_index(client_timeout=_TIMEOUT_SECONDS)
+        except InferenceServerException as error:
+            raise InputError(f"{self._address}: does not answer: {error}") from error
+        names, requests, ages = self._read_page()
+        versions = []
+        for entry in index.models:
+            key = (entry.name, int(entry.version))
+            answered = None if self._page is None else requests.get(key, 0)
+            named = tuple(sorted(names.get(key, ())))
+            versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered))
+        return Watched(
+            tuple(sorted(versions, key=lambda one: (one.model, one.version))),
+            MappingProxyType(ages),
+        )
+
+    def _read_page(
+        self,
+    ) -> tuple[dict[tuple[str, int], list[str]], dict[tuple[str, int], int], dict[str, float]]:
+        names: dict[tuple[str, int], list[str]] = {}
+        requests: dict[tuple[str, int], int] = {}
+        ages: dict[str, float] = {}
+        for name, labels, value in self._samples():
+            model = labels.get("model", "")
+            if name == _LABEL_VERSION and value:
+                names.setdefault((model, int(value)), []).append(labels["label"])
+            elif name == _REQUESTS and labels["version"].isdigit():
+                key = (model, int(labels["version"]))
+                requests[key] = requests.get(key, 0) + int(value)
+            elif name == _AGE:
+                ages[model] = value
+        return names, requests, ages
+
+    def _samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
+        if self._page is None:
+            return
+        try:
+            with urlopen(self._page, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - the user's own URL
+                text = response.read().decode()
+        except (OSError, URLError, ValueError) as error:
+            raise InputError(f"metrics page {self._page}: cannot be had: {error}") from error
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                yield sample.name, sample.labels, sample.value
+
+
+@contextmanager
+def watching(address: str, page: str | None) -> Iterator[ReleaseWatch]:
+    """A watch of a server, until the end.
+
+    Args:
+        address: host:port of its gRPC port.
+        page: the URL of its metrics page, or None.
+
+    Raises:
+        InputError: the address is of another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"address {address!r}: expected host:port")
+    with InferenceServerClient(address) as client:
+        yield ReleaseWatch(client, address, page)
