@@ -188,6 +188,12 @@ WORKER_RESTARTS = Family(
     "Workers that were started in the place of one that died.",
     Kind.COUNTER,
 )
+MINOR_FAULTS = Family(
+    "sharded_infer_minor_page_faults",
+    "Pages that the workers' processes had mapped while they answered requests, loads included; "
+    "hardly any more of them than requests in steady state.",
+    Kind.COUNTER,
+)
 # The page gives each worker's own value, not the sum.
 WORKER_REQUESTS = Family(
     "sharded_infer_worker_requests",
@@ -277,4 +283,4 @@ VERSION_FAMILIES = (
     TABLE_HUGE_PAGE_BYTES,
     CREATED,
 )
-SERVER_FAMILIES = (IN_FLIGHT, WORKERS, WORKER_RESTARTS, WORKER_REQUESTS)
+SERVER_FAMILIES = (IN_FLIGHT, MINOR_FAULTS, WORKERS, WORKER_RESTARTS, WORKER_REQUESTS)

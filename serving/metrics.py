@@ -8,6 +8,7 @@ from serving.metric_cells import CELL_BYTES, WORKER_BYTES, MetricCells
 from serving.metric_families import (
     CODES,
     IN_FLIGHT,
+    MINOR_FAULTS,
     SERVER_FAMILIES,
     UNKNOWN_REQUESTS,
     VERSION_FAMILIES,
@@ -45,6 +46,7 @@ class Metrics:
         unknown = self._block((UNKNOWN_REQUESTS,), ("unknown", ""))
         self._unknown = {code: unknown.cell(UNKNOWN_REQUESTS, code) for code in CODES}
         self._in_flight = self._server.cell(IN_FLIGHT)
+        self._minor_faults = self._server.cell(MINOR_FAULTS)
         self._workers = self._server.cell(WORKERS)
         self._worker_restarts = self._server.cell(WORKER_RESTARTS)
         self._worker_requests = self._server.cell(WORKER_REQUESTS)
@@ -145,6 +147,16 @@ class Metrics:
     def serving(self, flag: bool) -> None:
         """Says whether this process answers requests."""
         self._set(self._workers, flag)
+
+    def minor_faults(self, count: int) -> None:
+        """Counts pages that this process had mapped since it said so last.
+
+        Args:
+            count: of pages.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._minor_faults] += count
 
     def worker_died(self, worker: int) -> None:
         """Forgets what a dead worker was doing, before another one takes its number.

@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+import resource
 import threading
 from collections.abc import Callable
 from time import sleep
@@ -112,8 +113,11 @@ class Worker:
         self._metrics.serving(True)
         self._state.set_serving(self._number, True)
         healthy = False
+        faults = _minor_faults()
         try:
             while not stop.is_set():
+                before, faults = faults, _minor_faults()
+                self._metrics.minor_faults(faults - before)
                 # All workers, asked or watched, say the same.
                 if self._state.ready != healthy:
                     healthy = not healthy
@@ -141,6 +145,11 @@ class Worker:
     def _set_health(self, status: int) -> None:
         for name in ("", INFERENCE_SERVICE):
             self._health.set(name, status)
+
+
+def _minor_faults() -> int:
+    """Pages that this process has had mapped, by all of its threads."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def slots_of(workers: int) -> int:

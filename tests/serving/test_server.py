@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import serving.cli
+from serving.bench.load_generator import Target, load_generator_refusal
+from serving.bench.load_process import ClosedLoad, run_in_process
+from serving.bench.server_under_test import target_of
+from serving.bench.workload import Workload, workload_named
 from serving.metric_families import PHASES
 from tests.serving.conftest import (
     MODEL,
@@ -36,6 +41,8 @@ from tests.serving.conftest import (
     scores_of,
 )
 
+_REFUSAL = load_generator_refusal()
+needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 SERVING = health_pb2.HealthCheckResponse.SERVING
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
@@ -330,6 +337,32 @@ def test_the_metrics_page_has_the_documented_families_and_types(server: RunningS
         for s in families["sharded_infer_model_loaded"].samples
     }
     assert loaded == {(("model", MODEL), ("version", "1")): 1.0}
+
+
+@needs_load
+def test_requests_fault_hardly_any_pages_in_steady_state(tmp_path: Path) -> None:
+    model = workload_named("ranking")
+    assert isinstance(model, Workload)
+    model = replace(model, rows=2_000)
+    model.publish(tmp_path / "models")
+    load = ClosedLoad(
+        target=Target("127.0.0.1", 0),
+        messages=tuple(model.messages(64, 16)),
+        connections=4,
+        concurrency=4,
+        seconds=1.5,
+    )
+    with running_server(tmp_path / "models", tmp_path / "log") as server:
+        aimed = replace(load, target=target_of(server.grpc_url))
+        run_in_process(aimed, None)
+        time.sleep(0.3)
+        before = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
+        answered = run_in_process(aimed, None).counts["OK"]
+        time.sleep(0.3)
+        after = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
+    assert answered > 100
+    # 64 samples' embeddings alone are 104 pages. Less than one was measured.
+    assert (after - before) / answered < 5
 
 
 def test_counts_equal_the_requests_sent_by_code_and_in_samples(
