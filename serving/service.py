@@ -19,16 +19,25 @@ EXTENSIONS = ("statistics", "model_configuration", "model_repository")
 class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Answers the protocol from the loaded versions. RPCs that are not here say UNIMPLEMENTED."""
 
-    def __init__(self, store: ModelStore, ready: Callable[[], bool], *, max_batch: int) -> None:
+    def __init__(
+        self,
+        store: ModelStore,
+        ready: Callable[[], bool],
+        look: Callable[[], None],
+        *,
+        max_batch: int,
+    ) -> None:
         """Keeps what the RPCs need.
 
         Args:
             store: the loaded versions.
             ready: whether every model is loaded and the server is not draining.
+            look: makes the server look at its repository at once.
             max_batch: samples of a request.
         """
         self._store = store
         self._ready = ready
+        self._look = look
         self._max_batch = max_batch
 
     def ServerLive(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -89,6 +98,21 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
                 if entry.state == "READY" or not request.ready
             ]
         )
+
+    def RepositoryModelLoad(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Looks at the repository at once, and tries again what has failed.
+
+        Which versions are served is the server's policy, so nothing else may be asked for. The
+        answer comes before anything is loaded: `RepositoryIndex` says what becomes of it.
+        """
+        if request.model_name not in {entry.model for entry in self._store.index()}:
+            message = f"no model {request.model_name!r} is served here"
+            context.abort(grpc.StatusCode.NOT_FOUND, message)
+        if request.parameters:
+            message = f"parameters: expected none, got {', '.join(sorted(request.parameters))}"
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
+        self._look()
+        return service_pb2.RepositoryModelLoadResponse()
 
     def _snapshot(self, request: Any, context: grpc.ServicerContext) -> Snapshot:
         try:

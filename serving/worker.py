@@ -4,6 +4,7 @@ import gc
 import logging
 import os
 import resource
+import signal
 import threading
 from collections.abc import Callable
 from time import sleep
@@ -62,7 +63,14 @@ class Worker:
         self._health = health.HealthServicer()
         calls = CallCount(metrics.in_flight)
         handlers = HandlerTable(calls, inference.dispatcher.arrivals)
-        service = InferenceService(store, lambda: state.ready, max_batch=config.max_batch)
+        # Whoever follows the repository is told by the server's first process.
+        first = os.getpid() if config.workers == 1 else os.getppid()
+        service = InferenceService(
+            store,
+            lambda: state.ready,
+            lambda: os.kill(first, signal.SIGHUP),
+            max_batch=config.max_batch,
+        )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, handlers)
         names = (INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)

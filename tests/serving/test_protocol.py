@@ -157,7 +157,6 @@ def test_the_repository_index_lists_the_version_as_ready(client: Client) -> None
 
 def test_what_is_not_offered_says_unimplemented(client: Client) -> None:
     for call in (
-        lambda: client.load_model(MODEL),
         lambda: client.unload_model(MODEL),
         client.get_system_shared_memory_status,
         client.unregister_cuda_shared_memory,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tritonclient.utils import InferenceServerException
 
 from sharded_infer.repository import Repository
 from tests.serving.conftest import MODEL, NATIVE, RunningServer, running_server
@@ -164,6 +165,28 @@ def test_a_label_moves_and_moves_back_within_a_second_of_the_look(
         assert ask(client, "stable").version == 1
     assert seen.errors() == []
     assert seen.wrong(publisher.expected) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_rpc_makes_the_server_look_at_once(
+    publisher: Publisher, tmp_path: Path, workers: int
+) -> None:
+    options = ("--poll-seconds", 0, "--workers", workers)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        assert publisher.good() == 2
+        time.sleep(0.5)
+        assert ask(client).version == 1
+        client.load_model(MODEL)
+        until(lambda: ask(client).version == 2, "the new version")
+        for call, words in (
+            (lambda: client.load_model("other"), "no model 'other' is served here"),
+            (lambda: client.load_model(MODEL, config="{}"), "expected none, got config"),
+        ):
+            with pytest.raises(InferenceServerException, match=words):
+                call()
 
 
 def test_a_label_and_a_version_at_once_are_refused(publisher: Publisher, tmp_path: Path) -> None:
