@@ -8,7 +8,6 @@ It runs in a thread of a server of one process, and in a process of its own besi
 All that it knows is on the board: its successor goes on from there.
 """
 
-import hashlib
 import logging
 import threading
 from dataclasses import dataclass, replace
@@ -19,12 +18,10 @@ from serving.background import paced
 from serving.board import Board
 from serving.load_phases import LoadPhases
 from serving.metrics import Metrics
+from serving.preparation import Preparation, reason_of
 from serving.releases import Failure, Holding, ModelReleases, Report
-from serving.spare_memory import available_bytes, check_fits, needed_bytes
 from serving.version_policy import VersionPolicy, decide
-from sharded_infer.artifact import Artifact, verify_files
-from sharded_infer.errors import NotFoundError, ShardedInferError, StorageError
-from sharded_infer.manifest import Manifest, dump_manifest
+from sharded_infer.errors import ShardedInferError, StorageError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
 from sharded_infer.table_memory import TableMemory
@@ -73,6 +70,12 @@ class Follower:
         self._board = board
         self._metrics = metrics
         self._settings = settings
+        self._preparation = Preparation(
+            repository,
+            memory=settings.memory,
+            processes=settings.workers,
+            spare_bytes=settings.spare_bytes,
+        )
         self._releases = board.releases()[1]
         for release in list(self._releases.models.values()):
             # A predecessor that ended midway has left it.
@@ -125,7 +128,13 @@ class Follower:
                 self._troubles[release.model] = str(error)
                 continue
             self._troubles.pop(release.model, None)
-            failures = () if again else tuple(f for f in seen.failures if self._is_same(seen, f))
+            failures = (
+                ()
+                if again
+                else tuple(
+                    f for f in seen.failures if self._preparation.is_unchanged(release.model, f)
+                )
+            )
             self._put(replace(seen, failures=failures))
 
     def step(self, progress: Progress = no_progress, *, checks_memory: bool = True) -> bool:
@@ -228,16 +237,9 @@ class Follower:
         self._post()
         phases = LoadPhases("fetch")
         try:
-            with phases.phase("fetch"):
-                manifest = self._repository.manifest(model, version)
-            # Before anything of it comes here: the manifest has the sizes.
-            with phases.phase("memory"):
-                if checks_memory:
-                    self._check_fits(manifest)
-            with phases.phase("fetch"):
-                path = self._repository.fetch(model, version, progress)
-            with phases.phase("verify"):
-                _verify(self._repository, path, manifest, progress)
+            path, manifest = self._preparation.prepare(
+                model, version, phases, progress, checks_memory=checks_memory
+            )
         except StorageError as error:
             # The store may answer at the next look: nothing is wrong with the version.
             _log.warning("%s version %d: cannot be fetched now: %s", model, version, error)
@@ -248,7 +250,7 @@ class Follower:
             return
         except Exception as error:
             self.errors.setdefault(model, error)
-            self._put(self._failed(release, version, phases.current, _reason(error)))
+            self._put(self._failed(release, version, phases.current, reason_of(error)))
             return
         held = {holding.version for holding in release.held}
         self._metrics.releases(model).assign(version, held)
@@ -258,12 +260,6 @@ class Follower:
         self._put(replace(release, held=(*release.held, holding), preparing=0))
         self._releases = replace(self._releases, next_key=key + 1)
 
-    def _check_fits(self, manifest: Manifest) -> None:
-        memory = self._settings.memory or TableMemory(manifest.model_spec().serving.memory)
-        needed = needed_bytes(manifest, memory, self._settings.workers)
-        what = f"{manifest.model} version {manifest.version}"
-        check_fits(needed, available_bytes(), self._settings.spare_bytes, what)
-
     def _failed(
         self, release: ModelReleases, version: int, phase: str, reason: str
     ) -> ModelReleases:
@@ -272,20 +268,8 @@ class Follower:
             release.model, version, phase, reason,
         )  # fmt: skip
         self._metrics.releases(release.model).failed(phase)
-        fingerprint = self._fingerprint(release.model, version)
+        fingerprint = self._preparation.fingerprint(release.model, version)
         return release.failed(Failure(version, phase, reason, fingerprint))
-
-    def _is_same(self, release: ModelReleases, failure: Failure) -> bool:
-        return self._fingerprint(release.model, failure.version) == failure.fingerprint
-
-    def _fingerprint(self, model: str, version: int) -> str:
-        try:
-            manifest = self._repository.manifest(model, version)
-        except NotFoundError:
-            return "absent"
-        except ShardedInferError as error:
-            return _reason(error)
-        return hashlib.sha256(dump_manifest(manifest)).hexdigest()
 
     def _put(self, release: ModelReleases) -> None:
         models = {**self._releases.models, release.model: release}
@@ -294,20 +278,6 @@ class Follower:
     def _post(self) -> None:
         if self._board.releases()[1] != self._releases:
             self._board.post(self._releases)
-
-
-def _verify(repository: Repository, path: Path, manifest: Manifest, progress: Progress) -> None:
-    """Compares a version's files with the manifest; lets go of them if they differ."""
-    try:
-        verify_files(Artifact(path, manifest), progress)
-    except ShardedInferError:
-        repository.release(path)
-        raise
-
-
-def _reason(error: Exception) -> str:
-    known = isinstance(error, ShardedInferError)
-    return str(error) if known else f"internal error: {type(error).__name__}: {error}"
 
 
 def _told(names: dict[str, int]) -> str:
