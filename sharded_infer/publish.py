@@ -13,11 +13,9 @@ import torch
 from torch import nn
 
 from quant.report import QuantizationReport
-from sharded_infer.arrays import tensor_of
 from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import ArtifactError, GateError, NotFoundError, SpecError
-from sharded_infer.format_plan import FormatPlan
+from sharded_infer.errors import GateError, SpecError
 from sharded_infer.fp32_model import TRAINED, Fp32Model, fp32_scores
 from sharded_infer.gate import blame, check_quality
 from sharded_infer.golden import (
@@ -28,7 +26,8 @@ from sharded_infer.golden import (
     load_golden,
     save_golden,
 )
-from sharded_infer.load_model import DEFAULT_BATCH, LoadModel, TableUse, plan_key, table_uses
+from sharded_infer.ingredients import TOWER_SAMPLES, Ingredients, gather_ingredients
+from sharded_infer.load_model import DEFAULT_BATCH, LoadModel
 from sharded_infer.manifest import (
     FORMAT_VERSION,
     GOLDEN_NAME,
@@ -40,7 +39,7 @@ from sharded_infer.manifest import (
     TowerRecord,
 )
 from sharded_infer.model import Model, check_golden
-from sharded_infer.plan import Plan, check_plan, dump_plan
+from sharded_infer.plan import dump_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress, no_progress
@@ -51,7 +50,6 @@ from sharded_infer.quality import (
 )
 from sharded_infer.quantize import (
     calibrate,
-    open_format_plan,
     published_mix,
     quantization_report,
     storage_errors,
@@ -63,11 +61,7 @@ from sharded_infer.spec import ModelSpec, dump_spec
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.topology import parse_topology
-from sharded_infer.tower import export_tower
 from sharded_infer.tower_archive import write_program
-
-# Of the samples, those that an int8 tower's integers are chosen on.
-_TOWER_SAMPLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +143,16 @@ def publish(
             "tower.precision int8: needs samples of real requests to choose its integers from "
             "(calibration samples), none were given"
         )
-    ingredients = _prepare(
-        spec, weights, tower, repository, topologies, statistics, batch, measured_on, progress
+    ingredients = gather_ingredients(
+        spec,
+        weights,
+        tower,
+        repository=repository,
+        topologies=topologies,
+        statistics=statistics,
+        batch=batch,
+        samples=measured_on,
+        progress=progress,
     )
     if samples is None and calibration is not None:
         first = min(DEFAULT_SAMPLES, calibration.model_input.batch_size)
@@ -189,78 +191,7 @@ def publish(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Ingredients:
-    """Everything that was checked before the long work began."""
-
-    formats: FormatPlan
-    plans: dict[str, Plan]
-    uses: Mapping[str, TableUse]
-    tower: nn.Module
-    program: torch.export.ExportedProgram
-
-    @property
-    def spec(self) -> ModelSpec:
-        """The model; every table has its format."""
-        return self.formats.spec
-
-
-def _prepare(
-    spec: ModelSpec,
-    weights: object,
-    tower: nn.Module,
-    repository: Repository,
-    topologies: Sequence[str],
-    statistics: Mapping[str, FeatureStatistics] | None,
-    batch: int,
-    samples: ModelInput | None,
-    progress: Progress,
-) -> _Ingredients:
-    if not topologies:
-        raise SpecError("topologies: expected at least one, such as cpu:1")
-    devices = [parse_topology(topology) for topology in topologies]
-    formats = open_format_plan(spec, weights, statistics, progress)
-    uses = {use.table.name: use for use in table_uses(formats.spec, statistics)}
-    loads = [LoadModel(uses, topology, batch) for topology in devices]
-    plans = {load.topology.name: _plan(load, repository, spec.name) for load in loads}
-    for plan in plans.values():
-        check_plan(plan, {table.name: table for table in formats.tables})
-    progress("exporting the tower", 0, 1)
-    program = export_tower(
-        tower,
-        dense=spec.dense.inputs,
-        embedding_width=spec.embedding_width,
-        outputs=spec.tower.outputs,
-        precision=spec.tower.precision,
-        calibration=_tower_inputs(formats, tower, samples),
-    )
-    progress("exporting the tower", 1, 1)
-    return _Ingredients(formats, plans, uses, tower, program)
-
-
-def _tower_inputs(
-    formats: FormatPlan, tower: nn.Module, samples: ModelInput | None
-) -> list[torch.Tensor] | None:
-    """What the tower is given on the first samples; None where its precision needs none."""
-    if formats.spec.tower.precision is not Precision.INT8 or samples is None:
-        return None
-    first = samples.samples(0, min(_TOWER_SAMPLES, samples.batch_size))
-    model = Fp32Model(formats.spec, formats.weights, tower)
-    [embeddings] = model.pooled(first, [TRAINED])
-    return [*(tensor_of(array) for array in first.dense), embeddings]
-
-
-def _plan(load: LoadModel, repository: Repository, model: str) -> Plan:
-    """The plan of the version before, if nothing that it depends on has changed; or a new one."""
-    # A new version for the same tables and devices then moves nothing.
-    with suppress(NotFoundError, ArtifactError):
-        previous = repository.open(model).plan(load.topology.name)
-        if previous.key == plan_key(load):
-            return previous
-    return make_plan(load).plan
-
-
-def _check_golden(served: Model, made_of: _Ingredients) -> float:
+def _check_golden(served: Model, made_of: Ingredients) -> float:
     try:
         return check_golden(served)
     except GateError as error:
@@ -272,13 +203,13 @@ def _check_golden(served: Model, made_of: _Ingredients) -> float:
         raise GateError(f"{error}{blame(found)}{tower}") from error
 
 
-def _tower_blame(served: Model, made_of: _Ingredients, model_input: ModelInput) -> str:
+def _tower_blame(served: Model, made_of: Ingredients, model_input: ModelInput) -> str:
     """The end of a sentence that says what the tower's precision does, with rows as trained."""
     precision = made_of.spec.tower.precision
     if precision is Precision.FP32:
         return ""
     model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
-    first = model_input.samples(0, min(_TOWER_SAMPLES, model_input.batch_size))
+    first = model_input.samples(0, min(TOWER_SAMPLES, model_input.batch_size))
     [embeddings] = model.pooled(first, [TRAINED])
     scores = served.score(first, embeddings)
     got = {n: s.numpy() for n, s in zip(made_of.spec.tower.outputs, scores, strict=True)}
@@ -287,7 +218,7 @@ def _tower_blame(served: Model, made_of: _Ingredients, model_input: ModelInput) 
 
 
 def _write_rest(
-    staged: Path, made_of: _Ingredients, tables: WrittenTables, samples: ModelInput | None
+    staged: Path, made_of: Ingredients, tables: WrittenTables, samples: ModelInput | None
 ) -> Manifest:
     spec = made_of.spec
     write_program(made_of.program, staged / TOWER_NAME)
