@@ -99,7 +99,7 @@ class Dispatcher:
         *,
         observe: Observe,
         on_dropped: Callable[[Ticket], None],
-        on_waiting: Callable[[Ticket], None],
+        on_waiting: Callable[[Job], None],
     ) -> None:
         """Begins with nothing to do.
 
@@ -176,7 +176,7 @@ class Dispatcher:
         while not job.done:
             if leads and self.work():
                 continue
-            self._on_waiting(job.ticket)
+            self._on_waiting(job)
             leads = self._wait(job)
         self._pass_on()
 
@@ -188,7 +188,7 @@ class Dispatcher:
         """
         with self._lock:
             self._batcher.offer(job.ticket, monotonic())
-        self._on_waiting(job.ticket)
+        self._on_waiting(job)
 
     def work(self) -> bool:
         """Runs one batch on this thread, if one is ready and a slot is free.
@@ -202,16 +202,17 @@ class Dispatcher:
         with self._lock:
             now = monotonic()
             taken = self._batcher.take(now)
-            other = None if taken.batch is None else self._batcher.heir(now)
+            heir = None if taken.batch is None else self._batcher.heir(now)
+            other: Job | None = None if heir is None else heir.item
         self._drop(taken.dropped)
         if taken.batch is None:
             return False
         if other is not None:
             # Another slot is free too, and this thread is busy from now on.
-            if other.item.wake is None:
+            if other.wake is None:
                 self.on_more()
             else:
-                other.item.nudge()
+                other.nudge()
         self._run(taken.batch)
         return True
 
@@ -342,9 +343,10 @@ class Dispatcher:
         while self._batcher.requests:
             with self._lock:
                 heir = self._batcher.heir(monotonic())
-            if heir is None:
+                # Told by another thread, its ticket has no item any more.
+                job: Job | None = None if heir is None else heir.item
+            if job is None:
                 return
-            job: Job = heir.item
             if job.wake is not None:
                 job.nudge()
                 return
@@ -370,6 +372,9 @@ def _nobody() -> None:
 
 
 def _tell(job: Job) -> None:
+    # The two refer to each other, and to the version: until a full collection, which a server puts
+    # off for ever, a version that was let go would stay.
+    job.ticket.item = None
     if job.on_done is None:
         job.nudge()
     else:

@@ -111,7 +111,7 @@ class Inference:
             _execute,
             observe=_observe,
             on_dropped=_count_dropped,
-            on_waiting=_show_queue,
+            on_waiting=_show_queue_of,
         )
         store.on_change(
             lambda snapshot: self.dispatcher.add_lane(snapshot.lane),
@@ -323,5 +323,10 @@ def _count_dropped(ticket: Ticket) -> None:
 
 
 def _show_queue(ticket: Ticket) -> None:
-    call: Call = ticket.item.work
-    call.snapshot.metrics.queue(requests=len(ticket.lane), samples=ticket.lane.samples)
+    _show_queue_of(ticket.item)
+
+
+def _show_queue_of(job: Job) -> None:
+    call: Call = job.work
+    lane = job.ticket.lane
+    call.snapshot.metrics.queue(requests=len(lane), samples=lane.samples)

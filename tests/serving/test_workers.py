@@ -382,9 +382,9 @@ def test_a_killed_metrics_process_comes_back_with_all_counts(pair: RunningServer
 
 
 def _is_count(sample: str) -> bool:
-    """Ours, and not a time that goes on by itself."""
-    times = ("_age_seconds", "_read_timestamp_seconds")
-    return sample.startswith("sharded_infer_") and not sample.endswith(times)
+    """Ours, and nothing that goes on by itself: times, and pages that processes have mapped."""
+    going_on = ("_age_seconds", "_read_timestamp_seconds", "_minor_page_faults_total")
+    return sample.startswith("sharded_infer_") and not sample.endswith(going_on)
 
 
 def test_no_process_outlives_a_killed_parent(ranker: Ranker, tmp_path: Path) -> None:
