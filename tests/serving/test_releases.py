@@ -106,6 +106,7 @@ def test_a_broken_version_is_reported_and_the_old_one_serves_on(
         until(lambda: ask(client).version == 2, "the repaired version")
         assert publisher.good() == 5
         until(lambda: ask(client).version == 5, "a good version")
+        until(lambda: 5 in seen.versions(), "the traffic meets it")
     assert seen.errors() == []
     assert seen.wrong(publisher.expected) == []
     assert seen.versions() == [1, 2, 5]
