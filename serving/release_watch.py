@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
-from urllib.error import URLError
-from urllib.request import urlopen
 
-from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from serving.scraped_page import scraped_samples
 from sharded_infer.errors import InputError
 
 _TIMEOUT_SECONDS = 5.0
@@ -96,7 +94,8 @@ class ReleaseWatch:
         names: dict[tuple[str, int], list[str]] = {}
         requests: dict[tuple[str, int], int] = {}
         ages: dict[str, float] = {}
-        for name, labels, value in self._samples():
+        for sample in () if self._page is None else scraped_samples(self._page):
+            name, labels, value = sample.name, sample.labels, sample.value
             model = labels.get("model", "")
             if name == _LABEL_VERSION and value:
                 names.setdefault((model, int(value)), []).append(labels["label"])
@@ -106,18 +105,6 @@ class ReleaseWatch:
             elif name == _AGE:
                 ages[model] = value
         return names, requests, ages
-
-    def _samples(self) -> Iterator[tuple[str, dict[str, str], float]]:
-        if self._page is None:
-            return
-        try:
-            with urlopen(self._page, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310 - the user's own URL
-                text = response.read().decode()
-        except (OSError, URLError, ValueError) as error:
-            raise InputError(f"metrics page {self._page}: cannot be had: {error}") from error
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                yield sample.name, sample.labels, sample.value
 
 
 @contextmanager

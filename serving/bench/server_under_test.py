@@ -7,16 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
-from urllib.error import URLError
-from urllib.request import urlopen
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from serving.bench.load_generator import Target
 from serving.demo.server_process import server_process
+from serving.scraped_page import scraped_samples
 from sharded_infer.errors import InputError, ShardedInferError
 
-_SCRAPE_SECONDS = 5.0
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -131,15 +127,9 @@ def target_of(address: str) -> Target:
 
 
 def _page(url: str) -> dict[str, float]:
-    try:
-        with urlopen(url, timeout=_SCRAPE_SECONDS) as response:  # noqa: S310 - the user's own URL
-            text = response.read().decode()
-    except (OSError, URLError, ValueError) as error:
-        raise InputError(f"metrics page {url}: cannot be had: {error}") from error
     totals: dict[str, float] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    for sample in scraped_samples(url):
+        totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
     return totals
 
 
