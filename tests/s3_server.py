@@ -25,7 +25,7 @@ class S3Server:
         requests: method, path and range of every request so far.
         refuse: says of a method and a path that access is denied.
         lose_answer: says of them that what is asked for is done, and the answer lost; once.
-        break_after: GETs of `files/` are cut off once so many bytes went out; None: never.
+        break_after: GETs of `files/` are cut off at this byte of their file; None: never.
     """
 
     url: str
@@ -88,7 +88,8 @@ def s3_server() -> Iterator[S3Server]:
             raise ConnectionAbortedError("as was asked for")
         if method != "GET" or "/files/" not in path or server.break_after is None:
             return parts
-        return _cut(b"".join(parts), server)
+        first = int(environ.get("HTTP_RANGE", "bytes=0-").removeprefix("bytes=").partition("-")[0])
+        return _cut(b"".join(parts), max(server.break_after - first, 0))
 
     listening = make_server("127.0.0.1", 0, app, threaded=True)
     server = S3Server(f"http://127.0.0.1:{listening.port}")
@@ -103,9 +104,7 @@ def s3_server() -> Iterator[S3Server]:
         listening.server_close()
 
 
-def _cut(content: bytes, server: S3Server) -> Iterator[bytes]:
-    left = server.break_after or 0
-    server.break_after = max(left - len(content), 0)
+def _cut(content: bytes, left: int) -> Iterator[bytes]:
     yield content[:left]
     if left < len(content):
         raise ConnectionAbortedError("as was asked for")
