@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup demo test lint docs clean
+.PHONY: setup bench-setup demo test lint docs protos clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,10 @@ lint: setup
 
 docs: setup
 	$(BIN)/python docs/generate_cli.py
+
+protos: setup
+	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \
+	  --grpc_python_out=. protos/sharded_infer/v1/predictor.proto
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

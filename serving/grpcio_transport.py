@@ -113,9 +113,9 @@ class GrpcioTransport:
             options=grpcio_options(config),
             maximum_concurrent_rpcs=config.max_concurrent_requests,
         )
-        if handlers.infer is not None:
-            threads = _InferThreads(self._pool, inference, handlers.infer)
-            handlers.infer.experimental_thread_pool = threads
+        for behaviour in handlers.predicting:
+            threads = _InferThreads(self._pool, inference, behaviour)
+            behaviour.experimental_thread_pool = threads
         handlers.register_on(self._server)
 
     def listen(self, port: int) -> int:

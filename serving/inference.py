@@ -18,11 +18,13 @@ from serving.lane import Ticket, TicketState
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.portable_decoder import parse_request
+from serving.predict_message import parse_predict
 from serving.refusals import DeadlineError, QueueFullError
-from serving.request_header import RequestHeader, header_of, read_header
+from serving.request_header import RequestHeader, header_of, predict_header_of, read_header
 from serving.snapshot import Snapshot
 from serving.status import status_of
 from serving.version_metrics import Answered
+from serving.wire_form import WireForm
 from sharded_infer.batch import ModelInput
 from sharded_infer.executor import Execution, run_batch
 
@@ -39,7 +41,7 @@ _DROPPED = {
 class Call:
     """One predict call: what a job runs, and what is needed to answer it."""
 
-    __slots__ = ("decoded", "header", "model_input", "requested", "snapshot", "started")
+    __slots__ = ("decoded", "form", "header", "model_input", "requested", "snapshot", "started")
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class Call:
         requested: Sequence[int],
         model_input: ModelInput,
         started: float,
+        *,
+        form: WireForm,
     ) -> None:
         """Keeps the request; the clock is monotonic.
 
@@ -57,13 +61,34 @@ class Call:
             requested: positions of the outputs that are asked for.
             model_input: what is asked.
             started: when the message was there.
+            form: of the message, and of its answer.
         """
+        self.form = form
         self.snapshot = snapshot
         self.header = header
         self.requested = requested
         self.model_input = model_input
         self.started = started
         self.decoded = monotonic()
+
+    def encode(self, execution: Execution, queue_seconds: float) -> bytes:
+        """The serialized response.
+
+        Args:
+            execution: what the request got.
+            queue_seconds: how long it waited.
+        """
+        scores = [execution.scores[position] for position in self.requested]
+        request_id, snapshot = self.header.request_id, self.snapshot
+        if self.form is WireForm.INFER:
+            return snapshot.encoder.encode(request_id, self.requested, scores)
+        seconds = (
+            self.decoded - self.started,
+            queue_seconds,
+            execution.lookup_seconds,
+            execution.tower_seconds,
+        )
+        return snapshot.predict_encoder.encode(request_id, self.requested, scores, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,18 +148,20 @@ class Inference:
         message: bytes,
         time_remaining: float | None,
         watch: Callable[[Job], None],
+        form: WireForm = WireForm.INFER,
     ) -> bytes | Refusal:
         """Answers a call on the calling thread, which waits where it must.
 
         Args:
-            message: a serialized ModelInferRequest.
+            message: a serialized request.
             time_remaining: seconds to the client's deadline; None: it has none.
             watch: told the job before it waits, so that it can be cancelled.
+            form: of the message, and of its answer.
 
         Returns:
             The serialized response, or why there is none.
         """
-        job = self._begin(message, time_remaining, None)
+        job = self._begin(message, time_remaining, None, form)
         if isinstance(job, Refusal):
             return job
         watch(job)
@@ -149,18 +176,20 @@ class Inference:
         message: bytes,
         time_remaining: float | None,
         reply: Callable[[bytes | Refusal], None],
+        form: WireForm = WireForm.INFER,
     ) -> Job | None:
         """Takes a call in; `dispatcher.work` is to be called after.
 
         Args:
-            message: a serialized ModelInferRequest.
+            message: a serialized request.
             time_remaining: seconds to the client's deadline; None: it has none.
             reply: called once with the serialized response or why there is none, on any thread.
+            form: of the message, and of its answer.
 
         Returns:
             The job, to cancel it by; None: it has been answered.
         """
-        job = self._begin(message, time_remaining, lambda done: reply(self._outcome(done)))
+        job = self._begin(message, time_remaining, lambda done: reply(self._outcome(done)), form)
         if isinstance(job, Refusal):
             reply(job)
             return None
@@ -200,11 +229,12 @@ class Inference:
         message: bytes,
         time_remaining: float | None,
         on_done: Callable[[Job], None] | None,
+        form: WireForm,
     ) -> "Job | Refusal":
         started = monotonic()
         snapshot: Snapshot | None = None
         try:
-            header = read_header(message) or header_of(parse_request(message))
+            header = _header_of(message, form)
             snapshot = self._store.get(header.model_name, header.model_version)
             requested = header.output_positions(snapshot.model.spec.tower.outputs)
             deadline = _deadline(started, time_remaining, header.timeout_us)
@@ -214,7 +244,9 @@ class Inference:
             ):
                 snapshot.metrics.refused("deadline")
                 raise DeadlineError(_TOO_LATE)
-            model_input = snapshot.decoder.decode(message)
+            predicts = form is WireForm.PREDICT
+            decoder = snapshot.predict_decoder if predicts else snapshot.decoder
+            model_input = decoder.decode(message)
         except Exception as error:
             code, words = status_of(error)
             if snapshot is None:
@@ -223,7 +255,7 @@ class Inference:
             else:
                 snapshot.metrics.failed(code.name, monotonic() - started)
             return Refusal(code, words)
-        call = Call(snapshot, header, requested, model_input, started)
+        call = Call(snapshot, header, requested, model_input, started, form=form)
         ticket = Ticket(
             snapshot.lane,
             samples=model_input.batch_size,
@@ -255,6 +287,15 @@ class Inference:
         return Refusal(code, words, retry)
 
 
+def _header_of(message: bytes, form: WireForm) -> RequestHeader:
+    header = read_header(message, form)
+    if header is not None:
+        return header
+    if form is WireForm.PREDICT:
+        return predict_header_of(parse_predict(message))
+    return header_of(parse_request(message))
+
+
 def _deadline(started: float, time_remaining: float | None, timeout_us: int) -> float:
     deadline = _FOREVER if time_remaining is None else started + time_remaining
     return min(deadline, started + timeout_us / 1e6) if timeout_us else deadline
@@ -282,18 +323,17 @@ def _responses(
     """
     responses: list[bytes | Exception] = []
     counts: list[Answered] = []
-    encoder = calls[0].snapshot.encoder
     now = monotonic()
     for job, call, execution in zip(jobs, calls, executions, strict=True):
         began = now
-        scores = [execution.scores[position] for position in call.requested]
-        responses.append(encoder.encode(call.header.request_id, call.requested, scores))
+        queued = max(0.0, job.started - call.decoded)
+        responses.append(call.encode(execution, queued))
         now = monotonic()
         counts.append(
             (
                 call.model_input.batch_size,
                 call.decoded - call.started,
-                max(0.0, job.started - call.decoded),
+                queued,
                 execution.lookup_seconds,
                 execution.tower_seconds,
                 now - began,

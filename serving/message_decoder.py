@@ -6,7 +6,7 @@ is left to that path, which alone decides errors and their words. The pseudocode
 """
 
 import ctypes
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from serving.native_request import (
     Model,
     Request,
 )
+from serving.wire_form import WireForm
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InputError
 from sharded_infer.request import LENGTHS, VALUES, WEIGHTS
@@ -50,19 +51,20 @@ class _Scratch(NamedTuple):
 class MessageDecoder:
     """Reads the usual messages of one model; any number of threads at once."""
 
-    def __init__(self, spec: ModelSpec, *, max_batch: int) -> None:
+    def __init__(self, spec: ModelSpec, *, max_batch: int, form: WireForm = WireForm.INFER) -> None:
         """Prepares what does not depend on the request.
 
         Args:
             spec: the model.
             max_batch: the largest batch to accept.
+            form: of the messages.
 
         Raises:
             InputError: the reader was not compiled.
         """
         if LIBRARIES is None:
             raise InputError("the package was built without a compiler")
-        self._releasing, self._keeping = LIBRARIES
+        self._libraries = [(library, _scan_of(library, form)) for library in LIBRARIES]
         features = spec.features
         self._features = tuple(range(len(features)))
         self._widths = tuple(spec.dense.inputs.values())
@@ -92,24 +94,24 @@ class MessageDecoder:
             slots - 1,
             table,
         )
-        self._keeping.sharded_infer_index_names(self._model)
+        LIBRARIES[1].sharded_infer_index_names(self._model)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         # As many as there were decodings at once.
         self._free: list[_Scratch] = []
 
     def decode(self, message: bytes) -> ModelInput | None:
-        """Reads a serialized ModelInferRequest.
+        """Reads a serialized message.
 
         Returns:
             The batch, its ids checked; or None where the portable path has to decide.
         """
-        library = self._keeping if len(message) < _LONG_BYTES else self._releasing
+        library, scan = self._libraries[len(message) < _LONG_BYTES]
         try:
             scratch = self._free.pop()
         except IndexError:
             scratch = self._scratch()
         try:
-            if not library.sharded_infer_scan(scratch.address, message, len(message)):
+            if not scan(scratch.address, message, len(message)):
                 return None
             memory = np.empty(scratch.layout[1], np.int64)
             if not library.sharded_infer_fill(scratch.address, address_of(memory)):
@@ -168,6 +170,11 @@ class MessageDecoder:
         return _Scratch(
             ctypes.addressof(request), layout, memoryview(own.data), request, dense, held
         )
+
+
+def _scan_of(library: ctypes.CDLL, form: WireForm) -> Any:
+    predicts = form is WireForm.PREDICT
+    return library.sharded_infer_scan_predict if predicts else library.sharded_infer_scan
 
 
 def _group(

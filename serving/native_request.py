@@ -58,8 +58,10 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
     integer, address = ctypes.c_int64, ctypes.c_void_p
     library.sharded_infer_index_names.restype = None
     library.sharded_infer_index_names.argtypes = (ctypes.POINTER(Model),)
-    library.sharded_infer_read_header.argtypes = (ctypes.c_char_p, integer, Header)
-    library.sharded_infer_scan.argtypes = (address, ctypes.c_char_p, integer)
+    for read in (library.sharded_infer_read_header, library.sharded_infer_read_predict_header):
+        read.argtypes = (ctypes.c_char_p, integer, Header)
+    for scan in (library.sharded_infer_scan, library.sharded_infer_scan_predict):
+        scan.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_fill.argtypes = (address, address)
 
 

@@ -22,8 +22,9 @@ from serving.config import ServerConfig
 from serving.dispatcher import Job
 from serving.grpcio_transport import grpcio_options
 from serving.inference import Inference, Refusal
-from serving.rpc_handlers import INFER_METHOD, CallCount, HandlerTable
+from serving.rpc_handlers import PREDICT_FORMS, CallCount, HandlerTable
 from serving.status import status_of
+from serving.wire_form import WireForm
 from sharded_infer.errors import InputError, InternalError
 
 try:
@@ -41,6 +42,8 @@ _DRAIN_POLL_SECONDS = 0.01
 _QUIET_POLLS = 25
 # How often waiting requests are looked through for passed deadlines; cancelled ones leave at once.
 _EXPIRY_SECONDS = 0.005
+# By the number that the front gives a method.
+_FORMS = tuple(PREDICT_FORMS.values())
 
 
 class NativeTransport:
@@ -103,7 +106,7 @@ class NativeTransport:
         try:
             self._front = pygrpc_native.NativeGrpcFront(
                 f"{host}:{port}",
-                [(INFER_METHOD, False)],
+                [(path, False) for path in PREDICT_FORMS],
                 io_threads=1,
                 call_details=True,
                 reuse_port=self._config.workers > 1,
@@ -178,11 +181,11 @@ class NativeTransport:
                 events = self._front.recv_batch_details(_EVENTS, patience)
                 if events is None:
                     return
-                for kind, call_id, _, payload, _, details in events:
+                for kind, call_id, method, payload, _, details in events:
                     if kind == pygrpc_native.EVENT_CANCEL:
                         self._cancel(call_id)
                     else:
-                        self._take_or_fail(call_id, payload, details[2])
+                        self._take_or_fail(call_id, payload, details[2], _FORMS[method])
                 self._expire()
                 # What has come already is taken in, or refused, before anything runs.
                 if len(events) < _EVENTS:
@@ -209,14 +212,18 @@ class NativeTransport:
             return round(_EXPIRY_SECONDS * 1e3) if self._jobs else _POLL_MS
         return max(0, min(_POLL_MS, math.ceil((due - monotonic()) * 1e3)))
 
-    def _take_or_fail(self, call_id: int, message: bytes, time_remaining: float | None) -> None:
+    def _take_or_fail(
+        self, call_id: int, message: bytes, time_remaining: float | None, form: WireForm
+    ) -> None:
         try:
-            self._take(call_id, message, time_remaining)
+            self._take(call_id, message, time_remaining, form)
         except Exception as error:
             # A bug of ours must leave neither this call without an answer, nor those after it.
             self._fail(call_id, Refusal(*status_of(error)))
 
-    def _take(self, call_id: int, message: bytes, time_remaining: float | None) -> None:
+    def _take(
+        self, call_id: int, message: bytes, time_remaining: float | None, form: WireForm
+    ) -> None:
         if self._draining:
             self._fail(call_id, Refusal(grpc.StatusCode.UNAVAILABLE, "the server is draining"))
             return
@@ -244,7 +251,7 @@ class NativeTransport:
             finally:
                 self._calls.add_predict(-1)
 
-        job = self._inference.submit(message, time_remaining, reply)
+        job = self._inference.submit(message, time_remaining, reply, form)
         if job is not None:
             self._jobs[call_id] = job
             if job.done:

@@ -7,6 +7,8 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from serving.codec import WireTensor, decode
+from serving.predict_message import PredictInputs, parse_predict
+from serving.wire_form import WireForm
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.input_policy import InputPolicy
@@ -20,25 +22,34 @@ _CONTENTS = {"INT64": "int64_contents", "INT32": "int_contents", "FP32": "fp32_c
 class PortableDecoder:
     """Reads the messages of one model."""
 
-    def __init__(self, spec: ModelSpec, *, max_batch: int | None) -> None:
+    def __init__(
+        self, spec: ModelSpec, *, max_batch: int | None, form: WireForm = WireForm.INFER
+    ) -> None:
         """Prepares what does not depend on the request.
 
         Args:
             spec: the model.
             max_batch: the largest batch to accept; None is no limit.
+            form: of the messages.
         """
         self._reader = RequestReader(spec, max_batch=max_batch)
+        self._form = form
+        self._predict_inputs = PredictInputs(spec)
         self._policy = InputPolicy(spec)
 
     def decode(self, message: bytes) -> ModelInput:
-        """Reads a serialized ModelInferRequest.
+        """Reads a serialized message.
 
         Raises:
             RequestError: the message is none, an input is malformed or not what the model
                 expects, or an id is outside a table whose policy is `error`.
             RequestTooLargeError: more samples than allowed.
         """
-        return self._policy.apply(decode(wire_tensors(parse_request(message)), self._reader))
+        if self._form is WireForm.PREDICT:
+            found = self._reader.read(self._predict_inputs.arrays(parse_predict(message)))
+        else:
+            found = decode(wire_tensors(parse_request(message)), self._reader)
+        return self._policy.apply(found)
 
 
 def parse_request(message: bytes) -> Any:

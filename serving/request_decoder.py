@@ -5,6 +5,7 @@ from typing import Literal
 from serving.message_decoder import MessageDecoder
 from serving.native_request import LIBRARIES
 from serving.portable_decoder import PortableDecoder
+from serving.wire_form import WireForm
 from sharded_infer.batch import ModelInput
 from sharded_infer.spec import ModelSpec
 
@@ -14,12 +15,20 @@ Backend = Literal["native", "portable"]
 class RequestDecoder:
     """Reads the messages of one model: compiled code first, protobuf for what that leaves."""
 
-    def __init__(self, spec: ModelSpec, *, max_batch: int, backend: Backend | None = None) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        max_batch: int,
+        backend: Backend | None = None,
+        form: WireForm = WireForm.INFER,
+    ) -> None:
         """Prepares what does not depend on the request.
 
         Args:
             spec: the model.
             max_batch: the largest batch to accept.
+            form: of the messages.
             backend: `portable` to do without compiled code; None takes it where it is.
 
         Raises:
@@ -27,11 +36,11 @@ class RequestDecoder:
         """
         self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
         native = self.backend == "native"
-        self._native = MessageDecoder(spec, max_batch=max_batch) if native else None
-        self._portable = PortableDecoder(spec, max_batch=max_batch)
+        self._native = MessageDecoder(spec, max_batch=max_batch, form=form) if native else None
+        self._portable = PortableDecoder(spec, max_batch=max_batch, form=form)
 
     def decode(self, message: bytes) -> ModelInput:
-        """Reads a serialized ModelInferRequest.
+        """Reads a serialized message.
 
         Returns:
             The batch, its ids checked.

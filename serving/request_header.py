@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from serving.native_request import LIBRARIES, Header
+from serving.wire_form import WireForm
 from sharded_infer.errors import RequestError
 
 _MAX_INT = 2**64 - 1
 
 
 class RequestHeader(NamedTuple):
-    """A ModelInferRequest without its inputs.
+    """A request without its inputs.
 
     Attributes:
         model_name: as it came.
@@ -47,20 +48,25 @@ class RequestHeader(NamedTuple):
         return tuple(i for i, name in enumerate(names) if name in self.outputs)
 
 
-def read_header(message: bytes) -> RequestHeader | None:
-    """Reads a serialized ModelInferRequest's header without protobuf.
+def read_header(message: bytes, form: WireForm = WireForm.INFER) -> RequestHeader | None:
+    """Reads a serialized message's header without protobuf.
 
     Args:
         message: its inputs are not looked into: they may still be malformed.
+        form: of the message.
 
     Returns:
         None where compiled code cannot tell: the message is unusual or malformed, or there is no
-        compiled code. Then `header_of` the parsed message decides.
+        compiled code. Then the parsed message decides: `header_of`, `predict_header_of`.
     """
     if LIBRARIES is None:
         return None
     header = Header()
-    if not LIBRARIES[1].sharded_infer_read_header(message, len(message), header):
+    library = LIBRARIES[1]
+    read = library.sharded_infer_read_header
+    if form is WireForm.PREDICT:
+        read = library.sharded_infer_read_predict_header
+    if not read(message, len(message), header):
         return None
     (
         name, name_size, version, version_size, request_id, id_size, priority, timeout_us, outputs
@@ -96,6 +102,17 @@ def header_of(request: Any) -> RequestHeader:
         _number(request, "priority"),
         _number(request, "timeout"),
         tuple(output.name for output in request.outputs),
+    )
+
+
+def predict_header_of(request: Any) -> RequestHeader:
+    """The header of a PredictRequest message."""
+    return RequestHeader(
+        request.model,
+        request.version,
+        request.request_id,
+        request.priority,
+        outputs=tuple(request.outputs),
     )
 
 

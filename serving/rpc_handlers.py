@@ -15,9 +15,14 @@ from google.protobuf.message import DecodeError
 from serving.arrivals import Arrivals
 from serving.dispatcher import Job
 from serving.inference import Inference, Refusal
+from serving.wire_form import WireForm
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 INFER_METHOD = f"/{INFERENCE_SERVICE}/ModelInfer"
+PREDICTOR_SERVICE = "sharded_infer.v1.Predictor"
+PREDICT_METHOD = f"/{PREDICTOR_SERVICE}/Predict"
+# The predict calls, which transports carry as bytes.
+PREDICT_FORMS = {INFER_METHOD: WireForm.INFER, PREDICT_METHOD: WireForm.PREDICT}
 
 
 class CallCount:
@@ -64,8 +69,8 @@ class HandlerTable:
             arrivals: told that streams are no predict calls.
         """
         self._arrivals = arrivals
-        # What answers ModelInfer, once that is set.
-        self.infer: InferBehaviour | None = None
+        # What answers predict calls, once that is set.
+        self.predicting: list[InferBehaviour] = []
         self.services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
         self._calls = calls
 
@@ -84,11 +89,14 @@ class HandlerTable:
         }
 
     def set_infer(self, inference: Inference) -> None:
-        """Answers ModelInfer from its bytes, without protobuf objects."""
-        self.infer = InferBehaviour(inference, self._calls)
-        handler: grpc.RpcMethodHandler[bytes, bytes]
-        handler = grpc.stream_unary_rpc_method_handler(self.infer)
-        self.services[INFERENCE_SERVICE]["ModelInfer"] = handler
+        """Answers predict calls of all forms from their bytes, without protobuf objects."""
+        for path, form in PREDICT_FORMS.items():
+            behaviour = InferBehaviour(inference, self._calls, form)
+            self.predicting.append(behaviour)
+            _, service, method = path.split("/")
+            handler: grpc.RpcMethodHandler[bytes, bytes]
+            handler = grpc.stream_unary_rpc_method_handler(behaviour)
+            self.services.setdefault(service, {})[method] = handler
 
     def register_on(self, server: grpc.Server) -> None:
         """Gives all to a server."""
@@ -146,19 +154,21 @@ def _counted(
 
 
 class InferBehaviour:
-    """ModelInfer on a thread that waits for the answer.
+    """Predict calls of one form, each on a thread that waits for the answer.
 
     To gRPC for Python it takes a stream of requests: on the wire that is the same as one request,
     and a call can be refused without receiving its message.
     """
 
-    def __init__(self, inference: Inference, calls: CallCount) -> None:
+    def __init__(self, inference: Inference, calls: CallCount, form: WireForm) -> None:
         """Keeps what answers.
 
         Args:
             inference: answers the calls.
             calls: counts them.
+            form: of their messages.
         """
+        self._form = form
         self._inference = inference
         self._calls = calls
         self._decided = threading.local()
@@ -197,7 +207,7 @@ class InferBehaviour:
         self._calls.add_predict(1)
         if not context.add_callback(ended):
             ended()
-        outcome = self._inference.answer(message, context.time_remaining(), jobs.append)
+        outcome = self._inference.answer(message, context.time_remaining(), jobs.append, self._form)
         if isinstance(outcome, Refusal):
             context.set_trailing_metadata(outcome.metadata)
             context.abort(outcome.code, outcome.message)

@@ -6,6 +6,7 @@ from time import thread_time
 
 from serving.lane import Lane, LanePolicy, Mode
 from serving.metrics import VersionMetrics
+from serving.predict_encoder import PredictEncoder
 from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from sharded_infer.batch import ModelInput
@@ -29,8 +30,10 @@ class Snapshot:
 
     Attributes:
         model: the version.
-        decoder: reads its requests.
-        encoder: writes its responses.
+        decoder: reads its ModelInfer requests.
+        encoder: writes its ModelInfer responses.
+        predict_decoder: reads its Predict requests.
+        predict_encoder: writes its Predict responses.
         lane: its requests that wait.
         metrics: its metrics.
     """
@@ -38,6 +41,8 @@ class Snapshot:
     model: Model
     decoder: RequestDecoder
     encoder: ResponseEncoder
+    predict_decoder: RequestDecoder
+    predict_encoder: PredictEncoder
     lane: Lane
     metrics: VersionMetrics
 

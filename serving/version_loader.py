@@ -8,10 +8,12 @@ from serving.cost_table import CostTable
 from serving.lane import Lane
 from serving.load_phases import LoadPhases
 from serving.metrics import VersionMetrics
+from serving.predict_encoder import PredictEncoder
 from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from serving.snapshot import ServingOverrides, Snapshot, measure_costs
 from serving.spare_memory import available_bytes
+from serving.wire_form import WireForm
 from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.sizes import size_text
@@ -81,10 +83,15 @@ class VersionLoader:
             known = self._known.get(kernels)
             costs = measure_costs(model, self.max_batch, progress, known=known)
             self._known[kernels] = costs
+        outputs = model.spec.tower.outputs
         snapshot = Snapshot(
             model=model,
             decoder=RequestDecoder(model.spec, max_batch=self.max_batch),
-            encoder=ResponseEncoder(model.name, model.version, model.spec.tower.outputs),
+            encoder=ResponseEncoder(model.name, model.version, outputs),
+            predict_decoder=RequestDecoder(
+                model.spec, max_batch=self.max_batch, form=WireForm.PREDICT
+            ),
+            predict_encoder=PredictEncoder(model.name, model.version, outputs),
             lane=Lane(self.overrides.lane_policy(model), CostTable(costs)),
             metrics=metrics,
         )

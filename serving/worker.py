@@ -18,7 +18,12 @@ from serving.config import ServerConfig
 from serving.inference import Inference
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
-from serving.rpc_handlers import INFERENCE_SERVICE, CallCount, HandlerTable
+from serving.rpc_handlers import (
+    INFERENCE_SERVICE,
+    PREDICTOR_SERVICE,
+    CallCount,
+    HandlerTable,
+)
 from serving.server_state import ServerState
 from serving.service import InferenceService
 from serving.transport import make_transport
@@ -73,7 +78,12 @@ class Worker:
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, handlers)
-        names = (INFERENCE_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (
+            INFERENCE_SERVICE,
+            PREDICTOR_SERVICE,
+            health.SERVICE_NAME,
+            reflection.SERVICE_NAME,
+        )
         reflection.enable_server_reflection(names, handlers)
         handlers.set_infer(inference)
         self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
@@ -151,7 +161,7 @@ class Worker:
         self._transport.stop(self._config.drain_seconds)
 
     def _set_health(self, status: int) -> None:
-        for name in ("", INFERENCE_SERVICE):
+        for name in ("", INFERENCE_SERVICE, PREDICTOR_SERVICE):
             self._health.set(name, status)
 
 

@@ -1,19 +1,45 @@
-"""Recommendation models: described, published as verified artifacts, opened and scored."""
+"""Recommendation models: described, published as verified artifacts, opened and scored.
 
-from sharded_infer.errors import ShardedInferError
-from sharded_infer.model import Model, open_model
-from sharded_infer.publish import PublishedVersion, publish
-from sharded_infer.repository import Repository
-from sharded_infer.spec import (
-    DenseSpec,
-    GateSpec,
-    ModelSpec,
-    QuantizationSpec,
-    ServingSpec,
-    TableSpec,
-    TowerSpec,
-    load_spec,
-)
+Names are loaded when they are first used, so that a client (`sharded_infer.client`) does not load
+torch.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sharded_infer.errors import ShardedInferError
+    from sharded_infer.model import Model, open_model
+    from sharded_infer.publication import PublishedVersion, publish
+    from sharded_infer.repository import Repository
+    from sharded_infer.spec import (
+        DenseSpec,
+        GateSpec,
+        ModelSpec,
+        QuantizationSpec,
+        ServingSpec,
+        TableSpec,
+        TowerSpec,
+        load_spec,
+    )
+
+_MODULES = {
+    "errors": ("ShardedInferError",),
+    "model": ("Model", "open_model"),
+    "publication": ("PublishedVersion", "publish"),
+    "repository": ("Repository",),
+    "spec": (
+        "DenseSpec",
+        "GateSpec",
+        "ModelSpec",
+        "QuantizationSpec",
+        "ServingSpec",
+        "TableSpec",
+        "TowerSpec",
+        "load_spec",
+    ),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "DenseSpec",
@@ -31,3 +57,13 @@ __all__ = [
     "open_model",
     "publish",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -12,7 +12,7 @@ from torch import nn
 
 from kernels.row_format import RowFormat
 from sharded_infer.artifact import open_artifact
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.repository import Repository
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from tests.publisher import Publisher

@@ -1,8 +1,8 @@
 """How long requests take to decode: compiled, through protobuf, and what a plain loop takes.
 
-Ragged requests have an INT64 input and its INT32 lengths for each feature; ranking ones have 26
-features of 3 ids a sample and 13 dense numbers. Rounds of all variants alternate, forwards and
-backwards; times are medians, on one thread.
+The same inputs are also sent as a PredictRequest, our own form. Ragged requests have an INT64 input
+and its INT32 lengths for each feature; ranking ones have 26 features of 3 ids a sample and 13 dense
+numbers. Rounds of all variants alternate, forwards and backwards; times are medians, on one thread.
 """
 
 import statistics
@@ -18,6 +18,9 @@ from serving.codec import DTYPES
 from serving.message_decoder import MessageDecoder
 from serving.native_request import LIBRARIES
 from serving.portable_decoder import PortableDecoder
+from serving.wire_form import WireForm
+from sharded_infer.client import Bags
+from sharded_infer.client.request_message import request_message as predict_message
 from sharded_infer.progress import Progress
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
 
@@ -43,6 +46,8 @@ class DecodeMeasurement:
         protobuf: of protobuf's parsing alone.
         plain_loop: of parsing, and a loop that makes each tensor an array: nothing is checked, and
             no batch is made.
+        predict_bytes: size of the same inputs as a PredictRequest.
+        predict: of that to the checked batch by compiled code; None where it was not built.
     """
 
     request: str
@@ -52,6 +57,8 @@ class DecodeMeasurement:
     portable: float
     protobuf: float
     plain_loop: float
+    predict_bytes: int
+    predict: float | None
 
 
 def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[DecodeMeasurement]:
@@ -64,14 +71,14 @@ def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[Decode
     """
     generator = np.random.default_rng(0)
     spec = ModelSpec("ragged", _tables(inputs))
-    cases = [(f"{inputs} ragged inputs", batch, spec, _ragged(generator, spec, batch))]
+    cases = [(f"{inputs} ragged inputs", batch, spec, *_ragged(generator, spec, batch))]
     spec = ModelSpec("ranking", _tables(RANKING_FEATURES), DenseSpec({"dense": DENSE_WIDTH}))
     for size in RANKING_BATCHES:
         name = f"{RANKING_FEATURES} features of {RANKING_IDS} ids"
-        cases.append((name, size, spec, _ranking(generator, spec, size)))
+        cases.append((name, size, spec, *_ranking(generator, spec, size)))
     measured = []
-    for name, size, model, message in cases:
-        times = _times(model, size, message)
+    for name, size, model, message, predict in cases:
+        times = _times(model, size, message, predict)
         measured.append(
             DecodeMeasurement(
                 request=name,
@@ -81,6 +88,8 @@ def measure_decoding(inputs: int, batch: int, progress: Progress) -> list[Decode
                 portable=times["portable"],
                 protobuf=times["protobuf"],
                 plain_loop=times["plain_loop"],
+                predict_bytes=len(predict),
+                predict=times.get("predict"),
             )
         )
         progress("decoding", len(measured), len(cases))
@@ -91,20 +100,23 @@ def _tables(count: int) -> tuple[TableSpec, ...]:
     return tuple(TableSpec(f"feature_{i}", _ROWS, 16) for i in range(count))
 
 
-def _ragged(generator: np.random.Generator, spec: ModelSpec, batch: int) -> bytes:
+def _ragged(generator: np.random.Generator, spec: ModelSpec, batch: int) -> tuple[bytes, bytes]:
     inputs: Arrays = {}
+    bags = {}
     for feature in spec.features:
         lengths = generator.integers(0, _MOST_IDS + 1, batch).astype(np.int32)
-        inputs[feature.name] = generator.integers(0, _ROWS, int(lengths.sum()))
+        ids = generator.integers(0, _ROWS, int(lengths.sum()))
+        inputs[feature.name] = ids
         inputs[f"{feature.name}.lengths"] = lengths
-    return _serialized(inputs)
+        bags[feature.name] = Bags(ids, lengths)
+    return _serialized(inputs), predict_message("bench", candidates=bags)
 
 
-def _ranking(generator: np.random.Generator, spec: ModelSpec, batch: int) -> bytes:
+def _ranking(generator: np.random.Generator, spec: ModelSpec, batch: int) -> tuple[bytes, bytes]:
     inputs: Arrays = {"dense": generator.random((batch, DENSE_WIDTH), dtype=np.float32)}
     for feature in spec.features:
         inputs[feature.name] = generator.integers(0, _ROWS, (batch, RANKING_IDS))
-    return _serialized(inputs)
+    return _serialized(inputs), predict_message("bench", candidates=inputs)
 
 
 def _serialized(inputs: Arrays) -> bytes:
@@ -123,7 +135,7 @@ def _loop(message: bytes) -> Arrays:
     }
 
 
-def _times(spec: ModelSpec, batch: int, message: bytes) -> dict[str, float]:
+def _times(spec: ModelSpec, batch: int, message: bytes, predict: bytes) -> dict[str, float]:
     variants: dict[str, Callable[[bytes], object]] = {
         "portable": PortableDecoder(spec, max_batch=batch).decode,
         "protobuf": service_pb2.ModelInferRequest.FromString,
@@ -131,11 +143,13 @@ def _times(spec: ModelSpec, batch: int, message: bytes) -> dict[str, float]:
     }
     if LIBRARIES is not None:
         variants["native"] = MessageDecoder(spec, max_batch=batch).decode
+        form = WireForm.PREDICT
+        variants["predict"] = MessageDecoder(spec, max_batch=batch, form=form).decode
     found: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
     for turn in range(_ROUNDS):
         for name in names if turn % 2 else names[::-1]:
-            found[name].append(_round(variants[name], message))
+            found[name].append(_round(variants[name], predict if name == "predict" else message))
     return {name: statistics.median(of_one) for name, of_one in found.items()}
 
 

@@ -15,7 +15,7 @@ from serving.bench.drawn_ids import IdDistribution, draw_ids
 from serving.bench.request_message import request_message
 from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.request import make_input
 from sharded_infer.spec import (
     DenseSpec,

@@ -16,7 +16,7 @@ from serving.bench.request_message import request_message
 from sharded_infer.errors import InputError
 from sharded_infer.golden import generate_samples
 from sharded_infer.precision import Precision
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.spec import ModelSpec, QuantizationSpec, ServingSpec, TableSpec, TowerSpec
 
 _SEED = 20261121

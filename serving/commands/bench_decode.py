@@ -26,7 +26,7 @@ def bench_decode_command(
         Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
     ] = None,
 ) -> None:
-    """Measure decoding beside protobuf's parsing and a plain loop over the message.
+    """Measure decoding beside protobuf's parsing and a plain loop, and our form of the request.
 
     One thread, to the checked batch; takes five seconds. The file's top keys are those of the
     ragged request.
@@ -36,7 +36,8 @@ def bench_decode_command(
     with progress_bars() as progress:
         measured = measure_decoding(inputs, batch, progress)
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("request", "samples", "KiB", "native", "portable", "protobuf", "plain loop"):
+    headings = ("request", "samples", "KiB", "native", "portable", "protobuf", "plain loop")
+    for heading in (*headings, "Predict KiB", "Predict"):
         table.add_column(heading, justify="left" if heading == "request" else "right")
     for one in measured:
         table.add_row(
@@ -47,11 +48,14 @@ def bench_decode_command(
             f"{one.portable:.1f}",
             f"{one.protobuf:.1f}",
             f"{one.plain_loop:.1f}",
+            f"{one.predict_bytes / 1024:.1f}",
+            "-" if one.predict is None else f"{one.predict:.1f}",
         )
     OUT.print(table)
     OUT.print(
         "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
-        f"tensor, unchecked\n{os.cpu_count()} CPU cores, {platform.machine()}",
+        "tensor, unchecked; Predict: the same inputs in our own form, compiled\n"
+        f"{os.cpu_count()} CPU cores, {platform.machine()}",
         highlight=False,
         soft_wrap=True,
     )

@@ -15,7 +15,7 @@ from serving.demo.server_process import server_process
 from sharded_infer.auc import auc
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
-from sharded_infer.publish import PublishedVersion, publish
+from sharded_infer.publication import PublishedVersion, publish
 
 TOPOLOGY = "cpu:2"
 REQUEST_SIZES = (1, 16, 64, 270)

@@ -20,7 +20,9 @@ struct Header {
   Text outputs[kMaxOutputs];
 };
 
-// Whether the message is usual; of its inputs only the ends are looked at.
+// Whether the message, a ModelInferRequest, is usual; of its inputs only the ends are looked at.
 bool read_header(Bytes message, Header& header);
+// As `read_header`, of a PredictRequest.
+bool read_predict_header(Bytes message, Header& header);
 
 }  // namespace sharded_infer

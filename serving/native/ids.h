@@ -1,4 +1,4 @@
-// Ids and lengths as they came, INT64 or INT32 at any address, to int64 ones that are checked.
+// Ids and lengths as they came, INT64, INT32 or UINT32 at any address, to int64 ones that are checked.
 #pragma once
 #include "request.h"
 
@@ -26,6 +26,8 @@ inline bool copy_numbers(const Tensor& tensor, std::int64_t first, std::int64_t 
                          std::int64_t limit, std::int64_t* to) {
   if (tensor.datatype == kInt64Type)
     return copy_numbers<std::int64_t>(tensor.data + first * 8, count, limit, to);
+  if (tensor.datatype == kUint32Type)
+    return copy_numbers<std::uint32_t>(tensor.data + first * 4, count, limit, to);
   return copy_numbers<std::int32_t>(tensor.data + first * 4, count, limit, to);
 }
 

@@ -6,7 +6,14 @@
 
 namespace sharded_infer {
 
-enum Datatype : std::int32_t { kNoDatatype = 0, kInt64Type = 1, kInt32Type = 2, kFp32Type = 3 };
+// UINT32 comes in our own protocol alone.
+enum Datatype : std::int32_t {
+  kNoDatatype = 0,
+  kInt64Type = 1,
+  kInt32Type = 2,
+  kFp32Type = 3,
+  kUint32Type = 4,
+};
 
 inline std::int64_t item_bytes(std::int32_t datatype) { return datatype == kInt64Type ? 8 : 4; }
 

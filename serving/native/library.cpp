@@ -19,6 +19,19 @@ EXPORTED std::int32_t sharded_infer_read_header(const std::uint8_t* message, std
   return sharded_infer::read_header(Bytes{message, size}, *header);
 }
 
+// 1 when the message is usual; see header.h.
+EXPORTED std::int32_t sharded_infer_read_predict_header(const std::uint8_t* message,
+                                                        std::int64_t size,
+                                                        sharded_infer::Header* header) {
+  return sharded_infer::read_predict_header(Bytes{message, size}, *header);
+}
+
+// 1 when the message is usual; see request.h.
+EXPORTED std::int32_t sharded_infer_scan_predict(sharded_infer::Request* request,
+                                                 const std::uint8_t* message, std::int64_t size) {
+  return request->scan_predict(Bytes{message, size});
+}
+
 // 1 when the message is usual; see request.h.
 EXPORTED std::int32_t sharded_infer_scan(sharded_infer::Request* request,
                                          const std::uint8_t* message, std::int64_t size) {

@@ -53,8 +53,11 @@ struct Request {
   std::int64_t* dense_rows;  // [dense]
   Layout layout;
 
-  // Whether the message is usual and its shapes fit; then `layout` says what is needed.
+  // Whether the message, a ModelInferRequest, is usual and its shapes fit; then `layout` says what
+  // is needed.
   bool scan(Bytes message);
+  // As `scan`, of a PredictRequest.
+  bool scan_predict(Bytes message);
   // Whether its lengths and ids fit too; `out` has `layout.words` words.
   bool fill(std::int64_t* out);
 };

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from sharded_infer.artifact import open_artifact, verify_files
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec
 from tests.publisher import Publisher

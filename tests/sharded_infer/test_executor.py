@@ -18,7 +18,7 @@ from sharded_infer.golden import generate_samples
 from sharded_infer.merge import merge_inputs, sample_slices
 from sharded_infer.model import Model, open_model
 from sharded_infer.precision import Precision
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 
 OUTPUTS = ("click", "rating")

@@ -19,7 +19,7 @@ from kernels.native_library import MAX_INSTRUCTION_SET, InstructionSet
 from kernels.row_format import RowFormat
 from sharded_infer.golden import generate_samples
 from sharded_infer.precision import Precision
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.zoo.registry import build_tower
 

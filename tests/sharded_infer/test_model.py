@@ -20,7 +20,7 @@ from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
 from sharded_infer.fp32_model import fp32_scores
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, check_golden, open_model
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.spec import ModelSpec
 
 BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was

@@ -12,7 +12,7 @@ from kernels.row_format import RowFormat
 from quant.checkpoint import open_weights
 from sharded_infer.artifact import open_artifact
 from sharded_infer.model import Model, open_model
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.spec import GateSpec, ModelSpec, QuantizationSpec, TableSpec
 from sharded_infer.torchrec_model import from_torchrec
 from tests.sharded_infer.torchrec_models import Batch, Table, TorchRec, make_batch, torchrec

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from sharded_infer import version_diff
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec, TableSpec
 from sharded_infer.table_pieces import TablePiece

@@ -31,7 +31,7 @@ from sharded_infer.golden import generate_samples
 from sharded_infer.model import check_independence, open_model
 from sharded_infer.plan import check_plan
 from sharded_infer.precision import Precision
-from sharded_infer.publish import publish
+from sharded_infer.publication import publish
 from sharded_infer.quality import CalibrationSamples
 from sharded_infer.repository import Repository
 from sharded_infer.request import make_input

@@ -1,0 +1,280 @@
+// PredictRequests: their header, and Request::scan_predict. See header.h, request.h and
+// protos/sharded_infer/v1/predictor.proto, whose field numbers these are.
+#include "header.h"
+#include "layout.h"
+#include "request.h"
+
+#include <cstring>
+
+namespace sharded_infer {
+namespace {
+
+enum PredictField : std::uint32_t {
+  kModel = 1,
+  kModelVersion = 2,
+  kRequestId = 3,
+  kPriority = 4,
+  kOutputNames = 5,
+  kUser = 6,
+  kCandidates = 7,
+};
+
+enum InputsField : std::uint32_t { kSparse = 1, kDense = 2 };
+
+enum SparseField : std::uint32_t {
+  kSparseName = 1,
+  kIds = 2,
+  kLongIds = 3,
+  kLengths = 4,
+  kWeights = 5,
+  kIdsPerBag = 6,
+};
+
+enum DenseField : std::uint32_t { kDenseName = 1, kValues = 2 };
+
+// A field's first occurrence only: more would be merged, which no usual client relies on.
+bool first_time(std::uint32_t& seen, std::uint32_t field) {
+  const bool first = !(seen >> field & 1);
+  seen |= 1u << field;
+  return first;
+}
+
+struct SparseFeature {
+  Bytes name, ids, long_ids, lengths, weights;
+  std::int64_t ids_per_bag = 0;
+  std::uint32_t seen = 0;
+
+  bool has(std::uint32_t field) const { return seen >> field & 1; }
+};
+
+bool read_sparse(Bytes message, SparseFeature& feature) {
+  WireReader reader(message);
+  while (!reader.done()) {
+    std::uint32_t field, type;
+    if (!reader.read_tag(field, type) || !first_time(feature.seen, field)) return false;
+    if (field == kIdsPerBag) {
+      std::uint64_t number;
+      if (type != kVarint || !reader.read_varint(number)) return false;
+      if (number == 0 || number >= static_cast<std::uint64_t>(kMaxSize)) return false;
+      feature.ids_per_bag = static_cast<std::int64_t>(number);
+      continue;
+    }
+    Bytes bytes;
+    if (type != kBytes || !reader.read_bytes(bytes)) return false;
+    switch (field) {
+      case kSparseName: feature.name = bytes; break;
+      case kIds: feature.ids = bytes; break;
+      case kLongIds: feature.long_ids = bytes; break;
+      case kLengths: feature.lengths = bytes; break;
+      case kWeights: feature.weights = bytes; break;
+      default: return false;
+    }
+  }
+  return !(feature.has(kIds) && feature.has(kLongIds));
+}
+
+struct DenseInput {
+  Bytes name, values;
+};
+
+bool read_dense(Bytes message, DenseInput& input) {
+  WireReader reader(message);
+  std::uint32_t seen = 0;
+  while (!reader.done()) {
+    std::uint32_t field, type;
+    Bytes bytes;
+    if (!reader.read_tag(field, type) || !first_time(seen, field)) return false;
+    if (type != kBytes || !reader.read_bytes(bytes)) return false;
+    if (field == kDenseName)
+      input.name = bytes;
+    else if (field == kValues)
+      input.values = bytes;
+    else
+      return false;
+  }
+  return true;
+}
+
+class InputsReader {
+ public:
+  explicit InputsReader(Request& request) : request_(request), model_(*request.model) {}
+
+  // Reads what all candidates share (`user`), or what each has.
+  bool read(Bytes message, bool user) {
+    WireReader reader(message);
+    while (!reader.done()) {
+      std::uint32_t field, type;
+      Bytes bytes;
+      if (!reader.read_tag(field, type) || type != kBytes || !reader.read_bytes(bytes))
+        return false;
+      if (field == kSparse) {
+        SparseFeature feature;
+        if (!read_sparse(bytes, feature) || !add(feature, user)) return false;
+      } else if (field == kDense) {
+        DenseInput input;
+        if (!read_dense(bytes, input) || !add(input, user)) return false;
+      } else {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  std::int64_t inputs() const { return inputs_; }
+
+ private:
+  bool add(const SparseFeature& feature, bool user) {
+    const std::int32_t found = find(feature.name);
+    if (found < 0 || found >= 3 * model_.features || found % 3 != 0) return false;
+    if (!take(found)) return false;
+    Tensor& ids = request_.tensors[found];
+    const bool is_long = feature.has(kLongIds);
+    if (!set(ids, is_long ? feature.long_ids : feature.ids, is_long ? kInt64Type : kUint32Type))
+      return false;
+    if (user ? !shape_user(ids, feature) : !shape_candidates(ids, feature, found)) return false;
+    if (!feature.has(kWeights)) return true;
+    Tensor& weights = request_.tensors[found + 2];
+    if (!take(found + 2) || !set(weights, feature.weights, kFp32Type)) return false;
+    if (weights.elements != ids.elements) return false;
+    weights.rank = ids.rank;
+    weights.sizes[0] = ids.sizes[0];
+    weights.sizes[1] = ids.sizes[1];
+    return true;
+  }
+
+  // All ids are one bag.
+  static bool shape_user(Tensor& ids, const SparseFeature& feature) {
+    if (feature.has(kLengths) || feature.has(kIdsPerBag)) return false;
+    ids.rank = 2;
+    ids.sizes[0] = 1;
+    ids.sizes[1] = ids.elements;
+    return true;
+  }
+
+  bool shape_candidates(Tensor& ids, const SparseFeature& feature, std::int32_t found) {
+    if (feature.has(kLengths)) {
+      if (feature.has(kIdsPerBag) || !take(found + 1)) return false;
+      return set(request_.tensors[found + 1], feature.lengths, kUint32Type);
+    }
+    if (!feature.has(kIdsPerBag)) return ids.elements > 0;
+    if (ids.elements % feature.ids_per_bag != 0) return false;
+    ids.rank = 2;
+    ids.sizes[0] = ids.elements / feature.ids_per_bag;
+    ids.sizes[1] = feature.ids_per_bag;
+    return true;
+  }
+
+  bool add(const DenseInput& input, bool user) {
+    const std::int32_t found = find(input.name);
+    const std::int64_t dense = found - 3 * model_.features;
+    if (found < 0 || dense < 0 || dense >= model_.dense || !take(found)) return false;
+    Tensor& tensor = request_.tensors[found];
+    if (!set(tensor, input.values, kFp32Type)) return false;
+    const std::int64_t width = model_.widths[dense];
+    if (width == 0 || tensor.elements % width != 0) return false;
+    tensor.rank = 2;
+    tensor.sizes[0] = tensor.elements / width;
+    tensor.sizes[1] = width;
+    return !user || tensor.sizes[0] == 1;
+  }
+
+  // A vector of packed numbers.
+  static bool set(Tensor& tensor, Bytes bytes, std::int32_t datatype) {
+    const std::int64_t size = item_bytes(datatype);
+    if (bytes.size % size != 0) return false;
+    tensor.data = bytes.data;
+    tensor.elements = bytes.size / size;
+    tensor.rank = 1;
+    tensor.sizes[0] = tensor.elements;
+    tensor.sizes[1] = 0;
+    tensor.datatype = datatype;
+    return true;
+  }
+
+  // Whether the input has not come before.
+  bool take(std::int32_t input) {
+    if (request_.present[input]) return false;
+    request_.present[input] = 1;
+    ++inputs_;
+    return true;
+  }
+
+  // The input of a name, or -1. Clients send their inputs in the same order each time.
+  std::int32_t find(Bytes name) {
+    std::int32_t& expected = request_.successors[previous_ + 1];
+    std::int32_t found = expected;
+    if (found < 0 || !model_.has_name(found, name)) {
+      found = model_.slots[model_.slot_of(name)];
+      if (found >= 0) expected = found;
+    }
+    if (found >= 0) previous_ = found;
+    return found;
+  }
+
+  Request& request_;
+  const Model& model_;
+  std::int64_t inputs_ = 0;
+  std::int32_t previous_ = -1;
+};
+
+}  // namespace
+
+bool read_predict_header(Bytes message, Header& header) {
+  header = Header();
+  WireReader reader(message);
+  std::uint32_t seen = 0;
+  while (!reader.done()) {
+    std::uint32_t field, type;
+    if (!reader.read_tag(field, type)) return false;
+    if (field != kOutputNames && !first_time(seen, field)) return false;
+    if (field == kPriority) {
+      std::uint64_t number;
+      if (type != kVarint || !reader.read_varint(number) || number >> 32) return false;
+      header.priority = static_cast<std::int64_t>(number);
+      continue;
+    }
+    Bytes bytes;
+    if (type != kBytes || !reader.read_bytes(bytes)) return false;
+    if (field == kUser || field == kCandidates) continue;
+    if (!is_ascii(bytes)) return false;
+    const Text text{bytes.data - message.data, bytes.size};
+    switch (field) {
+      case kModel: header.name = text; break;
+      case kModelVersion: header.version = text; break;
+      case kRequestId: header.id = text; break;
+      case kOutputNames:
+        if (header.output_count == kMaxOutputs) return false;
+        header.outputs[header.output_count++] = text;
+        break;
+      default: return false;
+    }
+  }
+  return true;
+}
+
+bool Request::scan_predict(Bytes message) {
+  std::memset(present, 0, model->inputs());
+  if (message.size >= kMaxSize) return false;
+  InputsReader inputs(*this);
+  WireReader reader(message);
+  std::uint32_t seen = 0;
+  while (!reader.done()) {
+    std::uint32_t field, type;
+    if (!reader.read_tag(field, type)) return false;
+    if (field != kOutputNames && !first_time(seen, field)) return false;
+    if (field == kPriority) {
+      std::uint64_t number;
+      if (type != kVarint || !reader.read_varint(number)) return false;
+      continue;
+    }
+    Bytes bytes;
+    if (type != kBytes || !reader.read_bytes(bytes)) return false;
+    if (field > kCandidates) return false;
+    if (field == kUser || field == kCandidates ? !inputs.read(bytes, field == kUser)
+                                               : !is_ascii(bytes))
+      return false;
+  }
+  return inputs.inputs() > 0 && lay_out(*this, inputs.inputs());
+}
+
+}  // namespace sharded_infer

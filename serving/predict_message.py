@@ -1,0 +1,120 @@
+"""PredictRequests read through protobuf: any form, every error's words."""
+
+import difflib
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from sharded_infer.errors import RequestError
+from sharded_infer.spec import ModelSpec
+from sharded_infer.v1 import predictor_pb2
+
+Array = NDArray[np.generic]
+
+
+def parse_predict(message: bytes) -> Any:
+    """A PredictRequest.
+
+    Raises:
+        RequestError: the bytes are none.
+    """
+    try:
+        return predictor_pb2.PredictRequest.FromString(message)
+    except DecodeError as error:
+        raise RequestError(f"the message is unreadable: {error}") from error
+
+
+class PredictInputs:
+    """The inputs of one model's PredictRequests, by the names that `RequestReader` knows."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        """Keeps what inputs there are.
+
+        Args:
+            spec: the model.
+        """
+        self._features = {feature.name for feature in spec.features}
+        self._widths = dict(spec.dense.inputs)
+
+    def arrays(self, request: Any) -> dict[str, Array]:
+        """A request's inputs.
+
+        Args:
+            request: a PredictRequest.
+
+        Raises:
+            RequestError: an input is none of the model's or came twice, or its numbers do not fit
+                each other.
+        """
+        found: dict[str, Array] = {}
+        for inputs, is_user in ((request.user, True), (request.candidates, False)):
+            for feature in inputs.sparse:
+                self._check(feature.name, found, is_sparse=True)
+                _put_feature(found, feature, is_user=is_user)
+            for dense in inputs.dense:
+                self._check(dense.name, found, is_sparse=False)
+                found[dense.name] = self._dense(dense, is_user=is_user)
+        return found
+
+    def _check(self, name: str, found: dict[str, Array], *, is_sparse: bool) -> None:
+        known = self._features if is_sparse else self._widths
+        if name not in known:
+            kind = "feature" if is_sparse else "dense input"
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise RequestError(f"{kind} {name!r} is not one of the model's{hint}")
+        if name in found:
+            raise RequestError(f"input {name!r} came twice")
+
+    def _dense(self, dense: Any, *, is_user: bool) -> Array:
+        width = self._widths[dense.name]
+        values = np.array(dense.values, np.float32)
+        if len(values) % width or (is_user and len(values) != width):
+            wanted = f"{width} values" if is_user else f"{width} values for each candidate"
+            raise RequestError(f"dense input {dense.name!r}: expected {wanted}, got {len(values)}")
+        return values.reshape(-1, width)
+
+
+def _put_feature(found: dict[str, Array], feature: Any, *, is_user: bool) -> None:
+    name = feature.name
+    if feature.ids and feature.long_ids:
+        raise RequestError(f"feature {name!r}: both ids and long_ids came; expected one of them")
+    ids = np.array(feature.ids or feature.long_ids, np.int64)
+    ids = _user_bag(feature, ids) if is_user else _candidate_bags(feature, ids)
+    found[name] = ids
+    if feature.lengths:
+        found[f"{name}.lengths"] = np.array(feature.lengths, np.int64)
+    if feature.weights:
+        weights = np.array(feature.weights, np.float32)
+        if weights.size != ids.size:
+            raise RequestError(
+                f"feature {name!r}: expected a weight for each of {ids.size} ids, got "
+                f"{weights.size}"
+            )
+        found[f"{name}.weights"] = weights.reshape(ids.shape)
+
+
+def _user_bag(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    if feature.lengths or feature.ids_per_bag:
+        raise RequestError(
+            f"feature {feature.name!r}: the user's ids are one bag; lengths and ids_per_bag are "
+            "for candidates"
+        )
+    return ids.reshape(1, -1)
+
+
+def _candidate_bags(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    name, size = feature.name, feature.ids_per_bag
+    if feature.lengths:
+        if size:
+            raise RequestError(f"feature {name!r}: expected lengths or ids_per_bag, got both")
+        return ids
+    if not len(ids):
+        raise RequestError(f"feature {name!r}: neither ids nor lengths came; leave it out")
+    if not size:
+        return ids
+    if len(ids) % size:
+        raise RequestError(f"feature {name!r}: {len(ids)} ids do not make bags of {size}")
+    return ids.reshape(-1, size)

@@ -1,0 +1,106 @@
+"""The client for asyncio."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from sharded_infer.client.call_settings import PREDICT_METHOD, CallSettings
+from sharded_infer.client.inputs import Inputs
+from sharded_infer.client.prediction import Prediction, predict_error, read_prediction
+from sharded_infer.client.request_message import request_message
+from sharded_infer.v1 import predictor_pb2
+
+
+class AsyncClient:
+    """Calls a server from one event loop; its tasks should share one: it holds a connection."""
+
+    def __init__(self, target: str, settings: CallSettings | None = None) -> None:
+        """Prepares a connection, which is made at the first call; to be called in the event loop.
+
+        Args:
+            target: `host:port`, or any of gRPC's names, such as `dns:///ranker:8001`.
+            settings: how to call; None: as `CallSettings` says by default.
+
+        Raises:
+            ValueError: settings that contradict themselves.
+        """
+        self._settings = settings or CallSettings()
+        options = self._settings.channel_options()
+        credentials = self._settings.credentials()
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(target, options)
+        else:
+            self._channel = grpc.aio.secure_channel(target, credentials, options)
+        self._predict: Any = self._channel.unary_unary(
+            PREDICT_METHOD,
+            request_serializer=None,
+            response_deserializer=predictor_pb2.PredictResponse.FromString,
+        )
+
+    async def predict(
+        self,
+        model: str,
+        *,
+        user: Inputs | Sequence[Inputs] | None = None,
+        candidates: Inputs | Sequence[Inputs] | None = None,
+        version: str = "",
+        outputs: Iterable[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_seconds: float | None = None,
+    ) -> Prediction:
+        """Scores candidates for a user; arguments and errors as `Client.predict`'s."""
+        message = request_message(
+            model,
+            user=user,
+            candidates=candidates,
+            version=version,
+            outputs=outputs,
+            request_id=request_id,
+            priority=priority,
+        )
+        seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
+        try:
+            return read_prediction(await self._call(message, seconds))
+        except grpc.RpcError as error:
+            raise predict_error(error) from error
+
+    async def close(self) -> None:
+        """Closes the connection; calls in progress are cancelled."""
+        await self._channel.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _call(self, message: bytes, seconds: float) -> Any:
+        async def start(left: float) -> Any:
+            return await self._predict(message, timeout=left, metadata=self._settings.metadata)
+
+        after = self._settings.hedge_after_seconds
+        if after is None:
+            return await start(seconds)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        calls = {asyncio.ensure_future(start(seconds))}
+        try:
+            done, waiting = await asyncio.wait(calls, timeout=after)
+            if not done:
+                calls.add(asyncio.ensure_future(start(max(0.0, begun + seconds - loop.time()))))
+                done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+                if waiting and all(call.exception() for call in done):
+                    done, waiting = await asyncio.wait(waiting)
+            return next(iter(done)).result()
+        finally:
+            for call in calls:
+                call.cancel()

@@ -1,0 +1,47 @@
+"""A call made a second time where the first takes long: the first answer counts.
+
+Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013: hedged requests.
+"""
+
+import queue
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+
+def first_answer(
+    start: Callable[[float], Any], *, after_seconds: float, timeout_seconds: float
+) -> Any:
+    """Makes a call, and once more if there is no answer for a while.
+
+    A call that fails is not made again by this; if one of the two fails, the other's answer counts.
+
+    Args:
+        start: begins a call, given its deadline in seconds; a gRPC future.
+        after_seconds: when to begin the second.
+        timeout_seconds: the deadline of both, from now.
+
+    Returns:
+        The answer.
+
+    Raises:
+        grpc.RpcError: of the call that failed last.
+    """
+    begun = monotonic()
+    finished: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    calls = [start(timeout_seconds)]
+    calls[0].add_done_callback(finished.put)
+    try:
+        try:
+            done = finished.get(timeout=after_seconds)
+        except queue.Empty:
+            left = max(0.0, begun + timeout_seconds - monotonic())
+            calls.append(start(left))
+            calls[1].add_done_callback(finished.put)
+            done = finished.get()
+            if done.exception() is not None:
+                done = finished.get()
+        return done.result()
+    finally:
+        for call in calls:
+            call.cancel()

@@ -1,0 +1,211 @@
+"""What callers give as inputs, made into features and dense inputs.
+
+Integers are ids, floats are dense:
+
+                          user                    candidates
+    number                one id; a dense input   -
+    ints [L]              one bag of L ids        one id a candidate
+    ints [B, L]           -                       L ids a candidate
+    sequences of ints     -                       a bag a candidate
+    Bags                  one bag                 a bag a candidate
+    floats [K]            a row                   one number a candidate
+    floats [B, K]         a row, B = 1            a row a candidate
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sharded_infer.errors import RequestError
+
+# A mapping of arrays by name, a pandas DataFrame, or anything shaped like a KeyedJaggedTensor.
+Inputs: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Bags:
+    """A feature's ids with the length of each bag.
+
+    Attributes:
+        values: ids `[N]`, one bag after another.
+        lengths: ids of each bag, `[B]`, N together.
+        weights: fp32 `[N]`; None: 1.
+    """
+
+    values: ArrayLike
+    lengths: ArrayLike
+    weights: ArrayLike | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFeature:
+    """A feature's ids as they are sent.
+
+    Attributes:
+        name: the feature's.
+        ids: int `[N]`.
+        lengths: int `[B]`; None: `ids_per_bag`, or one bag of all ids.
+        ids_per_bag: of every bag; 0: `lengths`, or one bag of all ids.
+        weights: fp32 `[N]`; None: 1.
+    """
+
+    name: str
+    ids: NDArray[np.integer[Any]]
+    lengths: NDArray[np.integer[Any]] | None = None
+    ids_per_bag: int = 0
+    weights: NDArray[np.floating[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DenseInput:
+    """A dense input's numbers as they are sent: rows one after another."""
+
+    name: str
+    values: NDArray[np.floating[Any]]
+
+
+Input: TypeAlias = SparseFeature | DenseInput
+
+
+def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[Input]:
+    """Makes what a caller gave into features and dense inputs.
+
+    Args:
+        inputs: a mapping, a DataFrame, something shaped like a KeyedJaggedTensor (with `keys()`,
+            `values()` and `lengths()`), or several of these; None: nothing.
+        is_user: whether they are what all candidates share.
+
+    Raises:
+        RequestError: an input is none of the forms above; it is named.
+    """
+    if inputs is None:
+        return []
+    if isinstance(inputs, list | tuple):
+        return [one for part in inputs for one in read_inputs(part, is_user=is_user)]
+    if callable(getattr(inputs, "lengths", None)) and callable(getattr(inputs, "keys", None)):
+        return list(_jagged(inputs, is_user=is_user))
+    if isinstance(inputs, Mapping):
+        return [_input(name, value, is_user=is_user) for name, value in inputs.items()]
+    if hasattr(inputs, "columns"):
+        return [_input(str(name), inputs[name], is_user=is_user) for name in inputs.columns]
+    raise RequestError(
+        "inputs: expected a mapping of arrays by name, a DataFrame or a KeyedJaggedTensor, got "
+        f"{type(inputs).__name__}"
+    )
+
+
+def _jagged(batch: Any, *, is_user: bool) -> Iterator[Input]:
+    """The features of a KeyedJaggedTensor: values and lengths feature by feature."""
+    keys = list(batch.keys())
+    values = _array("values", batch.values())
+    lengths = _array("lengths", batch.lengths())
+    read_weights = getattr(batch, "weights_or_none", None)
+    found = read_weights() if callable(read_weights) else None
+    weights = None if found is None else _array("weights", found)
+    if not keys or lengths.size % len(keys):
+        raise RequestError(
+            f"lengths: expected the same number for each of {len(keys)} features, got "
+            f"{lengths.size}"
+        )
+    bounds = np.cumsum([0, *lengths.reshape(len(keys), -1).sum(1).tolist()])
+    if bounds[-1] != values.size:
+        raise RequestError(f"lengths: they add up to {bounds[-1]}, but there are {values.size} ids")
+    for index, key in enumerate(keys):
+        part = slice(bounds[index], bounds[index + 1])
+        bags = Bags(
+            values[part],
+            lengths.reshape(len(keys), -1)[index],
+            None if weights is None else weights[part],
+        )
+        yield _bags(key, bags, is_user=is_user)
+
+
+def _input(name: str, value: Any, *, is_user: bool) -> Input:
+    if isinstance(value, Bags):
+        return _bags(name, value, is_user=is_user)
+    array = _array(name, value)
+    if array.dtype == object:
+        return _bags(name, _ragged(name, array), is_user=is_user)
+    if array.size == 0:
+        # NumPy takes what is empty for floats; a dense input has no width of 0.
+        array = array.astype(np.int64)
+    if array.dtype.kind == "f":
+        return _dense(name, array, is_user=is_user)
+    if array.dtype.kind not in "iu":
+        raise RequestError(f"input {name!r}: expected integers or floats, got {array.dtype}")
+    return _user_ids(name, array) if is_user else _candidate_ids(name, array)
+
+
+def _user_ids(name: str, array: NDArray[Any]) -> SparseFeature:
+    if array.ndim > 2 or (array.ndim == 2 and len(array) != 1):
+        raise RequestError(f"input {name!r}: a user has one bag, got {list(array.shape)}")
+    return SparseFeature(name, array.reshape(-1))
+
+
+def _candidate_ids(name: str, array: NDArray[Any]) -> SparseFeature:
+    if array.ndim == 1:
+        return SparseFeature(name, array, ids_per_bag=1)
+    if array.ndim != 2:
+        raise RequestError(f"input {name!r}: expected [B] or [B, L], got {list(array.shape)}")
+    flat = array.reshape(-1)
+    if array.shape[1] == 0:
+        return SparseFeature(name, flat, lengths=np.zeros(len(array), np.int64))
+    return SparseFeature(name, flat, ids_per_bag=array.shape[1])
+
+
+def _dense(name: str, array: NDArray[Any], *, is_user: bool) -> DenseInput:
+    if array.ndim > 2 or (is_user and array.ndim == 2 and len(array) != 1):
+        wanted = "[K] or [1, K]" if is_user else "[B] or [B, K]"
+        raise RequestError(f"input {name!r}: expected {wanted}, got {list(array.shape)}")
+    return DenseInput(name, array.reshape(-1))
+
+
+def _bags(name: str, bags: Bags, *, is_user: bool) -> SparseFeature:
+    ids, lengths = _array(name, bags.values).reshape(-1), _array(name, bags.lengths).reshape(-1)
+    if ids.size == 0:
+        ids = ids.astype(np.int64)
+    for what, numbers in (("ids", ids), ("lengths", lengths)):
+        if numbers.dtype.kind not in "iu":
+            raise RequestError(f"input {name!r}: {what} must be integers, got {numbers.dtype}")
+    if lengths.size and lengths.min() < 0:
+        raise RequestError(f"input {name!r}: a length is negative: {lengths.min()}")
+    if lengths.sum() != ids.size:
+        raise RequestError(
+            f"input {name!r}: the lengths add up to {lengths.sum()}, but there are {ids.size} ids"
+        )
+    weights = None if bags.weights is None else _array(name, bags.weights).reshape(-1)
+    if weights is not None and weights.size != ids.size:
+        raise RequestError(f"input {name!r}: {weights.size} weights for {ids.size} ids")
+    if not is_user:
+        return SparseFeature(name, ids, lengths, weights=weights)
+    if lengths.size != 1:
+        raise RequestError(f"input {name!r}: a user has one bag, got {lengths.size}")
+    return SparseFeature(name, ids, weights=weights)
+
+
+def _ragged(name: str, rows: NDArray[Any]) -> Bags:
+    """Sequences of ids of different lengths."""
+    try:
+        bags = [np.atleast_1d(np.asarray(row)) for row in rows.reshape(-1)]
+    except ValueError as error:
+        raise RequestError(f"input {name!r}: expected a sequence of ids for each bag") from error
+    full = [bag for bag in bags if bag.size]
+    values = np.concatenate(full) if full else np.empty(0, np.int64)
+    return Bags(values, np.array([bag.size for bag in bags], np.int64))
+
+
+def _array(name: str, value: Any) -> NDArray[Any]:
+    """A value as an array; ragged sequences as an array of objects."""
+    try:
+        return np.asarray(value)
+    except ValueError:
+        # NumPy refuses sequences of different lengths.
+        rows = list(value)
+        ragged = np.empty(len(rows), object)
+        ragged[:] = rows
+        return ragged
+    except (TypeError, RuntimeError) as error:
+        raise RequestError(f"input {name!r}: {error}") from error

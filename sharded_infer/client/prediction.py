@@ -1,0 +1,82 @@
+"""What a predict call gives: scores, or an error."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import ShardedInferError
+
+
+class PredictError(ShardedInferError):
+    """A call was not answered with scores.
+
+    Attributes:
+        code: the gRPC status code.
+        details: the server's words, or the library's.
+    """
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        """Keeps both."""
+        super().__init__(f"{code.name}: {details}")
+        self.code = code
+        self.details = details
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where the server's time went, in seconds; lookups and tower are the whole batch's."""
+
+    decode_seconds: float
+    queue_seconds: float
+    lookup_seconds: float
+    tower_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Scores of one request.
+
+    Attributes:
+        model: the model that answered.
+        version: its version.
+        request_id: the caller's.
+        scores: fp32 `[B]` or `[B, K]` by output name.
+        timing: where the server's time went.
+    """
+
+    model: str
+    version: int
+    request_id: str
+    scores: dict[str, NDArray[np.float32]]
+    timing: Timing
+
+
+def read_prediction(response: Any) -> Prediction:
+    """What a PredictResponse says."""
+    scores = {}
+    for output in response.outputs:
+        values = np.array(output.values, np.float32)
+        scores[output.name] = values.reshape(-1, output.width) if output.width else values
+    timing = response.timing
+    return Prediction(
+        model=response.model,
+        version=response.version,
+        request_id=response.request_id,
+        scores=scores,
+        timing=Timing(
+            timing.decode_seconds,
+            timing.queue_seconds,
+            timing.lookup_seconds,
+            timing.tower_seconds,
+        ),
+    )
+
+
+def predict_error(error: grpc.RpcError) -> PredictError:
+    """An error of gRPC's as ours."""
+    code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
+    details = error.details() if code is not None else str(error)
+    return PredictError(code or grpc.StatusCode.UNKNOWN, details or "")

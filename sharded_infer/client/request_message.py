@@ -1,0 +1,77 @@
+"""PredictRequests as bytes; the fields are those of protos/sharded_infer/v1/predictor.proto."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from sharded_infer.client.inputs import DenseInput, Input, Inputs, SparseFeature, read_inputs
+from sharded_infer.v1.wire import bytes_field, message_field, number_field, packed_field, text_field
+
+_MAX_UINT32 = 2**32 - 1
+
+
+def request_message(
+    model: str,
+    *,
+    user: Inputs | Sequence[Inputs] | None = None,
+    candidates: Inputs | Sequence[Inputs] | None = None,
+    version: str = "",
+    outputs: Iterable[str] = (),
+    request_id: str = "",
+    priority: int = 0,
+) -> bytes:
+    """A serialized PredictRequest.
+
+    Args:
+        model: the model's name.
+        user: what all candidates share; see `sharded_infer.client.inputs`.
+        candidates: what each candidate has.
+        version: a version's number or a label; empty: the server's default.
+        outputs: names of the outputs that are wanted; none: all.
+        request_id: returned with the response.
+        priority: 1 to 10, 1 the highest; 0: the default.
+
+    Raises:
+        RequestError: an input has no form that can be sent; it is named.
+    """
+    return b"".join(
+        (
+            text_field(1, model),
+            text_field(2, version),
+            text_field(3, request_id),
+            number_field(4, priority),
+            *(text_field(5, output) for output in outputs),
+            bytes_field(6, _inputs(read_inputs(user, is_user=True))),
+            bytes_field(7, _inputs(read_inputs(candidates, is_user=False))),
+        )
+    )
+
+
+def _inputs(inputs: Iterable[Input]) -> bytes:
+    return b"".join(
+        message_field(2, _dense(one))
+        if isinstance(one, DenseInput)
+        else message_field(1, _sparse(one))
+        for one in inputs
+    )
+
+
+def _dense(dense: DenseInput) -> bytes:
+    return text_field(1, dense.name) + packed_field(2, dense.values, "<f4")
+
+
+def _sparse(feature: SparseFeature) -> bytes:
+    ids = feature.ids
+    short = ids.size == 0 or (ids.min() >= 0 and ids.max() <= _MAX_UINT32)
+    parts = [
+        text_field(1, feature.name),
+        packed_field(2, ids, "<u4") if short else packed_field(3, ids.astype(np.int64), "<i8"),
+    ]
+    if feature.lengths is not None:
+        parts.append(packed_field(4, feature.lengths, "<u4"))
+    if feature.weights is not None:
+        parts.append(packed_field(5, feature.weights, "<f4"))
+    # One id a bag goes without saying.
+    if feature.ids_per_bag > 1:
+        parts.append(number_field(6, feature.ids_per_bag))
+    return b"".join(parts)

@@ -1,0 +1,111 @@
+"""The client for threads."""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from sharded_infer.client.call_settings import PREDICT_METHOD, CallSettings
+from sharded_infer.client.hedging import first_answer
+from sharded_infer.client.inputs import Inputs
+from sharded_infer.client.prediction import Prediction, predict_error, read_prediction
+from sharded_infer.client.request_message import request_message
+from sharded_infer.v1 import predictor_pb2
+
+
+class Client:
+    """Calls a server; any number of threads may share one, and should: it holds a connection."""
+
+    def __init__(self, target: str, settings: CallSettings | None = None) -> None:
+        """Prepares a connection, which is made at the first call.
+
+        Args:
+            target: `host:port`, or any of gRPC's names, such as `dns:///ranker:8001`.
+            settings: how to call; None: as `CallSettings` says by default.
+
+        Raises:
+            ValueError: settings that contradict themselves.
+        """
+        self._settings = settings or CallSettings()
+        options = self._settings.channel_options()
+        credentials = self._settings.credentials()
+        if credentials is None:
+            self._channel = grpc.insecure_channel(target, options)
+        else:
+            self._channel = grpc.secure_channel(target, credentials, options)
+        self._predict: Any = self._channel.unary_unary(
+            PREDICT_METHOD,
+            request_serializer=None,
+            response_deserializer=predictor_pb2.PredictResponse.FromString,
+        )
+
+    def predict(
+        self,
+        model: str,
+        *,
+        user: Inputs | Sequence[Inputs] | None = None,
+        candidates: Inputs | Sequence[Inputs] | None = None,
+        version: str = "",
+        outputs: Iterable[str] = (),
+        request_id: str = "",
+        priority: int = 0,
+        timeout_seconds: float | None = None,
+    ) -> Prediction:
+        """Scores candidates for a user.
+
+        Args:
+            model: the model's name.
+            user: what all candidates share: a mapping of arrays by feature or dense input, a
+                DataFrame, something shaped like a KeyedJaggedTensor, or several of these. Forms of
+                an array: `sharded_infer.client.inputs`.
+            candidates: what each candidate has, in the same forms.
+            version: a version's number or a label; empty: the server's default.
+            outputs: names of the outputs that are wanted; none: all.
+            request_id: returned with the response, and in the server's logs.
+            priority: 1 to 10, 1 the highest; 0: the default.
+            timeout_seconds: the call's deadline, retries and hedging included; None: the client's.
+
+        Raises:
+            RequestError: an input has no form that can be sent.
+            PredictError: the server, or the way to it, gave an error.
+        """
+        message = request_message(
+            model,
+            user=user,
+            candidates=candidates,
+            version=version,
+            outputs=outputs,
+            request_id=request_id,
+            priority=priority,
+        )
+        seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
+        try:
+            return read_prediction(self._call(message, seconds))
+        except grpc.RpcError as error:
+            raise predict_error(error) from error
+
+    def close(self) -> None:
+        """Closes the connection; calls in progress are cancelled."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _call(self, message: bytes, seconds: float) -> Any:
+        metadata, after = self._settings.metadata, self._settings.hedge_after_seconds
+        if after is None:
+            return self._predict(message, timeout=seconds, metadata=metadata)
+
+        def start(left: float) -> Any:
+            return self._predict.future(message, timeout=left, metadata=metadata)
+
+        return first_answer(start, after_seconds=after, timeout_seconds=seconds)

@@ -1,0 +1,93 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PredictRequest(_message.Message):
+    __slots__ = ("model", "version", "request_id", "priority", "outputs", "user", "candidates")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: str
+    request_id: str
+    priority: int
+    outputs: _containers.RepeatedScalarFieldContainer[str]
+    user: Inputs
+    candidates: Inputs
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., user: _Optional[_Union[Inputs, _Mapping]] = ..., candidates: _Optional[_Union[Inputs, _Mapping]] = ...) -> None: ...
+
+class Inputs(_message.Message):
+    __slots__ = ("sparse", "dense")
+    SPARSE_FIELD_NUMBER: _ClassVar[int]
+    DENSE_FIELD_NUMBER: _ClassVar[int]
+    sparse: _containers.RepeatedCompositeFieldContainer[SparseFeature]
+    dense: _containers.RepeatedCompositeFieldContainer[DenseInput]
+    def __init__(self, sparse: _Optional[_Iterable[_Union[SparseFeature, _Mapping]]] = ..., dense: _Optional[_Iterable[_Union[DenseInput, _Mapping]]] = ...) -> None: ...
+
+class SparseFeature(_message.Message):
+    __slots__ = ("name", "ids", "long_ids", "lengths", "weights", "ids_per_bag")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    LONG_IDS_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    IDS_PER_BAG_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    ids: _containers.RepeatedScalarFieldContainer[int]
+    long_ids: _containers.RepeatedScalarFieldContainer[int]
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    ids_per_bag: int
+    def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Iterable[int]] = ..., long_ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ..., ids_per_bag: _Optional[int] = ...) -> None: ...
+
+class DenseInput(_message.Message):
+    __slots__ = ("name", "values")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class PredictResponse(_message.Message):
+    __slots__ = ("model", "version", "request_id", "outputs", "timing")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    TIMING_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    request_id: str
+    outputs: _containers.RepeatedCompositeFieldContainer[Output]
+    timing: Timing
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ...) -> None: ...
+
+class Output(_message.Message):
+    __slots__ = ("name", "values", "width")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    values: _containers.RepeatedScalarFieldContainer[float]
+    width: int
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ..., width: _Optional[int] = ...) -> None: ...
+
+class Timing(_message.Message):
+    __slots__ = ("decode_seconds", "queue_seconds", "lookup_seconds", "tower_seconds")
+    DECODE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOOKUP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOWER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    decode_seconds: float
+    queue_seconds: float
+    lookup_seconds: float
+    tower_seconds: float
+    def __init__(self, decode_seconds: _Optional[float] = ..., queue_seconds: _Optional[float] = ..., lookup_seconds: _Optional[float] = ..., tower_seconds: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,64 @@
+"""A gRPC server that does with each Predict call what a test says."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+
+from sharded_infer.v1 import predictor_pb2, predictor_pb2_grpc
+
+Answer = Callable[[predictor_pb2.PredictRequest, grpc.ServicerContext], None]
+
+
+@dataclass
+class ScriptedServer(predictor_pb2_grpc.PredictorServicer):
+    """Counts its calls.
+
+    Attributes:
+        answer: told the number of each call, from 1, and its context; what does not abort it is
+            answered with that number.
+    """
+
+    answer: Callable[[int, grpc.ServicerContext], None]
+    target: str = ""
+    calls: int = 0
+    metadata: list[dict[str, str]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def Predict(  # noqa: N802 - the protocol's name
+        self, request: predictor_pb2.PredictRequest, context: grpc.ServicerContext
+    ) -> predictor_pb2.PredictResponse:
+        with self.lock:
+            self.calls += 1
+            number = self.calls
+            self.metadata.append({key: str(value) for key, value in context.invocation_metadata()})
+        self.answer(number, context)
+        return predictor_pb2.PredictResponse(
+            model=request.model,
+            version=number,
+            request_id=request.request_id,
+            outputs=[
+                predictor_pb2.Output(name="score", values=[0.25, 0.5]),
+                predictor_pb2.Output(name="classes", values=[1, 2, 3, 4], width=2),
+            ],
+            timing=predictor_pb2.Timing(queue_seconds=0.5),
+        )
+
+
+@contextmanager
+def scripted_server(
+    answer: Callable[[int, grpc.ServicerContext], None] = lambda number, context: None,
+) -> Iterator[ScriptedServer]:
+    """A server on a free port of loopback."""
+    server = grpc.server(ThreadPoolExecutor(8))
+    servicer = ScriptedServer(answer)
+    predictor_pb2_grpc.add_PredictorServicer_to_server(servicer, server)
+    servicer.target = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield servicer
+    finally:
+        server.stop(None).wait()

@@ -1,0 +1,160 @@
+"""What callers give the client, as it is sent."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from sharded_infer.client import Bags
+from sharded_infer.client.request_message import request_message
+from sharded_infer.errors import RequestError
+from sharded_infer.v1 import predictor_pb2
+
+
+def sent(**fields: Any) -> Any:
+    return predictor_pb2.PredictRequest.FromString(request_message("m", **fields))
+
+
+def candidate(value: Any) -> Any:
+    (feature,) = sent(candidates={"f": value}).candidates.sparse
+    return feature
+
+
+def user(value: Any) -> Any:
+    (feature,) = sent(user={"f": value}).user.sparse
+    return feature
+
+
+def test_one_id_a_candidate_goes_without_lengths() -> None:
+    for ids in ([1, 2], np.array([1, 2], np.int32), torch.tensor([1, 2]), pd.Series([1, 2])):
+        feature = candidate(ids)
+        assert list(feature.ids) == [1, 2]
+        assert not feature.lengths and not feature.ids_per_bag and not feature.long_ids
+
+
+def test_a_matrix_has_bags_of_one_size() -> None:
+    feature = candidate(np.arange(6).reshape(2, 3))
+    assert (list(feature.ids), feature.ids_per_bag) == ([0, 1, 2, 3, 4, 5], 3)
+
+
+def test_sequences_of_different_lengths_are_bags() -> None:
+    for rows in ([[1], [], [2, 3]], pd.Series([[1], [], [2, 3]]), ((1,), (), (2, 3))):
+        feature = candidate(list(rows) if isinstance(rows, tuple) else rows)
+        assert (list(feature.ids), list(feature.lengths)) == ([1, 2, 3], [1, 0, 2])
+
+
+def test_bags_may_all_be_empty() -> None:
+    for rows in (Bags([], [0, 0]), np.empty((2, 0), np.int64)):
+        feature = candidate(rows)
+        assert (list(feature.ids), list(feature.lengths)) == ([], [0, 0])
+
+
+def test_a_user_has_one_bag() -> None:
+    assert list(user(7).ids) == [7]
+    assert list(user([7, 8]).ids) == [7, 8]
+    assert list(user([[7, 8]]).ids) == [7, 8]
+    weighted = user(Bags([7, 8], [2], [0.5, 2.0]))
+    assert (list(weighted.ids), list(weighted.weights)) == ([7, 8], [0.5, 2.0])
+    assert not weighted.lengths
+
+
+def test_ids_that_need_eight_bytes_get_them() -> None:
+    assert list(candidate([2**32 - 1, 0]).ids) == [2**32 - 1, 0]
+    for ids in ([2**32, 0], [-1, 5]):
+        feature = candidate(ids)
+        assert list(feature.long_ids) == ids and not feature.ids
+
+
+def test_floats_are_dense_inputs() -> None:
+    request = sent(
+        user={"age": 0.5, "profile": np.ones(3)},
+        candidates={"price": [1.5, 2.5], "image": np.zeros((2, 3), np.float32)},
+    )
+    assert {d.name: list(d.values) for d in request.user.dense} == {
+        "age": [0.5],
+        "profile": [1, 1, 1],
+    }
+    assert {d.name: list(d.values) for d in request.candidates.dense} == {
+        "price": [1.5, 2.5],
+        "image": [0] * 6,
+    }
+
+
+def test_a_data_frame_gives_an_input_a_column() -> None:
+    frame = pd.DataFrame({"item": [1, 2], "price": [0.5, 1.5], "tags": [[1], [2, 3]]})
+    request = sent(candidates=frame)
+    assert [(f.name, list(f.ids), list(f.lengths)) for f in request.candidates.sparse] == [
+        ("item", [1, 2], []),
+        ("tags", [1, 2, 3], [1, 2]),
+    ]
+    assert [d.name for d in request.candidates.dense] == ["price"]
+
+
+class Jagged:
+    """Shaped like a KeyedJaggedTensor."""
+
+    def keys(self) -> list[str]:
+        return ["a", "b"]
+
+    def values(self) -> torch.Tensor:
+        return torch.tensor([1, 2, 3, 4])
+
+    def lengths(self) -> torch.Tensor:
+        return torch.tensor([2, 0, 1, 1])
+
+    def weights_or_none(self) -> torch.Tensor:
+        return torch.tensor([0.5, 1.0, 2.0, 4.0])
+
+
+def test_a_keyed_jagged_tensor_gives_an_input_a_key() -> None:
+    request = sent(candidates=[Jagged(), {"price": [0.5, 1.5]}])
+    a, b = request.candidates.sparse
+    assert (a.name, list(a.ids), list(a.lengths), list(a.weights)) == (
+        "a",
+        [1, 2],
+        [2, 0],
+        [0.5, 1],
+    )
+    assert (b.name, list(b.ids), list(b.lengths), list(b.weights)) == ("b", [3, 4], [1, 1], [2, 4])
+    assert [d.name for d in request.candidates.dense] == ["price"]
+
+
+def test_torchrecs_own_is_read() -> None:
+    sparse = pytest.importorskip("torchrec.sparse.jagged_tensor", reason="torchrec is not here")
+    batch = sparse.KeyedJaggedTensor(
+        ["a", "b"], torch.tensor([1, 2, 3]), lengths=torch.tensor([2, 0, 0, 1])
+    )
+    a, b = sent(candidates=batch).candidates.sparse
+    assert (list(a.ids), list(a.lengths)) == ([1, 2], [2, 0])
+    assert (list(b.ids), list(b.lengths)) == ([3], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"candidates": {"f": ["a"]}}, "'f': expected integers or floats"),
+        ({"candidates": {"f": [True]}}, "'f': expected integers or floats, got bool"),
+        ({"candidates": {"f": 3}}, r"'f': expected \[B\] or \[B, L\], got \[\]"),
+        ({"candidates": {"f": np.zeros((1, 1, 1))}}, r"'f': expected \[B\] or \[B, K\]"),
+        ({"candidates": {"f": Bags([1, 2], [1])}}, "'f': the lengths add up to 1, .* 2 ids"),
+        ({"candidates": {"f": Bags([1], [2, -1])}}, "'f': a length is negative: -1"),
+        ({"candidates": {"f": Bags([1], [1], [1, 2])}}, "'f': 2 weights for 1 ids"),
+        ({"candidates": {"f": Bags([0.5], [1])}}, "'f': ids must be integers"),
+        ({"candidates": {"f": [[1], 2, "x"]}}, "'f'"),
+        ({"candidates": 5}, "expected a mapping of arrays by name.*got int"),
+        ({"user": {"f": np.zeros((2, 2), np.int64)}}, "'f': a user has one bag"),
+        ({"user": {"f": Bags([1, 2], [1, 1])}}, "'f': a user has one bag, got 2"),
+        ({"user": {"f": np.zeros((2, 2))}}, r"'f': expected \[K\] or \[1, K\]"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_by_name(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        sent(**fields)
+
+
+def test_requests_say_what_they_want() -> None:
+    request = sent(version="stable", outputs=["score"], request_id="r", priority=3)
+    assert (request.model, request.version, request.request_id) == ("m", "stable", "r")
+    assert (list(request.outputs), request.priority) == (["score"], 3)
