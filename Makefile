@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup demo test lint docs protos clean
+.PHONY: setup bench-setup demo test lint docs protos dashboards requirements clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,13 @@ docs: setup
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \
 	  --grpc_python_out=. protos/sharded_infer/v1/predictor.proto
+
+dashboards: setup
+	$(BIN)/python docker/generate_dashboards.py
+
+# What the images install: the versions that are installed here.
+requirements: setup
+	$(BIN)/python docker/pin_requirements.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

@@ -1,0 +1,122 @@
+"""Debian's Prometheus on a loopback port, with the project's own configuration, and its answers."""
+
+import json
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "docker" / "prometheus"
+NEEDS_PROMETHEUS = pytest.mark.skipif(
+    shutil.which("prometheus") is None or shutil.which("promtool") is None,
+    reason="prometheus and promtool are not installed (apt-get install prometheus)",
+)
+_START_SECONDS = 30.0
+_STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """A running Prometheus.
+
+    Attributes:
+        url: of its API.
+        began: when it was ready, seconds since 1970.
+    """
+
+    url: str
+    began: float
+
+    def get(self, path: str, **parameters: object) -> Any:
+        """The data of an answer of the API."""
+        query = urlencode(parameters, doseq=True)
+        with urlopen(f"{self.url}/api/v1/{path}?{query}", timeout=30) as response:  # noqa: S310
+            answer = json.load(response)
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def now(self, expression: str) -> list[float]:
+        """The values of an expression now, one for each series; NaN are left out."""
+        found = self.get("query", query=expression)["result"]
+        return [value for one in found if (value := float(one["value"][1])) == value]
+
+    def over_time(self, expression: str, until: float) -> list[float]:
+        """All values of an expression since the start, second by second; NaN are left out."""
+        found = self.get("query_range", query=expression, start=self.began, end=until, step=1)[
+            "result"
+        ]
+        values = [float(value) for one in found for _, value in one["values"]]
+        return [value for value in values if value == value]
+
+
+@contextmanager
+def running_prometheus(home: Path, target: str) -> Iterator[Prometheus]:
+    """Starts Prometheus with `docker/prometheus`, aimed at a target that it scrapes each second.
+
+    Args:
+        home: an empty folder for its data.
+        target: `host:port` of a metrics page.
+    """
+    settings = yaml.safe_load((CONFIGURATION / "prometheus.yml").read_text())
+    settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    settings["rule_files"] = [str(CONFIGURATION / name) for name in settings["rule_files"]]
+    for job in settings["scrape_configs"]:
+        job["static_configs"] = [{"targets": [target]}]
+    (home / "prometheus.yml").write_text(yaml.safe_dump(settings))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [
+        "prometheus",
+        f"--config.file={home / 'prometheus.yml'}",
+        f"--storage.tsdb.path={home / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+        "--log.level=warn",
+    ]
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(words, stdout=log, stderr=log, cwd=home)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            _await(lambda: _is_ready(url), "started", process, home / "log")
+            # It begins to scrape seconds after it is ready.
+            started = Prometheus(url, time.time())
+            _await(lambda: started.now("up") == [1.0], "scraped", process, home / "log")
+            yield Prometheus(url, time.time())
+        finally:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _await(
+    happened: Callable[[], bool], what: str, process: "subprocess.Popen[bytes]", log: Path
+) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if happened():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"prometheus has not {what}: {log.read_text()}")
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        with urlopen(f"{url}/-/ready", timeout=5):  # noqa: S310 - our own http URL
+            return True
+    except (URLError, OSError):
+        return False

@@ -1,0 +1,102 @@
+"""The committed dashboards: generated from their code, complete, and right about percentiles."""
+
+import re
+import subprocess
+import sys
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docker.dashboard_queries import dashboards, panels
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("releases", "resources", "service", "shards")
+_COMMAND = re.compile(r"`sharded-infer ((?:[a-z]+ ?)+)")
+_OPTION = re.compile(r"(?<!-)(--[a-z][a-z-]+)")
+
+
+@pytest.fixture(params=NAMES)
+def dashboard(request: pytest.FixtureRequest) -> Any:
+    return dashboards()[request.param]
+
+
+def test_the_committed_dashboards_are_what_their_code_says() -> None:
+    done = subprocess.run(
+        [sys.executable, "docker/generate_dashboards.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert tuple(dashboards()) == NAMES
+
+
+def test_every_panel_says_what_it_means_and_in_what_unit(dashboard: Any) -> None:
+    for panel in panels(dashboard):
+        assert len(panel["description"].split()) >= 12, panel["title"]
+        heatmap = panel["type"] == "heatmap"
+        unit = panel["options"]["yAxis"] if heatmap else panel["fieldConfig"]["defaults"]
+        assert unit["unit"], panel["title"]
+
+
+def test_every_query_asks_the_chosen_data_source_and_jobs(dashboard: Any) -> None:
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            assert target["datasource"]["uid"] == panel["datasource"]["uid"] == "${datasource}"
+            selectors = re.findall(r"sharded_infer_[a-z_]+(\{[^}]*\})?", target["expr"])
+            chosen = [s for s in selectors if 'job=~"$job",instance=~"$instance"' in s]
+            assert selectors == chosen, (panel["title"], target["expr"])
+
+
+def test_percentiles_add_buckets_up_before_they_are_read(dashboard: Any) -> None:
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            if "histogram_quantile" in target["expr"]:
+                inner = r"histogram_quantile\([0-9.]+, sum by \([a-z, ]*\ble\) \(rate\("
+                assert re.search(inner, target["expr"]), target["expr"]
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard: Any) -> None:
+    everything = dashboard["panels"]
+    numbers = [panel["id"] for panel in everything]
+    assert len(set(numbers)) == len(numbers) and min(numbers) > 0
+    for one, other in combinations([panel["gridPos"] for panel in everything], 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)
+
+
+def test_rows_are_filled_to_the_right_edge(dashboard: Any) -> None:
+    lines: dict[int, int] = {}
+    for panel in dashboard["panels"]:
+        place = panel["gridPos"]
+        lines[place["y"]] = lines.get(place["y"], 0) + place["w"]
+    assert set(lines.values()) == {24}, lines
+
+
+def test_dashboards_link_to_each_other_and_share_the_crosshair(dashboard: Any) -> None:
+    (link,) = dashboard["links"]
+    assert link["type"] == "dashboards" and set(link["tags"]) <= set(dashboard["tags"])
+    assert link["includeVars"] is True and link["keepTime"] is True
+    assert dashboard["graphTooltip"] == 1 and dashboard["refresh"] == "30s"
+    assert len({d["uid"] for d in dashboards().values()}) == len(NAMES)
+
+
+def test_advice_names_commands_and_options_that_exist(dashboard: Any) -> None:
+    for panel in panels(dashboard):
+        assert _unknown_words(panel["description"]) == [], panel["title"]
+
+
+def test_the_runbook_names_commands_and_options_that_exist() -> None:
+    assert _unknown_words((ROOT / "docs" / "runbook.md").read_text()) == []
+
+
+def _unknown_words(text: str) -> list[str]:
+    """The commands and options that a text names and the command line does not have."""
+    reference = (ROOT / "docs" / "cli.md").read_text()
+    commands = [words.strip() for words in _COMMAND.findall(text)]
+    unknown = [name for name in commands if f"`sharded-infer {name}`" not in reference]
+    return unknown + [name for name in _OPTION.findall(text) if f"`{name}" not in reference]

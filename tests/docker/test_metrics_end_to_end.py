@@ -1,0 +1,252 @@
+"""Every panel and rule against a real Prometheus that scrapes a real server under load."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.utils import InferenceServerException
+
+from tests.docker.dashboard_queries import (
+    ROOT,
+    Asked,
+    alerts_without_thresholds,
+    dashboards,
+    families,
+    panel_queries,
+    recorded,
+    substituted,
+)
+from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running_prometheus
+from tests.serving.conftest import (
+    MODEL,
+    RunningServer,
+    environment,
+    good_inputs,
+    running_server,
+)
+from tests.serving.traffic import (
+    BATCH,
+    Publisher,
+    Shelf,
+    ask,
+    client_of,
+    traffic,
+    triton_inputs,
+)
+
+pytestmark = NEEDS_PROMETHEUS
+
+# Families that dashboards and rules are written for and the server does not have yet. Remove a name
+# when its family comes: the first test fails until then.
+FAMILIES_TO_COME = frozenset(
+    {
+        "sharded_infer_broadcast_rows_saved_total",
+        "sharded_infer_build_info",
+        "sharded_infer_cost_ratio",
+        "sharded_infer_hot_row_share",
+        "sharded_infer_latency_objective_seconds",
+        "sharded_infer_memory_available_bytes",
+        "sharded_infer_memory_limit_bytes",
+        "sharded_infer_queue_oldest_seconds",
+        "sharded_infer_rank_busy_seconds_total",
+        "sharded_infer_rank_memory_bytes",
+        "sharded_infer_rank_row_bytes_total",
+        "sharded_infer_rank_rows_total",
+        "sharded_infer_requests_within_objective_total",
+        "sharded_infer_scores",
+        "sharded_infer_slots",
+        "sharded_infer_slow_requests_total",
+        "sharded_infer_worker_cpu_seconds_total",
+        "sharded_infer_worker_huge_page_bytes",
+        "sharded_infer_worker_resident_bytes",
+    }
+)
+_LOAD_SECONDS = 8.0
+_SETTLE_SECONDS = 3.0
+_SWAP_SECONDS = 30.0
+_POLL_SECONDS = 0.2
+_CALLS_BESIDE = 8
+_IMPOSSIBLE_MICROSECONDS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What is left when the load is over.
+
+    Attributes:
+        prometheus: that watched.
+        until: when the load ended, seconds since 1970.
+        page: the server's metrics page at the end.
+    """
+
+    prometheus: Prometheus
+    until: float
+    page: str
+
+    def families(self) -> set[str]:
+        """The names on the page, counters with `_total`."""
+        return {
+            family.name + ("_total" if family.type == "counter" else "")
+            for family in text_string_to_metric_families(self.page)
+        }
+
+    def empty(self, queries: list[Asked]) -> list[str]:
+        """Where queries stand that can have data, and have none; all are evaluated."""
+        return [
+            f"{one.place}: {one.expression}"
+            for one in queries
+            if not self.prometheus.over_time(one.expression, self.until)
+            and not families(one) & FAMILIES_TO_COME
+        ]
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
+    home = tmp_path_factory.mktemp("observed")
+    repository = home / "repository"
+    (repository / MODEL).mkdir(parents=True)
+    publisher = Publisher(repository, Shelf(home / "shelf"))
+    publisher.good()
+    options = ("--workers", 2, "--poll-seconds", _POLL_SECONDS)
+    with running_server(repository, home / "stderr", *options) as server:
+        target = urlsplit(server.metrics_url).netloc
+        with running_prometheus(home, target) as prometheus:
+            _send_random_requests(server, repository)
+            _load(server, publisher)
+            with urlopen(server.metrics_url, timeout=10) as response:  # noqa: S310 - our own URL
+                page = response.read().decode()
+            yield Observed(prometheus, time.time(), page)
+
+
+def _send_random_requests(server: RunningServer, repository: Path) -> None:
+    """As the compose file's load does."""
+    words = ["--repository", repository, "--server", server.grpc_url, "--seconds", 2]
+    done = subprocess.run(
+        [sys.executable, ROOT / "docker" / "send_requests.py", *map(str, words)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def _load(server: RunningServer, publisher: Publisher) -> None:
+    """Good requests, bad ones, refused ones, and a version that comes meanwhile."""
+    with traffic(server, pause=0.02) as seen, client_of(server) as client:
+        _beside(client, _LOAD_SECONDS)
+        latest = publisher.good()
+        deadline = time.monotonic() + _SWAP_SECONDS
+        while latest not in seen.versions() and time.monotonic() < deadline:
+            _beside(client, _POLL_SECONDS)
+        _beside(client, _LOAD_SECONDS)
+    assert seen.versions() == [1, latest] and seen.errors() == []
+    time.sleep(_SETTLE_SECONDS)
+
+
+def _beside(client: Any, seconds: float) -> None:
+    """A few requests that are not served, spread over some time."""
+    for _ in range(_CALLS_BESIDE):
+        ask(client, version="999")
+        inputs = triton_inputs(good_inputs(BATCH))
+        with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
+            client.infer(MODEL, inputs, timeout=_IMPOSSIBLE_MICROSECONDS)
+        time.sleep(seconds / _CALLS_BESIDE)
+
+
+def test_families_to_come_have_not_come(observed: Observed) -> None:
+    there = observed.families() & FAMILIES_TO_COME
+    assert there == set(), "these have come: remove them from FAMILIES_TO_COME"
+
+
+def test_queries_name_only_families_that_the_server_has_or_will_have(observed: Observed) -> None:
+    queries = [one for name in dashboards() for one in panel_queries(name)]
+    queries += [*recorded().values(), *alerts_without_thresholds()]
+    named = {family for query in queries for family in families(query)}
+    assert named - observed.families() - FAMILIES_TO_COME == set()
+
+
+def test_every_family_of_the_server_is_on_a_dashboard(observed: Observed) -> None:
+    drawn = {f for name in dashboards() for one in panel_queries(name) for f in families(one)}
+    ours = {name for name in observed.families() if name.startswith("sharded_infer_")}
+    assert ours - drawn == set()
+
+
+@pytest.mark.parametrize("name", sorted(dashboards()))
+def test_every_panel_has_data(observed: Observed, name: str) -> None:
+    assert observed.empty(panel_queries(name)) == []
+
+
+@pytest.mark.parametrize("name", sorted(dashboards()))
+def test_every_variable_has_choices(observed: Observed, name: str) -> None:
+    queried = [v for v in dashboards()[name]["templating"]["list"] if v["type"] == "query"]
+    assert [variable["name"] for variable in queried] == ["job", "instance", "model", "version"]
+    for variable in queried:
+        inner = substituted(variable["query"]["query"]).removeprefix("label_values(")
+        series, label = inner.removesuffix(")").rsplit(", ", 1)
+        values = observed.prometheus.get(f"label/{label}/values", **{"match[]": series})
+        assert values, variable["name"]
+        if label in ("model", "version"):
+            assert values == ([MODEL] if label == "model" else ["1", "2"])
+
+
+def test_the_version_that_came_is_annotated_and_no_other(observed: Observed) -> None:
+    (annotation,) = dashboards()["service"]["annotations"]["list"]
+    expression = substituted(annotation["expr"])
+    found = observed.prometheus.get(
+        "query_range",
+        query=expression,
+        # The first version is new as well while Prometheus knows no earlier moment.
+        start=observed.prometheus.began + _LOAD_SECONDS,
+        end=observed.until,
+        step=1,
+    )["result"]
+    assert [one["metric"] for one in found] == [{"model": MODEL, "version": "2"}]
+
+
+def test_every_recording_rule_has_data(observed: Observed) -> None:
+    assert observed.empty(list(recorded().values())) == []
+    names = [name for name, rule in recorded().items() if not families(rule) & FAMILIES_TO_COME]
+    assert [name for name in names if not observed.prometheus.now(name)] == []
+
+
+def test_every_part_of_every_alert_has_data(observed: Observed) -> None:
+    assert observed.empty(alerts_without_thresholds()) == []
+
+
+def test_no_rule_fails_to_be_evaluated(observed: Observed) -> None:
+    groups = observed.prometheus.get("rules")["groups"]
+    states = {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+    assert set(states.values()) == {"ok"}, states
+    assert len(states) == len(recorded()) + len(alerts_without_thresholds())
+
+
+def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
+    ask_now = observed.prometheus.now
+    assert ask_now('up{job="sharded-infer"}') == [1.0]
+    codes = observed.prometheus.get("label/code/values")
+    assert {"OK", "NOT_FOUND", "DEADLINE_EXCEEDED"} <= set(codes)
+    (refused,) = ask_now('sum(sharded_infer_requests_refused_total{reason=~"deadline|expired"})')
+    assert refused >= _CALLS_BESIDE
+    assert len(ask_now('sum by (version) (sharded_infer_requests_total{code="OK"}) > 0')) == 2
+    failed = "job_model:sharded_infer_requests_failed:ratio_rate5m"
+    assert 0.0 < max(ask_now(failed)) < 1.0
+
+
+def test_promtool_finds_nothing_to_say_about_the_page(observed: Observed) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
+        input=observed.page,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
