@@ -1,11 +1,24 @@
 """How a server is set up."""
 
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 
 from serving.version_policy import LATEST, VersionPolicy
 
 MIB = 2**20
+# In `load_models`.
+ALL_MODELS = "*"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address that is listened on can be reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +28,8 @@ class ServerConfig:
     Attributes:
         repository: where versions are published: a folder or a URL.
         models: the models to serve; empty serves all of the repository.
+        explicit: clients load and unload models; otherwise all are served.
+        load_models: with `explicit`, the models to begin with; "*": all.
         follow: which versions of each model.
         poll_seconds: between looks for new versions and labels; 0: only at SIGHUP.
         spare_bytes: memory that must stay free beside a version that comes later.
@@ -34,9 +49,14 @@ class ServerConfig:
         threads: RPCs of a worker that have a thread; grpcio only.
         max_concurrent_requests: RPCs of a worker in progress or waiting for a thread; one more is
             refused unread.
+        max_streams: ModelStreamInfer calls of a worker; one more is refused.
+        max_stream_requests: requests of a stream that are read and not answered yet; more are left
+            unread.
         max_queue_requests: requests of a worker that wait for a slot; one more is refused.
         max_queue_samples: their samples.
         max_queue_bytes: their messages' bytes.
+        shared_memory: clients may send inputs and take outputs in shared memory of this machine:
+            whatever this process's user may open under /dev/shm.
         max_batch: samples of a request.
         max_message_bytes: size of a request or response message.
         grace_seconds: after SIGTERM, how long the server says that it is not ready, and goes on
@@ -46,6 +66,8 @@ class ServerConfig:
 
     repository: Path | str
     models: tuple[str, ...] = ()
+    explicit: bool = False
+    load_models: tuple[str, ...] = ()
     follow: VersionPolicy = LATEST
     poll_seconds: float = 5.0
     spare_bytes: int = 256 * MIB
@@ -62,9 +84,12 @@ class ServerConfig:
     slots: int = 0
     threads: int = 32
     max_concurrent_requests: int = 128
+    max_streams: int = 32
+    max_stream_requests: int = 64
     max_queue_requests: int = 1024
     max_queue_samples: int = 2**20
     max_queue_bytes: int = 256 * MIB
+    shared_memory: bool = False
     max_batch: int = 65536
     max_message_bytes: int = 64 * MIB
     grace_seconds: float = 2.0

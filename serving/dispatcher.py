@@ -351,6 +351,9 @@ class Dispatcher:
                 job.nudge()
                 return
             # Nobody waits for it on a thread of its own.
+            if self.on_more is not _nobody:
+                self.on_more()
+                return
             self.work()
 
     def _drop(self, tickets: Iterable[Ticket]) -> None:

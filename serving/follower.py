@@ -10,46 +10,30 @@ All that it knows is on the board: its successor goes on from there.
 
 import logging
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic, time
 
 from serving.background import paced
 from serving.board import Board
+from serving.follow_settings import FollowSettings
 from serving.load_phases import LoadPhases
 from serving.metrics import Metrics
 from serving.preparation import Preparation, reason_of
 from serving.releases import Failure, Holding, ModelReleases, Report
-from serving.version_policy import VersionPolicy, decide
+from serving.version_policy import Decision, decide
+from serving.wish_reader import WishReader, settled
 from sharded_infer.errors import ShardedInferError, StorageError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
-from sharded_infer.table_memory import TableMemory
 
 _log = logging.getLogger("sharded_infer")
 # While workers load, and while nothing does.
 _BUSY_SECONDS, _IDLE_SECONDS = 0.02, 0.5
+# How often it looks for clients' wishes.
+_WISH_SECONDS = 0.02
 # Between saying what names mean and when they do: every worker has read it by then.
 _NOTICE_SECONDS = 0.1
-
-
-@dataclass(frozen=True, slots=True)
-class FollowSettings:
-    """How a server follows its repository.
-
-    Attributes:
-        policy: which versions.
-        poll_seconds: between looks; 0: only when asked.
-        spare_bytes: memory that must stay free beside what is loaded.
-        workers: processes that load.
-        memory: where tables lie; None: as each model's spec says.
-    """
-
-    policy: VersionPolicy
-    poll_seconds: float
-    spare_bytes: int
-    workers: int
-    memory: TableMemory | None
 
 
 class Follower:
@@ -83,6 +67,7 @@ class Follower:
             self._hold_again(release)
         # By key of a holding: what was measured of it, and since when it waits for the workers.
         self._phases: dict[int, tuple[LoadPhases, float]] = {}
+        self._wishes = WishReader(board, self._looked_at, metrics.adopt)
         # What keeps models from being followed.
         self._troubles: dict[str, str] = {}
         # Versions that could not be fetched: not before the next look.
@@ -118,6 +103,8 @@ class Follower:
             again: try versions that have failed again, too.
         """
         self._deferred.clear()
+        if self._settings.explicit:
+            self._find_models()
         for release in list(self._releases.models.values()):
             try:
                 seen = self._looked_at(release)
@@ -128,14 +115,20 @@ class Follower:
                 self._troubles[release.model] = str(error)
                 continue
             self._troubles.pop(release.model, None)
-            failures = (
-                ()
-                if again
-                else tuple(
-                    f for f in seen.failures if self._preparation.is_unchanged(release.model, f)
-                )
-            )
-            self._put(replace(seen, failures=failures))
+            kept = () if again else seen.failures
+            failures = [f for f in kept if self._preparation.is_unchanged(release.model, f)]
+            self._put(replace(seen, failures=tuple(failures)))
+
+    def _find_models(self) -> None:
+        """Takes in models that are new in the repository, for the index: nobody wants them yet."""
+        try:
+            names = self._repository.models()
+        except (ShardedInferError, OSError) as error:
+            _log.warning("new models cannot be looked for now: %s", error)
+            return
+        for name in names:
+            if name not in self._releases.models:
+                self._put(ModelReleases(name, wanted=False))
 
     def step(self, progress: Progress = no_progress, *, checks_memory: bool = True) -> bool:
         """Does what can be done now; fetching and verifying a version takes long.
@@ -150,7 +143,9 @@ class Follower:
         reports = self._board.reports()
         for release in list(self._releases.models.values()):
             self._put(self._heard(release, reports))
+        self._take_wishes()
         loads = self._decide()
+        self._releases = settled(self._releases, {model for model, _ in loads})
         self._post()
         waiting = any(not h.ready for r in self._releases.models.values() for h in r.held)
         if not waiting and loads:
@@ -183,12 +178,28 @@ class Follower:
                 _log.exception("internal error in following the repository")
                 busy = False
             idle = min(_IDLE_SECONDS, max(0.0, due - monotonic())) if poll else _IDLE_SECONDS
-            asked.wait(_BUSY_SECONDS if busy else max(idle, _BUSY_SECONDS))
+            self._wait(asked, _BUSY_SECONDS if busy else max(idle, _BUSY_SECONDS))
+
+    def _wait(self, asked: threading.Event, seconds: float) -> None:
+        end = monotonic() + seconds
+        while (left := end - monotonic()) > 0 and not self._wishes.has_news:
+            if asked.wait(min(left, _WISH_SECONDS) if self._settings.explicit else left):
+                return
+
+    def _take_wishes(self) -> None:
+        before = self._releases.models
+        self._releases = self._wishes.take(self._releases)
+        for model, release in self._releases.models.items():
+            if model not in before or before[model].wish != release.wish:
+                # What could not be fetched or loaded is tried again.
+                self._deferred = {load for load in self._deferred if load[0] != model}
+                self.errors.pop(model, None)
 
     def _looked_at(self, release: ModelReleases) -> ModelReleases:
         published = tuple(self._repository.versions(release.model))
         labels = self._repository.labels(release.model)
-        self._metrics.releases(release.model).looked(time())
+        if release.wanted:
+            self._metrics.releases(release.model).looked(time())
         return replace(release, published=published, labels=labels)
 
     def _heard(self, release: ModelReleases, reports: list[Report]) -> ModelReleases:
@@ -214,7 +225,10 @@ class Follower:
         """Lets the policy decide of each model; what is to be loaded."""
         loads = []
         for release in list(self._releases.models.values()):
-            decision = decide(self._settings.policy, release.situation())
+            situation = release.situation()
+            decision = Decision((), situation.held, {}, {})
+            if release.wanted:
+                decision = decide(self._settings.policy, situation)
             held = tuple(h for h in release.held if h.version not in decision.unload)
             # What is mapped stays readable even if somebody removes the files now.
             for gone in set(release.held) - set(held):
@@ -246,7 +260,7 @@ class Follower:
             self._metrics.releases(model).failed(phases.current)
             self._deferred.add((model, version))
             self.errors.setdefault(model, error)
-            self._put(replace(release, preparing=0))
+            self._put(replace(release, preparing=0, trouble=reason_of(error)))
             return
         except Exception as error:
             self.errors.setdefault(model, error)

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from serving.board import Board
-from serving.follower import Follower, FollowSettings
+from serving.follow_settings import FollowSettings
+from serving.follower import Follower
 from serving.installer import Installer
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
@@ -64,6 +65,9 @@ class Following:
         """
         follower, installer = self.follower(), self.installer(store)
         follower.follow(models)
+        if self.settings.explicit:
+            # The others, for the index.
+            follower.look()
         # There is no old version to protect: what does not fit is found out.
         while follower.step(progress, checks_memory=False):
             installer.catch_up(progress)

@@ -21,11 +21,14 @@ from serving.portable_decoder import parse_request
 from serving.predict_message import parse_predict
 from serving.refusals import DeadlineError, QueueFullError
 from serving.request_header import RequestHeader, header_of, predict_header_of, read_header
+from serving.shared_memory import SharedMemory
+from serving.shared_tensors import SharedTensors
 from serving.snapshot import Snapshot
 from serving.status import status_of
 from serving.version_metrics import Answered
 from serving.wire_form import WireForm
 from sharded_infer.batch import ModelInput
+from sharded_infer.errors import ShardedInferError
 from sharded_infer.executor import Execution, run_batch
 
 # gRPC's header for "come again in so many milliseconds" (proposal A6, client retries).
@@ -41,7 +44,16 @@ _DROPPED = {
 class Call:
     """One predict call: what a job runs, and what is needed to answer it."""
 
-    __slots__ = ("decoded", "form", "header", "model_input", "requested", "snapshot", "started")
+    __slots__ = (
+        "decoded",
+        "form",
+        "header",
+        "model_input",
+        "requested",
+        "shared",
+        "snapshot",
+        "started",
+    )
 
     def __init__(
         self,
@@ -52,6 +64,7 @@ class Call:
         started: float,
         *,
         form: WireForm,
+        shared: SharedTensors,
     ) -> None:
         """Keeps the request; the clock is monotonic.
 
@@ -62,8 +75,10 @@ class Call:
             model_input: what is asked.
             started: when the message was there.
             form: of the message, and of its answer.
+            shared: takes the outputs that are to be put in shared memory.
         """
         self.form = form
+        self.shared = shared
         self.snapshot = snapshot
         self.header = header
         self.requested = requested
@@ -77,9 +92,15 @@ class Call:
         Args:
             execution: what the request got.
             queue_seconds: how long it waited.
+
+        Raises:
+            ShardedInferError: the shared memory for an output cannot be written.
         """
         scores = [execution.scores[position] for position in self.requested]
-        request_id, snapshot = self.header.request_id, self.snapshot
+        request_id, snapshot, places = self.header.request_id, self.snapshot, self.header.places
+        if places:
+            encode = snapshot.encoder.encode_placed
+            return encode(request_id, self.requested, scores, places, self.shared)
         if self.form is WireForm.INFER:
             return snapshot.encoder.encode(request_id, self.requested, scores)
         seconds = (
@@ -119,7 +140,13 @@ class Inference:
     """Answers predict calls from the loaded versions. Any thread may call."""
 
     def __init__(
-        self, store: ModelStore, metrics: Metrics, *, slots: int, limits: QueueLimits
+        self,
+        store: ModelStore,
+        metrics: Metrics,
+        *,
+        slots: int,
+        limits: QueueLimits,
+        memory: SharedMemory | None = None,
     ) -> None:
         """Takes in the versions that are loaded.
 
@@ -128,7 +155,9 @@ class Inference:
             metrics: the server's.
             slots: batches run side by side.
             limits: how much may wait.
+            memory: the shared memory that clients have registered; None: that is not offered.
         """
+        self._memory = memory
         self._store = store
         self._metrics = metrics
         self.dispatcher = Dispatcher(
@@ -244,9 +273,12 @@ class Inference:
             ):
                 snapshot.metrics.refused("deadline")
                 raise DeadlineError(_TOO_LATE)
+            shared = SharedTensors(self._memory)
+            for name, span in header.places.items():
+                shared.check(span, f"output {name!r}")
             predicts = form is WireForm.PREDICT
             decoder = snapshot.predict_decoder if predicts else snapshot.decoder
-            model_input = decoder.decode(message)
+            model_input = decoder.decode(message, shared)
         except Exception as error:
             code, words = status_of(error)
             if snapshot is None:
@@ -255,13 +287,13 @@ class Inference:
             else:
                 snapshot.metrics.failed(code.name, monotonic() - started)
             return Refusal(code, words)
-        call = Call(snapshot, header, requested, model_input, started, form=form)
+        call = Call(snapshot, header, requested, model_input, started, form=form, shared=shared)
         ticket = Ticket(
             snapshot.lane,
             samples=model_input.batch_size,
             arrived=started,
             deadline=deadline,
-            size_bytes=len(message),
+            size_bytes=len(message) + shared.bytes_read,
             priority=header.priority,
         )
         return Job(call, ticket, on_done)
@@ -327,7 +359,12 @@ def _responses(
     for job, call, execution in zip(jobs, calls, executions, strict=True):
         began = now
         queued = max(0.0, job.started - call.decoded)
-        responses.append(call.encode(execution, queued))
+        try:
+            responses.append(call.encode(execution, queued))
+        except ShardedInferError as error:
+            # Its client's shared memory: the others of the batch have theirs.
+            responses.append(error)
+            continue
         now = monotonic()
         counts.append(
             (

@@ -165,7 +165,8 @@ class Installer:
 
     def _show(self) -> None:
         for model, release in self._releases.models.items():
-            self._metrics.releases(model).serves(release.names)
+            if self._metrics.is_followed(model):
+                self._metrics.releases(model).serves(release.names)
 
     def _load_held(self, progress: Progress) -> bool:
         """Loads what is held and not loaded yet; whether there was anything."""
@@ -214,7 +215,7 @@ class Installer:
                 for holding in release.held
                 if self._store.is_loaded(release.model, holding.version)
             )
-            self._board.report(self._worker, Report(loaded, dict(self._failed)))
+            self._board.report(self._worker, Report(loaded, dict(self._failed), self._seen))
 
 
 def _names(release: ModelReleases) -> dict[str, int]:
@@ -224,8 +225,9 @@ def _names(release: ModelReleases) -> dict[str, int]:
 
 
 def _index(release: ModelReleases) -> list[IndexEntry]:
+    reason = "not loaded: not followed" if release.wanted else "unloaded"
     entries = {
-        version: IndexEntry(release.model, version, "UNAVAILABLE", "not loaded: not followed")
+        version: IndexEntry(release.model, version, "UNAVAILABLE", reason)
         for version in release.published
     }
     for failure in release.failures:

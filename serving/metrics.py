@@ -1,6 +1,8 @@
 """What a server counts: requests, batches, queues and workers, over all of its processes."""
 
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry
 
@@ -20,7 +22,9 @@ from serving.metric_families import (
 )
 from serving.metrics_page import MetricsPage
 from serving.release_metrics import ReleaseMetrics, model_families
+from serving.spare_names import SpareNames
 from serving.version_metrics import VersionMetrics
+from sharded_infer.errors import InternalError
 
 __all__ = ["Metrics", "VersionMetrics"]
 
@@ -52,6 +56,9 @@ class Metrics:
         self._worker_requests = self._server.cell(WORKER_REQUESTS)
         self._versions: dict[tuple[str, int], VersionMetrics] = {}
         self._models: dict[str, ReleaseMetrics] = {}
+        # For models that come later, in the order of their names' places.
+        self._spare_names = SpareNames(0)
+        self._spares: list[ReleaseMetrics] = []
         self._naming = threading.Lock()
         self._page = MetricsPage(self._cells, self._server)
         self._page.add(unknown)
@@ -82,8 +89,8 @@ class Metrics:
         """
         with self._naming:
             known = self._versions.get((model, version))
-            if model in self._models:
-                return self._models[model].version(version)
+            if self.is_followed(model):
+                return self.releases(model).version(version)
             if known is None:
                 block = self._block(VERSION_FAMILIES, (model, str(version)))
                 known = VersionMetrics(self._cells, block, self._worker_requests)
@@ -99,22 +106,61 @@ class Metrics:
             slots: versions that are counted at once; those that come take the places of others.
             labels: names of versions whose meaning is shown.
         """
-        families = model_families(labels)
-        block = self._block(families, (model,))
-        self._page.add_model(block)
+        self._models[model] = self._make_room(lambda: model, slots, labels)
+        return self._models[model]
+
+    def spare(self, count: int, *, slots: int, labels: tuple[str, ...] = ()) -> None:
+        """Makes room for models that come later, once and before any fork.
+
+        Args:
+            count: of models.
+            slots: as `follow` has them, for each.
+            labels: as `follow` has them.
+        """
+        self._spare_names = names = SpareNames(count)
+        for place in range(count):
+            room = self._make_room(partial(names.name, place), slots, labels)
+            self._spares.append(room)
+
+    def adopt(self, model: str) -> None:
+        """Gives a model one of the spare rooms, in all processes, if it has none.
+
+        Raises:
+            LimitError: none is left.
+        """
+        if not self.is_followed(model):
+            self._spare_names.take(model)
+
+    def is_followed(self, model: str) -> bool:
+        """Whether there is room for a model's versions."""
+        return model in self._models or self._spare_names.find(model) is not None
+
+    def releases(self, model: str) -> ReleaseMetrics:
+        """What is counted of a model's versions, after `follow` or `adopt`.
+
+        Raises:
+            InternalError: there is no room for them.
+        """
+        if model in self._models:
+            return self._models[model]
+        place = self._spare_names.find(model)
+        if place is None:
+            raise InternalError(f"metrics: no room for model {model!r}")
+        return self._spares[place]
+
+    def _make_room(
+        self, model: Callable[[], str], slots: int, labels: tuple[str, ...]
+    ) -> ReleaseMetrics:
+        block = self._block(model_families(labels), ())
+        self._page.add_model(block, model)
         places = []
         for _ in range(slots):
             version_cell = self._cells.allocate(1)
-            slot = self._block(VERSION_FAMILIES, (model,))
-            self._page.add_slot(slot, version_cell)
+            slot = self._block(VERSION_FAMILIES, ())
+            self._page.add_slot(slot, model, version_cell)
             counters = VersionMetrics(self._cells, slot, self._worker_requests)
             places.append((version_cell, counters))
-        self._models[model] = ReleaseMetrics(self._cells, block, tuple(places))
-        return self._models[model]
-
-    def releases(self, model: str) -> ReleaseMetrics:
-        """What is counted of a model's versions, after `follow`."""
-        return self._models[model]
+        return ReleaseMetrics(self._cells, block, tuple(places))
 
     def unknown_failed(self, code_name: str) -> None:
         """Counts a request for no model that is known: a client's names become no labels.
@@ -164,10 +210,11 @@ class Metrics:
         Args:
             worker: its number, from 0.
         """
+        models = [*self._models.values(), *self._spares]
         versions = [*self._versions.values()]
-        versions += [version for model in self._models.values() for version in model.versions]
+        versions += [version for model in models for version in model.versions]
         blocks = [self._server, *(version.block for version in versions)]
-        blocks += [model.block for model in self._models.values()]
+        blocks += [model.block for model in models]
         self._cells.clear_worker(worker, (c for block in blocks for c in block.gauge_cells()))
 
     def worker_restarted(self) -> None:

@@ -51,26 +51,33 @@ class MetricsPage(Collector):
         self._server = server
         self._clock = clock
         self._versions: list[FamilyBlock] = []
-        self._models: list[FamilyBlock] = []
+        # With what says which model it is of; an empty name: none yet.
+        self._models: list[tuple[FamilyBlock, Callable[[], str]]] = []
         # Blocks that versions take in turn, each with the cell that says which one has it.
-        self._slots: list[tuple[FamilyBlock, int]] = []
+        self._slots: list[tuple[FamilyBlock, Callable[[], str], int]] = []
 
     def add(self, block: FamilyBlock) -> None:
         """Shows a version's families too."""
         self._versions.append(block)
 
-    def add_model(self, block: FamilyBlock) -> None:
-        """Shows a model's families too."""
-        self._models.append(block)
+    def add_model(self, block: FamilyBlock, model: Callable[[], str]) -> None:
+        """Shows a model's families too.
 
-    def add_slot(self, block: FamilyBlock, version_cell: int) -> None:
+        Args:
+            block: without labels.
+            model: the model's name, once it has one.
+        """
+        self._models.append((block, model))
+
+    def add_slot(self, block: FamilyBlock, model: Callable[[], str], version_cell: int) -> None:
         """Shows a block's families, while a version has it.
 
         Args:
-            block: labelled with its model alone.
+            block: without labels.
+            model: the model's name.
             version_cell: the number of the version that has it; 0: none.
         """
-        self._slots.append((block, version_cell))
+        self._slots.append((block, model, version_cell))
 
     def describe(self) -> Iterable[Metric]:
         """All families, without samples."""
@@ -82,7 +89,8 @@ class MetricsPage(Collector):
         """All families, with their samples."""
         # Blocks first: the cells of those that come in between are not in the rows.
         blocks = [*self._versions, *self._named_slots()]
-        models = list(self._models)
+        named = [(block, model()) for block, model in list(self._models)]
+        models = [replace(block, label_values=(name,)) for block, name in named if name]
         processes = self._cells.rows()
         metrics = {family.name: _metric(family, VERSION_LABELS) for family in VERSION_FAMILIES}
         for block in blocks:
@@ -102,9 +110,9 @@ class MetricsPage(Collector):
             yield metric
 
     def _named_slots(self) -> Iterator[FamilyBlock]:
-        for block, cell in list(self._slots):
+        for block, model, cell in list(self._slots):
             if version := int(self._cells.largest(cell)):
-                yield replace(block, label_values=(*block.label_values, str(version)))
+                yield replace(block, label_values=(model(), str(version)))
 
     def _of_models(
         self,

@@ -1,13 +1,16 @@
 """Serialized requests to checked model inputs through protobuf: any form, every error's words."""
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-from serving.codec import WireTensor, decode
+from serving.codec import DTYPES, WireTensor, decode
 from serving.predict_message import PredictInputs, parse_predict
+from serving.shared_memory import Span
+from serving.shared_tensors import SharedTensors, span_of
 from serving.wire_form import WireForm
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import RequestError
@@ -37,18 +40,23 @@ class PortableDecoder:
         self._predict_inputs = PredictInputs(spec)
         self._policy = InputPolicy(spec)
 
-    def decode(self, message: bytes) -> ModelInput:
+    def decode(self, message: bytes, shared: SharedTensors | None = None) -> ModelInput:
         """Reads a serialized message.
+
+        Args:
+            message: the request.
+            shared: reads its inputs in shared memory; None: it may have none.
 
         Raises:
             RequestError: the message is none, an input is malformed or not what the model
                 expects, or an id is outside a table whose policy is `error`.
+            NotFoundError: an input lies in a shared memory region that is not registered.
             RequestTooLargeError: more samples than allowed.
         """
         if self._form is WireForm.PREDICT:
             found = self._reader.read(self._predict_inputs.arrays(parse_predict(message)))
         else:
-            found = decode(wire_tensors(parse_request(message)), self._reader)
+            found = decode(wire_tensors(parse_request(message), shared), self._reader)
         return self._policy.apply(found)
 
 
@@ -64,24 +72,42 @@ def parse_request(message: bytes) -> Any:
         raise RequestError(f"the message is unreadable: {error}") from error
 
 
-def wire_tensors(request: Any) -> Iterator[WireTensor]:
+def wire_tensors(request: Any, shared: SharedTensors | None = None) -> Iterator[WireTensor]:
     """The inputs of a ModelInferRequest.
 
+    Args:
+        request: the message.
+        shared: reads those in shared memory; None: there may be none.
+
     Raises:
-        RequestError: an input in shared memory, or another number of raw contents than of inputs.
+        RequestError: an input in shared memory that cannot be read, or another number of raw
+            contents than of inputs that are not there.
+        NotFoundError: an input lies in a region that is not registered.
+        RequestTooLargeError: the inputs in shared memory are larger than allowed.
     """
+    spans = [span_of(tensor.parameters, f"input {tensor.name!r}") for tensor in request.inputs]
     raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
+    # Inputs in shared memory have no entry.
+    inline = spans.count(None)
+    if raw and len(raw) != inline:
         raise RequestError(
-            f"raw_input_contents: expected one for each of {len(request.inputs)} inputs, "
-            f"got {len(raw)}"
+            f"raw_input_contents: expected one for each of {inline} inputs, got {len(raw)}"
         )
-    for index, tensor in enumerate(request.inputs):
-        if "shared_memory_region" in tensor.parameters:
-            raise RequestError(f"input {tensor.name!r}: shared memory is not offered here")
-        if raw:
-            data = raw[index]
+    contents = iter(raw)
+    for tensor, span in zip(request.inputs, spans, strict=True):
+        if span is not None:
+            data = _shared(tensor, span, shared or SharedTensors(None))
+        elif raw:
+            data = next(contents)
         else:
             # An unknown datatype is refused by the codec, whatever its contents.
             data = getattr(tensor.contents, _CONTENTS.get(tensor.datatype, "int64_contents"))
         yield WireTensor(tensor.name, tensor.datatype, tensor.shape, data)
+
+
+def _shared(tensor: Any, span: Span, shared: SharedTensors) -> bytes:
+    dtype = DTYPES.get(tensor.datatype)
+    if dtype is None or any(size < 0 for size in tensor.shape):
+        return b""  # the codec says what is wrong
+    expected = math.prod(tensor.shape) * dtype.itemsize
+    return shared.read(span, expected, f"input {tensor.name!r}")

@@ -15,6 +15,18 @@ class CancelledError(ShardedInferError):
     """The client has given the request up."""
 
 
+class LimitError(ShardedInferError):
+    """There are as many of something as the server keeps."""
+
+
+class AlreadyExistsError(ShardedInferError):
+    """What a client wants to make is there already."""
+
+
+class NotOfferedError(ShardedInferError):
+    """Something of the protocol that this server does not do."""
+
+
 class QueueFullError(ShardedInferError):
     """As much waits already as may.
 

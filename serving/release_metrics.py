@@ -62,7 +62,7 @@ class ReleaseMetrics:
         for cell, counters in self._places:
             if int(self._cells.largest(cell)) == version:
                 return counters
-        raise InternalError(f"metrics: version {version} of {self.block.label_values} has no place")
+        raise InternalError(f"metrics: version {version} has no place")
 
     def assign(self, version: int, held: Set[int]) -> None:
         """Gives a version a place: its own from before, a free one, or one of the oldest version.

@@ -64,6 +64,10 @@ class ModelReleases:
         names: what each name means; the empty one is the default.
         previous: what it meant before.
         preparing: the version that is being fetched and verified; 0: none.
+        wanted: whether it is to be served; a client may say otherwise.
+        wish: the last one of a client that was taken up; 0: none was.
+        done: the last one after which all that was to be loaded was, or had failed.
+        trouble: what kept its versions from being read or fetched since.
     """
 
     model: str
@@ -74,6 +78,10 @@ class ModelReleases:
     names: dict[str, int] = field(default_factory=dict)
     previous: dict[str, int] = field(default_factory=dict)
     preparing: int = 0
+    wanted: bool = True
+    wish: int = 0
+    done: int = 0
+    trouble: str = ""
 
     def situation(self) -> Situation:
         """What the policy decides by."""
@@ -103,11 +111,13 @@ class Releases:
         models: by name.
         moment: when the names mean what they say, on the monotonic clock, in every worker at once.
         next_key: of the next holding.
+        answered: clients' wishes up to this one have been taken up.
     """
 
     models: dict[str, ModelReleases] = field(default_factory=dict)
     moment: float = 0.0
     next_key: int = 1
+    answered: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +127,28 @@ class Report:
     Attributes:
         loaded: keys of the holdings that it has loaded.
         failed: phase and reason of those that it could not load.
+        seen: the board's sequence whose names hold here.
     """
 
     loaded: tuple[int, ...] = ()
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
+    seen: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client wants of a model.
+
+    Attributes:
+        serial: later wishes have higher ones.
+        wanted: whether the model is to be served.
+    """
+
+    serial: int
+    wanted: bool
+
+
+Wishes = dict[str, Wish]
+WISHES: TypeAdapter[Wishes] = TypeAdapter(Wishes)
 RELEASES = TypeAdapter(Releases)
 REPORT = TypeAdapter(Report)

@@ -5,6 +5,7 @@ from typing import Literal
 from serving.message_decoder import MessageDecoder
 from serving.native_request import LIBRARIES
 from serving.portable_decoder import PortableDecoder
+from serving.shared_tensors import SharedTensors
 from serving.wire_form import WireForm
 from sharded_infer.batch import ModelInput
 from sharded_infer.spec import ModelSpec
@@ -39,8 +40,12 @@ class RequestDecoder:
         self._native = MessageDecoder(spec, max_batch=max_batch, form=form) if native else None
         self._portable = PortableDecoder(spec, max_batch=max_batch, form=form)
 
-    def decode(self, message: bytes) -> ModelInput:
+    def decode(self, message: bytes, shared: SharedTensors | None = None) -> ModelInput:
         """Reads a serialized message.
+
+        Args:
+            message: the request.
+            shared: reads its inputs in shared memory; None: it may have none.
 
         Returns:
             The batch, its ids checked.
@@ -48,7 +53,8 @@ class RequestDecoder:
         Raises:
             RequestError: the message is none, an input is malformed or not what the model
                 expects, or an id is outside a table whose policy is `error`.
+            NotFoundError: an input lies in a shared memory region that is not registered.
             RequestTooLargeError: more samples than allowed.
         """
         found = None if self._native is None else self._native.decode(message)
-        return self._portable.decode(message) if found is None else found
+        return self._portable.decode(message, shared) if found is None else found

@@ -1,13 +1,17 @@
 """What a request asks for, before its inputs are read: model, priority, deadline, outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from serving.native_request import LIBRARIES, Header
+from serving.shared_memory import Span
+from serving.shared_tensors import span_of
 from serving.wire_form import WireForm
 from sharded_infer.errors import RequestError
 
 _MAX_INT = 2**64 - 1
+_NO_PLACES: Mapping[str, Span] = MappingProxyType({})
 
 
 class RequestHeader(NamedTuple):
@@ -20,6 +24,7 @@ class RequestHeader(NamedTuple):
         priority: 1 is the highest; 0 was not given.
         timeout_us: how long the client waits, in microseconds; 0 was not given.
         outputs: names of the outputs asked for; none is all.
+        places: where in shared memory outputs are to be put, by their names.
     """
 
     model_name: str
@@ -28,6 +33,7 @@ class RequestHeader(NamedTuple):
     priority: int = 0
     timeout_us: int = 0
     outputs: tuple[str, ...] = ()
+    places: Mapping[str, Span] = _NO_PLACES
 
     def output_positions(self, names: Sequence[str]) -> tuple[int, ...]:
         """Which of a model's outputs are asked for, in the model's order.
@@ -90,11 +96,18 @@ def header_of(request: Any) -> RequestHeader:
     """The header of a ModelInferRequest message.
 
     Raises:
-        RequestError: a parameter that is no such number or label, or an output in shared memory.
+        RequestError: a parameter that is no such number, label or place.
     """
+    places: dict[str, Span] = {}
     for output in request.outputs:
-        if "shared_memory_region" in output.parameters:
-            raise RequestError(f"output {output.name!r}: shared memory is not offered here")
+        what = f"output {output.name!r}"
+        if "classification" in output.parameters:
+            raise RequestError(f"{what}: parameter 'classification' is not offered: scores only")
+        span = span_of(output.parameters, what)
+        if span is not None:
+            if output.name in places:
+                raise RequestError(f"{what} is to be put in two places")
+            places[output.name] = span
     return RequestHeader(
         request.model_name,
         _version(request),
@@ -102,6 +115,7 @@ def header_of(request: Any) -> RequestHeader:
         _number(request, "priority"),
         _number(request, "timeout"),
         tuple(output.name for output in request.outputs),
+        places or _NO_PLACES,
     )
 
 

@@ -23,6 +23,7 @@ PREDICTOR_SERVICE = "sharded_infer.v1.Predictor"
 PREDICT_METHOD = f"/{PREDICTOR_SERVICE}/Predict"
 # The predict calls, which transports carry as bytes.
 PREDICT_FORMS = {INFER_METHOD: WireForm.INFER, PREDICT_METHOD: WireForm.PREDICT}
+StreamAnswers = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
 class CallCount:
@@ -97,6 +98,16 @@ class HandlerTable:
             handler: grpc.RpcMethodHandler[bytes, bytes]
             handler = grpc.stream_unary_rpc_method_handler(behaviour)
             self.services.setdefault(service, {})[method] = handler
+
+    def set_stream(self, behaviour: StreamAnswers) -> None:
+        """Answers ModelStreamInfer from the bytes of its messages.
+
+        Args:
+            behaviour: called with a stream's messages and context.
+        """
+        handler: grpc.RpcMethodHandler[bytes, bytes]
+        handler = grpc.stream_stream_rpc_method_handler(behaviour)
+        self.services[INFERENCE_SERVICE]["ModelStreamInfer"] = handler
 
     def register_on(self, server: grpc.Server) -> None:
         """Gives all to a server."""

@@ -12,8 +12,8 @@ import torch
 
 from serving.background import lower_priority
 from serving.board import Board
-from serving.config import ServerConfig
-from serving.follower import FollowSettings
+from serving.config import ALL_MODELS, ServerConfig
+from serving.follow_settings import FollowSettings
 from serving.following import Following
 from serving.freed_memory import keep_freed_memory
 from serving.installer import Installer
@@ -22,6 +22,7 @@ from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.pages import Pages, listen
 from serving.server_state import ServerState
+from serving.shared_memory import SharedMemory
 from serving.snapshot import ServingOverrides, Snapshot
 from serving.supervisor import supervise
 from serving.worker import Worker
@@ -33,6 +34,8 @@ from sharded_infer.table_memory import TableMemory
 _log = logging.getLogger("sharded_infer")
 # Places in the metrics for versions that have gone: their counts stay to be scraped for a while.
 _SPARE_SLOTS = 2
+# Models that may come to a server which clients tell what to load.
+_SPARE_MODELS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +95,17 @@ def serve(
     if not keep_freed_memory():
         _log.warning("this C library cannot be told to keep freed memory: requests may fault pages")
     repository = Repository(config.repository)
-    models = list(config.models) or repository.models()
-    if not models:
-        raise NotFoundError(f"{config.repository}: holds no published model")
+    known = list(config.models) or repository.models()
+    models = _first_models(config, known)
     slots = config.follow.most_held + _SPARE_SLOTS
-    metrics = Metrics(config.workers, most_versions=slots * len(models))
-    for name in models:
+    spare = _SPARE_MODELS if config.explicit else 0
+    metrics = Metrics(config.workers, most_versions=slots * (len(known) + spare))
+    for name in known:
         metrics.follow(name, slots=slots, labels=config.follow.labels)
-    state = ServerState(config.workers)
+    metrics.spare(spare, slots=slots, labels=config.follow.labels)
+    shared = SharedMemory(most_bytes=config.max_message_bytes) if config.shared_memory else None
+    state = ServerState(config.workers, shared)
+    state.logs.attach(_log)
     memory = None if config.memory is None else TableMemory(config.memory)
     store = ModelStore(
         repository,
@@ -114,7 +120,12 @@ def serve(
     )
     store.announce(models)
     settings = FollowSettings(
-        config.follow, config.poll_seconds, config.spare_bytes, config.workers, memory
+        config.follow,
+        config.poll_seconds,
+        config.spare_bytes,
+        config.workers,
+        memory,
+        explicit=config.explicit,
     )
     following = Following(repository, Board(config.workers), metrics, settings)
     served: list[ServedModel] = []
@@ -134,6 +145,20 @@ def serve(
         _serve_alone(config, store, metrics, state, following=following, load=load, on_ready=ready)
 
 
+def _first_models(config: ServerConfig, known: list[str]) -> list[str]:
+    """The models to load before anybody is served."""
+    if not config.explicit:
+        if not known:
+            raise NotFoundError(f"{config.repository}: holds no published model")
+        return known
+    if ALL_MODELS in config.load_models:
+        return known
+    missing = [name for name in config.load_models if name not in known]
+    if missing:
+        raise NotFoundError(f"{config.repository}: holds no model {', '.join(missing)}")
+    return list(dict.fromkeys(config.load_models))
+
+
 def _serve_alone(
     config: ServerConfig,
     store: ModelStore,
@@ -148,7 +173,7 @@ def _serve_alone(
     signal.signal(signal.SIGHUP, lambda *_: asked.set())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    worker = Worker(config, store, metrics, state)
+    worker = Worker(config, store, metrics, state, following.board)
     listener = listen(config.host, config.metrics_port)
     with closing(Pages(listener, metrics, state)) as pages:
         # It listens while it loads, so that clients are told to wait.

@@ -5,16 +5,27 @@ One byte each in anonymous shared memory that forks inherit; a byte is written w
 
 import mmap
 
+from serving.log_control import LogControl
+from serving.shared_memory import SharedMemory
+
 
 class ServerState:
-    """Readiness, shared by a server's processes."""
+    """Readiness, and what clients have told the server; shared by its processes.
 
-    def __init__(self, workers: int) -> None:
+    Attributes:
+        memory: the shared memory that clients have registered; None: that is not offered.
+        logs: what is logged.
+    """
+
+    def __init__(self, workers: int, memory: SharedMemory | None = None) -> None:
         """Begins with nobody ready.
 
         Args:
             workers: processes that answer requests.
+            memory: for what clients register; None: they may not.
         """
+        self.memory = memory
+        self.logs = LogControl()
         # The first byte: draining. The second: every worker has been ready once.
         self._bytes = mmap.mmap(-1, workers + 2)
         self._workers = workers

@@ -1,7 +1,7 @@
 """The Open Inference Protocol's RPCs, apart from ModelInfer (`serving/rpc_handlers.py`)."""
 
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import grpc
@@ -13,7 +13,7 @@ from serving.refusals import UnavailableError
 from serving.snapshot import Snapshot
 from serving.status import status_of
 
-EXTENSIONS = ("statistics", "model_configuration", "model_repository")
+EXTENSIONS = ("statistics", "model_configuration", "model_repository", "logging")
 
 
 class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
@@ -23,8 +23,9 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         self,
         store: ModelStore,
         ready: Callable[[], bool],
-        look: Callable[[], None],
+        parts: Sequence[object] = (),
         *,
+        extensions: Sequence[str] = (),
         max_batch: int,
     ) -> None:
         """Keeps what the RPCs need.
@@ -32,12 +33,17 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         Args:
             store: the loaded versions.
             ready: whether every model is loaded and the server is not draining.
-            look: makes the server look at its repository at once.
+            parts: more RPCs: their public methods, by name.
+            extensions: the protocol's names for what the parts add.
             max_batch: samples of a request.
         """
+        for part in parts:
+            for name in dir(part):
+                if not name.startswith("_"):
+                    setattr(self, name, getattr(part, name))
+        self._extensions = (*EXTENSIONS, *extensions)
         self._store = store
         self._ready = ready
-        self._look = look
         self._max_batch = max_batch
 
     def ServerLive(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -53,7 +59,7 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return service_pb2.ServerMetadataResponse(
             name="sharded-infer",
             version=importlib.metadata.version("sharded-infer"),
-            extensions=EXTENSIONS,
+            extensions=self._extensions,
         )
 
     def ModelReady(self, request: Any, context: grpc.ServicerContext) -> Any:
@@ -82,37 +88,6 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
         return service_pb2.ModelStatisticsResponse(
             model_stats=[model_statistics(snapshot) for snapshot in snapshots]
         )
-
-    def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """All versions that are known, and why those that are not ready are not."""
-        index = service_pb2.RepositoryIndexResponse.ModelIndex
-        return service_pb2.RepositoryIndexResponse(
-            models=[
-                index(
-                    name=entry.model,
-                    version=str(entry.version) if entry.version else "",
-                    state=entry.state,
-                    reason=entry.reason,
-                )
-                for entry in self._store.index()
-                if entry.state == "READY" or not request.ready
-            ]
-        )
-
-    def RepositoryModelLoad(self, request: Any, context: grpc.ServicerContext) -> Any:
-        """Looks at the repository at once, and tries again what has failed.
-
-        Which versions are served is the server's policy, so nothing else may be asked for. The
-        answer comes before anything is loaded: `RepositoryIndex` says what becomes of it.
-        """
-        if request.model_name not in {entry.model for entry in self._store.index()}:
-            message = f"no model {request.model_name!r} is served here"
-            context.abort(grpc.StatusCode.NOT_FOUND, message)
-        if request.parameters:
-            message = f"parameters: expected none, got {', '.join(sorted(request.parameters))}"
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        self._look()
-        return service_pb2.RepositoryModelLoadResponse()
 
     def _snapshot(self, request: Any, context: grpc.ServicerContext) -> Snapshot:
         try:

@@ -5,7 +5,15 @@ import secrets
 
 import grpc
 
-from serving.refusals import CancelledError, DeadlineError, QueueFullError, UnavailableError
+from serving.refusals import (
+    AlreadyExistsError,
+    CancelledError,
+    DeadlineError,
+    LimitError,
+    NotOfferedError,
+    QueueFullError,
+    UnavailableError,
+)
 from sharded_infer.errors import (
     ArtifactError,
     InputError,
@@ -21,6 +29,9 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (RequestTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (AlreadyExistsError, grpc.StatusCode.ALREADY_EXISTS),
+    (NotOfferedError, grpc.StatusCode.UNIMPLEMENTED),
     (CancelledError, grpc.StatusCode.CANCELLED),
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),

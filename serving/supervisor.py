@@ -91,7 +91,8 @@ def supervise(
         # came to it together could find none.
         torch.set_num_threads(1)
         metrics.use(number)
-        _run_worker(Worker(config, store, metrics, state, number), following, store, number, port)
+        worker = Worker(config, store, metrics, state, following.board, number)
+        _run_worker(worker, following, store, number, port)
 
     children = ChildProcesses(run)
     workers = set(range(config.workers))

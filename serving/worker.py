@@ -13,11 +13,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from tritonclient.grpc import service_pb2_grpc
 
+from serving.batch_runners import BatchRunners
 from serving.batcher import QueueLimits
+from serving.board import Board
 from serving.config import ServerConfig
 from serving.inference import Inference
 from serving.metrics import Metrics
+from serving.model_control import ModelControl
 from serving.model_store import ModelStore
+from serving.repository_rpcs import RepositoryRpcs
 from serving.rpc_handlers import (
     INFERENCE_SERVICE,
     PREDICTOR_SERVICE,
@@ -26,6 +30,9 @@ from serving.rpc_handlers import (
 )
 from serving.server_state import ServerState
 from serving.service import InferenceService
+from serving.settings_rpcs import SettingsRpcs
+from serving.shared_memory_rpcs import SharedMemoryRpcs
+from serving.stream_behaviour import StreamBehaviour
 from serving.transport import make_transport
 
 _log = logging.getLogger("sharded_infer")
@@ -41,6 +48,7 @@ class Worker:
         store: ModelStore,
         metrics: Metrics,
         state: ServerState,
+        board: Board,
         number: int = 0,
     ) -> None:
         """Prepares the RPCs; `listen` begins to answer them.
@@ -50,6 +58,7 @@ class Worker:
             store: the versions that are loaded, or will be.
             metrics: the server's.
             state: the server's.
+            board: the server's.
             number: the worker's, from 0.
         """
         self._config = config
@@ -64,16 +73,23 @@ class Worker:
             limits=QueueLimits(
                 config.max_queue_requests, config.max_queue_samples, config.max_queue_bytes
             ),
+            memory=state.memory,
         )
         self._health = health.HealthServicer()
         calls = CallCount(metrics.in_flight)
         handlers = HandlerTable(calls, inference.dispatcher.arrivals)
+        control = ModelControl(board, config.follow) if config.explicit else None
         # Whoever follows the repository is told by the server's first process.
         first = os.getpid() if config.workers == 1 else os.getppid()
         service = InferenceService(
             store,
             lambda: state.ready,
-            lambda: os.kill(first, signal.SIGHUP),
+            (
+                RepositoryRpcs(store, lambda: os.kill(first, signal.SIGHUP), control),
+                SharedMemoryRpcs(state.memory),
+                SettingsRpcs(store, state.logs),
+            ),
+            extensions=("system_shared_memory",) if state.memory else (),
             max_batch=config.max_batch,
         )
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, handlers)
@@ -86,10 +102,14 @@ class Worker:
         )
         reflection.enable_server_reflection(names, handlers)
         handlers.set_infer(inference)
+        self._streams = StreamBehaviour(config, inference, calls, lambda: self._runners.wake())
+        handlers.set_stream(self._streams)
         self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._transport = make_transport(
             config, inference=inference, handlers=handlers, calls=calls
         )
+        # After the transport, which may have threads of its own for the same.
+        self._runners = BatchRunners(inference.dispatcher)
 
     def listen(self, port: int) -> int:
         """Begins to answer.
@@ -108,6 +128,7 @@ class Worker:
     def warm_up(self) -> None:
         """Runs every version at several batch sizes on each thread that will."""
         self._transport.warm(self._store.warm_up)
+        self._runners.start(self._store.warm_up)
 
     def serve(
         self,
@@ -158,7 +179,9 @@ class Worker:
 
     def close(self) -> None:
         """Accepts no more, and returns when all calls are answered, or time is up."""
+        self._streams.drain()
         self._transport.stop(self._config.drain_seconds)
+        self._runners.stop()
 
     def _set_health(self, status: int) -> None:
         for name in ("", INFERENCE_SERVICE, PREDICTOR_SERVICE):

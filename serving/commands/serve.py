@@ -9,10 +9,11 @@ import typer
 from serving.commands.console import OUT, print_json
 from serving.commands.memory_choice import MemoryChoice
 from serving.commands.versions import RepositoryOption
-from serving.config import MIB, ServerConfig
+from serving.config import MIB, ServerConfig, is_loopback
 from serving.progress import progress_bars
 from serving.server import Ready, serve
 from serving.version_policy import parse_policy
+from sharded_infer.errors import InputError
 from sharded_infer.sizes import size_text
 
 
@@ -22,6 +23,13 @@ class ExecutorChoice(StrEnum):
     INLINE = "inline"
     BATCHED = "batched"
     AUTO = "auto"
+
+
+class ControlChoice(StrEnum):
+    """Who says which models are served."""
+
+    POLL = "poll"
+    EXPLICIT = "explicit"
 
 
 class TransportChoice(StrEnum):
@@ -39,6 +47,14 @@ def serve_command(
     model: Annotated[
         list[str] | None,
         typer.Option("--model", "-m", help="Model to serve; may be repeated; default: all."),
+    ] = None,
+    model_control: Annotated[
+        ControlChoice,
+        typer.Option(help="poll: serve all models; explicit: those that clients load."),
+    ] = ControlChoice.POLL,
+    load_model: Annotated[
+        list[str] | None,
+        typer.Option(help="With explicit: model to begin with; may be repeated; *: all."),
     ] = None,
     follow: Annotated[
         str,
@@ -96,6 +112,12 @@ def serve_command(
     max_concurrent_requests: Annotated[
         int, typer.Option(help="RPCs of a worker in progress; one more is refused unread.", min=1)
     ] = 128,
+    max_streams: Annotated[
+        int, typer.Option(help="Streams of a worker; one more is refused.", min=1)
+    ] = 32,
+    max_stream_requests: Annotated[
+        int, typer.Option(help="Requests of a stream in progress; more are left unread.", min=1)
+    ] = 64,
     max_queue_requests: Annotated[
         int, typer.Option(help="Requests of a worker that may wait for a slot.", min=1)
     ] = 1024,
@@ -105,6 +127,15 @@ def serve_command(
     max_queue_mib: Annotated[
         int, typer.Option(help="Bytes of the requests that wait, MiB.", min=1)
     ] = 256,
+    shared_memory: Annotated[
+        bool | None,
+        typer.Option(
+            "--shared-memory/--no-shared-memory",
+            help="Inputs and outputs in shared memory: clients reach all of /dev/shm that this "
+            "process may open; default: only where --host is a loopback address.",
+            show_default=False,
+        ),
+    ] = None,
     max_batch: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 65536,
     max_message_mib: Annotated[int, typer.Option(help="Size of a message, MiB.", min=1)] = 64,
     max_connection_age: Annotated[
@@ -134,6 +165,10 @@ def serve_command(
     says that it is not ready, answers on for the grace time, then accepts no more, finishes what is
     in flight, and exits with 0.
     """
+    if load_model and model_control is not ControlChoice.EXPLICIT:
+        raise InputError("--load-model: expected with --model-control explicit, got poll")
+    if model and model_control is ControlChoice.EXPLICIT:
+        raise InputError("--model: expected with --model-control poll, got explicit: --load-model")
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("sharded_infer").setLevel(logging.INFO)
     age = max_connection_age
@@ -142,6 +177,8 @@ def serve_command(
     config = ServerConfig(
         repository=repository,
         models=tuple(model or ()),
+        explicit=model_control is ControlChoice.EXPLICIT,
+        load_models=tuple(load_model or ()),
         follow=parse_policy(follow),
         poll_seconds=poll_seconds,
         spare_bytes=spare_mib * MIB,
@@ -158,9 +195,12 @@ def serve_command(
         slots=slots,
         threads=threads,
         max_concurrent_requests=max_concurrent_requests,
+        max_streams=max_streams,
+        max_stream_requests=max_stream_requests,
         max_queue_requests=max_queue_requests,
         max_queue_samples=max_queue_samples,
         max_queue_bytes=max_queue_mib * MIB,
+        shared_memory=is_loopback(host) if shared_memory is None else shared_memory,
         max_batch=max_batch,
         max_message_bytes=max_message_mib * MIB,
         grace_seconds=grace_seconds,

@@ -351,12 +351,12 @@ CASES: dict[str, tuple[Any, grpc.StatusCode, tuple[str, ...]]] = {
     ),
     "shared memory for an input": (
         edited(lambda r: share_memory(r.inputs)),
-        INVALID,
+        NOT_FOUND,
         ("'dense'", "shared memory"),
     ),
     "shared memory for an output": (
         edited(lambda r: share_memory([r.outputs.add(name="score")])),
-        INVALID,
+        NOT_FOUND,
         ("'score'", "shared memory"),
     ),
     # Lengths

@@ -10,7 +10,8 @@ import pytest
 from prometheus_client import generate_latest
 
 from serving.board import Board
-from serving.follower import Follower, FollowSettings
+from serving.follow_settings import FollowSettings
+from serving.follower import Follower
 from serving.following import Following
 from serving.installer import Installer
 from serving.metrics import Metrics

@@ -155,17 +155,6 @@ def test_the_repository_index_lists_the_version_as_ready(client: Client) -> None
     assert [(m.name, m.version, m.state) for m in index.models] == [(MODEL, "1", "READY")]
 
 
-def test_what_is_not_offered_says_unimplemented(client: Client) -> None:
-    for call in (
-        lambda: client.unload_model(MODEL),
-        client.get_system_shared_memory_status,
-        client.unregister_cuda_shared_memory,
-    ):
-        with pytest.raises(InferenceServerException) as refused:
-            call()
-        assert refused.value.status() == "StatusCode.UNIMPLEMENTED"
-
-
 def test_the_health_service_says_serving_for_the_server_and_the_service(
     server: RunningServer,
 ) -> None:

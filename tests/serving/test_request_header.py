@@ -80,7 +80,7 @@ def test_a_usual_header_is_read(case: str) -> None:
             lambda r: setattr(
                 r.outputs.add(name="score").parameters["shared_memory_region"], "string_param", "x"
             ),
-            "output 'score': shared memory is not offered",
+            "output 'score': parameter 'shared_memory_byte_size' is missing",
         ),
     ],
 )

@@ -632,7 +632,7 @@ import serving.supervisor
 from sharded_infer.errors import InputError
 
 class Broken:
-    def __init__(self, config, store, metrics, state, number):
+    def __init__(self, config, store, metrics, state, board, number):
         {what}
 
 serving.supervisor.Worker = Broken

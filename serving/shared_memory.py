@@ -1,0 +1,209 @@
+"""The shared memory that clients have registered: known to all processes of a server.
+
+Each use opens the object anew, by its name, and checks that it is still the one that was
+registered: every worker says the same of a region, and none keeps anything of it open.
+"""
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from serving.locked_document import LockedDocument
+from serving.refusals import AlreadyExistsError, LimitError
+from serving.region_file import RegionFile
+from sharded_infer.errors import NotFoundError, RequestError
+
+MOST_REGIONS = 1024
+_MOST_NAME_BYTES = 255
+_DOCUMENT_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A part of a shared memory object that a client has registered.
+
+    Attributes:
+        name: what requests call it.
+        key: the object's name.
+        offset: where it begins in the object, bytes.
+        byte_size: its bytes.
+        identity: of the object that had the name then.
+    """
+
+    name: str
+    key: str
+    offset: int
+    byte_size: int
+    identity: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a region.
+
+    Attributes:
+        region: its name.
+        offset: where it begins in the region, bytes.
+        byte_size: its bytes.
+    """
+
+    region: str
+    offset: int
+    byte_size: int
+
+
+Regions = dict[str, Region]
+_REGIONS: TypeAdapter[Regions] = TypeAdapter(Regions)
+
+
+class SharedMemory:
+    """The registered regions of one server. Made before any fork; any thread may call."""
+
+    def __init__(self, *, most_bytes: int) -> None:
+        """Begins with none.
+
+        Args:
+            most_bytes: of the inputs of one request.
+        """
+        self._document = LockedDocument(_DOCUMENT_BYTES, _REGIONS, {})
+        self._known: tuple[int, Regions] = (-1, {})
+        self.most_bytes = most_bytes
+
+    def regions(self) -> Regions:
+        """Those that are registered, by name."""
+        known = self._known
+        if known[0] != self._document.sequence:
+            self._known = known = self._document.read()
+        return known[1]
+
+    def register(self, name: str, key: str, *, offset: int, byte_size: int) -> None:
+        """Makes a region known.
+
+        Args:
+            name: what requests will call it.
+            key: the name of the system's shared memory object.
+            offset: where it begins in the object, bytes.
+            byte_size: its bytes.
+
+        Raises:
+            RequestError: the name or key is none, or the object does not have so many bytes.
+            NotFoundError: there is no such object.
+            AlreadyExistsError: there is a region of this name.
+            LimitError: there are as many regions as may be.
+        """
+        if not name or len(name.encode()) > _MOST_NAME_BYTES:
+            raise RequestError(
+                f"shared memory region: expected a name of 1 to {_MOST_NAME_BYTES} bytes, "
+                f"got {name[:_MOST_NAME_BYTES]!r}"
+            )
+        with RegionFile(key) as file:
+            size, identity = file.size, file.identity
+        if offset < 0 or byte_size < 1 or offset + byte_size > size:
+            raise RequestError(
+                f"shared memory region {name!r}: {byte_size} bytes from {offset} are not in "
+                f"object {key!r} of {size} bytes"
+            )
+        region = Region(name, key, offset, byte_size, identity)
+
+        def add(regions: Regions) -> Regions:
+            if name in regions:
+                raise AlreadyExistsError(f"shared memory region {name!r} is registered already")
+            if len(regions) >= MOST_REGIONS:
+                raise LimitError(f"{MOST_REGIONS} shared memory regions are registered, no more")
+            return {**regions, name: region}
+
+        self._document.change(add)
+
+    def unregister(self, name: str) -> None:
+        """Forgets a region, or with an empty name all; one that is not known is no error."""
+
+        def remove(regions: Regions) -> Regions:
+            return {n: region for n, region in regions.items() if name and n != name}
+
+        self._document.change(remove)
+
+    def find(self, name: str) -> Region:
+        """A region.
+
+        Raises:
+            NotFoundError: none of this name is registered.
+        """
+        region = self.regions().get(name)
+        if region is None:
+            raise NotFoundError(f"no shared memory region {name!r} is registered")
+        return region
+
+    def check(self, span: Span, what: str) -> Region:
+        """The region that a span lies in.
+
+        Args:
+            span: what a request says.
+            what: it says it of; for people.
+
+        Raises:
+            NotFoundError: there is no such region.
+            RequestError: the span is not inside it.
+        """
+        region = self.regions().get(span.region)
+        if region is None:
+            raise NotFoundError(f"{what}: no shared memory region {span.region!r} is registered")
+        if span.offset < 0 or span.byte_size < 0:
+            raise RequestError(
+                f"{what}: expected a shared memory offset and size of 0 or more, "
+                f"got {span.offset} and {span.byte_size}"
+            )
+        if span.offset + span.byte_size > region.byte_size:
+            raise RequestError(
+                f"{what}: {span.byte_size} bytes from {span.offset} are not in shared memory "
+                f"region {region.name!r} of {region.byte_size} bytes"
+            )
+        return region
+
+    def read(self, span: Span, what: str) -> bytes:
+        """What a span holds.
+
+        Args:
+            span: of a registered region.
+            what: lies there; for people.
+
+        Raises:
+            NotFoundError: there is no such region.
+            RequestError: the span is not inside it, or its object is gone, another one, or shorter.
+        """
+        region = self.check(span, what)
+        with _opened(region) as file:
+            return file.read(region.offset + span.offset, span.byte_size)
+
+    def write(self, span: Span, data: bytes, what: str) -> None:
+        """Puts bytes where a span begins.
+
+        Args:
+            span: of a registered region.
+            data: no more than it has room for.
+            what: lies there; for people.
+
+        Raises:
+            NotFoundError: there is no such region.
+            RequestError: as `read`, or the data is larger than the span.
+        """
+        region = self.check(span, what)
+        if len(data) > span.byte_size:
+            raise RequestError(
+                f"{what}: {len(data)} bytes do not fit in the {span.byte_size} of shared memory "
+                f"region {region.name!r} that are meant for it"
+            )
+        with _opened(region) as file:
+            file.write(region.offset + span.offset, data)
+
+
+def _opened(region: Region) -> RegionFile:
+    try:
+        file = RegionFile(region.key)
+    except NotFoundError as error:
+        raise RequestError(f"shared memory region {region.name!r} has vanished: {error}") from error
+    if file.identity != region.identity:
+        with file:
+            raise RequestError(
+                f"shared memory region {region.name!r}: object {region.key!r} is another one now; "
+                "expected the one that was registered"
+            )
+    return file

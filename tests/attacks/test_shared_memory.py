@@ -1,0 +1,314 @@
+"""Shared memory that is not what it was said to be: refused in words, never a dead process."""
+
+import os
+import threading
+import tracemalloc
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from serving.refusals import AlreadyExistsError, LimitError
+from serving.shared_memory import MOST_REGIONS, SharedMemory, Span
+from serving.shared_tensors import SharedTensors
+from sharded_infer.errors import NotFoundError, RequestError, RequestTooLargeError
+from tests.serving.conftest import (
+    MODEL,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+
+FOLDER = Path("/dev/shm")  # noqa: S108 - what this is about
+Make = Callable[[int], Path]
+
+
+@pytest.fixture
+def make_object() -> Iterator[Make]:
+    """Makes shared memory objects of so many bytes."""
+    paths: list[Path] = []
+
+    def make(size: int) -> Path:
+        paths.append(FOLDER / f"sharded-infer-test-{uuid.uuid4().hex}")
+        with paths[-1].open("wb") as file:
+            file.truncate(size)
+        return paths[-1]
+
+    yield make
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def memory() -> SharedMemory:
+    return SharedMemory(most_bytes=1 << 20)
+
+
+KEYS = (
+    "", "/", "//", ".", "..", "/..", "../etc/passwd", "/../etc/passwd", "a/b", "/a/b", "//a",
+    "a/", "a\0b", "x" * 256, "ü" * 128, "/dev/shm/x",  # noqa: S108
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_key_that_is_no_name_is_refused(memory: SharedMemory, key: str) -> None:
+    with pytest.raises(RequestError, match="shared memory key"):
+        memory.register("region", key, offset=0, byte_size=1)
+
+
+def test_only_shared_memory_objects_are_opened(memory: SharedMemory, make_object: Make) -> None:
+    link, pipe, folder = (FOLDER / f"sharded-infer-test-{uuid.uuid4().hex}" for _ in range(3))
+    link.symlink_to("/etc/passwd")
+    os.mkfifo(pipe)
+    folder.mkdir()
+    try:
+        for path in (link, pipe, folder):
+            with pytest.raises((RequestError, NotFoundError)):
+                memory.register("region", path.name, offset=0, byte_size=1)
+    finally:
+        link.unlink()
+        pipe.unlink()
+        folder.rmdir()
+    assert memory.regions() == {}
+
+
+@pytest.mark.parametrize(
+    ("offset", "size"),
+    [(0, 0), (0, 65), (64, 1), (1, 64), (2**64 - 1, 1), (0, 2**64 - 1), (2**63, 2**63), (-1, 8)],
+)
+def test_a_region_that_is_not_in_its_object_is_refused(
+    memory: SharedMemory, make_object: Make, offset: int, size: int
+) -> None:
+    with pytest.raises(RequestError, match="are not in object"):
+        memory.register("region", make_object(64).name, offset=offset, byte_size=size)
+
+
+def test_names_of_regions_and_their_number_are_bounded(
+    memory: SharedMemory, make_object: Make
+) -> None:
+    key = make_object(64).name
+    for name in ("", "x" * 256):
+        with pytest.raises(RequestError, match="expected a name"):
+            memory.register(name, key, offset=0, byte_size=1)
+    longest = '"' * 250
+    for number in range(MOST_REGIONS):
+        memory.register(f"{longest}{number}", key, offset=0, byte_size=1)
+    with pytest.raises(LimitError, match=str(MOST_REGIONS)):
+        memory.register("one more", key, offset=0, byte_size=1)
+    with pytest.raises(AlreadyExistsError):
+        memory.register(f"{longest}0", key, offset=0, byte_size=1)
+    memory.unregister("")
+    assert memory.regions() == {}
+
+
+def test_threads_and_processes_that_register_at_once_lose_nothing(
+    memory: SharedMemory, make_object: Make
+) -> None:
+    key = make_object(64).name
+    child = os.fork()
+    if child == 0:
+        for number in range(50):
+            memory.register(f"child-{number}", key, offset=0, byte_size=1)
+        os._exit(0)
+    with ThreadPoolExecutor(4) as threads:
+        for number in range(50):
+            threads.submit(memory.register, f"{number}", key, offset=0, byte_size=1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(memory.regions()) == 100
+
+
+SPANS = ((0, 65), (64, 1), (1, 64), (2**63 - 1, 1), (0, 2**63 - 1), (2**63 - 1, 2**63 - 1))
+
+
+@pytest.mark.parametrize(("offset", "size"), SPANS)
+def test_a_span_that_is_not_in_its_region_is_refused(
+    memory: SharedMemory, make_object: Make, offset: int, size: int
+) -> None:
+    memory.register("region", make_object(4096).name, offset=0, byte_size=64)
+    with pytest.raises(RequestError, match="are not in shared memory region 'region' of 64"):
+        memory.read(Span("region", offset, size), "input 'x'")
+    with pytest.raises(RequestError, match="are not in shared memory region 'region' of 64"):
+        memory.write(Span("region", offset, size), b"x", "output 'x'")
+
+
+def test_an_object_that_shrinks_goes_or_is_replaced_is_an_error(
+    memory: SharedMemory, make_object: Make
+) -> None:
+    path, span = make_object(64), Span("region", 0, 64)
+    memory.register("region", path.name, offset=0, byte_size=64)
+    os.truncate(path, 63)
+    for use in (lambda: memory.read(span, "x"), lambda: memory.write(span, bytes(64), "x")):
+        with pytest.raises(RequestError, match="has 63 bytes now, 64 are needed"):
+            use()
+    path.unlink()
+    with pytest.raises(RequestError, match="has vanished"):
+        memory.read(span, "x")
+    path.write_bytes(bytes(64))
+    with path.open("rb"), pytest.raises(RequestError, match="is another one now"):
+        memory.read(span, "x")
+
+
+def test_a_terabyte_that_is_not_there_takes_no_memory(
+    memory: SharedMemory, make_object: Make
+) -> None:
+    memory.register("region", make_object(1 << 40).name, offset=0, byte_size=1 << 40)
+    shared = SharedTensors(memory)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestTooLargeError, match="at most 1048576 are allowed"):
+            shared.read(Span("region", 0, 1 << 40), 1 << 40, "input 'x'")
+        for _ in range(16):
+            shared = SharedTensors(memory)
+            shared.read(Span("region", 0, 1 << 20), 1 << 20, "input 'x'")
+        with pytest.raises(RequestTooLargeError):
+            shared.read(Span("region", 0, 1), 1, "input 'x'")
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+# ---------------------------------------------------------------- against a server
+
+
+@pytest.fixture(scope="module")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("shared") / "stderr"
+    with running_server(ranker.repository, log, "--workers", 2) as server:
+        yield server
+    assert "Traceback" not in log.read_text(), log.read_text()
+
+
+def shared_request(name: str, size: int, offset: int = 0, **parameters: Any) -> Any:
+    """A good request whose dense input is in shared memory."""
+    request = infer_request(good_inputs(64))
+    index = [tensor.name for tensor in request.inputs].index("dense")
+    del request.raw_input_contents[index]
+    values = request.inputs[index].parameters
+    values["shared_memory_region"].string_param = name
+    values["shared_memory_byte_size"].int64_param = size
+    values["shared_memory_offset"].int64_param = offset
+    return request
+
+
+def test_a_region_that_is_shortened_while_it_is_used_harms_nobody(
+    server: RunningServer, ranker: Ranker, make_object: Make
+) -> None:
+    path, size = make_object(1 << 16), 64 * 16
+    over = threading.Event()
+
+    def shake() -> None:
+        while not over.is_set():
+            os.truncate(path, 0)
+            os.truncate(path, 1 << 16)
+
+    with server.stub() as stub:
+        stub.SystemSharedMemoryRegister(
+            service_pb2.SystemSharedMemoryRegisterRequest(
+                name="shaken", key=f"/{path.name}", byte_size=1 << 16
+            )
+        )
+        thread = threading.Thread(target=shake)
+        thread.start()
+        codes = set()
+        try:
+            for number in range(300):
+                request = shared_request("shaken", size, number * 8)
+                output = request.outputs.add(name="score")
+                output.parameters["shared_memory_region"].string_param = "shaken"
+                output.parameters["shared_memory_byte_size"].int64_param = 256
+                try:
+                    stub.ModelInfer(request, timeout=10)
+                    codes.add("OK")
+                except grpc.RpcError as error:
+                    codes.add(error.code().name)
+        finally:
+            over.set()
+            thread.join()
+        assert codes <= {"OK", "INVALID_ARGUMENT"} and "OK" in codes
+        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+        inputs = good_inputs(3)
+        scores = scores_of(stub.ModelInfer(infer_request(inputs), timeout=10))
+    assert np.array_equal(scores["score"], ranker.predict(inputs)["score"])
+    assert server.process.poll() is None
+    assert MODEL in server.ready["models"][0]["name"]
+
+
+def test_all_workers_know_the_same_regions(server: RunningServer, make_object: Make) -> None:
+    path = make_object(1 << 12)
+    with server.stub() as stub:
+        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+        stub.SystemSharedMemoryRegister(
+            service_pb2.SystemSharedMemoryRegisterRequest(
+                name="known", key=path.name, byte_size=1 << 12
+            )
+        )
+    for _ in range(12):
+        with server.stub() as stub:
+            status = stub.SystemSharedMemoryStatus(service_pb2.SystemSharedMemoryStatusRequest())
+            assert set(status.regions) == {"known"}
+            stub.ModelInfer(shared_request("known", 64 * 16), timeout=10)
+    with server.stub() as stub:
+        stub.SystemSharedMemoryUnregister(
+            service_pb2.SystemSharedMemoryUnregisterRequest(name="known")
+        )
+    for _ in range(12):
+        with server.stub() as stub, pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(shared_request("known", 64 * 16), timeout=10)
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("size", "offset", "code"),
+    [
+        (-1, 0, "INVALID_ARGUMENT"),
+        (1024, -1, "INVALID_ARGUMENT"),
+        (2**63 - 1, 2**63 - 1, "INVALID_ARGUMENT"),
+        (1023, 0, "INVALID_ARGUMENT"),
+        (1024, 2**63 - 1, "INVALID_ARGUMENT"),
+    ],
+)
+def test_numbers_that_overflow_or_contradict_are_refused(
+    server: RunningServer, make_object: Make, size: int, offset: int, code: str
+) -> None:
+    path = make_object(1 << 12)
+    with server.stub() as stub:
+        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+        stub.SystemSharedMemoryRegister(
+            service_pb2.SystemSharedMemoryRegisterRequest(
+                name="odd", key=path.name, byte_size=1 << 12
+            )
+        )
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(shared_request("odd", size, offset), timeout=10)
+        assert refused.value.code().name == code and "'dense'" in refused.value.details()
+
+
+def test_a_server_that_offers_no_shared_memory_says_so(ranker: Ranker, tmp_path: Path) -> None:
+    options = ("--no-shared-memory",)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options) as server,
+        server.stub() as stub,
+    ):
+        stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest())
+        for call, code in (
+            (
+                lambda: stub.SystemSharedMemoryRegister(
+                    service_pb2.SystemSharedMemoryRegisterRequest(name="a", key="b", byte_size=1)
+                ),
+                "UNIMPLEMENTED",
+            ),
+            (lambda: stub.ModelInfer(shared_request("a", 1024)), "INVALID_ARGUMENT"),
+        ):
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert refused.value.code().name == code
+            assert "--shared-memory" in refused.value.details()

@@ -1,0 +1,230 @@
+"""Streams that flood, stall, break off or hold nonsense: bounded, and nobody else suffers."""
+
+import queue
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.serving.conftest import (
+    MODEL,
+    TRANSPORTS,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+from tests.serving.test_server import samples
+from tests.serving.test_workers import until
+
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+IN_FLIGHT = ("sharded_infer_requests_in_flight", ())
+MOST_STREAMS, MOST_REQUESTS = 3, 8
+
+
+class Sender:
+    """Requests of a stream, as a test sends them; iterated by the client."""
+
+    def __init__(self, *requests: Any) -> None:
+        self._requests: queue.Queue[Any] = queue.Queue()
+        for request in requests:
+            self._requests.put(request)
+
+    def send(self, request: Any) -> None:
+        self._requests.put(request)
+
+    def close(self) -> None:
+        self._requests.put(None)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._requests.get, None)
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def server(
+    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("streams") / "stderr"
+    limits = ("--max-streams", MOST_STREAMS, "--max-stream-requests", MOST_REQUESTS)
+    with running_server(ranker.repository, log, "--transport", request.param, *limits) as server:
+        yield server
+    text = log.read_text()
+    assert "Traceback" not in text and "internal error" not in text, text
+
+
+@pytest.fixture
+def stub(server: RunningServer) -> Iterator[Any]:
+    with server.stub() as stub:
+        yield stub
+    until(lambda: samples(server.metrics_url)[IN_FLIGHT] == 0, "nothing is left in flight")
+
+
+def large(number: int = 0) -> Any:
+    return infer_request(good_inputs(512, seed=number), request_id=str(number))
+
+
+def check_alive(stub: Any, ranker: Ranker) -> None:
+    inputs = good_inputs(3)
+    scores = scores_of(stub.ModelInfer(infer_request(inputs), timeout=10))
+    assert np.array_equal(scores["score"], ranker.predict(inputs)["score"])
+
+
+def test_a_client_that_does_not_read_is_not_read_either(
+    stub: Any, server: RunningServer, ranker: Ranker
+) -> None:
+    total = 2000
+    calls = stub.ModelStreamInfer((large(n) for n in range(total)), timeout=120)
+    answered: dict[str, float] = {"before": -1.0}
+
+    def stands_still() -> bool:
+        time.sleep(0.3)
+        now = _answered(server)
+        still = answered["before"] == now
+        answered["before"] = now
+        return still
+
+    until(stands_still, "the stream stands still")
+    assert answered["before"] < total, "all were answered: the client was not slow enough"
+    assert samples(server.metrics_url)[IN_FLIGHT] <= MOST_REQUESTS + 1
+    check_alive(stub, ranker)
+    ids = sorted(int(response.infer_response.id) for response in calls)
+    assert ids == list(range(total))
+
+
+def _answered(server: RunningServer) -> float:
+    found = samples(server.metrics_url)
+    return sum(v for (name, _), v in found.items() if name == "sharded_infer_requests_total")
+
+
+def test_a_client_that_goes_away_leaves_nothing_behind(
+    server: RunningServer, stub: Any, ranker: Ranker
+) -> None:
+    for ending in ("cancel", "close"):
+        with server.stub() as other:
+            calls = other.ModelStreamInfer((large(n) for n in range(500)), timeout=60)
+            assert not next(calls).error_message
+            if ending == "cancel":
+                calls.cancel()
+        until(lambda: samples(server.metrics_url)[IN_FLIGHT] == 0, "all is given up")
+    check_alive(stub, ranker)
+
+
+def test_only_so_many_streams_are_open(stub: Any, ranker: Ranker) -> None:
+    senders = [Sender(large(n)) for n in range(MOST_STREAMS)]
+    open_ones = [stub.ModelStreamInfer(iter(sender), timeout=60) for sender in senders]
+    for calls in open_ones:
+        assert not next(calls).error_message
+    for _ in range(20):
+        calls = stub.ModelStreamInfer(iter([large()]), timeout=10)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(calls)
+        assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert str(MOST_STREAMS) in refused.value.details()
+    check_alive(stub, ranker)
+    for sender, calls in zip(senders, open_ones, strict=True):
+        sender.close()
+        assert list(calls) == []
+
+    def opens() -> bool:
+        try:
+            return not next(stub.ModelStreamInfer(iter([large()]), timeout=10)).error_message
+        except grpc.RpcError:
+            return False
+
+    until(opens, "a stream can be opened again")
+
+
+def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(
+    server: RunningServer, ranker: Ranker, stub: Any
+) -> None:
+    good = large(7).SerializeToString()
+    messages = [b"\xff" * 50, good, b"", good[:-9], b"\x2a\x80\x80\x80\x80\x08", good]
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        call = channel.stream_stream(
+            STREAM, response_deserializer=service_pb2.ModelStreamInferResponse.FromString
+        )
+        answers = list(call(iter(messages), timeout=30))
+    assert len(answers) == len(messages)
+    right = [a.infer_response.id for a in answers if not a.error_message]
+    assert right == ["7", "7"]
+    assert all(a.infer_response.parameters["triton_final_response"].bool_param for a in answers)
+    check_alive(stub, ranker)
+
+
+def test_a_client_may_have_its_stream_end_at_the_first_error(stub: Any) -> None:
+    unknown = infer_request(good_inputs(1), model="nobody")
+    calls = stub.ModelStreamInfer(
+        iter([unknown, large()]), timeout=30, metadata=(("triton_grpc_error", "true"),)
+    )
+    with pytest.raises(grpc.RpcError) as refused:
+        list(calls)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_a_request_of_a_stream_that_cannot_be_in_time_is_refused(stub: Any) -> None:
+    late = large(1)
+    late.parameters["timeout"].int64_param = 1
+    answers = list(stub.ModelStreamInfer(iter([late, large(2)]), timeout=30))
+    words = {a.infer_response.id: a.error_message for a in answers}
+    assert "deadline" in words["1"] and words["2"] == ""
+
+
+def test_a_message_that_is_too_large_ends_its_stream_alone(stub: Any, ranker: Ranker) -> None:
+    huge = infer_request({"dense": np.zeros((5_000_000, 4), np.float32)})
+    calls = stub.ModelStreamInfer(iter([huge]), timeout=30)
+    with pytest.raises(grpc.RpcError) as refused:
+        list(calls)
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    check_alive(stub, ranker)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_streams_share_the_limit_of_requests_in_progress(
+    ranker: Ranker, tmp_path: Path, transport: str
+) -> None:
+    limits = ("--max-concurrent-requests", 4, "--transport", transport)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *limits) as server,
+        server.stub() as stub,
+    ):
+        answers = list(stub.ModelStreamInfer((large(n) for n in range(300)), timeout=60))
+        assert len(answers) == 300
+        words = {a.error_message for a in answers}
+        assert "" in words
+        assert all("4 requests are in progress" in word for word in words - {""})
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_server_that_ends_answers_what_came_and_says_why_the_stream_ends(
+    ranker: Ranker, tmp_path: Path, transport: str
+) -> None:
+    options = ("--drain-seconds", 30, "--transport", transport)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options) as server,
+        server.stub() as stub,
+    ):
+        sender = Sender(*(large(n) for n in range(40)))
+        calls = stub.ModelStreamInfer(iter(sender), timeout=60)
+        first = next(calls)
+        server.process.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        answers = [first]
+        with pytest.raises(grpc.RpcError) as ended:
+            answers.extend(calls)
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "draining" in ended.value.details()
+        assert server.process.wait(20) == 0
+        assert time.monotonic() - began < 15
+        assert len({a.infer_response.id for a in answers}) == len(answers)
+        sender.close()
+    assert MODEL in {a.infer_response.model_name for a in answers}
+    assert threading.active_count() < 50

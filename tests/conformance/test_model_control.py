@@ -1,0 +1,162 @@
+"""Loading and unloading as NVIDIA's clients ask for it."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sharded_infer.artifact import open_artifact
+from sharded_infer.repository import Repository
+from tests.conformance.clients import Client, infer, make_client
+from tests.publisher import Publisher
+from tests.serving.conftest import MODEL, Ranker, RunningServer, good_inputs, running_server
+
+
+@pytest.fixture(scope="module")
+def publish(ranker: Ranker) -> Publisher:
+    return Publisher(open_artifact(ranker.repository / MODEL / "1"))
+
+
+@pytest.fixture(scope="module")
+def repository(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the ranker, and of a second model with the same scores."""
+    folder = tmp_path_factory.mktemp("controlled") / "repository"
+    shutil.copytree(ranker.repository, folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def controlled(
+    request: pytest.FixtureRequest,
+    repository: Path,
+    publish: Publisher,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RunningServer]:
+    if not (repository / "second").exists():
+        publish(Repository(repository), model="second")
+    log = tmp_path_factory.mktemp("server") / "stderr"
+    options = ("--model-control", "explicit", "--load-model", MODEL, "--workers", request.param)
+    with running_server(repository, log, *options) as server:
+        assert [model["name"] for model in server.ready["models"]] == [MODEL]
+        yield server
+    assert "internal error" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(params=["grpc", "aio"])
+def loader(request: pytest.FixtureRequest, controlled: RunningServer) -> Iterator[Client]:
+    client = make_client(request.param, controlled.grpc_url)
+    yield client
+    client.close()
+
+
+def states(client: Client, model: str) -> dict[str, tuple[str, str]]:
+    """State and reason of each of a model's versions in the index."""
+    models = client.describe("get_model_repository_index").get("models", [])
+    return {
+        entry["version"]: (entry["state"], entry.get("reason", ""))
+        for entry in models
+        if entry["name"] == model
+    }
+
+
+def refused(code: str, words: str, client: Client, call: Callable[[], object]) -> None:
+    with pytest.raises(InferenceServerException) as error:
+        call()
+    assert client.code(error.value) == code, error.value
+    assert words in error.value.message()
+
+
+def test_a_model_is_served_between_its_load_and_its_unload(loader: Client, ranker: Ranker) -> None:
+    inputs = good_inputs(3)
+    for _ in range(2):
+        assert states(loader, "second") == {"1": ("UNAVAILABLE", "unloaded")}
+        refused("UNAVAILABLE", "unloaded", loader, lambda: infer(loader, "second", inputs))
+        assert not loader.call("is_model_ready", "second")
+        loader.call("load_model", "second")
+        assert loader.call("is_model_ready", "second")
+        assert states(loader, "second") == {"1": ("READY", "")}
+        found = infer(loader, "second", inputs).as_numpy("score")
+        assert np.array_equal(found, ranker.predict(inputs)["score"])
+        loader.call("unload_model", "second", unload_dependents=True)
+    assert states(loader, MODEL) == {"1": ("READY", "")}
+
+
+def test_a_model_that_is_new_in_the_repository_can_be_loaded(
+    loader: Client, repository: Path, publish: Publisher, request: pytest.FixtureRequest
+) -> None:
+    name = f"new-{len(list(repository.iterdir()))}"
+    refused("NOT_FOUND", name, loader, lambda: loader.call("load_model", name))
+    publish(Repository(repository), model=name)
+    loader.call("load_model", name)
+    infer(loader, name, good_inputs(2))
+    stats = loader.describe("get_inference_statistics", name)["model_stats"]
+    assert [int(entry["inference_count"]) for entry in stats] == [2]
+    loader.call("unload_model", name)
+
+
+def test_a_version_that_cannot_be_loaded_is_said_with_the_step_and_the_reason(
+    loader: Client, repository: Path, publish: Publisher
+) -> None:
+    name = f"broken-{len(list(repository.iterdir()))}"
+    publish(Repository(repository), model=name)
+    tower = repository / name / "1" / "tower.pt2"
+    whole = tower.read_bytes()
+    tower.write_bytes(whole[:-1])
+    refused(
+        "UNAVAILABLE", "version 1 failed at verify", loader,
+        lambda: loader.call("load_model", name),
+    )  # fmt: skip
+    tower.write_bytes(whole)
+    loader.call("load_model", name)
+    infer(loader, name, good_inputs(2))
+    loader.call("unload_model", name)
+
+
+def test_what_is_loaded_cannot_be_overridden(loader: Client) -> None:
+    refused(
+        "INVALID_ARGUMENT", "config", loader,
+        lambda: loader.call("load_model", "second", config="{}"),
+    )  # fmt: skip
+    refused("NOT_FOUND", "nobody", loader, lambda: loader.call("unload_model", "nobody"))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../ranker", "ranker/1", "a\0b", "x" * 5000])
+def test_a_name_that_no_model_can_have_is_not_found(loader: Client, name: str) -> None:
+    for method in ("load_model", "unload_model"):
+        with pytest.raises(InferenceServerException) as error:
+            loader.call(method, name)
+        assert loader.code(error.value) == "NOT_FOUND"
+
+
+def test_a_server_may_begin_with_nothing(
+    tmp_path: Path, publish: Publisher, repository: Path
+) -> None:
+    empty = tmp_path / "repository"
+    empty.mkdir()
+    with running_server(empty, tmp_path / "log", "--model-control", "explicit") as server:
+        client = make_client("grpc", server.grpc_url)
+        assert server.ready["models"] == [] and client.call("is_server_ready")
+        assert client.describe("get_model_repository_index") == {}
+        publish(Repository(empty), model="first")
+        client.call("load_model", "first")
+        infer(client, "first", good_inputs(2))
+        # One that is gone from the repository is served on, and can be unloaded.
+        shutil.rmtree(empty / "first")
+        refused("NOT_FOUND", "first", client, lambda: client.call("load_model", "first"))
+        infer(client, "first", good_inputs(2))
+        client.call("unload_model", "first")
+        refused(
+            "UNAVAILABLE", "first", client, lambda: infer(client, "first", good_inputs(2))
+        )  # fmt: skip
+        client.close()
+
+
+def test_a_server_that_follows_its_repository_loads_and_unloads_nothing_else(
+    client: Client,
+) -> None:
+    client.call("load_model", MODEL)
+    refused("NOT_FOUND", "nobody", client, lambda: client.call("load_model", "nobody"))
+    refused("UNAVAILABLE", "polling", client, lambda: client.call("unload_model", MODEL))
