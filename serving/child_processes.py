@@ -112,7 +112,7 @@ def _become_child(parent: int, run: Callable[[], None]) -> None:
         run()
         code = 0
     except ShardedInferError as error:
-        sys.stderr.write(f"error: {error}\n")
+        _log.error("error: %s", error)
     except BaseException:
         _log.exception("internal error in a worker process")
     finally:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
+from serving.trace_settings import TraceSettings
 from serving.version_policy import LATEST, VersionPolicy
 
 MIB = 2**20
@@ -62,6 +63,9 @@ class ServerConfig:
         grace_seconds: after SIGTERM, how long the server says that it is not ready, and goes on
             answering, before it accepts no more.
         drain_seconds: how long requests in flight may take to finish after that.
+        tracing: how requests are traced; None: not at all.
+        slow_request_ms: from which time on a request is logged as slow; 0: none is; None: twice its
+            model's latency objective.
     """
 
     repository: Path | str
@@ -94,3 +98,5 @@ class ServerConfig:
     max_message_bytes: int = 64 * MIB
     grace_seconds: float = 2.0
     drain_seconds: float = 30.0
+    tracing: TraceSettings | None = None
+    slow_request_ms: float | None = None

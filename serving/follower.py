@@ -84,6 +84,7 @@ class Follower:
                 _log.warning(
                     "%s version %d: cannot be locked against removal: %s",
                     release.model, holding.version, error,
+                    extra={"model": release.model, "version": holding.version},
                 )  # fmt: skip
 
     def follow(self, models: list[str]) -> None:
@@ -111,7 +112,10 @@ class Follower:
             except (ShardedInferError, OSError) as error:
                 # Said once, not at every look.
                 if self._troubles.get(release.model) != str(error):
-                    _log.warning("%s: cannot be followed now: %s", release.model, error)
+                    fields = {"model": release.model}
+                    _log.warning(
+                        "%s: cannot be followed now: %s", release.model, error, extra=fields
+                    )
                 self._troubles[release.model] = str(error)
                 continue
             self._troubles.pop(release.model, None)
@@ -235,7 +239,8 @@ class Follower:
                 self._repository.release(Path(gone.path))
             decided = replace(release, held=held, names=decision.names, previous=decision.previous)
             if decided.names != release.names:
-                _log.info("%s: %s", release.model, _told(decided.names))
+                fields = {"model": release.model, "names": decided.names}
+                _log.info("%s: %s", release.model, _told(decided.names), extra=fields)
                 notice = _NOTICE_SECONDS if self._settings.workers > 1 else 0.0
                 self._releases = replace(self._releases, moment=monotonic() + notice)
             self._put(decided)
@@ -256,7 +261,10 @@ class Follower:
             )
         except StorageError as error:
             # The store may answer at the next look: nothing is wrong with the version.
-            _log.warning("%s version %d: cannot be fetched now: %s", model, version, error)
+            _log.warning(
+                "%s version %d: cannot be fetched now: %s", model, version, error,
+                extra={"model": model, "version": version},
+            )  # fmt: skip
             self._metrics.releases(model).failed(phases.current)
             self._deferred.add((model, version))
             self.errors.setdefault(model, error)
@@ -280,6 +288,7 @@ class Follower:
         _log.error(
             "%s version %d is not served, it failed at %r: %s",
             release.model, version, phase, reason,
+            extra={"model": release.model, "version": version, "phase": phase},
         )  # fmt: skip
         self._metrics.releases(release.model).failed(phase)
         fingerprint = self._preparation.fingerprint(release.model, version)

@@ -7,7 +7,7 @@ writer   the call's own thread, which sends what has finished, whichever request
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -50,7 +50,11 @@ class InferStream:
     """The requests of one stream. `read` and `answers` are each called by one thread."""
 
     def __init__(
-        self, inference: Inference, limits: StreamLimits, wake: Callable[[], None]
+        self,
+        inference: Inference,
+        limits: StreamLimits,
+        wake: Callable[[], None],
+        metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> None:
         """Begins with none.
 
@@ -58,10 +62,12 @@ class InferStream:
             inference: answers the requests.
             limits: of this stream.
             wake: has what was submitted run, by another thread.
+            metadata: what came with the stream, where requests are traced.
         """
         self._inference = inference
         self._limits = limits
         self._wake = wake
+        self._metadata = metadata
         self._changed = threading.Condition()
         # By number; None until it is known.
         self._jobs: dict[int, Job | None] = {}
@@ -159,7 +165,7 @@ class InferStream:
         if refusal is not None:
             reply(refusal)
             return
-        job = self._inference.submit(message, time_remaining, reply)
+        job = self._inference.submit(message, time_remaining, reply, metadata=self._metadata)
         if job is None:
             return
         with self._changed:

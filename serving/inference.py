@@ -6,13 +6,14 @@ encode, or a status code, the words, and when to come again
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 
 import grpc
 
 from serving.batcher import Batch, Batcher, QueueLimits
+from serving.call import Call, log_fields
 from serving.dispatcher import Dispatcher, Job
 from serving.lane import Ticket, TicketState
 from serving.metrics import Metrics
@@ -21,13 +22,14 @@ from serving.portable_decoder import parse_request
 from serving.predict_message import parse_predict
 from serving.refusals import DeadlineError, QueueFullError
 from serving.request_header import RequestHeader, header_of, predict_header_of, read_header
+from serving.request_reports import RequestReports
 from serving.shared_memory import SharedMemory
 from serving.shared_tensors import SharedTensors
 from serving.snapshot import Snapshot
 from serving.status import status_of
+from serving.thread_usage import Reading, read_usage
 from serving.version_metrics import Answered
 from serving.wire_form import WireForm
-from sharded_infer.batch import ModelInput
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.executor import Execution, run_batch
 
@@ -39,77 +41,6 @@ _DROPPED = {
     TicketState.INFEASIBLE: "deadline",
     TicketState.WITHDRAWN: "cancelled",
 }
-
-
-class Call:
-    """One predict call: what a job runs, and what is needed to answer it."""
-
-    __slots__ = (
-        "decoded",
-        "form",
-        "header",
-        "model_input",
-        "requested",
-        "shared",
-        "snapshot",
-        "started",
-    )
-
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        header: RequestHeader,
-        requested: Sequence[int],
-        model_input: ModelInput,
-        started: float,
-        *,
-        form: WireForm,
-        shared: SharedTensors,
-    ) -> None:
-        """Keeps the request; the clock is monotonic.
-
-        Args:
-            snapshot: the version that answers.
-            header: what the message says beside its inputs.
-            requested: positions of the outputs that are asked for.
-            model_input: what is asked.
-            started: when the message was there.
-            form: of the message, and of its answer.
-            shared: takes the outputs that are to be put in shared memory.
-        """
-        self.form = form
-        self.shared = shared
-        self.snapshot = snapshot
-        self.header = header
-        self.requested = requested
-        self.model_input = model_input
-        self.started = started
-        self.decoded = monotonic()
-
-    def encode(self, execution: Execution, queue_seconds: float) -> bytes:
-        """The serialized response.
-
-        Args:
-            execution: what the request got.
-            queue_seconds: how long it waited.
-
-        Raises:
-            ShardedInferError: the shared memory for an output cannot be written.
-        """
-        scores = [execution.scores[position] for position in self.requested]
-        request_id, snapshot, places = self.header.request_id, self.snapshot, self.header.places
-        if places:
-            encode = snapshot.encoder.encode_placed
-            return encode(request_id, self.requested, scores, places, self.shared)
-        if self.form is WireForm.INFER:
-            return snapshot.encoder.encode(request_id, self.requested, scores)
-        seconds = (
-            self.decoded - self.started,
-            queue_seconds,
-            execution.lookup_seconds,
-            execution.tower_seconds,
-        )
-        return snapshot.predict_encoder.encode(request_id, self.requested, scores, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +78,7 @@ class Inference:
         slots: int,
         limits: QueueLimits,
         memory: SharedMemory | None = None,
+        reports: RequestReports | None = None,
     ) -> None:
         """Takes in the versions that are loaded.
 
@@ -156,13 +88,17 @@ class Inference:
             slots: batches run side by side.
             limits: how much may wait.
             memory: the shared memory that clients have registered; None: that is not offered.
+            reports: told of each request; None: nothing is told beside the counts.
         """
         self._memory = memory
         self._store = store
         self._metrics = metrics
+        self._reports = reports
+        # Whether transports should hand over requests' metadata.
+        self.traces = reports is not None and reports.traces
         self.dispatcher = Dispatcher(
             Batcher(slots=slots, limits=limits),
-            _execute,
+            self._execute,
             observe=_observe,
             on_dropped=_count_dropped,
             on_waiting=_show_queue_of,
@@ -177,7 +113,9 @@ class Inference:
         message: bytes,
         time_remaining: float | None,
         watch: Callable[[Job], None],
+        *,
         form: WireForm = WireForm.INFER,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes | Refusal:
         """Answers a call on the calling thread, which waits where it must.
 
@@ -186,11 +124,12 @@ class Inference:
             time_remaining: seconds to the client's deadline; None: it has none.
             watch: told the job before it waits, so that it can be cancelled.
             form: of the message, and of its answer.
+            metadata: what came with it, where requests are traced.
 
         Returns:
             The serialized response, or why there is none.
         """
-        job = self._begin(message, time_remaining, None, form)
+        job = self._begin(message, time_remaining, None, form, metadata)
         if isinstance(job, Refusal):
             return job
         watch(job)
@@ -205,7 +144,9 @@ class Inference:
         message: bytes,
         time_remaining: float | None,
         reply: Callable[[bytes | Refusal], None],
+        *,
         form: WireForm = WireForm.INFER,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> Job | None:
         """Takes a call in; `dispatcher.work` is to be called after.
 
@@ -214,11 +155,14 @@ class Inference:
             time_remaining: seconds to the client's deadline; None: it has none.
             reply: called once with the serialized response or why there is none, on any thread.
             form: of the message, and of its answer.
+            metadata: what came with it, where requests are traced.
 
         Returns:
             The job, to cancel it by; None: it has been answered.
         """
-        job = self._begin(message, time_remaining, lambda done: reply(self._outcome(done)), form)
+        job = self._begin(
+            message, time_remaining, lambda done: reply(self._outcome(done)), form, metadata
+        )
         if isinstance(job, Refusal):
             reply(job)
             return None
@@ -259,8 +203,11 @@ class Inference:
         time_remaining: float | None,
         on_done: Callable[[Job], None] | None,
         form: WireForm,
+        metadata: Iterable[tuple[str, str | bytes]],
     ) -> "Job | Refusal":
         started = monotonic()
+        trace = None if self._reports is None else self._reports.begin(metadata)
+        header: RequestHeader | None = None
         snapshot: Snapshot | None = None
         try:
             header = _header_of(message, form)
@@ -280,14 +227,34 @@ class Inference:
             decoder = snapshot.predict_decoder if predicts else snapshot.decoder
             model_input = decoder.decode(message, shared)
         except Exception as error:
-            code, words = status_of(error)
+            code, words = status_of(error, lambda: log_fields(header, snapshot, trace))
+            if trace is not None and self._reports is not None:
+                self._reports.refused(
+                    trace,
+                    header,
+                    snapshot,
+                    form=form,
+                    code=code.name,
+                    error=words,
+                    began=started,
+                )
             if snapshot is None:
                 # A client's wrong names must not become labels without bound.
                 self._metrics.unknown_failed(code.name)
             else:
                 snapshot.metrics.failed(code.name, monotonic() - started)
             return Refusal(code, words)
-        call = Call(snapshot, header, requested, model_input, started, form=form, shared=shared)
+        call = Call(
+            snapshot,
+            header,
+            requested,
+            model_input,
+            form=form,
+            shared=shared,
+            started=started,
+            requests_ahead=self.dispatcher.waiting[0],
+            trace=trace,
+        )
         ticket = Ticket(
             snapshot.lane,
             samples=model_input.batch_size,
@@ -307,7 +274,9 @@ class Inference:
     def _refuse(self, error: Exception, job: Job) -> Refusal:
         call: Call = job.work
         metrics = call.snapshot.metrics
-        code, words = status_of(error)
+        code, words = status_of(error, call.log_fields)
+        if self._reports is not None:
+            self._reports.failed(call, code.name, words, started=job.started)
         metrics.failed(code.name, monotonic() - call.started)
         retry = None
         if isinstance(error, QueueFullError):
@@ -317,6 +286,64 @@ class Inference:
             # Refused at the door; what left the queue has been counted as it left.
             metrics.refused(_DROPPED[job.ticket.state])
         return Refusal(code, words, retry)
+
+    def _execute(self, jobs: Sequence[Job]) -> Sequence[bytes | Exception]:
+        calls: list[Call] = [job.work for job in jobs]
+        model = calls[0].snapshot.model
+        try:
+            before = None if self._reports is None else read_usage()
+            executions = run_batch(model, [call.model_input for call in calls])
+            usage = None if before is None else (before, read_usage())
+            return self._responses(jobs, calls, executions, usage)
+        except Exception as error:
+            if len(calls) == 1:
+                return [error]
+        # One of them is to blame: each by itself, so that the others are answered.
+        return [result for job in jobs for result in self._execute([job])]
+
+    def _responses(
+        self,
+        jobs: Sequence[Job],
+        calls: Sequence[Call],
+        executions: Sequence[Execution],
+        usage: tuple[Reading, Reading] | None,
+    ) -> list[bytes | Exception]:
+        """The responses of a batch, all counted.
+
+        Written here, one after another, not by each request's own thread: code and data are at
+        hand.
+        """
+        responses: list[bytes | Exception] = []
+        counts: list[Answered] = []
+        told: list[tuple[Job, Execution]] = []
+        now = monotonic()
+        for job, call, execution in zip(jobs, calls, executions, strict=True):
+            began = now
+            queued = max(0.0, job.started - call.decoded)
+            try:
+                responses.append(call.encode(execution, queued))
+            except ShardedInferError as error:
+                # Its client's shared memory: the others of the batch have theirs.
+                responses.append(error)
+                continue
+            now = monotonic()
+            told.append((job, execution))
+            counts.append(
+                (
+                    call.model_input.batch_size,
+                    call.decoded - call.started,
+                    queued,
+                    execution.lookup_seconds,
+                    execution.tower_seconds,
+                    now - began,
+                    now - call.started,
+                    execution.ids_outside,
+                )
+            )
+        calls[0].snapshot.metrics.answered_many(counts)
+        if self._reports is not None and usage is not None:
+            self._reports.answered(told, counts, usage)
+        return responses
 
 
 def _header_of(message: bytes, form: WireForm) -> RequestHeader:
@@ -331,55 +358,6 @@ def _header_of(message: bytes, form: WireForm) -> RequestHeader:
 def _deadline(started: float, time_remaining: float | None, timeout_us: int) -> float:
     deadline = _FOREVER if time_remaining is None else started + time_remaining
     return min(deadline, started + timeout_us / 1e6) if timeout_us else deadline
-
-
-def _execute(jobs: Sequence[Job]) -> Sequence[bytes | Exception]:
-    calls: list[Call] = [job.work for job in jobs]
-    model = calls[0].snapshot.model
-    try:
-        executions = run_batch(model, [call.model_input for call in calls])
-        return _responses(jobs, calls, executions)
-    except Exception as error:
-        if len(calls) == 1:
-            return [error]
-    # One of them is to blame: each by itself, so that the others are answered.
-    return [result for job in jobs for result in _execute([job])]
-
-
-def _responses(
-    jobs: Sequence[Job], calls: Sequence[Call], executions: Sequence[Execution]
-) -> list[bytes | Exception]:
-    """The responses of a batch, all counted.
-
-    Written here, one after another, not by each request's own thread: code and data are at hand.
-    """
-    responses: list[bytes | Exception] = []
-    counts: list[Answered] = []
-    now = monotonic()
-    for job, call, execution in zip(jobs, calls, executions, strict=True):
-        began = now
-        queued = max(0.0, job.started - call.decoded)
-        try:
-            responses.append(call.encode(execution, queued))
-        except ShardedInferError as error:
-            # Its client's shared memory: the others of the batch have theirs.
-            responses.append(error)
-            continue
-        now = monotonic()
-        counts.append(
-            (
-                call.model_input.batch_size,
-                call.decoded - call.started,
-                queued,
-                execution.lookup_seconds,
-                execution.tower_seconds,
-                now - began,
-                now - call.started,
-                execution.ids_outside,
-            )
-        )
-    calls[0].snapshot.metrics.answered_many(counts)
-    return responses
 
 
 def _observe(batch: Batch, seconds: float) -> None:

@@ -148,7 +148,9 @@ class Installer:
         models = self._releases.models.values()
         held = {(release.model, h.version) for release in models for h in release.held}
         for snapshot in self._store.drop(held):
-            _log.info("unloaded %s version %d", snapshot.model.name, snapshot.model.version)
+            name, version = snapshot.model.name, snapshot.model.version
+            fields = {"model": name, "version": version}
+            _log.info("unloaded %s version %d", name, version, extra=fields)
             if self._showing:
                 report_dropped(snapshot)
 
@@ -198,7 +200,10 @@ class Installer:
             raise
         except Exception as error:
             if not isinstance(error, ShardedInferError):
-                _log.exception("internal error in loading %s version %d", model, holding.version)
+                _log.exception(
+                    "internal error in loading %s version %d", model, holding.version,
+                    extra={"model": model, "version": holding.version},
+                )  # fmt: skip
             self.errors.setdefault(model, error)
             self._failed = {**self._failed, holding.key: (phases.current, str(error))}
             return

@@ -45,7 +45,7 @@ class LogControl(logging.Filter):
     """Lets a logger's records pass by levels in shared memory. Made before any fork."""
 
     def __init__(self) -> None:
-        """Begins with all but records for debugging."""
+        """Begins with all but records for debugging, until it is attached."""
         super().__init__()
         self._document = LockedDocument(_DOCUMENT_BYTES, _LEVELS, LogLevels())
         self._known = (-1, LogLevels())
@@ -71,6 +71,14 @@ class LogControl(logging.Filter):
         return self.levels.allow(record.levelno)
 
     def attach(self, logger: logging.Logger) -> None:
-        """Decides for a logger from now on, in place of its level."""
+        """Decides for a logger from now on, in place of its level, with which it begins."""
+        level = logger.getEffectiveLevel()
+        self.change(
+            lambda _: LogLevels(
+                info=level <= logging.INFO,
+                warnings=level <= logging.WARNING,
+                verbose_level=int(level <= logging.DEBUG),
+            )
+        )
         logger.setLevel(logging.DEBUG)
         logger.addFilter(self)

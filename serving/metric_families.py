@@ -194,6 +194,11 @@ MINOR_FAULTS = Family(
     "hardly any more of them than requests in steady state.",
     Kind.COUNTER,
 )
+TRACES_DROPPED = Family(
+    "sharded_infer_traces_dropped",
+    "Traced requests whose spans were lost: too many waited, or the collector did not take them.",
+    Kind.COUNTER,
+)
 # The page gives each worker's own value, not the sum.
 WORKER_REQUESTS = Family(
     "sharded_infer_worker_requests",
@@ -283,4 +288,11 @@ VERSION_FAMILIES = (
     TABLE_HUGE_PAGE_BYTES,
     CREATED,
 )
-SERVER_FAMILIES = (IN_FLIGHT, MINOR_FAULTS, WORKERS, WORKER_RESTARTS, WORKER_REQUESTS)
+SERVER_FAMILIES = (
+    IN_FLIGHT,
+    MINOR_FAULTS,
+    TRACES_DROPPED,
+    WORKERS,
+    WORKER_RESTARTS,
+    WORKER_REQUESTS,
+)

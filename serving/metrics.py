@@ -12,6 +12,7 @@ from serving.metric_families import (
     IN_FLIGHT,
     MINOR_FAULTS,
     SERVER_FAMILIES,
+    TRACES_DROPPED,
     UNKNOWN_REQUESTS,
     VERSION_FAMILIES,
     WORKER_REQUESTS,
@@ -51,6 +52,7 @@ class Metrics:
         self._unknown = {code: unknown.cell(UNKNOWN_REQUESTS, code) for code in CODES}
         self._in_flight = self._server.cell(IN_FLIGHT)
         self._minor_faults = self._server.cell(MINOR_FAULTS)
+        self._traces_dropped = self._server.cell(TRACES_DROPPED)
         self._workers = self._server.cell(WORKERS)
         self._worker_restarts = self._server.cell(WORKER_RESTARTS)
         self._worker_requests = self._server.cell(WORKER_REQUESTS)
@@ -203,6 +205,16 @@ class Metrics:
         cells = self._cells
         with cells.lock:
             cells.own[self._minor_faults] += count
+
+    def traces_dropped(self, count: int) -> None:
+        """Counts traced requests whose spans were lost.
+
+        Args:
+            count: of requests.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._traces_dropped] += count
 
     def worker_died(self, worker: int) -> None:
         """Forgets what a dead worker was doing, before another one takes its number.

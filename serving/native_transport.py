@@ -44,6 +44,8 @@ _QUIET_POLLS = 25
 _EXPIRY_SECONDS = 0.005
 # By the number that the front gives a method.
 _FORMS = tuple(PREDICT_FORMS.values())
+# A call's metadata, its peer, and seconds to its deadline.
+_CallDetails = tuple[tuple[tuple[str, str | bytes], ...], str, float | None]
 
 
 class NativeTransport:
@@ -185,7 +187,7 @@ class NativeTransport:
                     if kind == pygrpc_native.EVENT_CANCEL:
                         self._cancel(call_id)
                     else:
-                        self._take_or_fail(call_id, payload, details[2], _FORMS[method])
+                        self._take_or_fail(call_id, payload, details, _FORMS[method])
                 self._expire()
                 # What has come already is taken in, or refused, before anything runs.
                 if len(events) < _EVENTS:
@@ -213,17 +215,16 @@ class NativeTransport:
         return max(0, min(_POLL_MS, math.ceil((due - monotonic()) * 1e3)))
 
     def _take_or_fail(
-        self, call_id: int, message: bytes, time_remaining: float | None, form: WireForm
+        self, call_id: int, message: bytes, details: _CallDetails, form: WireForm
     ) -> None:
         try:
-            self._take(call_id, message, time_remaining, form)
+            self._take(call_id, message, details, form)
         except Exception as error:
             # A bug of ours must leave neither this call without an answer, nor those after it.
             self._fail(call_id, Refusal(*status_of(error)))
 
-    def _take(
-        self, call_id: int, message: bytes, time_remaining: float | None, form: WireForm
-    ) -> None:
+    def _take(self, call_id: int, message: bytes, details: _CallDetails, form: WireForm) -> None:
+        metadata, _, time_remaining = details
         if self._draining:
             self._fail(call_id, Refusal(grpc.StatusCode.UNAVAILABLE, "the server is draining"))
             return
@@ -251,7 +252,8 @@ class NativeTransport:
             finally:
                 self._calls.add_predict(-1)
 
-        job = self._inference.submit(message, time_remaining, reply, form)
+        submit = self._inference.submit
+        job = submit(message, time_remaining, reply, form=form, metadata=metadata)
         if job is not None:
             self._jobs[call_id] = job
             if job.done:

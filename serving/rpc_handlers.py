@@ -218,7 +218,10 @@ class InferBehaviour:
         self._calls.add_predict(1)
         if not context.add_callback(ended):
             ended()
-        outcome = self._inference.answer(message, context.time_remaining(), jobs.append, self._form)
+        metadata = context.invocation_metadata() if self._inference.traces else ()
+        outcome = self._inference.answer(
+            message, context.time_remaining(), jobs.append, form=self._form, metadata=metadata
+        )
         if isinstance(outcome, Refusal):
             context.set_trailing_metadata(outcome.metadata)
             context.abort(outcome.code, outcome.message)

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+from collections.abc import Callable, Mapping
 
 import grpc
 
@@ -40,11 +41,18 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 )
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
+def _no_fields() -> Mapping[str, object]:
+    return {}
+
+
+def status_of(
+    error: Exception, log_fields: Callable[[], Mapping[str, object]] = _no_fields
+) -> tuple[grpc.StatusCode, str]:
     """The code and message that a client gets for an exception.
 
     Args:
         error: what was raised while answering.
+        log_fields: what the log says of the request beside a bug of ours.
 
     Returns:
         For a bug of ours, INTERNAL with an id that the log has too, and nothing of its insides.
@@ -53,5 +61,6 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode, str]:
         if isinstance(error, kind):
             return code, str(error)
     error_id = secrets.token_hex(6)
-    _log.error("internal error %s", error_id, exc_info=error)
+    fields = {**log_fields(), "error_id": error_id}
+    _log.error("internal error %s", error_id, exc_info=error, extra=fields)
     return grpc.StatusCode.INTERNAL, f"internal error {error_id}; the server's log has the details"

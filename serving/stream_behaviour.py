@@ -55,7 +55,8 @@ class StreamBehaviour:
 
     def __call__(self, messages: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         """Answers a stream."""
-        stream = InferStream(self._inference, self._limits, self._wake)
+        metadata = context.invocation_metadata() if self._inference.traces else ()
+        stream = InferStream(self._inference, self._limits, self._wake, metadata)
         refusal = self._enter(stream)
         if refusal is not None:
             context.abort(refusal.code, refusal.message)

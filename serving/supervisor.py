@@ -32,6 +32,7 @@ from serving.child_processes import (
 from serving.config import ServerConfig
 from serving.following import Following
 from serving.held_port import hold_port
+from serving.logs import name_process
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.pages import Pages, listen
@@ -78,6 +79,7 @@ def supervise(
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
     def run(number: int) -> None:
+        name_process(child_name(number))
         if number == DESK:
             store.clear()
             _run_desk(listener, metrics, state)

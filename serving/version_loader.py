@@ -107,6 +107,7 @@ class VersionLoader:
             max(costs),
             costs[1] * 1e3,
             costs[max(costs)] * 1e3,
+            extra={"model": model.name, "version": model.version},
         )
         _report_memory(model)
         return snapshot
@@ -120,6 +121,7 @@ class VersionLoader:
                 "%s version %d: this kernel maps pages only as requests need them",
                 model.name,
                 model.version,
+                extra={"model": model.name, "version": model.version},
             )
 
 
@@ -140,4 +142,5 @@ def _report_memory(model: Model) -> None:
         size_text(huge),
         size_text(total),
         "" if told is _log.info else ": see /sys/kernel/mm/transparent_hugepage/enabled",
+        extra={"model": model.name, "version": model.version},
     )

@@ -218,6 +218,21 @@ class VersionMetrics:
             cells.own[self._loaded] = float(flag)
             cells.own[self._created] = created if flag else 0.0
 
+    def exemplar(self, seconds: float, trace_id: bytes) -> None:
+        """Names the trace of an answered request beside its latency.
+
+        Args:
+            seconds: from the decoded message to the encoded response.
+            trace_id: 16 bytes.
+        """
+
+    def slow(self, phase: str) -> None:
+        """Counts a slow request.
+
+        Args:
+            phase: what took most of its time, one of `slow_request.PHASES`.
+        """
+
     def clear(self) -> None:
         """Begins at zero, in all processes: another version is counted here from now on."""
         self._cells.clear(self.block.first, self._last_request + 1 - self.block.first)

@@ -22,6 +22,7 @@ from serving.metrics import Metrics
 from serving.model_control import ModelControl
 from serving.model_store import ModelStore
 from serving.repository_rpcs import RepositoryRpcs
+from serving.request_reports import RequestReports
 from serving.rpc_handlers import (
     INFERENCE_SERVICE,
     PREDICTOR_SERVICE,
@@ -33,6 +34,7 @@ from serving.service import InferenceService
 from serving.settings_rpcs import SettingsRpcs
 from serving.shared_memory_rpcs import SharedMemoryRpcs
 from serving.stream_behaviour import StreamBehaviour
+from serving.tracing import Tracing, start_tracing
 from serving.transport import make_transport
 
 _log = logging.getLogger("sharded_infer")
@@ -66,6 +68,9 @@ class Worker:
         self._metrics = metrics
         self._state = state
         self._number = number
+        self._tracing: Tracing | None = None
+        if config.tracing is not None:
+            self._tracing = start_tracing(config.tracing, number, metrics.traces_dropped)
         inference = Inference(
             store,
             metrics,
@@ -74,6 +79,7 @@ class Worker:
                 config.max_queue_requests, config.max_queue_samples, config.max_queue_bytes
             ),
             memory=state.memory,
+            reports=_reports(config, self._tracing),
         )
         self._health = health.HealthServicer()
         calls = CallCount(metrics.in_flight)
@@ -182,10 +188,18 @@ class Worker:
         self._streams.drain()
         self._transport.stop(self._config.drain_seconds)
         self._runners.stop()
+        if self._tracing is not None:
+            self._tracing.stop()
 
     def _set_health(self, status: int) -> None:
         for name in ("", INFERENCE_SERVICE, PREDICTOR_SERVICE):
             self._health.set(name, status)
+
+
+def _reports(config: ServerConfig, tracing: Tracing | None) -> RequestReports | None:
+    if tracing is None and config.slow_request_ms == 0:
+        return None
+    return RequestReports(None if tracing is None else tracing.tracer, config.slow_request_ms)
 
 
 def _minor_faults() -> int:

@@ -1,6 +1,6 @@
 """Serves published models."""
 
-import logging
+import os
 from enum import StrEnum
 from typing import Annotated
 
@@ -10,8 +10,10 @@ from serving.commands.console import OUT, print_json
 from serving.commands.memory_choice import MemoryChoice
 from serving.commands.versions import RepositoryOption
 from serving.config import MIB, ServerConfig, is_loopback
+from serving.logs import LogFormat, LogLevel, configure_logs
 from serving.progress import progress_bars
 from serving.server import Ready, serve
+from serving.trace_settings import DEFAULT_TRACE_RATIO, trace_settings
 from serving.version_policy import parse_policy
 from sharded_infer.errors import InputError
 from sharded_infer.sizes import size_text
@@ -152,6 +154,36 @@ def serve_command(
     drain_seconds: Annotated[
         float, typer.Option(help="Time for requests in flight after that.", min=0)
     ] = 30.0,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="text, or json: one object a line, on the error stream.")
+    ] = LogFormat.TEXT,
+    log_level: Annotated[
+        LogLevel, typer.Option(help="The least of the server's events that are logged.")
+    ] = LogLevel.INFO,
+    slow_request_ms: Annotated[
+        float | None,
+        typer.Option(
+            help="Milliseconds from which on a request is logged with what made it slow; 0: none; "
+            "default: twice its model's latency objective.",
+            min=0,
+        ),
+    ] = None,
+    trace_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            help="Collector of OpenTelemetry traces (OTLP over gRPC), such as "
+            "http://localhost:4317 (extra `tracing`); default: as OTEL_EXPORTER_OTLP_ENDPOINT says."
+        ),
+    ] = None,
+    trace_ratio: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of the requests that are traced, of those whose client has not decided; "
+            f"default: as OTEL_TRACES_SAMPLER says, or {DEFAULT_TRACE_RATIO:g}.",
+            min=0,
+            max=1,
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="When ready, print one line of JSON.")
     ] = False,
@@ -169,8 +201,7 @@ def serve_command(
         raise InputError("--load-model: expected with --model-control explicit, got poll")
     if model and model_control is ControlChoice.EXPLICIT:
         raise InputError("--model: expected with --model-control poll, got explicit: --load-model")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("sharded_infer").setLevel(logging.INFO)
+    configure_logs(log_format, log_level)
     age = max_connection_age
     if age is None and workers > 1 and transport is TransportChoice.GRPCIO:
         age = _DEFAULT_AGE_SECONDS
@@ -205,6 +236,8 @@ def serve_command(
         max_message_bytes=max_message_mib * MIB,
         grace_seconds=grace_seconds,
         drain_seconds=drain_seconds,
+        tracing=trace_settings(trace_endpoint, trace_ratio, os.environ),
+        slow_request_ms=slow_request_ms,
     )
 
     def on_ready(ready: Ready) -> None:

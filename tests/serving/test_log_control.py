@@ -30,6 +30,7 @@ def test_each_level_has_its_own_switch() -> None:
 
 def test_a_change_in_one_process_holds_in_another(caplog: pytest.LogCaptureFixture) -> None:
     control, logger = LogControl(), logging.getLogger("test_log_control")
+    logger.setLevel(logging.INFO)
     control.attach(logger)
     try:
         logger.info("first")

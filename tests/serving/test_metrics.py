@@ -86,6 +86,7 @@ def test_every_family_is_on_the_page_before_anything_is_counted() -> None:
     assert page == {
         ("sharded_infer_requests_in_flight", ()): 0,
         ("sharded_infer_minor_page_faults_total", ()): 0,
+        ("sharded_infer_traces_dropped_total", ()): 0,
         ("sharded_infer_workers", ()): 0,
         ("sharded_infer_worker_restarts_total", ()): 0,
         ("sharded_infer_worker_requests_total", (("worker", "0"),)): 0,

@@ -1,0 +1,116 @@
+"""The log's form: a line for people, or a line of JSON, for each event; the fields are the same.
+
+Any logger's `extra={"model": …}` becomes fields. What clients sent is escaped in both forms.
+"""
+
+import json
+import logging
+from datetime import UTC, datetime
+from enum import StrEnum
+
+_STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class LogFormat(StrEnum):
+    """How a line of the log looks."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """From which level on events are written."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogLines(logging.Formatter):
+    """Formats events.
+
+    Attributes:
+        process_name: what this process is in its server, such as "worker 0".
+    """
+
+    def __init__(self, form: LogFormat) -> None:
+        super().__init__()
+        self._form = form
+        self.process_name = "server"
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One event's line; with an exception, in text, its traceback below."""
+        if self._form is LogFormat.JSON:
+            return json.dumps(self._fields(record), default=str)
+        extra, message = _extra(record), record.getMessage()
+        moment = _moment(record).replace(tzinfo=None).isoformat(" ", "milliseconds")
+        line = f"{moment} {record.levelname} {message}"
+        # Not twice, where the message has them.
+        if f"{extra.get('model')} version {extra.get('version')}" in message:
+            extra = {name: extra[name] for name in extra if name not in ("model", "version")}
+        if extra:
+            pairs = (f"{name}={json.dumps(value, default=str)}" for name, value in extra.items())
+            line += f" ({' '.join(pairs)})"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+    def _fields(self, record: logging.LogRecord) -> dict[str, object]:
+        moment = _moment(record).astimezone(UTC).isoformat(timespec="milliseconds")
+        fields: dict[str, object] = {
+            "time": moment.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            "process": self.process_name,
+            "pid": record.process,
+        }
+        for name, value in _extra(record).items():
+            fields.setdefault(name, value)
+        if record.exc_info and record.exc_info[1] is not None:
+            error = record.exc_info[1]
+            fields["exception"] = {
+                "type": type(error).__name__,
+                "message": str(error),
+                "traceback": self.formatException(record.exc_info).splitlines(),
+            }
+        return fields
+
+
+def configure_logs(form: LogFormat, level: LogLevel) -> None:
+    """Sends all loggers' events to the error stream; children that are forked inherit it.
+
+    Args:
+        form: of the lines.
+        level: of our own events; those of libraries are written from warnings on.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogLines(form))
+    root = logging.getLogger()
+    # Libraries have made plain ones by the time that they are imported. Any other is the choice of
+    # the program that this one runs in.
+    if all(type(other) is logging.StreamHandler for other in root.handlers):
+        root.handlers[:] = [handler]
+    logging.getLogger("sharded_infer").setLevel(level.value.upper())
+    if form is LogFormat.JSON:
+        logging.captureWarnings(True)
+
+
+def name_process(name: str) -> None:
+    """Says what this process is in its server, for its lines from now on.
+
+    Args:
+        name: such as "worker 0".
+    """
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler.formatter, LogLines):
+            handler.formatter.process_name = name
+
+
+def _moment(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created).astimezone()
+
+
+def _extra(record: logging.LogRecord) -> dict[str, object]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}

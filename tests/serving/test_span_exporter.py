@@ -1,0 +1,166 @@
+"""Spans as a collector gets them: made from timelines, over real OTLP."""
+
+import random
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not installed")
+
+import itertools
+
+from serving.request_timeline import RequestTimeline
+from serving.span_exporter import SpanExporter
+from serving.trace_context import TraceContext
+from serving.trace_sampling import RequestTrace, TraceSampling
+from serving.trace_settings import TraceSettings
+from serving.tracing import start_tracing
+from serving.wire_form import WireForm
+from sharded_infer.errors import InputError
+from tests.serving.collector import Collector, Span, running_collector
+from tests.serving.conftest import environment
+from tests.serving.timelines import request, traced
+
+METHOD = WireForm.INFER.method
+
+CLIENT = TraceContext(0xABC, 0xDEF, True, "vendor=1,other=2")
+OURS = RequestTrace(0xABC, 0x123, CLIENT)
+TRACE = f"{0xABC:032x}"
+
+
+def sent(*requests: RequestTimeline) -> Collector:
+    with running_collector() as collector:
+        exporter = SpanExporter(collector.url, 1, random.Random(5).getrandbits)
+        assert exporter.send(requests)
+        exporter.close()
+    return collector
+
+
+def by_name(collector: Collector) -> dict[str, Span]:
+    return {span.name: span for span in collector.spans}
+
+
+def test_a_request_is_a_tree_below_its_clients_span() -> None:
+    spans = by_name(sent(traced(OURS, ranks={1: 0.0004, 0: 0.0003})))
+    server = spans[METHOD]
+    assert (server.trace_id, server.span_id, server.kind) == (TRACE, f"{0x123:016x}", 2)
+    assert server.parent_id == f"{0xDEF:016x}" and server.trace_state == CLIENT.state
+    assert list(spans) == [
+        METHOD, "decode", "queue", "lookup", "rank 0", "rank 1", "tower", "encode",
+    ]  # fmt: skip
+    below = {name: spans[name].parent_id for name in spans if name != METHOD}
+    ranks = {name: below.pop(name) for name in ("rank 0", "rank 1")}
+    assert set(below.values()) == {server.span_id}
+    assert set(ranks.values()) == {spans["lookup"].span_id}
+    assert len({span.span_id for span in spans.values()}) == 8
+    assert {span.trace_id for span in spans.values()} == {TRACE}
+
+
+def test_phases_follow_each_other_and_add_up() -> None:
+    spans = by_name(sent(traced(OURS, ranks={0: 0.0003, 1: 0.0004})))
+    server = spans[METHOD]
+    phases = [spans[name] for name in ("decode", "queue", "lookup", "tower", "encode")]
+    assert server.seconds == pytest.approx(0.0036, abs=1e-8)
+    assert sum(phase.seconds for phase in phases) == pytest.approx(server.seconds, abs=1e-7)
+    assert phases[0].start == server.start and phases[-1].end == server.end
+    for before, after in itertools.pairwise(phases):
+        assert abs(after.start - before.end) <= 100
+    # Ranks take turns on one core.
+    assert spans["rank 0"].start == spans["lookup"].start
+    assert abs(spans["rank 1"].start - spans["rank 0"].end) <= 100
+    assert spans["rank 1"].end <= spans["lookup"].end
+
+
+def test_ranks_that_cannot_have_taken_turns_are_side_by_side() -> None:
+    spans = by_name(sent(traced(OURS, ranks={0: 0.0009, 1: 0.0008})))
+    assert spans["rank 0"].start == spans["rank 1"].start == spans["lookup"].start
+
+
+def test_times_are_of_the_day() -> None:
+    now = time.monotonic()
+    spans = by_name(sent(replace(traced(OURS), started=now - 10.0)))
+    assert time.time() - spans[METHOD].start / 1e9 == pytest.approx(10.0, abs=5.0)
+
+
+def test_attributes_say_what_was_asked_and_what_ran() -> None:
+    server = by_name(sent(traced(OURS)))[METHOD]
+    assert server.attributes == {
+        "rpc.system.name": "grpc",
+        "rpc.method": METHOD,
+        "rpc.response.status_code": "OK",
+        "sharded_infer.request_id": "a-1",
+        "sharded_infer.model": "ranker",
+        "sharded_infer.version": 3,
+        "sharded_infer.executor": "auto",
+        "sharded_infer.samples": 16,
+        "sharded_infer.requests_ahead": 0,
+        "sharded_infer.batch.requests": 1,
+        "sharded_infer.batch.samples": 16,
+        "sharded_infer.batch.padded_samples": 16,
+    }
+    assert server.resource["service.name"] == "sharded-infer"
+    assert server.resource["sharded_infer.worker"] == 1
+
+
+def test_requests_of_one_batch_are_linked_to_each_other() -> None:
+    other = RequestTrace(0x999, 0x888)
+    servers = sent(traced(OURS, linked=(other,)), traced(other, linked=(OURS,))).servers()
+    assert [span.links for span in servers] == [
+        ((f"{0x999:032x}", f"{0x888:016x}"),),
+        ((TRACE, f"{0x123:016x}"),),
+    ]
+    assert servers[1].parent_id == ""
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("DEADLINE_EXCEEDED", 2), ("INTERNAL", 2), ("INVALID_ARGUMENT", 0)]
+)
+def test_an_error_is_the_servers_or_the_clients(code: str, status: int) -> None:
+    failed = request(trace=OURS, code=code, error="why", batch=None)
+    spans = by_name(sent(failed))
+    assert list(spans) == [METHOD, "decode", "queue"]
+    assert spans[METHOD].status == status
+    assert spans[METHOD].attributes["rpc.response.status_code"] == code
+    assert ("error.type" in spans[METHOD].attributes) is (status == 2)
+
+
+def test_a_dead_collector_costs_nobody_anything_and_is_counted() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        dropped: list[int] = []
+        settings = TraceSettings(TraceSampling(1.0), url)
+        tracing = start_tracing(settings, 0, dropped.append)
+        began = time.monotonic()
+        for _ in range(3000):
+            trace = tracing.tracer.begin(())
+            assert trace is not None
+            tracing.tracer.record(traced(trace))
+        assert time.monotonic() - began < 1.0
+        tracing.stop()
+        assert time.monotonic() - began < 10.0
+    assert sum(dropped) >= 900
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("OTEL_EXPORTER_OTLP_TIMEOUT", "soon"), ("OTEL_EXPORTER_OTLP_COMPRESSION", "tar")],
+)
+def test_a_variable_that_cannot_be_used_is_refused(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InputError, match="variables cannot be used"):
+        SpanExporter("http://127.0.0.1:1", 0, random.Random(5).getrandbits)
+
+
+def test_a_server_without_traces_does_not_import_opentelemetry() -> None:
+    words = "import sys, serving.cli; print([m for m in sys.modules if 'opentelemetry' in m])"
+    done = subprocess.run(
+        [sys.executable, "-c", words], capture_output=True, text=True, check=True, env=environment()
+    )
+    assert done.stdout == "[]\n"
