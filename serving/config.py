@@ -60,6 +60,7 @@ class ServerConfig:
             whatever this process's user may open under /dev/shm.
         max_batch: samples of a request.
         max_message_bytes: size of a request or response message.
+        metrics: how much is counted: "full", "basic" or "off".
         grace_seconds: after SIGTERM, how long the server says that it is not ready, and goes on
             answering, before it accepts no more.
         drain_seconds: how long requests in flight may take to finish after that.
@@ -96,6 +97,7 @@ class ServerConfig:
     shared_memory: bool = False
     max_batch: int = 65536
     max_message_bytes: int = 64 * MIB
+    metrics: str = "full"
     grace_seconds: float = 2.0
     drain_seconds: float = 30.0
     tracing: TraceSettings | None = None

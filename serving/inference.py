@@ -340,7 +340,11 @@ class Inference:
                     execution.ids_outside,
                 )
             )
-        calls[0].snapshot.metrics.answered_many(counts)
+        metrics = calls[0].snapshot.metrics
+        metrics.answered_many(counts)
+        if metrics.lookups is not None:
+            first = executions[0]
+            metrics.lookups.looked_up(first.work, calls[0].model_input, first.scores)
         if self._reports is not None and usage is not None:
             self._reports.answered(told, counts, usage)
         return responses

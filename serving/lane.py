@@ -159,6 +159,13 @@ class Lane:
         """The request that goes first."""
         return self._places[0].ticket
 
+    def oldest_arrival(self) -> float:
+        """When the request came that has waited longest; infinity when nothing waits.
+
+        Any thread may ask: the list is copied at once.
+        """
+        return min((place.ticket.arrived for place in self._places.copy()), default=float("inf"))
+
     def tickets(self) -> Iterator[Ticket]:
         """The requests that wait, in order."""
         return (place.ticket for place in self._places)

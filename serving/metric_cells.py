@@ -1,5 +1,6 @@
 """Numbers that the processes of one server share: a row of float64 cells for each worker."""
 
+import ctypes
 import mmap
 import os
 import threading
@@ -9,7 +10,7 @@ from sharded_infer.errors import InternalError
 
 CELL_BYTES = 8
 # Pages that nothing was written to cost no memory.
-WORKER_BYTES = 1 << 20
+WORKER_BYTES = 9 << 20
 
 
 class MetricCells:
@@ -22,6 +23,7 @@ class MetricCells:
 
     Attributes:
         own: the cells of this process's row.
+        own_address: where they begin in memory, for compiled code.
         lock: held by threads of this process to add to `own`.
     """
 
@@ -44,6 +46,7 @@ class MetricCells:
         self._used = 0
         self._maker = os.getpid()
         self.own = self._rows[workers]
+        self.own_address = _address_of(self.own)
         self.lock = threading.Lock()
 
     def allocate(self, count: int) -> int:
@@ -82,8 +85,28 @@ class MetricCells:
             InternalError: there is no such worker.
         """
         self.own = self._row(worker)
+        self.own_address = _address_of(self.own)
         # A thread of the parent may have held the old one when this process was forked.
         self.lock = threading.Lock()
+
+    def write_bytes(self, cell: int, content: bytes) -> None:
+        """Keeps bytes instead of numbers in this process's row; the lock is held.
+
+        Args:
+            cell: the first one's number.
+            content: of at most the cells that were allocated for it.
+        """
+        first = cell * CELL_BYTES
+        self.own.cast("B")[first : first + len(content)] = content
+
+    def contents(self, cell: int, count: int) -> list[bytes]:
+        """The bytes of some cells, of every row.
+
+        Args:
+            cell: the first one's number.
+            count: how many.
+        """
+        return [row[cell : cell + count].tobytes() for row in self._rows]
 
     def total(self, cell: int) -> float:
         """The sum of a cell over all rows."""
@@ -130,3 +153,7 @@ class MetricCells:
         if not 0 <= worker < self._workers:
             raise InternalError(f"metric cells: no worker {worker} of {self._workers}")
         return self._rows[worker]
+
+
+def _address_of(row: "memoryview[float]") -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(row))

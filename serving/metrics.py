@@ -7,22 +7,24 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from serving.metric_cells import CELL_BYTES, WORKER_BYTES, MetricCells
-from serving.metric_families import (
-    CODES,
+from serving.metric_families import VERSION_FAMILIES
+from serving.metric_family import Detail, Family, FamilyBlock
+from serving.metrics_page import MetricsPage
+from serving.release_metrics import ReleaseMetrics, model_families
+from serving.request_families import CODES, UNKNOWN_REQUESTS
+from serving.server_families import (
     IN_FLIGHT,
     MINOR_FAULTS,
     SERVER_FAMILIES,
+    SLOTS,
     TRACES_DROPPED,
-    UNKNOWN_REQUESTS,
-    VERSION_FAMILIES,
+    WORKER_CPU_SECONDS,
+    WORKER_HUGE_PAGE_BYTES,
     WORKER_REQUESTS,
+    WORKER_RESIDENT_BYTES,
     WORKER_RESTARTS,
     WORKERS,
-    Family,
-    FamilyBlock,
 )
-from serving.metrics_page import MetricsPage
-from serving.release_metrics import ReleaseMetrics, model_families
 from serving.spare_names import SpareNames
 from serving.version_metrics import VersionMetrics
 from sharded_infer.errors import InternalError
@@ -35,15 +37,22 @@ class Metrics:
 
     With several workers the process that makes it is their parent: it names the versions before it
     forks, and each worker says which one it is. With one worker it is that worker itself.
+
+    Attributes:
+        detail: how much is counted.
     """
 
-    def __init__(self, workers: int = 1, *, most_versions: int = 0) -> None:
+    def __init__(
+        self, workers: int = 1, *, most_versions: int = 0, detail: Detail = Detail.FULL
+    ) -> None:
         """Begins without versions.
 
         Args:
             workers: processes that answer requests.
             most_versions: slots that `follow` will take, of all models.
+            detail: how much is counted.
         """
+        self.detail = detail
         version_cells = 2 * sum(family.cells for family in VERSION_FAMILIES)
         slots_bytes = most_versions * version_cells * CELL_BYTES
         self._cells = MetricCells(workers, worker_bytes=WORKER_BYTES + slots_bytes)
@@ -51,10 +60,7 @@ class Metrics:
         unknown = self._block((UNKNOWN_REQUESTS,), ("unknown", ""))
         self._unknown = {code: unknown.cell(UNKNOWN_REQUESTS, code) for code in CODES}
         self._in_flight = self._server.cell(IN_FLIGHT)
-        self._minor_faults = self._server.cell(MINOR_FAULTS)
         self._traces_dropped = self._server.cell(TRACES_DROPPED)
-        self._workers = self._server.cell(WORKERS)
-        self._worker_restarts = self._server.cell(WORKER_RESTARTS)
         self._worker_requests = self._server.cell(WORKER_REQUESTS)
         self._versions: dict[tuple[str, int], VersionMetrics] = {}
         self._models: dict[str, ReleaseMetrics] = {}
@@ -62,8 +68,8 @@ class Metrics:
         self._spare_names = SpareNames(0)
         self._spares: list[ReleaseMetrics] = []
         self._naming = threading.Lock()
-        self._page = MetricsPage(self._cells, self._server)
-        self._page.add(unknown)
+        self._page = MetricsPage(self._cells, self._server, detail)
+        self._page.add_unknown(unknown)
         self.registry = CollectorRegistry()
         self.registry.register(self._page)
         if workers == 1:
@@ -95,9 +101,9 @@ class Metrics:
                 return self.releases(model).version(version)
             if known is None:
                 block = self._block(VERSION_FAMILIES, (model, str(version)))
-                known = VersionMetrics(self._cells, block, self._worker_requests)
+                known = VersionMetrics(self._cells, block, self._worker_requests, self.detail)
                 self._versions[model, version] = known
-                self._page.add(block)
+                self._page.add_version(known)
         return known
 
     def follow(self, model: str, *, slots: int, labels: tuple[str, ...] = ()) -> ReleaseMetrics:
@@ -159,8 +165,8 @@ class Metrics:
         for _ in range(slots):
             version_cell = self._cells.allocate(1)
             slot = self._block(VERSION_FAMILIES, ())
-            self._page.add_slot(slot, model, version_cell)
-            counters = VersionMetrics(self._cells, slot, self._worker_requests)
+            counters = VersionMetrics(self._cells, slot, self._worker_requests, self.detail)
+            self._page.add_slot(counters, model, version_cell)
             places.append((version_cell, counters))
         return ReleaseMetrics(self._cells, block, tuple(places))
 
@@ -178,6 +184,8 @@ class Metrics:
         Args:
             change: 1 or -1.
         """
+        if self.detail is Detail.OFF:
+            return
         cells = self._cells
         with cells.lock:
             cells.own[self._in_flight] += change
@@ -192,9 +200,15 @@ class Metrics:
         """
         self.version(model, version).loaded(flag)
 
-    def serving(self, flag: bool) -> None:
-        """Says whether this process answers requests."""
-        self._set(self._workers, flag)
+    def serving(self, flag: bool, *, slots: int = 0) -> None:
+        """Says whether this process answers requests.
+
+        Args:
+            flag: whether it does.
+            slots: batches that it runs side by side.
+        """
+        self._set(WORKERS, float(flag))
+        self._set(SLOTS, slots if flag else 0.0)
 
     def minor_faults(self, count: int) -> None:
         """Counts pages that this process had mapped since it said so last.
@@ -202,9 +216,31 @@ class Metrics:
         Args:
             count: of pages.
         """
-        cells = self._cells
-        with cells.lock:
-            cells.own[self._minor_faults] += count
+        self._increase(MINOR_FAULTS, count)
+
+    def worked(self, cpu_seconds: float) -> None:
+        """Counts processor time of this process since it said so last.
+
+        Args:
+            cpu_seconds: so much.
+        """
+        self._increase(WORKER_CPU_SECONDS, cpu_seconds)
+
+    def resident(self, count: int) -> None:
+        """Says what this process has in memory now.
+
+        Args:
+            count: of bytes.
+        """
+        self._set(WORKER_RESIDENT_BYTES, count)
+
+    def huge_pages(self, count: int) -> None:
+        """Says what this process has in huge pages now.
+
+        Args:
+            count: of bytes.
+        """
+        self._set(WORKER_HUGE_PAGE_BYTES, count)
 
     def traces_dropped(self, count: int) -> None:
         """Counts traced requests whose spans were lost.
@@ -231,7 +267,7 @@ class Metrics:
 
     def worker_restarted(self) -> None:
         """Counts a worker that was started in a dead one's place."""
-        self._add(self._worker_restarts)
+        self._increase(WORKER_RESTARTS, 1.0)
 
     def _add(self, *counters: int) -> None:
         cells = self._cells
@@ -239,10 +275,15 @@ class Metrics:
             for cell in counters:
                 cells.own[cell] += 1.0
 
-    def _set(self, gauge: int, flag: bool) -> None:
-        cells = self._cells
-        with cells.lock:
-            cells.own[gauge] = float(flag)
+    def _increase(self, family: Family, by: float) -> None:
+        cell = self._server.cell(family)
+        with self._cells.lock:
+            self._cells.own[cell] += by
+
+    def _set(self, family: Family, value: float) -> None:
+        cell = self._server.cell(family)
+        with self._cells.lock:
+            self._cells.own[cell] = value
 
     def _block(self, families: tuple[Family, ...], label_values: tuple[str, ...]) -> FamilyBlock:
         first = self._cells.allocate(sum(family.cells for family in families))

@@ -1,10 +1,14 @@
 """The metrics page: what all processes of a server counted, as Prometheus families."""
 
+import importlib.metadata
+import platform
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from time import time
 
+import torch
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -12,23 +16,43 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
 from serving.metric_cells import MetricCells
-from serving.metric_families import (
+from serving.metric_families import MODEL_LABELS, VERSION_FAMILIES, VERSION_LABELS
+from serving.metric_family import Detail, Family, FamilyBlock, Kind
+from serving.model_families import (
     CREATED,
     MODEL_FAMILIES,
-    MODEL_LABELS,
+    OUTPUT_PLACES,
+    RANK_PLACES,
     SERVED_AGE,
     SERVED_VERSION,
-    SERVER_FAMILIES,
-    VERSION_FAMILIES,
-    VERSION_LABELS,
-    WORKER_REQUESTS,
-    Family,
-    FamilyBlock,
-    Kind,
 )
+from serving.request_families import LATENCY_OBJECTIVE, REQUEST_SECONDS, WITHIN_OBJECTIVE
+from serving.server_families import (
+    BUILD_INFO,
+    BY_WORKER,
+    MEMORY_AVAILABLE_BYTES,
+    MEMORY_LIMIT_BYTES,
+    SERVER_FAMILIES,
+)
+from serving.spare_memory import available_bytes, limit_bytes
+from serving.version_facts import latency_boundaries
+from serving.version_metrics import VersionMetrics
+from sharded_infer.errors import CapacityError
+
+_Rows = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A version's cells, and what its places are called."""
+
+    block: FamilyBlock
+    names: dict[tuple[str, ...], tuple[str, ...]]
+    counters: VersionMetrics | None
 
 
 class MetricsPage(Collector):
@@ -38,27 +62,38 @@ class MetricsPage(Collector):
     """
 
     def __init__(
-        self, cells: MetricCells, server: FamilyBlock, clock: Callable[[], float] = time
+        self,
+        cells: MetricCells,
+        server: FamilyBlock,
+        detail: Detail = Detail.FULL,
+        clock: Callable[[], float] = time,
     ) -> None:
         """Begins without versions.
 
         Args:
             cells: the server's.
             server: the families without version labels.
+            detail: how much is counted; what is not is not shown.
             clock: seconds since 1970.
         """
         self._cells = cells
         self._server = server
+        self._detail = detail
         self._clock = clock
-        self._versions: list[FamilyBlock] = []
+        self._unknown: list[FamilyBlock] = []
+        self._versions: list[VersionMetrics] = []
         # With what says which model it is of; an empty name: none yet.
         self._models: list[tuple[FamilyBlock, Callable[[], str]]] = []
-        # Blocks that versions take in turn, each with the cell that says which one has it.
-        self._slots: list[tuple[FamilyBlock, Callable[[], str], int]] = []
+        # Places that versions take in turn, each with the cell that says which one has it.
+        self._slots: list[tuple[VersionMetrics, Callable[[], str], int]] = []
 
-    def add(self, block: FamilyBlock) -> None:
+    def add_unknown(self, block: FamilyBlock) -> None:
+        """Shows the requests for no model that is known."""
+        self._unknown.append(block)
+
+    def add_version(self, counters: VersionMetrics) -> None:
         """Shows a version's families too."""
-        self._versions.append(block)
+        self._versions.append(counters)
 
     def add_model(self, block: FamilyBlock, model: Callable[[], str]) -> None:
         """Shows a model's families too.
@@ -69,58 +104,72 @@ class MetricsPage(Collector):
         """
         self._models.append((block, model))
 
-    def add_slot(self, block: FamilyBlock, model: Callable[[], str], version_cell: int) -> None:
-        """Shows a block's families, while a version has it.
+    def add_slot(
+        self, counters: VersionMetrics, model: Callable[[], str], version_cell: int
+    ) -> None:
+        """Shows a place's families, while a version has it.
 
         Args:
-            block: without labels.
+            counters: of a block without labels.
             model: the model's name.
             version_cell: the number of the version that has it; 0: none.
         """
-        self._slots.append((block, model, version_cell))
+        self._slots.append((counters, model, version_cell))
 
     def describe(self) -> Iterable[Metric]:
         """All families, without samples."""
-        versions = [_metric(family, VERSION_LABELS) for family in VERSION_FAMILIES]
-        models = [_metric(family, MODEL_LABELS) for family in MODEL_FAMILIES]
-        return [*versions, *models, *(_metric(family, ()) for family in SERVER_FAMILIES)]
+        yield from self._metrics(VERSION_FAMILIES, VERSION_LABELS).values()
+        yield from self._metrics(MODEL_FAMILIES, MODEL_LABELS).values()
+        yield from self._metrics(SERVER_FAMILIES, ()).values()
+        for family in (MEMORY_AVAILABLE_BYTES, MEMORY_LIMIT_BYTES, BUILD_INFO):
+            yield GaugeMetricFamily(family.name, family.help)
 
     def collect(self) -> Iterator[Metric]:
         """All families, with their samples."""
         # Blocks first: the cells of those that come in between are not in the rows.
-        blocks = [*self._versions, *self._named_slots()]
+        shown = [*(_Shown(block, {}, None) for block in self._unknown), *self._shown_versions()]
         named = [(block, model()) for block, model in list(self._models)]
         models = [replace(block, label_values=(name,)) for block, name in named if name]
         processes = self._cells.rows()
-        metrics = {family.name: _metric(family, VERSION_LABELS) for family in VERSION_FAMILIES}
-        for block in blocks:
-            for family, value, cell in block.series():
-                metric = metrics[family.name]
-                labels = (*block.label_values, value)
-                _add(metric, family, labels, _together(processes, family, cell))
+        metrics = self._metrics(VERSION_FAMILIES, VERSION_LABELS)
+        for version in shown:
+            _add_version(metrics, version, processes)
         yield from metrics.values()
-        yield from self._of_models(models, blocks, processes)
+        yield from self._of_models(models, [version.block for version in shown], processes)
+        yield from self._of_server(processes)
+        yield from _of_machine()
+
+    def _metrics(
+        self, families: Iterable[Family], block_labels: tuple[str, ...]
+    ) -> dict[str, Metric]:
+        counted = (family for family in families if family.detail <= self._detail)
+        return {family.name: _metric(family, block_labels) for family in counted}
+
+    def _shown_versions(self) -> Iterator[_Shown]:
+        for counters in list(self._versions):
+            yield _Shown(counters.block, _names(counters), counters)
+        for counters, model, cell in list(self._slots):
+            if version := int(self._cells.largest(cell)):
+                block = replace(counters.block, label_values=(model(), str(version)))
+                yield _Shown(block, _names(counters), counters)
+
+    def _of_server(self, processes: _Rows) -> Iterator[Metric]:
+        metrics = self._metrics(SERVER_FAMILIES, ())
         for family, value, cell in self._server.series():
-            metric = _metric(family, ())
-            if family is WORKER_REQUESTS:
+            metric = metrics.get(family.name)
+            if metric is None:
+                continue
+            if family in BY_WORKER:
                 for worker, count in enumerate(self._cells.values(cell)):
                     _add(metric, family, (str(worker),), [count])
             else:
                 _add(metric, family, (value,), _together(processes, family, cell))
-            yield metric
-
-    def _named_slots(self) -> Iterator[FamilyBlock]:
-        for block, model, cell in list(self._slots):
-            if version := int(self._cells.largest(cell)):
-                yield replace(block, label_values=(model(), str(version)))
+        yield from metrics.values()
 
     def _of_models(
-        self,
-        models: Sequence[FamilyBlock],
-        versions: Sequence[FamilyBlock],
-        processes: Sequence[Sequence[float]],
+        self, models: Sequence[FamilyBlock], versions: Sequence[FamilyBlock], processes: _Rows
     ) -> Iterator[Metric]:
-        metrics = {family.name: _metric(family, MODEL_LABELS) for family in MODEL_FAMILIES}
+        metrics = self._metrics(MODEL_FAMILIES, MODEL_LABELS)
         created = {b.label_values: b.cell(CREATED) for b in versions if CREATED in b.families}
         for block in models:
             served = 0
@@ -141,7 +190,78 @@ class MetricsPage(Collector):
         yield from metrics.values()
 
 
-def _together(processes: Sequence[Sequence[float]], family: Family, cell: int) -> list[float]:
+def _of_machine() -> Iterator[Metric]:
+    for family, read in (
+        (MEMORY_AVAILABLE_BYTES, available_bytes),
+        (MEMORY_LIMIT_BYTES, limit_bytes),
+    ):
+        memory = GaugeMetricFamily(family.name, family.help)
+        # Where the kernel does not say it, there is no sample.
+        with suppress(OSError, CapacityError):
+            memory.add_metric((), read())
+        yield memory
+    build = GaugeMetricFamily(
+        BUILD_INFO.name, BUILD_INFO.help, labels=tuple(BUILD_INFO.label.split(", "))
+    )
+    ours = importlib.metadata.version("sharded-infer")
+    build.add_metric((ours, str(torch.__version__), platform.python_version()), 1.0)
+    yield build
+
+
+def _names(counters: VersionMetrics) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """What a version calls the places of those labels whose values it has of its own."""
+    return {RANK_PLACES: counters.facts.ranks(), OUTPUT_PLACES: counters.facts.outputs()}
+
+
+def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) -> None:
+    objective = 0.0
+    if LATENCY_OBJECTIVE in version.block.families:
+        cell = version.block.cell(LATENCY_OBJECTIVE)
+        objective = _together(processes, LATENCY_OBJECTIVE, cell)[0]
+    for family, value, cell in version.block.series():
+        metric = metrics.get(family.name)
+        if metric is None or family is WITHIN_OBJECTIVE:
+            continue
+        names = version.names.get(family.label_values)
+        if names is not None:
+            place = family.label_values.index(value)
+            if place >= len(names):
+                continue
+            value = names[place]
+        labels = (*version.block.label_values, value)
+        values = _together(processes, family, cell)
+        if family is REQUEST_SECONDS and version.counters is not None:
+            _add_whole(metric, labels, values, objective, version.counters)
+            if objective:
+                within = latency_boundaries(objective).index(objective) + 1
+                counted = [sum(values[:within])]
+                _add(metrics[WITHIN_OBJECTIVE.name], WITHIN_OBJECTIVE, labels, counted)
+        else:
+            _add(metric, family, labels, values)
+
+
+def _add_whole(
+    metric: Metric,
+    labels: Sequence[str],
+    values: list[float],
+    objective: float,
+    counters: VersionMetrics,
+) -> None:
+    """Adds request_seconds, whose boundaries are the version's and whose buckets have exemplars."""
+    names = [*map(floatToGoString, latency_boundaries(objective)), "+Inf"]
+    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+    counted = zip(names, accumulate(values), counters.exemplars.last(), strict=False)
+    for name, count, one in counted:
+        if one is None:
+            buckets.append((name, count))
+        else:
+            trace = {"trace_id": one.trace_id}
+            buckets.append((name, count, Exemplar(trace, one.seconds, one.timestamp)))
+    if isinstance(metric, HistogramMetricFamily):
+        metric.add_metric(labels, buckets, values[-1])
+
+
+def _together(processes: _Rows, family: Family, cell: int) -> list[float]:
     """A series' cells, of all processes."""
     combine = max if family.kind is Kind.LARGEST else sum
     series = slice(cell, cell + family.cells_per_series)

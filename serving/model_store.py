@@ -240,6 +240,7 @@ def report_loaded(snapshot: Snapshot) -> None:
     snapshot.metrics.tables(
         table_bytes=model.artifact.manifest.table_bytes,
         huge_page_bytes=model.huge_page_bytes(),
+        rank_bytes=model.rank_bytes,
     )
 
 
@@ -248,3 +249,5 @@ def report_dropped(snapshot: Snapshot) -> None:
     snapshot.metrics.loaded(False)
     snapshot.metrics.tables(table_bytes=0, huge_page_bytes=0)
     snapshot.metrics.queue(requests=0, samples=0)
+    if snapshot.metrics.lookups is not None:
+        snapshot.metrics.lookups.hot_rows(0.0)

@@ -1,4 +1,4 @@
-"""The compiled reader of requests, loaded where the package was built with a compiler.
+"""The compiled reader and counter of requests, loaded where the package was built with a compiler.
 
 Its source is in `serving/native/`. It stays unused on machines that are not little-endian, as the
 wire is.
@@ -48,6 +48,28 @@ class Request(ctypes.Structure):
     )
 
 
+class Boundaries(ctypes.Structure):
+    """`Boundaries` of serving/native/counting.h."""
+
+    _fields_ = (("values", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
+class AnsweredCells(ctypes.Structure):
+    """`AnsweredCells` of serving/native/counting.h."""
+
+    _fields_ = (
+        ("ok", ctypes.c_int64),
+        ("samples", ctypes.c_int64),
+        ("last_request", ctypes.c_int64),
+        ("sums", ctypes.c_int64 * 6),
+        ("with_histograms", ctypes.c_int64),
+        ("worker_requests", ctypes.c_int64),
+        ("ids_outside", ctypes.c_int64),
+        ("buckets", ctypes.c_int64 * 6),
+        ("boundaries", Boundaries * 6),
+    )
+
+
 # Sizes of `Tensor` and `Bytes`.
 TENSOR_BYTES, BYTES_BYTES = 40, 16
 # `Header` of serving/native/header.h: three texts, three numbers, and the outputs' texts.
@@ -63,6 +85,9 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
     for scan in (library.sharded_infer_scan, library.sharded_infer_scan_predict):
         scan.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_fill.argtypes = (address, address)
+    counting = library.sharded_infer_count_answered
+    counting.restype = None
+    counting.argtypes = (address, address, address, integer, ctypes.c_double)
 
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:

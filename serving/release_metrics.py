@@ -4,7 +4,8 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from serving.metric_cells import MetricCells
-from serving.metric_families import (
+from serving.metric_family import Family, FamilyBlock
+from serving.model_families import (
     LABEL_VERSION,
     LOAD_FAILURES,
     LOAD_SECONDS,
@@ -12,8 +13,6 @@ from serving.metric_families import (
     LOOKED,
     MODEL_FAMILIES,
     SERVED_VERSION,
-    Family,
-    FamilyBlock,
 )
 from serving.version_metrics import VersionMetrics
 from sharded_infer.errors import InternalError

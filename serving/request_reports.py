@@ -170,9 +170,7 @@ def slow_after(snapshot: Snapshot, slow_request_ms: float | None) -> float:
         slow_request_ms: what the server is told; 0: none is; None: twice the model's objective.
     """
     if slow_request_ms is None:
-        # Specs of before there were objectives have none.
-        objective_ms = getattr(snapshot.model.spec.serving, "latency_objective_ms", None)
-        return _SLOW_OBJECTIVES * objective_ms / 1e3 if objective_ms else _NEVER
+        return _SLOW_OBJECTIVES * snapshot.model.spec.serving.latency_objective_ms / 1e3
     return slow_request_ms / 1e3 if slow_request_ms else _NEVER
 
 
@@ -219,6 +217,7 @@ def _facts(
 
 
 def _rank_seconds(execution: Execution) -> Mapping[int, float]:
-    # Filled where the executor says what each rank took.
-    seconds: Mapping[int, float] = getattr(execution, "rank_seconds", {})
+    seconds: dict[int, float] = {}
+    for rank, _, _, spent in execution.work.steps:
+        seconds[rank] = seconds.get(rank, 0.0) + spent
     return seconds

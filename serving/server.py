@@ -18,6 +18,7 @@ from serving.following import Following
 from serving.freed_memory import keep_freed_memory
 from serving.installer import Installer
 from serving.lane import Mode
+from serving.metric_family import Detail
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.pages import Pages, listen
@@ -99,7 +100,11 @@ def serve(
     models = _first_models(config, known)
     slots = config.follow.most_held + _SPARE_SLOTS
     spare = _SPARE_MODELS if config.explicit else 0
-    metrics = Metrics(config.workers, most_versions=slots * (len(known) + spare))
+    metrics = Metrics(
+        config.workers,
+        most_versions=slots * (len(known) + spare),
+        detail=Detail[config.metrics.upper()],
+    )
     for name in known:
         metrics.follow(name, slots=slots, labels=config.follow.labels)
     metrics.spare(spare, slots=slots, labels=config.follow.labels)

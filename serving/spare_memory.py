@@ -33,7 +33,18 @@ def available_bytes(root: Path = Path("/")) -> int:
     Args:
         root: where `proc` and `sys` lie.
     """
-    return min([_machine_bytes(root), *_cgroup_bytes(root)])
+    groups = (left for _, left in _cgroup_bytes(root))
+    return min([_machine_bytes(root, "MemAvailable"), *groups])
+
+
+def limit_bytes(root: Path = Path("/")) -> int:
+    """What processes may take in all: the machine's memory, or less by a cgroup's limit.
+
+    Args:
+        root: where `proc` and `sys` lie.
+    """
+    groups = (limit for limit, _ in _cgroup_bytes(root))
+    return min([_machine_bytes(root, "MemTotal"), *groups])
 
 
 def check_fits(needed: int, available: int, spare: int, what: str) -> None:
@@ -55,15 +66,15 @@ def check_fits(needed: int, available: int, spare: int, what: str) -> None:
         )
 
 
-def _machine_bytes(root: Path) -> int:
+def _machine_bytes(root: Path, field: str) -> int:
     for line in (root / "proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
+        if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
-    raise CapacityError(f"{root / 'proc/meminfo'}: says no MemAvailable")
+    raise CapacityError(f"{root / 'proc/meminfo'}: says no {field}")
 
 
-def _cgroup_bytes(root: Path) -> Iterator[int]:
-    """What the limits above this process leave, of both generations of cgroups."""
+def _cgroup_bytes(root: Path) -> Iterator[tuple[int, int]]:
+    """The limits above this process, and what each leaves, of both generations of cgroups."""
     groups = root / "sys/fs/cgroup"
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -85,7 +96,7 @@ def _cgroup_bytes(root: Path) -> Iterator[int]:
                 yield from _left_in(folder, files)
 
 
-def _left_in(folder: Path, files: tuple[str, str, str]) -> Iterator[int]:
+def _left_in(folder: Path, files: tuple[str, str, str]) -> Iterator[tuple[int, int]]:
     limit_file, used_file, reclaimable = files
     try:
         limit, used = ((folder / name).read_text().strip() for name in (limit_file, used_file))
@@ -93,4 +104,4 @@ def _left_in(folder: Path, files: tuple[str, str, str]) -> Iterator[int]:
     except (OSError, ValueError):
         return
     if limit != "max":
-        yield int(limit) - int(used) + int(stat.get(reclaimable, 0))
+        yield int(limit), int(limit) - int(used) + int(stat.get(reclaimable, 0))

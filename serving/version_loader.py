@@ -13,6 +13,7 @@ from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from serving.snapshot import ServingOverrides, Snapshot, measure_costs
 from serving.spare_memory import available_bytes
+from serving.version_facts import VersionFacts
 from serving.wire_form import WireForm
 from sharded_infer.model import Model, check_golden, open_model
 from sharded_infer.progress import Progress, no_progress
@@ -83,6 +84,7 @@ class VersionLoader:
             known = self._known.get(kernels)
             costs = measure_costs(model, self.max_batch, progress, known=known)
             self._known[kernels] = costs
+        metrics.describe(_facts_of(model))
         outputs = model.spec.tower.outputs
         snapshot = Snapshot(
             model=model,
@@ -123,6 +125,15 @@ class VersionLoader:
                 model.version,
                 extra={"model": model.name, "version": model.version},
             )
+
+
+def _facts_of(model: Model) -> VersionFacts:
+    spec = model.spec
+    return VersionFacts(
+        objective_seconds=spec.serving.latency_objective_ms / 1000,
+        rank_bytes=tuple(model.rank_bytes),
+        outputs=spec.tower.outputs,
+    )
 
 
 def _kernels_of(model: Model) -> str:

@@ -2,22 +2,29 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Sequence
 
+from serving.answered_counter import Answered, AnsweredCounter
+from serving.exemplars import Exemplars
+from serving.lookup_metrics import LookupMetrics
 from serving.metric_cells import MetricCells
-from serving.metric_families import (
+from serving.metric_family import Detail, FamilyBlock
+from serving.model_families import CREATED, LOADED, TABLE_BYTES, TABLE_HUGE_PAGE_BYTES
+from serving.request_families import (
     BATCH_REQUESTS,
     BATCH_REQUESTS_BOUNDARIES,
     BATCH_SAMPLES,
     BATCH_SAMPLES_BOUNDARIES,
+    BLAMED,
     BUSY_SECONDS,
     CODES,
     COST_PREDICTED_SECONDS,
-    CREATED,
-    IDS_OUT_OF_RANGE,
+    COST_RATIO,
+    COST_RATIO_BOUNDARIES,
     LATENCY_BOUNDARIES,
-    LOADED,
+    LATENCY_OBJECTIVE,
     PHASE_SECONDS,
+    QUEUE_OLDEST_SECONDS,
     QUEUE_REQUESTS,
     QUEUE_SAMPLES,
     QUEUE_SECONDS,
@@ -26,19 +33,12 @@ from serving.metric_families import (
     REQUESTS,
     REQUESTS_REFUSED,
     SAMPLES,
-    TABLE_BYTES,
-    TABLE_HUGE_PAGE_BYTES,
-    FamilyBlock,
+    SLOW_REQUESTS,
 )
 from serving.statistics import Duration, Totals
+from serving.version_facts import FactCells, VersionFacts, latency_boundaries
 
-# Of one request: samples, the seconds of decode, queue, lookup, tower, encode and the whole, and
-# ids outside their tables. A plain tuple: making anything better costs as much as counting it.
-Answered = tuple[int, float, float, float, float, float, float, int]
-# Where a histogram's sum lies, from its first bucket; one bucket is above all boundaries.
-_LATENCY_SUM = len(LATENCY_BOUNDARIES) + 1
-_SAMPLES_SUM = len(BATCH_SAMPLES_BOUNDARIES) + 1
-_REQUESTS_SUM = len(BATCH_REQUESTS_BOUNDARIES) + 1
+__all__ = ["Answered", "VersionMetrics"]
 
 
 class VersionMetrics:
@@ -46,106 +46,104 @@ class VersionMetrics:
 
     Attributes:
         block: where the version's families lie in the cells.
+        facts: what the version is, for the page.
+        exemplars: its traced requests.
+        lookups: its lookups and scores; None: they are not counted.
     """
 
-    def __init__(self, cells: MetricCells, block: FamilyBlock, worker_requests: int) -> None:
+    def __init__(
+        self,
+        cells: MetricCells,
+        block: FamilyBlock,
+        worker_requests: int,
+        detail: Detail = Detail.FULL,
+    ) -> None:
         """Finds the cells once.
 
         Args:
             cells: the server's.
             block: where the version's families lie in them.
             worker_requests: the cell of the requests that a worker answered.
+            detail: how much is counted.
         """
         self._cells = cells
         self.block = block
+        self._detail = detail
         self._worker_requests = worker_requests
         # Only statistics report these two.
         self._failure_seconds = cells.allocate(1)
         self._last_request = cells.allocate(1)
+        self.facts = FactCells(cells)
+        self.exemplars = Exemplars(cells, REQUEST_SECONDS.buckets)
+        self._end = cells.allocate(1)
+        self._lookups = LookupMetrics(cells, block)
+        self.lookups = self._lookups if detail is Detail.FULL else None
+        self._answered = AnsweredCounter(
+            cells,
+            block,
+            worker_requests=worker_requests,
+            last_request=self._last_request,
+            detail=detail,
+        )
+        self._boundaries: tuple[float, ...] = LATENCY_BOUNDARIES
         self._codes = {code: block.cell(REQUESTS, code) for code in CODES}
-        self._ok = self._codes["OK"]
         self._refusals = {reason: block.cell(REQUESTS_REFUSED, reason) for reason in REFUSALS}
-        self._whole = block.cell(REQUEST_SECONDS)
-        self._decode = block.cell(PHASE_SECONDS, "decode")
-        self._lookup = block.cell(PHASE_SECONDS, "lookup")
-        self._tower = block.cell(PHASE_SECONDS, "tower")
-        self._encode = block.cell(PHASE_SECONDS, "encode")
-        self._queue_seconds = block.cell(QUEUE_SECONDS)
-        self._samples = block.cell(SAMPLES)
-        self._ids_out_of_range = block.cell(IDS_OUT_OF_RANGE)
+        self._slow = {phase: block.cell(SLOW_REQUESTS, phase) for phase in BLAMED}
         self._batch_requests = block.cell(BATCH_REQUESTS)
         self._batch_samples = block.cell(BATCH_SAMPLES)
         self._busy_seconds = block.cell(BUSY_SECONDS)
         self._predicted_seconds = block.cell(COST_PREDICTED_SECONDS)
+        self._cost_ratio = block.cell(COST_RATIO)
         self._queue_requests = block.cell(QUEUE_REQUESTS)
         self._queue_samples = block.cell(QUEUE_SAMPLES)
-        self._loaded = block.cell(LOADED)
-        self._created = block.cell(CREATED)
-        self._table_bytes = block.cell(TABLE_BYTES)
-        self._huge_page_bytes = block.cell(TABLE_HUGE_PAGE_BYTES)
+        self._queue_oldest = block.cell(QUEUE_OLDEST_SECONDS)
 
-    def answered(
-        self,
-        *,
-        samples: int,
-        decode: float,
-        queue: float,
-        lookup: float,
-        tower: float,
-        encode: float,
-        whole: float,
-        ids_outside: int,
-    ) -> None:
-        """Counts a request that was answered with scores.
+    def describe(self, facts: VersionFacts) -> None:
+        """Says what the version is, in this process, before it is asked.
 
         Args:
-            samples: its samples.
-            decode: seconds of reading it.
-            queue: seconds between that and the start of its batch.
-            lookup: seconds of its batch's lookups.
-            tower: seconds of its batch's tower.
-            encode: seconds of writing its response.
-            whole: seconds from the decoded message to the encoded response.
-            ids_outside: its ids that were ignored or wrapped.
+            facts: of the version.
         """
-        self.answered_many(((samples, decode, queue, lookup, tower, encode, whole, ids_outside),))
+        self._boundaries = latency_boundaries(facts.objective_seconds)
+        with self._cells.lock:
+            self._answered.set_boundaries(self._boundaries)
+            self._cells.own[self.block.cell(LATENCY_OBJECTIVE)] = facts.objective_seconds
+            self.facts.write(facts)
+        self._lookups.clear()
 
-    def answered_many(self, requests: Iterable[Answered]) -> None:
+    def answered_many(self, requests: Sequence[Answered]) -> None:
         """Counts the answered requests of a batch.
 
         Args:
-            requests: each one's values, in the order of `answered`'s arguments.
+            requests: at least one; the values of each are those of `Answered`.
         """
-        cells = self._cells
         now = time.time()
-        with cells.lock:
-            own = cells.own
-            for samples, decode, queue, lookup, tower, encode, whole, ids_outside in requests:
-                own[self._ok] += 1.0
-                own[self._worker_requests] += 1.0
-                own[self._samples] += samples
-                # A histogram's bucket, then its sum.
-                first = self._decode
-                own[first + bisect_left(LATENCY_BOUNDARIES, decode)] += 1.0
-                own[first + _LATENCY_SUM] += decode
-                first = self._queue_seconds
-                own[first + bisect_left(LATENCY_BOUNDARIES, queue)] += 1.0
-                own[first + _LATENCY_SUM] += queue
-                first = self._lookup
-                own[first + bisect_left(LATENCY_BOUNDARIES, lookup)] += 1.0
-                own[first + _LATENCY_SUM] += lookup
-                first = self._tower
-                own[first + bisect_left(LATENCY_BOUNDARIES, tower)] += 1.0
-                own[first + _LATENCY_SUM] += tower
-                first = self._encode
-                own[first + bisect_left(LATENCY_BOUNDARIES, encode)] += 1.0
-                own[first + _LATENCY_SUM] += encode
-                first = self._whole
-                own[first + bisect_left(LATENCY_BOUNDARIES, whole)] += 1.0
-                own[first + _LATENCY_SUM] += whole
-                if ids_outside:
-                    own[self._ids_out_of_range] += ids_outside
-            own[self._last_request] = now
+        with self._cells.lock:
+            self._answered.count(requests, now)
+
+    def exemplar(self, seconds: float, trace_id: bytes) -> None:
+        """Shows a traced request beside the bucket that it is counted in; not for others.
+
+        Args:
+            seconds: from the decoded message to the encoded response, as it was counted.
+            trace_id: the trace's 16 bytes.
+        """
+        if self._detail is Detail.OFF:
+            return
+        bucket = bisect_left(self._boundaries, seconds)
+        now = time.time()
+        with self._cells.lock:
+            self.exemplars.put(bucket, seconds, trace_id, now)
+
+    def slow(self, phase: str) -> None:
+        """Counts a request that was slower than the slow-request threshold.
+
+        Args:
+            phase: what was to blame, one of `request_families.BLAMED`.
+        """
+        cell = self._slow[phase]
+        with self._cells.lock:
+            self._cells.own[cell] += 1.0
 
     def failed(self, code_name: str, whole: float) -> None:
         """Counts a request that was answered with an error.
@@ -171,23 +169,33 @@ class VersionMetrics:
             seconds: how long it took its run slot.
             predicted: how long that was expected to be; 0 where nothing was.
         """
+        cells = self._cells
+        detail = self._detail
+        if detail is Detail.OFF:
+            # Statistics need how many there were alone.
+            with cells.lock:
+                cells.own[self._batch_requests] += 1.0
+            return
         requests_bucket = bisect_left(BATCH_REQUESTS_BOUNDARIES, requests)
         samples_bucket = bisect_left(BATCH_SAMPLES_BOUNDARIES, samples)
-        cells = self._cells
         with cells.lock:
             own = cells.own
             own[self._batch_requests + requests_bucket] += 1.0
-            own[self._batch_requests + _REQUESTS_SUM] += requests
+            own[self._batch_requests + BATCH_REQUESTS.buckets] += requests
             own[self._batch_samples + samples_bucket] += 1.0
-            own[self._batch_samples + _SAMPLES_SUM] += samples
+            own[self._batch_samples + BATCH_SAMPLES.buckets] += samples
             own[self._busy_seconds] += seconds
             own[self._predicted_seconds] += predicted
+            if predicted > 0.0 and detail is Detail.FULL:
+                ratio = seconds / predicted
+                own[self._cost_ratio + bisect_left(COST_RATIO_BOUNDARIES, ratio)] += 1.0
+                own[self._cost_ratio + COST_RATIO.buckets] += ratio
 
     def refused(self, reason: str) -> None:
         """Counts a request that was not run; `failed` counts its status code besides.
 
         Args:
-            reason: one of `metric_families.REFUSALS`.
+            reason: one of `request_families.REFUSALS`.
         """
         cell = self._refusals[reason]
         cells = self._cells
@@ -201,10 +209,26 @@ class VersionMetrics:
             requests: how many.
             samples: of all of them.
         """
+        if self._detail is Detail.OFF:
+            return
         cells = self._cells
         with cells.lock:
-            cells.own[self._queue_requests] = requests
-            cells.own[self._queue_samples] = samples
+            own = cells.own
+            own[self._queue_requests] = requests
+            own[self._queue_samples] = samples
+            if not requests:
+                own[self._queue_oldest] = 0.0
+
+    def oldest(self, seconds: float) -> None:
+        """Says how long the request has waited that has waited longest.
+
+        Args:
+            seconds: so long; not believed where `queue` has said since that nothing waits.
+        """
+        cells = self._cells
+        with cells.lock:
+            waits = cells.own[self._queue_requests] > 0.0
+            cells.own[self._queue_oldest] = seconds if waits else 0.0
 
     def loaded(self, flag: bool, *, created: float = 0.0) -> None:
         """Says whether the version is ready in this process; it is shown if it is in any.
@@ -215,61 +239,51 @@ class VersionMetrics:
         """
         cells = self._cells
         with cells.lock:
-            cells.own[self._loaded] = float(flag)
-            cells.own[self._created] = created if flag else 0.0
-
-    def exemplar(self, seconds: float, trace_id: bytes) -> None:
-        """Names the trace of an answered request beside its latency.
-
-        Args:
-            seconds: from the decoded message to the encoded response.
-            trace_id: 16 bytes.
-        """
-
-    def slow(self, phase: str) -> None:
-        """Counts a slow request.
-
-        Args:
-            phase: what took most of its time, one of `slow_request.PHASES`.
-        """
+            cells.own[self.block.cell(LOADED)] = float(flag)
+            cells.own[self.block.cell(CREATED)] = created if flag else 0.0
 
     def clear(self) -> None:
         """Begins at zero, in all processes: another version is counted here from now on."""
-        self._cells.clear(self.block.first, self._last_request + 1 - self.block.first)
+        self._cells.clear(self.block.first, self._end + 1 - self.block.first)
 
-    def tables(self, *, table_bytes: int, huge_page_bytes: int) -> None:
+    def tables(
+        self, *, table_bytes: int, huge_page_bytes: int, rank_bytes: Sequence[int] = ()
+    ) -> None:
         """Says what the version's tables take.
 
         Args:
             table_bytes: of their files.
             huge_page_bytes: of that in huge pages.
+            rank_bytes: on each rank.
         """
         cells = self._cells
         with cells.lock:
-            cells.own[self._table_bytes] = table_bytes
-            cells.own[self._huge_page_bytes] = huge_page_bytes
+            cells.own[self.block.cell(TABLE_BYTES)] = table_bytes
+            cells.own[self.block.cell(TABLE_HUGE_PAGE_BYTES)] = huge_page_bytes
+            self._lookups.placed(rank_bytes)
 
     def totals(self) -> Totals:
         """The totals of all processes; another's request may be counted in part."""
         total = self._cells.total
-
-        def seconds(histogram: int) -> float:
-            return total(histogram + _LATENCY_SUM)
-
-        ok = total(self._ok)
+        phase = {
+            value: total(self.block.cell(PHASE_SECONDS, value) + PHASE_SECONDS.buckets)
+            for value in PHASE_SECONDS.label_values
+        }
+        ok = total(self._codes["OK"])
         failures = sum(total(cell) for cell in self._codes.values()) - ok
-        decode, encode = seconds(self._decode), seconds(self._encode)
-        queue, whole = seconds(self._queue_seconds), seconds(self._whole)
-        batches = range(self._batch_requests, self._batch_requests + _REQUESTS_SUM)
+        queue = total(self.block.cell(QUEUE_SECONDS) + QUEUE_SECONDS.buckets)
+        whole = total(self.block.cell(REQUEST_SECONDS) + REQUEST_SECONDS.buckets)
+        batches = range(self._batch_requests, self._batch_requests + BATCH_REQUESTS.buckets)
+        infer = max(0.0, whole - phase["decode"] - queue - phase["encode"])
         return Totals(
-            samples=round(total(self._samples)),
+            samples=round(total(self.block.cell(SAMPLES))),
             requests=round(ok),
             executions=round(sum(total(bucket) for bucket in batches)),
             last_request_ms=int(self._cells.largest(self._last_request) * 1000),
             success=Duration.of(ok, whole),
             failure=Duration.of(failures, total(self._failure_seconds)),
             queue=Duration.of(ok, queue),
-            decode=Duration.of(ok, decode),
-            infer=Duration.of(ok, max(0.0, whole - decode - queue - encode)),
-            encode=Duration.of(ok, encode),
+            decode=Duration.of(ok, phase["decode"]),
+            infer=Duration.of(ok, infer),
+            encode=Duration.of(ok, phase["encode"]),
         )

@@ -21,6 +21,7 @@ from serving.inference import Inference
 from serving.metrics import Metrics
 from serving.model_control import ModelControl
 from serving.model_store import ModelStore
+from serving.process_watch import ProcessWatch
 from serving.repository_rpcs import RepositoryRpcs
 from serving.request_reports import RequestReports
 from serving.rpc_handlers import (
@@ -71,10 +72,11 @@ class Worker:
         self._tracing: Tracing | None = None
         if config.tracing is not None:
             self._tracing = start_tracing(config.tracing, number, metrics.traces_dropped)
+        self._slots = config.slots or slots_of(config.workers)
         inference = Inference(
             store,
             metrics,
-            slots=config.slots or slots_of(config.workers),
+            slots=self._slots,
             limits=QueueLimits(
                 config.max_queue_requests, config.max_queue_samples, config.max_queue_bytes
             ),
@@ -155,7 +157,9 @@ class Worker:
         gc.collect()
         gc.freeze()
         self._store.report_loaded()
-        self._metrics.serving(True)
+        self._metrics.serving(True, slots=self._slots)
+        watch = ProcessWatch(self._store, self._metrics)
+        watch.start()
         self._state.set_serving(self._number, True)
         healthy = False
         faults = _minor_faults()
@@ -181,6 +185,7 @@ class Worker:
                 sleep(grace_seconds)
             _log.info("draining: up to %g s for requests in flight", self._config.drain_seconds)
             self.close()
+            watch.stop()
             self._metrics.serving(False)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from sharded_infer.batch import ModelInput
 from sharded_infer.batch_sizes import padded_size
+from sharded_infer.lookup_route import LookupWork
 from sharded_infer.merge import merge_inputs, sample_slices
 from sharded_infer.model import Model
 
@@ -23,12 +24,14 @@ class Execution:
         lookup_seconds: time of merging, routing, lookups and putting together, of the whole batch.
         tower_seconds: time of the tower, of the whole batch.
         ids_outside: ids of the request that were outside their tables (and ignored or wrapped).
+        work: the lookups of the whole batch.
     """
 
     scores: tuple[NDArray[np.float32], ...]
     lookup_seconds: float
     tower_seconds: float
     ids_outside: int
+    work: LookupWork
 
 
 def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
@@ -49,18 +52,21 @@ def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
     """
     started = perf_counter()
     merged = requests[0] if len(requests) == 1 else merge_inputs(requests)
-    embeddings, ids_outside = model.lookup(merged, rows=padded_size(merged.batch_size))
+    embeddings, ids_outside, work = model.lookup.measured(
+        merged, rows=padded_size(merged.batch_size)
+    )
     looked_up = perf_counter()
     scores = [score.numpy() for score in model.score(merged, embeddings)]
     lookup_seconds, tower_seconds = looked_up - started, perf_counter() - looked_up
     if len(requests) == 1:
-        return [Execution(tuple(scores), lookup_seconds, tower_seconds, ids_outside)]
+        return [Execution(tuple(scores), lookup_seconds, tower_seconds, ids_outside, work)]
     return [
         Execution(
             tuple(score[place] for score in scores),
             lookup_seconds,
             tower_seconds,
             request.ids_outside,
+            work,
         )
         for request, place in zip(requests, sample_slices(requests), strict=True)
     ]

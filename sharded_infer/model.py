@@ -40,6 +40,7 @@ class Model:
         spec: what it is.
         plan: where its shards are.
         memory: where its tables lie.
+        rank_bytes: bytes of tables on each rank of the plan.
         lookup: pooled embeddings of a batch.
     """
 
@@ -72,6 +73,7 @@ class Model:
         self._memories = {
             piece.memory.data_ptr(): piece.memory for parts in pieces.values() for piece in parts
         }
+        self.rank_bytes = plan.bytes_by_rank(tables)
         placed = place(plan, tables, pieces)
         self.lookup = ShardedLookup(self.spec, tables, placed, backend=backend)
         record = artifact.manifest.tower

@@ -137,12 +137,15 @@ class ServingSpec:
         max_delay_us: microseconds that "batched" waits.
         memory: "map" serves the tables from the page cache; "huge" from a copy in 2 MiB pages,
             which reads random rows faster and takes the tables' size in memory of its own.
+        latency_objective_ms: within which requests should be answered: a boundary of the latency
+            histogram, and what alert rules compare with.
     """
 
     executor: Literal["inline", "batched", "auto"] = "auto"
     max_batch: Positive = 1024
     max_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = 1000
     memory: Literal["map", "huge"] = "map"
+    latency_objective_ms: Annotated[float, Field(gt=0, le=600_000)] = 60.0
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

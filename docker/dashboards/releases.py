@@ -221,9 +221,10 @@ def _loads() -> list[Builder[Panel]]:
 
 def _quality() -> list[Builder[Panel]]:
     scores = "sharded_infer_scores"
-    mean = (
-        f"sum by (model, version, output) ({rate(of_version(scores + '_sum'))})"
-        f" / sum by (model, version, output) ({rate(of_version(scores + '_count'))})"
+    # Not the mean: a histogram that has negative boundaries has no sum.
+    median = (
+        "histogram_quantile(0.5, sum by (model, version, output, le) "
+        f"({rate(of_version(scores + '_bucket'))}))"
     )
     outside = rate(of_version("sharded_infer_ids_out_of_range_total"))
     samples = rate(of_version("sharded_infer_samples_total"))
@@ -244,11 +245,11 @@ def _quality() -> list[Builder[Panel]]:
         ),
         graph(
             Text(
-                "Mean score, by version and output",
+                "Median score, by version and output",
                 "Versions of a model side by side should agree. A slow drift is the world "
                 "changing; a jump is not.",
             ),
-            Query(mean, "{{model}} {{version}} {{output}}"),
+            Query(median, "{{model}} {{version}} {{output}}"),
             unit=units.Short,
             width=12,
         ),

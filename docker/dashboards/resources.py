@@ -33,6 +33,7 @@ def _slots() -> list[Builder[Panel]]:
     slots = f"sum by (instance) ({of_server('sharded_infer_slots')})"
     workers = rate(of_server("sharded_infer_worker_requests_total"))
     restarts = f"increase({of_server('sharded_infer_worker_restarts_total')}[$__rate_interval])"
+    lost = rate(of_server("sharded_infer_traces_dropped_total"))
     return [
         graph(
             Text(
@@ -76,8 +77,17 @@ def _slots() -> list[Builder[Panel]]:
             ),
             Query(f"sum by (instance) ({restarts})", "{{instance}} restarts"),
             unit=units.Short,
-            width=24,
+            width=16,
             steps=True,
+        ),
+        graph(
+            Text(
+                "Traces lost",
+                "Traced requests whose spans did not arrive: the collector is slow, away, or too "
+                "many requests are traced (--trace-ratio).",
+            ),
+            Query(f"sum by (instance) ({lost})", "{{instance}}"),
+            unit=units.Short,
         ),
     ]
 

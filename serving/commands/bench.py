@@ -7,6 +7,7 @@ from serving.commands.bench_engine import bench_engine_command
 from serving.commands.bench_executors import bench_executors_command
 from serving.commands.bench_formats import bench_formats_command
 from serving.commands.bench_lookup import bench_lookup_command
+from serving.commands.bench_metrics import bench_metrics_command
 from serving.commands.bench_plan import bench_plan_command
 from serving.commands.bench_quantize import bench_quantize_command
 from serving.commands.bench_releases import bench_releases_command
@@ -22,3 +23,4 @@ bench_app.command("engine")(bench_engine_command)
 bench_app.command("serve")(bench_serve_command)
 bench_app.command("executors")(bench_executors_command)
 bench_app.command("releases")(bench_releases_command)
+bench_app.command("metrics")(bench_metrics_command)

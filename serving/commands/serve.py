@@ -34,6 +34,14 @@ class ControlChoice(StrEnum):
     EXPLICIT = "explicit"
 
 
+class MetricsChoice(StrEnum):
+    """How much is counted."""
+
+    FULL = "full"
+    BASIC = "basic"
+    OFF = "off"
+
+
 class TransportChoice(StrEnum):
     """What carries the RPCs."""
 
@@ -83,6 +91,13 @@ def serve_command(
     metrics_port: Annotated[
         int, typer.Option(help="HTTP port of /metrics, /ready and /live; 0: any.")
     ] = 8002,
+    metrics: Annotated[
+        MetricsChoice,
+        typer.Option(
+            help="What is counted. off: what ModelStatistics reports; basic: latencies, batches "
+            "and queues too; full: ranks, rows, scores and processes too."
+        ),
+    ] = MetricsChoice.FULL,
     workers: Annotated[
         int, typer.Option(help="Processes that share the port and the tables' memory.", min=1)
     ] = 1,
@@ -218,6 +233,7 @@ def serve_command(
         port=port,
         metrics_port=metrics_port,
         transport=transport.value,
+        metrics=metrics.value,
         workers=workers,
         max_connection_age_seconds=age or None,
         executor=None if executor is None else executor.value,

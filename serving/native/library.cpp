@@ -1,4 +1,5 @@
-// The C interface of decoding, which Python calls through ctypes.
+// The C interface of decoding and counting, which Python calls through ctypes.
+#include "counting.h"
 #include "header.h"
 #include "request.h"
 
@@ -41,5 +42,13 @@ EXPORTED std::int32_t sharded_infer_scan(sharded_infer::Request* request,
 // 1 when what was scanned is accepted; see request.h. The message must still be there.
 EXPORTED std::int32_t sharded_infer_fill(sharded_infer::Request* request, std::int64_t* out) {
   return request->fill(out);
+}
+
+// Counts answered requests; see counting.h.
+EXPORTED void sharded_infer_count_answered(double* cells,
+                                           const sharded_infer::AnsweredCells* where,
+                                           const sharded_infer::AnsweredRequest* requests,
+                                           std::int64_t count, double now) {
+  sharded_infer::count_answered(cells, *where, requests, count, now);
 }
 }

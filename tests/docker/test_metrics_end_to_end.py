@@ -46,29 +46,7 @@ pytestmark = NEEDS_PROMETHEUS
 
 # Families that dashboards and rules are written for and the server does not have yet. Remove a name
 # when its family comes: the first test fails until then.
-FAMILIES_TO_COME = frozenset(
-    {
-        "sharded_infer_broadcast_rows_saved_total",
-        "sharded_infer_build_info",
-        "sharded_infer_cost_ratio",
-        "sharded_infer_hot_row_share",
-        "sharded_infer_latency_objective_seconds",
-        "sharded_infer_memory_available_bytes",
-        "sharded_infer_memory_limit_bytes",
-        "sharded_infer_queue_oldest_seconds",
-        "sharded_infer_rank_busy_seconds_total",
-        "sharded_infer_rank_memory_bytes",
-        "sharded_infer_rank_row_bytes_total",
-        "sharded_infer_rank_rows_total",
-        "sharded_infer_requests_within_objective_total",
-        "sharded_infer_scores",
-        "sharded_infer_slots",
-        "sharded_infer_slow_requests_total",
-        "sharded_infer_worker_cpu_seconds_total",
-        "sharded_infer_worker_huge_page_bytes",
-        "sharded_infer_worker_resident_bytes",
-    }
-)
+FAMILIES_TO_COME: frozenset[str] = frozenset()
 _LOAD_SECONDS = 8.0
 _SETTLE_SECONDS = 3.0
 _SWAP_SECONDS = 30.0

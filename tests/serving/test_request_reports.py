@@ -185,4 +185,4 @@ def test_without_an_option_it_is_twice_the_objective_of_a_model_that_has_one() -
         return SimpleNamespace(model=SimpleNamespace(spec=spec))
 
     assert slow_after(snapshot(latency_objective_ms=60), None) == 0.12
-    assert slow_after(snapshot(), None) == float("inf")
+    assert slow_after(snapshot(latency_objective_ms=60), 0) == float("inf")

@@ -443,3 +443,68 @@ def test_ids_that_are_checked_are_not_counted_again(build: Build) -> None:
     group = batch_of(BATCH)
     _, outside = build(ROWS)(ModelInput(BATCH, (group,), (), ids_checked=True, ids_outside=7))
     assert outside == 7
+
+
+# ---------------------------------------------------------------- what lookups were
+
+
+def naive_work(
+    rectangles: Mapping[str, Rectangles], groups: Sequence[JaggedBatch], repeats: Sequence[int]
+) -> tuple[dict[int, list[int]], int]:
+    """Rows and bytes by rank, and rows saved, counted id by id; all groups but the first share."""
+    by_rank: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    saved = 0
+    for group in groups:
+        shares = group is not groups[0]
+        ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
+        for at, feature in enumerate(group.features):
+            table = SPEC.features[feature].table
+            whole = [(0, 0, table.rows, 0, table.dim)]
+            for bag, (end, length) in enumerate(zip(ends[at], group.lengths[at], strict=True)):
+                for one in group.values[end - length : end]:
+                    for rank, first, last, left, right in rectangles.get(table.name, whole):
+                        if first <= one < last:
+                            by_rank[rank][0] += 1
+                            row_bytes = SPEC.row_format(table).row_bytes(right - left)
+                            by_rank[rank][1] += row_bytes
+                            saved += repeats[bag] - 1 if shares else 0
+    return dict(by_rank), saved
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("form", ["own", "shared by all", "shared by some"])
+def test_the_work_of_a_lookup_is_what_was_asked_for(build: Build, plan: str, form: str) -> None:
+    lookup = build(PLANS[plan])
+    if form == "own":
+        groups, repeats = [batch_of(BATCH)], [1] * BATCH
+    elif form == "shared by all":
+        groups = [batch_of(BATCH, features=FEATURES[:2]), batch_of(1, features=FEATURES[2:])]
+        repeats = [BATCH]
+    else:
+        groups = [batch_of(BATCH, features=FEATURES[:3]), batch_of(3, features=FEATURES[3:])]
+        repeats = [1, 3, 2]
+    given = np.array(repeats) if form == "shared by some" else None
+    model_input = ModelInput(BATCH, tuple(groups), (), ids_checked=True, repeats=given)
+    work = lookup.measured(model_input).work
+    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    for rank, rows, row_bytes, seconds in work.steps:
+        assert 0.0 < seconds < 10.0
+        found[rank][0] += rows
+        found[rank][1] += row_bytes
+    by_rank, saved = naive_work(PLANS[plan], groups, repeats)
+    assert {rank: counts for rank, counts in found.items() if counts[0]} == by_rank
+    assert work.rows_saved == saved
+    assert (saved > 0) is (form != "own")
+
+
+def test_the_lookups_of_replicated_tables_are_counted_where_they_were(build: Build) -> None:
+    lookup = build({}, replicated=tuple(TABLES))
+    one = ModelInput(BATCH, (batch_of(BATCH),), (), ids_checked=True)
+    turns = []
+    for _ in range(3):
+        rows = [0, 0, 0]
+        for rank, count, *_ in lookup.measured(one).work.steps:
+            rows[rank] += count
+        assert sum(rows) == one.groups[0].values.size
+        turns.append(tuple(rows))
+    assert len(set(turns)) == 3, "each turn by other ranks"

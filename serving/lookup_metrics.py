@@ -1,0 +1,127 @@
+"""What a server counts of one version's lookups and scores."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.metric_cells import MetricCells
+from serving.metric_family import FamilyBlock
+from serving.model_families import (
+    BROADCAST_ROWS_SAVED,
+    HOT_ROW_SHARE,
+    LOADED,
+    OUTPUT_PLACES,
+    RANK_BUSY_SECONDS,
+    RANK_MEMORY_BYTES,
+    RANK_PLACES,
+    RANK_ROW_BYTES,
+    RANK_ROWS,
+    SCORE_BOUNDARIES,
+    SCORES,
+)
+from serving.row_sample import RowSample
+from sharded_infer.batch import ModelInput
+from sharded_infer.lookup_route import LookupWork
+
+# Of so many batches one is sampled: its scores, its rows.
+_SCORES_EVERY, _ROWS_EVERY = 16, 64
+_MOST_SCORES = 1024
+_LAST_RANK = len(RANK_PLACES) - 1
+_BOUNDARIES = np.array(SCORE_BOUNDARIES)
+
+
+class LookupMetrics:
+    """One version's ranks, shared bags, hot rows and scores.
+
+    Attributes:
+        rows: the sample that the share of hot rows is worked out from.
+    """
+
+    def __init__(self, cells: MetricCells, block: FamilyBlock) -> None:
+        """Finds the cells once.
+
+        Args:
+            cells: the server's.
+            block: where the version's families lie in them.
+        """
+        self._cells = cells
+        self._rows = block.cell(RANK_ROWS)
+        self._row_bytes = block.cell(RANK_ROW_BYTES)
+        self._busy_seconds = block.cell(RANK_BUSY_SECONDS)
+        self._memory_bytes = block.cell(RANK_MEMORY_BYTES)
+        self._saved = block.cell(BROADCAST_ROWS_SAVED)
+        self._hot_row_share = block.cell(HOT_ROW_SHARE)
+        self._loaded = block.cell(LOADED)
+        self._scores = block.cell(SCORES)
+        self._batches = 0
+        self.rows = RowSample()
+
+    def clear(self) -> None:
+        """Begins anew: another version is counted here."""
+        self._batches = 0
+        self.rows.clear()
+
+    def looked_up(
+        self,
+        work: LookupWork,
+        model_input: ModelInput,
+        scores: Sequence[NDArray[np.float32]],
+    ) -> None:
+        """Counts a batch's lookups; some batches are sampled.
+
+        Args:
+            work: of the batch.
+            model_input: one of its requests.
+            scores: what that request got.
+        """
+        cells = self._cells
+        with cells.lock:
+            own = cells.own
+            for rank, rows, row_bytes, seconds in work.steps:
+                place = rank if rank < _LAST_RANK else _LAST_RANK
+                own[self._rows + place] += rows
+                own[self._row_bytes + place] += row_bytes
+                own[self._busy_seconds + place] += seconds
+            if work.rows_saved:
+                own[self._saved] += work.rows_saved
+            number = self._batches
+            self._batches = number + 1
+        if number % _SCORES_EVERY == 0:
+            self._sample_scores(scores)
+        if number % _ROWS_EVERY == 0:
+            self.rows.take(model_input)
+
+    def hot_rows(self, share: float) -> None:
+        """Says what part of the accesses goes to hot rows; none in a version that is let go.
+
+        Args:
+            share: from `rows`.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._hot_row_share] = share if cells.own[self._loaded] else 0.0
+
+    def placed(self, rank_bytes: Sequence[int]) -> None:
+        """Says what lies on the ranks, in this process; the lock is held.
+
+        Args:
+            rank_bytes: of each rank; those without a place of their own are added up.
+        """
+        for place in range(len(RANK_PLACES)):
+            held = rank_bytes[place:] if place == _LAST_RANK else rank_bytes[place : place + 1]
+            self._cells.own[self._memory_bytes + place] = sum(held)
+
+    def _sample_scores(self, scores: Sequence[NDArray[np.float32]]) -> None:
+        counted = []
+        for score in scores[: len(OUTPUT_PLACES)]:
+            some = score.ravel()[:: 1 + score.size // _MOST_SCORES]
+            # NaN come after everything, so they are counted above all boundaries.
+            places = np.searchsorted(_BOUNDARIES, some)
+            counted.append(np.bincount(places, minlength=SCORES.buckets))
+        cells = self._cells
+        with cells.lock:
+            own = np.frombuffer(cells.own.cast("B"))
+            for output, counts in enumerate(counted):
+                first = self._scores + output * SCORES.cells_per_series
+                own[first : first + SCORES.buckets] += counts

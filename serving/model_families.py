@@ -1,0 +1,189 @@
+"""What is counted of a version's tables, lookups and scores, and of a model's releases."""
+
+from serving.metric_family import Detail, Family, Kind
+
+# Ranks of a plan that have a place of their own; those beyond share the last one.
+RANK_PLACES = tuple(str(place) for place in range(64))
+# Outputs of a model whose scores are counted: as many as a request can name.
+OUTPUT_PLACES = tuple(str(place) for place in range(16))
+# Fine between 0 and 1, where probabilities are; to 100 on both sides for outputs that are none.
+SCORE_BOUNDARIES = (
+    -100.0, -30.0, -10.0, -5.0, -3.0, -2.0, -1.0, -0.5, -0.2, -0.1, 0.0,
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85,
+    0.9, 0.95, 0.98, 0.99, 0.995, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0,
+)  # fmt: skip
+# Of loading a version: fetched and verified, checked against memory, opened, warmed up, checked
+# against its golden requests; and until the last worker has done so.
+LOAD_PHASES = ("fetch", "verify", "memory", "open", "warm_up", "golden", "workers")
+
+LOADED = Family(
+    "sharded_infer_model_loaded",
+    "1 for each version that is loaded and ready.",
+    Kind.LARGEST,
+    "Who releases models: which versions a server could answer with.",
+    detail=Detail.OFF,
+)
+TABLE_BYTES = Family(
+    "sharded_infer_table_bytes",
+    "Bytes of the version's table files, mapped or copied; workers share them.",
+    Kind.LARGEST,
+    "Capacity planning: what a version takes.",
+    detail=Detail.OFF,
+)
+TABLE_HUGE_PAGE_BYTES = Family(
+    "sharded_infer_table_huge_page_bytes",
+    'Bytes of them that lie in huge pages (`memory = "huge"`) since they were loaded.',
+    Kind.LARGEST,
+    "Who runs the machines: less than table_bytes means slower lookups.",
+    detail=Detail.OFF,
+)
+CREATED = Family(
+    "sharded_infer_version_created_timestamp_seconds",
+    "When a version that is loaded was published, in seconds since 1970.",
+    Kind.LARGEST,
+    "Who releases models: the age of each version.",
+    detail=Detail.OFF,
+)
+RANK_ROWS = Family(
+    "sharded_infer_rank_rows",
+    "Rows looked up, by rank of the plan.",
+    Kind.COUNTER,
+    "The planner's user: shards that are asked more than others.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.FULL,
+)
+RANK_ROW_BYTES = Family(
+    "sharded_infer_rank_row_bytes",
+    "Bytes of the rows looked up, as they are stored, by rank of the plan.",
+    Kind.COUNTER,
+    "The planner's user: the imbalance between ranks, largest over mean, that a new plan mends.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.FULL,
+)
+RANK_BUSY_SECONDS = Family(
+    "sharded_infer_rank_busy_seconds",
+    "Time that lookups on the rank took.",
+    Kind.COUNTER,
+    "The planner's user: whether a rank's bytes cost what the plan thought.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.FULL,
+)
+RANK_MEMORY_BYTES = Family(
+    "sharded_infer_rank_memory_bytes",
+    "Bytes of tables placed on the rank.",
+    Kind.LARGEST,
+    "The planner's user: how full ranks are.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.OFF,
+)
+BROADCAST_ROWS_SAVED = Family(
+    "sharded_infer_broadcast_rows_saved",
+    "Rows not looked up because samples of a request share the bag.",
+    Kind.COUNTER,
+    "Who writes clients: (rows + saved) / rows is what sharing a user's features gains.",
+    detail=Detail.FULL,
+)
+HOT_ROW_SHARE = Family(
+    "sharded_infer_hot_row_share",
+    "Share of the row accesses in a recent sample that went to the hottest 1% of the rows in it.",
+    Kind.LARGEST,
+    "The planner's user: how much a cache of hot rows, or their replication, would gain.",
+    detail=Detail.FULL,
+)
+SCORES = Family(
+    "sharded_infer_scores",
+    "Scores of sampled responses, by output; without a sum, as scores may be negative.",
+    Kind.HISTOGRAM,
+    "The model's owner: a distribution that moves without a release means that features did.",
+    label="output",
+    label_values=OUTPUT_PLACES,
+    boundaries=SCORE_BOUNDARIES,
+    detail=Detail.FULL,
+)
+
+LOADS = Family(
+    "sharded_infer_version_loads",
+    "Versions that every worker has loaded and that clients could ask for.",
+    Kind.COUNTER,
+    "Who releases models: releases that arrived.",
+    detail=Detail.OFF,
+)
+LOAD_FAILURES = Family(
+    "sharded_infer_version_load_failures",
+    "Versions that were not served, by what was being done when they failed.",
+    Kind.COUNTER,
+    "Who releases models: the alert on a swap that failed, and its phase.",
+    label="phase",
+    label_values=LOAD_PHASES,
+    detail=Detail.OFF,
+)
+LOAD_SECONDS = Family(
+    "sharded_infer_version_load_seconds",
+    "Time that a phase of the last load took, of the slowest worker.",
+    Kind.LARGEST,
+    "Who releases models: what a release waits for.",
+    label="phase",
+    label_values=LOAD_PHASES,
+    detail=Detail.OFF,
+)
+LOOKED = Family(
+    "sharded_infer_repository_read_timestamp_seconds",
+    "When the model's versions and labels were last read, in seconds since 1970.",
+    Kind.LARGEST,
+    "Whoever is on call: a server that cannot read its repository serves an old model.",
+    detail=Detail.OFF,
+)
+# The page gives each worker's own value.
+SERVED_VERSION = Family(
+    "sharded_infer_served_version",
+    "The version that answers requests which name none, by worker; 0: none.",
+    Kind.GAUGE,
+    "Who releases models: the annotation where a version changes; workers that differ.",
+    label="worker",
+    detail=Detail.OFF,
+)
+# The page computes it from the time of the default version.
+SERVED_AGE = Family(
+    "sharded_infer_served_age_seconds",
+    "Time since the version that answers requests which name none was published.",
+    Kind.LARGEST,
+    "The model's owner: the alert on a stale model.",
+    detail=Detail.OFF,
+)
+# Its label values are the labels that a server follows, and "default".
+LABEL_VERSION = Family(
+    "sharded_infer_label_version",
+    "The version that a label means here; 0: none.",
+    Kind.LARGEST,
+    "Who releases models: whether a moved label has arrived.",
+    label="label",
+    label_values=("default",),
+    detail=Detail.OFF,
+)
+
+TABLE_FAMILIES = (
+    LOADED,
+    TABLE_BYTES,
+    TABLE_HUGE_PAGE_BYTES,
+    CREATED,
+    RANK_ROWS,
+    RANK_ROW_BYTES,
+    RANK_BUSY_SECONDS,
+    RANK_MEMORY_BYTES,
+    BROADCAST_ROWS_SAVED,
+    HOT_ROW_SHARE,
+    SCORES,
+)
+MODEL_FAMILIES = (
+    LOADS,
+    LOAD_FAILURES,
+    LOAD_SECONDS,
+    LOOKED,
+    SERVED_VERSION,
+    SERVED_AGE,
+    LABEL_VERSION,
+)
