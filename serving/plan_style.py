@@ -6,16 +6,14 @@ colour alone.
 
 from sharded_infer.pages.style import BASE_STYLE, SORT_SCRIPT
 
-_OWN_STYLE = """
+DRAWING_STYLE = """
 :root {
-  --w: #2b69ab; --c: #cb7c05; --r: #8a2c58; --e: #818b96; --m: #c4cad1; --f: #fff;
-  --on-w: #fff; --on-c: #16191d; --on-r: #fff; --on-e: #111418; --on-m: #16191d;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --w: #5b9bdb; --c: #f0b03c; --r: #c65c90; --e: #b9c1ca; --m: #56606a; --f: #14171b;
-    --on-w: #0d1014; --on-c: #0d1014; --on-r: #0d1014; --on-e: #0d1014; --on-m: #f2f4f6;
-  }
+  --w: light-dark(#2b69ab, #5b9bdb); --on-w: light-dark(#fff, #0d1014);
+  --c: light-dark(#cb7c05, #f0b03c); --on-c: light-dark(#16191d, #0d1014);
+  --r: light-dark(#8a2c58, #c65c90); --on-r: light-dark(#fff, #0d1014);
+  --e: light-dark(#818b96, #b9c1ca); --on-e: light-dark(#111418, #0d1014);
+  --m: light-dark(#c4cad1, #56606a); --on-m: light-dark(#16191d, #f2f4f6);
+  --f: light-dark(#fff, #14171b);
 }
 .zoom {
   grid-column: 2; grid-row: 2; display: flex; align-items: center; gap: 0.4rem;
@@ -117,7 +115,7 @@ i.l { container-type: inline-size; }
 }
 """
 
-_TIP_SCRIPT = """
+TIP_SCRIPT = """
 const tip = document.getElementById("tip");
 const parts = (selector) => document.querySelectorAll(".bar " + selector);
 const hide = () => { tip.hidden = true; parts("i.on").forEach((p) => p.classList.remove("on")); };
@@ -160,5 +158,5 @@ document.addEventListener("keydown", (e) => {
 });
 """
 
-STYLE = BASE_STYLE + _OWN_STYLE
-SCRIPT = _TIP_SCRIPT + SORT_SCRIPT
+STYLE = BASE_STYLE + DRAWING_STYLE
+SCRIPT = TIP_SCRIPT + SORT_SCRIPT

@@ -13,6 +13,7 @@ import torch
 from serving.background import lower_priority
 from serving.board import Board
 from serving.config import ALL_MODELS, ServerConfig
+from serving.dashboard.dashboard import Dashboard
 from serving.follow_settings import FollowSettings
 from serving.following import Following
 from serving.freed_memory import keep_freed_memory
@@ -176,11 +177,18 @@ def _serve_alone(
 ) -> None:
     stop, asked = threading.Event(), threading.Event()
     signal.signal(signal.SIGHUP, lambda *_: asked.set())
+
+    def end(*_: object) -> None:
+        state.drain()
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, end)
     worker = Worker(config, store, metrics, state, following.board)
     listener = listen(config.host, config.metrics_port)
-    with closing(Pages(listener, metrics, state)) as pages:
+    board = following.board
+    dashboard = Dashboard(metrics.registry, state, board, topology=config.topology)
+    with closing(Pages(listener, metrics, state, dashboard)) as pages:
         # It listens while it loads, so that clients are told to wait.
         port = worker.listen(config.port)
         try:

@@ -1,7 +1,7 @@
 """Many processes on one port: loads once, forks, and replaces whoever dies.
 
     parent      loads the models, then only forks and waits: it has no threads, so forking is safe
-    desk        answers /metrics, /ready and /live for all
+    desk        answers /metrics, /ready, /live and the live page for all
     follower    looks for new versions, fetches and verifies them, says what workers are to hold
     workers     answer RPCs; they share the port (SO_REUSEPORT) and every page the parent has read
 
@@ -30,6 +30,7 @@ from serving.child_processes import (
     child_name,
 )
 from serving.config import ServerConfig
+from serving.dashboard.dashboard import Dashboard
 from serving.following import Following
 from serving.held_port import hold_port
 from serving.logs import name_process
@@ -82,7 +83,10 @@ def supervise(
         name_process(child_name(number))
         if number == DESK:
             store.clear()
-            _run_desk(listener, metrics, state)
+            dashboard = Dashboard(
+                metrics.registry, state, following.board, topology=config.topology
+            )
+            _run_desk(listener, metrics, state, dashboard)
             return
         listener.close()
         if number == FOLLOWER:
@@ -192,9 +196,11 @@ def _sleep(seconds: float) -> None:
             return
 
 
-def _run_desk(listener: socket.socket, metrics: Metrics, state: ServerState) -> None:
+def _run_desk(
+    listener: socket.socket, metrics: Metrics, state: ServerState, dashboard: Dashboard
+) -> None:
     stop = _stop_event()
-    pages = Pages(listener, metrics, state)
+    pages = Pages(listener, metrics, state, dashboard)
     while not stop.wait(POLL_SECONDS):
         pass
     pages.shutdown()

@@ -1,3 +1,5 @@
+import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -53,6 +55,22 @@ def test_the_wheel_holds_every_module_of_our_packages(wheel: zipfile.ZipFile) ->
 def test_the_wheel_holds_the_format_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     assert "sharded_infer/FORMAT.md" in wheel.namelist()
     assert all(f"{package}/py.typed" in wheel.namelist() for package in PACKAGES)
+
+
+def test_the_wheel_holds_the_live_page_with_its_chart_library_unchanged(
+    wheel: zipfile.ZipFile,
+) -> None:
+    home = ROOT / "serving" / "dashboard" / "static"
+    files = {p.relative_to(ROOT).as_posix() for p in home.rglob("*") if p.is_file()}
+    assert len(files) > 10 and files <= set(wheel.namelist())
+    table = (home / "vendor" / "README.md").read_text()
+    listed = dict(re.findall(r"^\| `([^`]+)` \| `([0-9a-f]{64})` \|$", table, re.MULTILINE))
+    assert set(listed) == {p.name for p in (home / "vendor").iterdir()} - {"README.md"}
+    for name, expected in listed.items():
+        content = wheel.read(f"serving/dashboard/static/vendor/{name}")
+        assert hashlib.sha256(content).hexdigest() == expected, name
+    licence = "licenses/serving/dashboard/static/vendor/LICENSE"
+    assert any(name.endswith(licence) for name in wheel.namelist())
 
 
 def test_the_wheel_has_the_command_and_the_licence(wheel: zipfile.ZipFile) -> None:

@@ -89,7 +89,7 @@ def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="gRPC port; 0 picks a free one.")] = 8001,
     metrics_port: Annotated[
-        int, typer.Option(help="HTTP port of /metrics, /ready and /live; 0: any.")
+        int, typer.Option(help="HTTP port of the live page, /metrics, /ready and /live; 0: any.")
     ] = 8002,
     metrics: Annotated[
         MetricsChoice,

@@ -6,14 +6,10 @@ A page adds a style and a script of its own behind these.
 BASE_STYLE = """
 :root {
   color-scheme: light dark;
-  --page: #fff; --ink: #16191d; --quiet: #58616b; --hair: #dfe3e7; --track: #f2f4f6;
-  --accent: #16191d; --focus: #0b57d0;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --page: #14171b; --ink: #e8ebee; --quiet: #a3acb6; --hair: #30363d; --track: #1d2126;
-    --accent: #fff; --focus: #8ab4f8;
-  }
+  --page: light-dark(#fff, #14171b); --ink: light-dark(#16191d, #e8ebee);
+  --quiet: light-dark(#58616b, #a3acb6); --hair: light-dark(#dfe3e7, #30363d);
+  --track: light-dark(#f2f4f6, #1d2126); --accent: light-dark(#16191d, #fff);
+  --focus: light-dark(#0b57d0, #8ab4f8);
 }
 @media print { :root { color-scheme: light; font-size: 12px; } }
 * { box-sizing: border-box; }

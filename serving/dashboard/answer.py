@@ -1,0 +1,111 @@
+"""What the live page's paths answer, whatever carries HTTP."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+# Scripts, styles and data from this server alone; nothing may frame the page. Styles of elements
+# (not style sheets) may be inline: the drawing of a plan says its widths with them.
+_POLICY = (
+    "default-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'"
+)
+_SECURITY = (
+    ("Content-Security-Policy", _POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+HTML = "text/html; charset=utf-8"
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class PageRequest:
+    """A request for a page.
+
+    Attributes:
+        method: such as GET.
+        path: without its query.
+        query: what follows the question mark.
+        accept: the header that says which types the client takes.
+        none_match: the header with the tags of what the client has.
+    """
+
+    method: str
+    path: str
+    query: str = ""
+    accept: str = ""
+    none_match: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What to send.
+
+    Attributes:
+        status: HTTP's number.
+        headers: names and values, the content's length among them.
+        body: empty for HEAD.
+    """
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Something to show, with the tag by which a client may say that it has it already.
+
+    Attributes:
+        kind: its MIME type.
+        body: its bytes.
+        tag: an entity tag; empty: never kept.
+    """
+
+    kind: str
+    body: bytes
+    tag: str = ""
+
+    @staticmethod
+    def kept(kind: str, body: bytes) -> "Content":
+        """Content that clients may keep, as long as they ask whether it is still the same."""
+        return Content(kind, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+
+    @staticmethod
+    def json(value: object) -> "Content":
+        """A value that is another one each time."""
+        return Content("application/json", json.dumps(value, separators=(",", ":")).encode())
+
+
+def answered(request: PageRequest, content: Content) -> Answer:
+    """The answer to GET or HEAD.
+
+    Args:
+        request: what was asked.
+        content: what there is.
+    """
+    keeping = "no-cache" if content.tag else "no-store"
+    headers = [("Cache-Control", keeping), ("Vary", "Accept"), *_SECURITY]
+    if content.tag:
+        headers.append(("ETag", content.tag))
+    if content.tag and content.tag in request.none_match:
+        return Answer(304, tuple(headers), b"")
+    headers += [("Content-Type", content.kind), ("Content-Length", str(len(content.body)))]
+    return Answer(200, tuple(headers), b"" if request.method == "HEAD" else content.body)
+
+
+def refused(request: PageRequest, status: int, reason: str) -> Answer:
+    """An answer that says no.
+
+    Args:
+        request: what was asked.
+        status: 404 or 405.
+        reason: one line for people.
+    """
+    body = f"{reason}\n".encode()
+    headers = [("Content-Type", TEXT), ("Content-Length", str(len(body))), *_SECURITY]
+    if status == 405:
+        headers.append(("Allow", "GET, HEAD"))
+    return Answer(status, tuple(headers), b"" if request.method == "HEAD" else body)

@@ -1,0 +1,58 @@
+"""The readings of the last minutes, and the newest one, for however many pages are open."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from serving.dashboard.reading import Reading
+
+# Pages that ask within this time are told the same.
+FRESH_SECONDS = 1.0
+KEPT_SECONDS = 600.0
+# Pages ask every 2 s, so one reading in so many seconds is kept; the newest is there besides.
+_SPACING_SECONDS = 1.9
+_MOST = int(KEPT_SECONDS / _SPACING_SECONDS)
+
+
+class History:
+    """Readings in the order of time. Any thread may call."""
+
+    def __init__(self, read: Callable[[float], Reading], clock: Callable[[], float]) -> None:
+        """Begins empty.
+
+        Args:
+            read: takes a reading at a time, in seconds since 1970.
+            clock: seconds since 1970.
+        """
+        self._read = read
+        self._clock = clock
+        self._readings: deque[Reading] = deque(maxlen=_MOST)
+        self._lock = threading.Lock()
+
+    def newest(self, within_seconds: float = FRESH_SECONDS) -> Reading:
+        """A reading of now, or one that is hardly older.
+
+        Args:
+            within_seconds: how old it may be.
+        """
+        # Who comes while one is taken waits for it, and takes none.
+        with self._lock:
+            now = self._clock()
+            readings = self._readings
+            # A clock that was set back makes all that is kept useless.
+            if readings and readings[-1].at > now:
+                readings.clear()
+            if readings and now - readings[-1].at < within_seconds:
+                return readings[-1]
+            reading = self._read(now)
+            if len(readings) > 1 and now - readings[-2].at < _SPACING_SECONDS:
+                readings.pop()
+            readings.append(reading)
+            while readings[0].at < now - KEPT_SECONDS:
+                readings.popleft()
+            return reading
+
+    def since(self, at: float) -> Sequence[Reading]:
+        """The readings after a time, seconds since 1970, the newest last."""
+        with self._lock:
+            return [reading for reading in self._readings if reading.at > at]

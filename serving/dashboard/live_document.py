@@ -1,0 +1,103 @@
+"""What `/api/live` says: the server, its models, what happened lately, and the metrics."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from serving.dashboard.plans import DrawnPlan
+from serving.dashboard.reading import Key, Reading
+from serving.dashboard.swaps import DEFAULT
+from serving.releases import ModelReleases, Releases
+
+# Grows when what is there changes its meaning; what is new does not count.
+API_VERSION = 1
+
+PlanOf = Callable[[str], DrawnPlan | None]
+
+
+def models_fields(releases: Releases, plan_of: PlanOf) -> list[dict[str, Any]]:
+    """The models and all versions that there is something to say of.
+
+    Args:
+        releases: as the board says.
+        plan_of: the plan of the version in a folder.
+    """
+    return [_model_fields(model, plan_of) for _, model in sorted(releases.models.items())]
+
+
+def metrics_fields(readings: Sequence[Reading]) -> dict[str, Any]:
+    """The families, the series, and the series' values at each reading.
+
+    Args:
+        readings: in the order of time; at least one.
+    """
+    families = {
+        name: {"kind": family.kind, "help": family.help}
+        for name, family in readings[-1].families.items()
+    }
+    places: dict[Key, int] = {}
+    boundaries: dict[Key, tuple[float, ...]] = {}
+    for reading in readings:
+        for key in reading.values:
+            places.setdefault(key, len(places))
+        boundaries |= reading.boundaries
+    series = [
+        {"family": key[0], "labels": dict(key[1]), "boundaries": boundaries.get(key, ())}
+        for key in places
+    ]
+    rows = [
+        {"at": reading.at, "values": [reading.values.get(key) for key in places]}
+        for reading in readings
+    ]
+    return {"families": families, "series": series, "readings": rows}
+
+
+def _model_fields(model: ModelReleases, plan_of: PlanOf) -> dict[str, Any]:
+    names: dict[int, list[str]] = {}
+    for name, version in model.names.items():
+        names.setdefault(version, []).append(name or DEFAULT)
+    versions = []
+    for holding in model.held:
+        plan = plan_of(holding.path)
+        query = urlencode({"model": model.model, "version": holding.version})
+        versions.append(
+            {
+                "version": holding.version,
+                "state": "ready" if holding.ready else "loading",
+                "names": sorted(names.get(holding.version, ())),
+                "created": holding.created,
+                "reason": "",
+                "plan": None
+                if plan is None
+                else {
+                    "topology": plan.topology,
+                    "ranks": plan.ranks,
+                    "tables": plan.tables,
+                    "table_bytes": plan.table_bytes,
+                    "url": f"dashboard/plan?{query}",
+                },
+            }
+        )
+    for failure in model.failures:
+        reason = f"{failure.phase}: {failure.reason}"
+        versions.append(_absent(failure.version, "failed", reason))
+    known = {version["version"] for version in versions}
+    if model.preparing and model.preparing not in known:
+        versions.append(_absent(model.preparing, "fetching", ""))
+    return {
+        "name": model.model,
+        "default": model.names.get("", 0),
+        "published": len(model.published),
+        "versions": sorted(versions, key=lambda version: -version["version"]),
+    }
+
+
+def _absent(version: int, state: str, reason: str) -> dict[str, Any]:
+    return {
+        "version": version,
+        "state": state,
+        "names": [],
+        "created": 0.0,
+        "reason": reason,
+        "plan": None,
+    }
