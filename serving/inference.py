@@ -6,16 +6,17 @@ encode, or a status code, the words, and when to come again
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import monotonic
 
 import grpc
 
-from serving.batcher import Batch, Batcher, QueueLimits
+from serving.batch_run import DROPPED, BatchRun, count_batch, count_dropped, show_queue
+from serving.batcher import Batcher, QueueLimits
 from serving.call import Call, log_fields
 from serving.dispatcher import Dispatcher, Job
-from serving.lane import Ticket, TicketState
+from serving.lane import Ticket
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.portable_decoder import parse_request
@@ -27,20 +28,11 @@ from serving.shared_memory import SharedMemory
 from serving.shared_tensors import SharedTensors
 from serving.snapshot import Snapshot
 from serving.status import status_of
-from serving.thread_usage import Reading, read_usage
-from serving.version_metrics import Answered
 from serving.wire_form import WireForm
-from sharded_infer.errors import ShardedInferError
-from sharded_infer.executor import Execution, run_batch
 
 # gRPC's header for "come again in so many milliseconds" (proposal A6, client retries).
 PUSHBACK = "grpc-retry-pushback-ms"
 _FOREVER = float("inf")
-_DROPPED = {
-    TicketState.EXPIRED: "expired",
-    TicketState.INFEASIBLE: "deadline",
-    TicketState.WITHDRAWN: "cancelled",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +90,10 @@ class Inference:
         self.traces = reports is not None and reports.traces
         self.dispatcher = Dispatcher(
             Batcher(slots=slots, limits=limits),
-            self._execute,
-            observe=_observe,
-            on_dropped=_count_dropped,
-            on_waiting=_show_queue_of,
+            BatchRun(reports),
+            observe=count_batch,
+            on_dropped=count_dropped,
+            on_waiting=show_queue,
         )
         store.on_change(
             lambda snapshot: self.dispatcher.add_lane(snapshot.lane),
@@ -282,72 +274,10 @@ class Inference:
         if isinstance(error, QueueFullError):
             metrics.refused("queue_full")
             retry = math.ceil(error.retry_seconds * 1e3)
-        elif job.error is None and job.ticket.state in _DROPPED:
+        elif job.error is None and job.ticket.state in DROPPED:
             # Refused at the door; what left the queue has been counted as it left.
-            metrics.refused(_DROPPED[job.ticket.state])
+            metrics.refused(DROPPED[job.ticket.state])
         return Refusal(code, words, retry)
-
-    def _execute(self, jobs: Sequence[Job]) -> Sequence[bytes | Exception]:
-        calls: list[Call] = [job.work for job in jobs]
-        model = calls[0].snapshot.model
-        try:
-            before = None if self._reports is None else read_usage()
-            executions = run_batch(model, [call.model_input for call in calls])
-            usage = None if before is None else (before, read_usage())
-            return self._responses(jobs, calls, executions, usage)
-        except Exception as error:
-            if len(calls) == 1:
-                return [error]
-        # One of them is to blame: each by itself, so that the others are answered.
-        return [result for job in jobs for result in self._execute([job])]
-
-    def _responses(
-        self,
-        jobs: Sequence[Job],
-        calls: Sequence[Call],
-        executions: Sequence[Execution],
-        usage: tuple[Reading, Reading] | None,
-    ) -> list[bytes | Exception]:
-        """The responses of a batch, all counted.
-
-        Written here, one after another, not by each request's own thread: code and data are at
-        hand.
-        """
-        responses: list[bytes | Exception] = []
-        counts: list[Answered] = []
-        told: list[tuple[Job, Execution]] = []
-        now = monotonic()
-        for job, call, execution in zip(jobs, calls, executions, strict=True):
-            began = now
-            queued = max(0.0, job.started - call.decoded)
-            try:
-                responses.append(call.encode(execution, queued))
-            except ShardedInferError as error:
-                # Its client's shared memory: the others of the batch have theirs.
-                responses.append(error)
-                continue
-            now = monotonic()
-            told.append((job, execution))
-            counts.append(
-                (
-                    call.model_input.batch_size,
-                    call.decoded - call.started,
-                    queued,
-                    execution.lookup_seconds,
-                    execution.tower_seconds,
-                    now - began,
-                    now - call.started,
-                    execution.ids_outside,
-                )
-            )
-        metrics = calls[0].snapshot.metrics
-        metrics.answered_many(counts)
-        if metrics.lookups is not None:
-            first = executions[0]
-            metrics.lookups.looked_up(first.work, calls[0].model_input, first.scores)
-        if self._reports is not None and usage is not None:
-            self._reports.answered(told, counts, usage)
-        return responses
 
 
 def _header_of(message: bytes, form: WireForm) -> RequestHeader:
@@ -362,30 +292,3 @@ def _header_of(message: bytes, form: WireForm) -> RequestHeader:
 def _deadline(started: float, time_remaining: float | None, timeout_us: int) -> float:
     deadline = _FOREVER if time_remaining is None else started + time_remaining
     return min(deadline, started + timeout_us / 1e6) if timeout_us else deadline
-
-
-def _observe(batch: Batch, seconds: float) -> None:
-    call: Call = batch.tickets[0].item.work
-    call.snapshot.metrics.ran_batch(
-        requests=len(batch.tickets),
-        samples=batch.samples,
-        seconds=seconds,
-        predicted=batch.predicted,
-    )
-    _show_queue(batch.tickets[0])
-
-
-def _count_dropped(ticket: Ticket) -> None:
-    call: Call = ticket.item.work
-    call.snapshot.metrics.refused(_DROPPED[ticket.state])
-    _show_queue(ticket)
-
-
-def _show_queue(ticket: Ticket) -> None:
-    _show_queue_of(ticket.item)
-
-
-def _show_queue_of(job: Job) -> None:
-    call: Call = job.work
-    lane = job.ticket.lane
-    call.snapshot.metrics.queue(requests=len(lane), samples=lane.samples)

@@ -178,7 +178,7 @@ def test_a_request_that_fails_does_not_fail_those_in_its_batch(
             raise RuntimeError("of the third")
         return run_batch(model, requests)
 
-    monkeypatch.setattr("serving.inference.run_batch", failing)
+    monkeypatch.setattr("serving.batch_run.run_batch", failing)
     while desk.inference.dispatcher.work():
         pass
     codes = ["OK" if isinstance(o, bytes) else o.code.name for o in desk.outcomes]

@@ -167,7 +167,7 @@ def test_an_inference_without_reports_reads_neither_usage_nor_metadata(
     loaded: tuple[ModelStore, Metrics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inference = inference_of(loaded)
-    monkeypatch.setattr("serving.inference.read_usage", lambda: 1 / 0)
+    monkeypatch.setattr("serving.batch_run.read_usage", lambda: 1 / 0)
     assert not inference.traces
     assert isinstance(inference.answer(message(), None, lambda job: None), bytes)
 
