@@ -91,7 +91,8 @@ class BatchRun:
                 )
             )
         metrics = calls[0].snapshot.metrics
-        metrics.answered_many(counts)
+        if counts:
+            metrics.answered_many(counts)
         if metrics.lookups is not None:
             first = executions[0]
             metrics.lookups.looked_up(first.work, calls[0].model_input, first.scores)

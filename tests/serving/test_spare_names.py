@@ -39,9 +39,7 @@ def test_a_model_that_came_later_is_on_the_page_under_its_name() -> None:
     for _ in range(2):
         metrics.adopt("late")
     metrics.releases("late").assign(3, frozenset())
-    metrics.version("late", 3).answered(
-        samples=5, decode=1, queue=1, lookup=1, tower=1, encode=1, whole=5, ids_outside=0
-    )
+    metrics.version("late", 3).answered_many([(5, 1.0, 1.0, 1.0, 1.0, 1.0, 5.0, 0)])
     assert _models(metrics) == {"late"}
     assert metrics.registry.get_sample_value(
         "sharded_infer_samples_total", {"model": "late", "version": "3"}
