@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup demo test lint docs protos dashboards requirements clean
+.PHONY: setup bench-setup demo test lint docs protos dashboards requirements gpu-check clean
 
 setup: $(STAMP)
 
@@ -56,6 +56,10 @@ dashboards: setup
 # What the images install: the versions that are installed here.
 requirements: setup
 	$(BIN)/python docker/pin_requirements.py
+
+# On a machine with a CUDA card, torch and Triton: nothing of ours is built or installed for it.
+gpu-check:
+	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu_check
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info

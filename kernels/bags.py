@@ -48,6 +48,7 @@ class Bags:
 
     def offsets(self) -> Tensor:
         """Where each bag begins in `values`, and the end of the last: int64 `[F * B + 1]`."""
-        offsets = torch.zeros(self.lengths.numel() + 1, dtype=torch.int64)
+        count = self.lengths.numel() + 1
+        offsets = torch.zeros(count, dtype=torch.int64, device=self.lengths.device)
         torch.cumsum(self.lengths.reshape(-1), 0, out=offsets[1:])
         return offsets

@@ -33,7 +33,9 @@ def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
 def _are_inside(bags: Bags, rows: Tensor) -> bool:
     """Whether the compiled check, one pass without memory of its own, finds nothing amiss."""
     tensors = bags.values, bags.lengths, rows
-    if _LIBRARY is None or not all(tensor.is_contiguous() for tensor in tensors):
+    if _LIBRARY is None or not all(
+        tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors
+    ):
         return False
     addresses = [ctypes.c_void_p(tensor.data_ptr()) for tensor in tensors]
     sizes = [ctypes.c_int64(size) for size in (*bags.lengths.shape, len(bags.values))]

@@ -21,7 +21,7 @@ from kernels.row_format import RowFormat
 _PLACEMENT_HOST = 3
 _POOLING_SUM = 0
 _OUTPUT_FP32 = 0
-_SPARSE_TYPES = {
+SPARSE_TYPES = {
     RowFormat.FP32: 0,
     RowFormat.FP16: 1,
     RowFormat.INT8: 2,
@@ -29,7 +29,7 @@ _SPARSE_TYPES = {
     RowFormat.INT2: 4,
 }
 # The operator takes the largest dim of each format, in this order.
-_DIM_ORDER = (RowFormat.INT2, RowFormat.INT4, RowFormat.INT8, RowFormat.FP16, RowFormat.FP32)
+DIM_ORDER = (RowFormat.INT2, RowFormat.INT4, RowFormat.INT8, RowFormat.FP16, RowFormat.FP32)
 
 
 class FbgemmBackend:
@@ -56,27 +56,20 @@ class FbgemmBackend:
         self._memory = tables.memory
         self._unused = torch.empty(0, dtype=torch.uint8)
         self._placements = torch.full((features,), _PLACEMENT_HOST, dtype=torch.int32)
-        self._types = torch.full((features,), _SPARSE_TYPES[tables.row_format], dtype=torch.uint8)
+        self._types = torch.full((features,), SPARSE_TYPES[tables.row_format], dtype=torch.uint8)
         self._byte_offsets = torch.tensor(tables.byte_offsets, dtype=torch.int64)
         self._column_offsets = torch.zeros(features + 1, dtype=torch.int32)
         self._column_offsets[1:] = torch.cumsum(torch.tensor(tables.dims), 0)
         self._total_dim = tables.total_dim
-        largest = max(tables.dims)
-        self._largest_dims = [largest if f is tables.row_format else 0 for f in _DIM_ORDER]
+        self._largest_dims = largest_dims(tables)
         self._mean = MeanPooling(tables)
 
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
         """Why this backend cannot look up these tables, or None when it can."""
-        # Others: bf16 weights kill the process (SIGFPE) in FBGEMM 1.8, and its fp8 is another one.
-        if tables.row_format not in _SPARSE_TYPES:
-            return f"fbgemm reads {', '.join(_SPARSE_TYPES)} rows, got {tables.row_format}"
-        per_byte = max(1, 8 // tables.row_format.element_bits)
-        if any(dim % per_byte for dim in tables.dims):
-            return f"fbgemm needs {tables.row_format} dims in multiples of {per_byte}"
-        if importlib.util.find_spec("fbgemm_gpu") is None:
-            return "fbgemm_gpu is not installed"
-        return None
+        if tables.memory.device.type != "cpu":
+            return f"fbgemm reads host memory, the tables are on {tables.memory.device}"
+        return format_refusal(tables)
 
     def __call__(self, bags: Bags) -> Tensor:
         """Pools every bag.
@@ -110,3 +103,21 @@ class FbgemmBackend:
         )
         self._mean.apply(pooled, bags)
         return pooled
+
+
+def largest_dims(tables: FusedTables) -> list[int]:
+    """The largest dim of each format, as the operator takes them."""
+    return [max(tables.dims) if known is tables.row_format else 0 for known in DIM_ORDER]
+
+
+def format_refusal(tables: FusedTables) -> str | None:
+    """Why FBGEMM cannot read rows of these tables' format and dims, or None when it can."""
+    # Others: bf16 weights kill the process (SIGFPE) in FBGEMM 1.8, and its fp8 is another one.
+    if tables.row_format not in SPARSE_TYPES:
+        return f"fbgemm reads {', '.join(SPARSE_TYPES)} rows, got {tables.row_format}"
+    per_byte = max(1, 8 // tables.row_format.element_bits)
+    if any(dim % per_byte for dim in tables.dims):
+        return f"fbgemm needs {tables.row_format} dims in multiples of {per_byte}"
+    if importlib.util.find_spec("fbgemm_gpu") is None:
+        return "fbgemm_gpu is not installed"
+    return None

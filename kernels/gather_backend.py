@@ -42,8 +42,10 @@ class GatherBackend:
         self._grids = _grids(tables)
 
     @staticmethod
-    def refusal(_tables: FusedTables) -> str | None:
+    def refusal(tables: FusedTables) -> str | None:
         """Why this backend cannot look up these tables, or None when it can."""
+        if tables.memory.device.type != "cpu":
+            return f"gather reads host memory, the tables are on {tables.memory.device}"
         return None
 
     def __call__(self, bags: Bags) -> Tensor:

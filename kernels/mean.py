@@ -12,8 +12,9 @@ class MeanPooling:
 
     def __init__(self, tables: FusedTables) -> None:
         """Keeps which features are averaged, and their dims."""
-        self._dims = torch.tensor(tables.dims, dtype=torch.int64)
-        self._means = torch.tensor(tables.means)
+        device = tables.memory.device
+        self._dims = torch.tensor(tables.dims, dtype=torch.int64, device=device)
+        self._means = torch.tensor(tables.means, device=device)
         self._has_means = any(tables.means)
 
     def apply(self, pooled: Tensor, bags: Bags) -> None:

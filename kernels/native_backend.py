@@ -119,8 +119,10 @@ class NativeBackend:
         self._address = ctypes.addressof(self._features)
 
     @staticmethod
-    def refusal(_tables: FusedTables) -> str | None:
+    def refusal(tables: FusedTables) -> str | None:
         """Why this backend cannot look up these tables, or None when it can."""
+        if tables.memory.device.type != "cpu":
+            return f"native reads host memory, the tables are on {tables.memory.device}"
         return None if _LIBRARY is not None else "the package was built without a compiler"
 
     def __call__(self, bags: Bags, *, out: Tensor | None = None) -> Tensor:

@@ -9,9 +9,11 @@ from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
 from kernels.errors import InputError
 from kernels.fbgemm_backend import FbgemmBackend
+from kernels.fbgemm_gpu_backend import FbgemmGpuBackend
 from kernels.fused_tables import FusedTables
 from kernels.gather_backend import GatherBackend
 from kernels.native_backend import NativeBackend
+from kernels.triton_backend import TritonBackend
 
 
 class Backend(Protocol):
@@ -26,10 +28,21 @@ class Backend(Protocol):
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
 # faster the smaller the batch (docs/benchmarks.md).
-BACKENDS: tuple[type[FbgemmBackend] | type[NativeBackend] | type[GatherBackend], ...] = (
+BACKENDS: tuple[
+    type[NativeBackend]
+    | type[FbgemmBackend]
+    | type[GatherBackend]
+    | type[TritonBackend]
+    | type[FbgemmGpuBackend],
+    ...,
+] = (
+    # Of tables on the host.
     NativeBackend,
     FbgemmBackend,
     GatherBackend,
+    # Of tables on a CUDA device.
+    TritonBackend,
+    FbgemmGpuBackend,
 )
 
 
@@ -47,7 +60,7 @@ class PooledLookup:
             InputError: no backend, or not the forced one, can look these tables up; says why.
         """
         self.tables = tables
-        self._rows = torch.tensor(tables.rows, dtype=torch.int64)
+        self._rows = torch.tensor(tables.rows, dtype=torch.int64, device=tables.memory.device)
         refusals = []
         for candidate in BACKENDS:
             if backend is not None and candidate.name != backend:
@@ -86,6 +99,9 @@ class PooledLookup:
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
             raise InputError(f"bags: expected {features} features, got {bags.lengths.shape[0]}")
+        if isinstance(self._run, TritonBackend):
+            # Its kernels look at the ids themselves, on the device.
+            return self._run(bags, ids_checked=ids_checked, out=out)
         if not ids_checked:
             self._check_ids(bags)
         if out is None:

@@ -54,6 +54,7 @@ def test_the_wheel_holds_every_module_of_our_packages(wheel: zipfile.ZipFile) ->
 
 def test_the_wheel_holds_the_format_and_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
     assert "sharded_infer/FORMAT.md" in wheel.namelist()
+    assert "kernels/triton_choices.json" in wheel.namelist()
     assert all(f"{package}/py.typed" in wheel.namelist() for package in PACKAGES)
 
 

@@ -117,7 +117,14 @@ def run(tables: FusedTables, bags: Bags) -> Tensor:
 
 
 def test_every_backend_is_in_the_matrix() -> None:
-    assert [candidate.name for candidate in BACKENDS] == ["native", "fbgemm", "gather"]
+    assert [candidate.name for candidate in BACKENDS] == [
+        "native",
+        "fbgemm",
+        "gather",
+        # Of tables on a device: the same matrix, in tests/kernels/interpreted/ and on a card.
+        "triton",
+        "fbgemm_gpu",
+    ]
 
 
 @pytest.mark.usefixtures("poisoned_memory")
@@ -228,7 +235,8 @@ def test_a_forced_backend_is_used_and_named(row_format: RowFormat) -> None:
         (
             RowFormat.INT8,
             "cuda",
-            "no backend is called 'cuda', expected one of native, fbgemm, gather",
+            "no backend is called 'cuda', expected one of native, fbgemm, gather, triton, "
+            "fbgemm_gpu",
         ),
     ],
 )

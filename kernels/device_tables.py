@@ -1,0 +1,162 @@
+"""Tables of one row format in a device's memory, as the Triton kernels see them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.fused_tables import FusedTables
+from kernels.row_format import RowFormat
+
+_WORD_BYTES = 4
+_WIDEST_ACCESS_BYTES = 16
+
+
+class OutOfRange(Enum):
+    """What a kernel does with an id outside its table, having counted it."""
+
+    REFUSE = 0  # skips it, and keeps the first one's position
+    IGNORE = 1  # skips it, as if it were absent
+    WRAP = 2  # takes it modulo the table's rows
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTables:
+    """What each feature of a lookup reads, with rows that may lie apart.
+
+    Attributes:
+        memory: uint8 `[bytes]` on the device.
+        row_format: the format of all rows in `memory`.
+        byte_offsets: where each feature's first row begins in `memory`, header first.
+        row_strides: bytes from one row of a feature's table to the next.
+        rows: rows of each feature's table.
+        dims: elements of each feature's rows.
+        means: whether a feature's bags are averaged (true) or summed (false).
+        policies: what becomes of each feature's ids from outside its table.
+    """
+
+    memory: Tensor
+    row_format: RowFormat
+    byte_offsets: tuple[int, ...]
+    row_strides: tuple[int, ...]
+    rows: tuple[int, ...]
+    dims: tuple[int, ...]
+    means: tuple[bool, ...]
+    policies: tuple[OutOfRange, ...]
+
+    @property
+    def total_dim(self) -> int:
+        """Width of the pooled output."""
+        return sum(self.dims)
+
+    @property
+    def payload_alignment(self) -> int:
+        """The largest of 1, 2, 4, 8 and 16 bytes that rows can be read by.
+
+        Every payload's address is a multiple of it, and where accesses of that size end beyond the
+        last row they end inside the memory.
+        """
+        header = self.row_format.header_bytes
+        addresses = [self.memory.data_ptr() + offset + header for offset in self.byte_offsets]
+        alignment = math.gcd(_WIDEST_ACCESS_BYTES, *addresses, *self.row_strides)
+        while not all(
+            offset + header + (rows - 1) * stride + rounded_up(payload, alignment)
+            <= self.memory.numel()
+            for offset, rows, stride, payload in zip(
+                self.byte_offsets, self.rows, self.row_strides, self._payload_bytes(), strict=True
+            )
+        ):
+            alignment //= 2
+        return alignment
+
+    def _payload_bytes(self) -> list[int]:
+        header = self.row_format.header_bytes
+        return [self.row_format.row_bytes(dim) - header for dim in self.dims]
+
+
+def in_place(tables: FusedTables, policies: Sequence[OutOfRange] | None = None) -> DeviceTables:
+    """Tables as they lie, their rows one after the other.
+
+    Args:
+        tables: in a device's memory.
+        policies: one a feature; None refuses.
+    """
+    row_bytes = tuple(tables.row_format.row_bytes(dim) for dim in tables.dims)
+    return _device_tables(
+        tables, tables.memory, zip(tables.byte_offsets, row_bytes, strict=True), policies
+    )
+
+
+def copy_to_device(
+    tables: FusedTables,
+    device: torch.device,
+    *,
+    alignment: int = 1,
+    policies: Sequence[OutOfRange] | None = None,
+) -> DeviceTables:
+    """Copies tables to a device, each payload on a multiple of `alignment` bytes.
+
+    Tables shared by several features are copied once.
+
+    Args:
+        tables: on the host.
+        device: to copy to.
+        alignment: 1 keeps rows as they are; 16 pads them, for loads of 16 bytes.
+        policies: one a feature; None refuses.
+
+    Raises:
+        InputError: the alignment is not 1, 2, 4, 8 or 16.
+    """
+    if alignment not in {1, 2, 4, 8, 16}:
+        raise InputError(f"alignment: expected 1, 2, 4, 8 or 16 bytes, got {alignment}")
+    header = tables.row_format.header_bytes
+    places: dict[tuple[int, int, int], tuple[int, int]] = {}
+    # Word loads need word addresses, also between tables.
+    end, apart = 0, max(alignment, _WORD_BYTES)
+    for source in zip(tables.byte_offsets, tables.rows, tables.dims, strict=True):
+        if source not in places:
+            stride = rounded_up(tables.row_format.row_bytes(source[2]), alignment)
+            begin = end + (-(end + header)) % apart
+            places[source] = begin, stride
+            end = begin + source[1] * stride
+    # The last payload is read to the end of its last access.
+    memory = torch.zeros(end + header + alignment, dtype=torch.uint8, device=device)
+    for (offset, rows, dim), (begin, stride) in places.items():
+        row_bytes = tables.row_format.row_bytes(dim)
+        stored = tables.memory[offset : offset + rows * row_bytes].view(rows, row_bytes)
+        memory[begin : begin + rows * stride].view(rows, stride)[:, :row_bytes].copy_(stored)
+    chosen = [
+        places[source] for source in zip(tables.byte_offsets, tables.rows, tables.dims, strict=True)
+    ]
+    return _device_tables(tables, memory, chosen, policies)
+
+
+def rounded_up(count: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `count`."""
+    return -(-count // multiple) * multiple
+
+
+def _device_tables(
+    tables: FusedTables,
+    memory: Tensor,
+    places: Iterable[tuple[int, int]],
+    policies: Sequence[OutOfRange] | None,
+) -> DeviceTables:
+    begins, strides = zip(*places, strict=True)
+    chosen = (OutOfRange.REFUSE,) * len(begins) if policies is None else tuple(policies)
+    if len(chosen) != len(begins):
+        raise InputError(f"policies: expected one for each of {len(begins)}, got {len(chosen)}")
+    return DeviceTables(
+        memory=memory,
+        row_format=tables.row_format,
+        byte_offsets=begins,
+        row_strides=strides,
+        rows=tables.rows,
+        dims=tables.dims,
+        means=tables.means,
+        policies=chosen,
+    )

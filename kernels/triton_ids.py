@@ -1,0 +1,103 @@
+"""Ids of a lookup in a Triton kernel, and what becomes of those outside their tables.
+
+A feature's policy is one of `OutOfRange`. Ids that are refused or ignored are not looked up. All
+are counted, and the first refused one's position is kept: `outside` is int64 [2], count and place.
+"""
+
+import triton
+import triton.language as tl
+
+from kernels.device_tables import OutOfRange
+
+REFUSE = tl.constexpr(OutOfRange.REFUSE.value)
+WRAP = tl.constexpr(OutOfRange.WRAP.value)
+NOWHERE = tl.constexpr(2**63 - 1)  # the position when nothing is refused
+
+
+@triton.jit
+def load_ids(values, positions, live, rows, policy, WRAPS: tl.constexpr):
+    """Ids at some positions, made to lie inside their tables.
+
+    Args:
+        values: pointer to int32 or int64 ids.
+        positions: int32 or int64 `[R]`.
+        live: bool `[R]`, which positions to read.
+        rows: int64, or `[R]`, of the ids' tables.
+        policy: as `rows`.
+        WRAPS: whether any feature's policy is to wrap.
+
+    Returns:
+        int64 ids, which of them to look up, and which came from outside their tables.
+    """
+    ids = tl.load(values + positions, mask=live, other=0).to(tl.int64)
+    # One comparison: a negative id is a huge one without its sign.
+    inside = ids.to(tl.uint64, bitcast=True) < rows.to(tl.uint64, bitcast=True)
+    strange = live & (inside == 0)
+    wanted = live & inside
+    if WRAPS:  # noqa: SIM102 - decided by the compiler, unlike the one below
+        # A 64-bit remainder is some hundred instructions: only where one is needed.
+        if tl.max(strange.to(tl.int32), axis=0) > 0:
+            # Truncated towards zero; never negative after the second line.
+            wrapped = ids % rows
+            wrapped = tl.where(wrapped < 0, wrapped + rows, wrapped)
+            ids = tl.where(policy == WRAP, wrapped, ids)
+            wanted = wanted | (strange & (policy == WRAP))
+    return tl.where(wanted, ids, 0), wanted, strange
+
+
+@triton.jit
+def first_refused(positions, strange, policy):
+    """The positions of strange ids that are refused, else a position beyond all: int64 `[R]`."""
+    return tl.where(strange & (policy == REFUSE), positions, NOWHERE)
+
+
+@triton.jit
+def find_strange(values, begin, end, rows, policy, outside, reports, CHECKED: tl.constexpr):
+    """Looks at all ids from `begin` to `end` of one feature.
+
+    Args:
+        values: pointer to int32 or int64 ids.
+        begin: int32, the first position.
+        end: one past the last.
+        rows: int64, of the ids' table.
+        policy: of the feature.
+        outside: pointer to int64 [2].
+        reports: whether to add what is found to `outside`.
+        CHECKED: ids that are looked at together.
+
+    Returns:
+        Whether any id comes from outside its table.
+    """
+    any_strange = tl.zeros([CHECKED], dtype=tl.int32)
+    for first in range(begin, end, CHECKED):
+        positions = first + tl.arange(0, CHECKED)
+        live = positions < end
+        _, _, strange = load_ids(values, positions, live, rows, policy, False)
+        any_strange |= strange.to(tl.int32)
+    found = tl.max(any_strange, axis=0) > 0
+    if found & reports:
+        count = tl.zeros([CHECKED], dtype=tl.int64)
+        refused = tl.full([CHECKED], NOWHERE, dtype=tl.int64)
+        for first in range(begin, end, CHECKED):
+            positions = first + tl.arange(0, CHECKED)
+            live = positions < end
+            _, _, strange = load_ids(values, positions, live, rows, policy, False)
+            count += strange.to(tl.int64)
+            refused = tl.minimum(refused, first_refused(positions.to(tl.int64), strange, policy))
+        report(outside, count, refused)
+    return found
+
+
+@triton.jit
+def report(outside, count, first):
+    """Adds a program's findings to `outside`.
+
+    Args:
+        outside: pointer to int64 [2].
+        count: int64 `[R]`, ids from outside their tables.
+        first: int64 `[R]`, as `first_refused` says.
+    """
+    total = tl.sum(count, axis=0)
+    if total > 0:
+        tl.atomic_add(outside, total)
+        tl.atomic_min(outside + 1, tl.min(first, axis=0))

@@ -1,0 +1,185 @@
+"""Checks, measures and tunes the kernels on a card; `--dry-run` tries this script without one.
+
+Stages fail alone: what could be measured is written all the same, and the exit code says whether
+anything failed. Pure Python: nothing of ours need be built or installed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+_SECONDS = 420.0  # the stages' part of the 8 minutes
+# Shares of the time at which a stage begins nothing new.
+_ENDS = {"correctness": 0.4, "lookups": 0.75, "tuning": 1.0}
+
+
+def main() -> int:
+    """Runs the stages and writes what they found.
+
+    Returns:
+        The exit code: 0 when every stage did its work and every check passed.
+    """
+    arguments = _arguments()
+    if arguments.dry_run:
+        # Before Triton is imported.
+        os.environ["TRITON_INTERPRET"] = "1"
+    sys.path.insert(0, str(ROOT))
+    import torch
+
+    if not arguments.dry_run and not torch.cuda.is_available():
+        print("gpu-check: no CUDA card here; --dry-run tries the script without", file=sys.stderr)
+        return 2
+    begin = time.monotonic()
+    report: dict[str, Any] = {"dry_run": arguments.dry_run, "failures": []}
+
+    def has_time(stage: str) -> Callable[[], bool]:
+        return lambda: time.monotonic() - begin < arguments.seconds * _ENDS[stage]
+
+    def stage(name: str, work: Callable[[], Any]) -> None:
+        started = time.monotonic()
+        print(f"gpu-check: {name} ...", flush=True)
+        try:
+            report[name] = work()
+        except Exception as error:
+            traceback.print_exc()
+            report["failures"].append(f"{name}: {type(error).__name__}: {error}")
+        report.setdefault("stage_seconds", {})[name] = round(time.monotonic() - started, 1)
+
+    device = torch.device("cpu" if arguments.dry_run else "cuda")
+    seed = int.from_bytes(os.urandom(4)) if arguments.seed is None else arguments.seed
+    torch.manual_seed(seed)
+    report["seed"] = seed
+    stage("environment", lambda: _environment(device))
+    stage("ceilings", lambda: _ceilings(device))
+    stage("correctness", lambda: _correctness(device, seed, has_time("correctness")))
+    stage("lookups", lambda: _lookups(device, report, has_time("lookups")))
+    stage("tuning", lambda: _tuning(device, arguments, has_time("tuning")))
+    for name in ("correctness", "lookups"):
+        report["failures"] += report.get(name, {}).get("failures", [])
+    for name in report.get("correctness", {}).get("left_out", []):
+        report["failures"].append(f"not checked: {name}")
+    _write(report, arguments.out)
+    _print_table(report)
+    return 1 if report["failures"] else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.gpu_check", description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="tiny sizes, interpreted, on a CPU")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="time of all stages")
+    parser.add_argument("--seed", type=int, help="of the random numbers; another one each time")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        nargs="*",
+        default=[ROOT / "docs" / "benchmarks-gpu.json"]
+        + ([Path(os.environ["OUT"]) / "benchmarks-gpu.json"] if os.environ.get("OUT") else []),
+        help="files to write the report to; tile choices go beside the last",
+    )
+    return parser.parse_args()
+
+
+def _environment(device: Any) -> dict[str, Any]:
+    import torch
+    import triton
+
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
+    }
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "card": properties.name,
+            "multiprocessors": properties.multi_processor_count,
+            "cache_bytes": properties.L2_cache_size,
+            "memory_bytes": properties.total_memory,
+        }
+    return found
+
+
+def _ceilings(device: Any) -> dict[str, float]:
+    from tests.gpu_check.ceilings import measure_ceilings
+
+    return measure_ceilings(device)
+
+
+def _correctness(device: Any, seed: int, has_time: Callable[[], bool]) -> dict[str, Any]:
+    from tests.gpu_check.correctness import check_kernels
+
+    return check_kernels(device, seed, has_time)
+
+
+def _lookups(device: Any, report: dict[str, Any], has_time: Callable[[], bool]) -> dict[str, Any]:
+    from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
+
+    sizes = TINY if device.type == "cpu" else USUAL
+    copy_rate = report["ceilings"]["copy_bytes_per_second"]
+    return measure_lookups(sizes, device, copy_rate, has_time)
+
+
+def _tuning(
+    device: Any, arguments: argparse.Namespace, has_time: Callable[[], bool]
+) -> dict[str, Any]:
+    import torch
+
+    from kernels.row_format import RowFormat
+    from kernels.triton_tuning import CHOICES_FILE, read_choices, write_choices
+    from tests.gpu_check.tuner import tune
+
+    is_card = device.type == "cuda"
+    shapes = ((RowFormat.INT8, 128), (RowFormat.FP16, 128), (RowFormat.INT4, 128))
+    best, times = tune(
+        shapes if is_card else shapes[:1],
+        device,
+        rows=1_200_000 if is_card else 9,
+        batch=4096 if is_card else 1,
+        has_time=has_time,
+    )
+    choices = read_choices()
+    card = torch.cuda.get_device_name(device) if is_card else "dry run"
+    choices[card] = choices.get(card, {}) | best
+    # In the tree they have a place of their own, below.
+    if arguments.out and arguments.out[-1].parent != ROOT / "docs":
+        write_choices(choices, arguments.out[-1].with_name("triton_choices.json"))
+    if is_card:
+        write_choices(choices, CHOICES_FILE)
+    return times
+
+
+def _write(report: dict[str, Any], paths: list[Path]) -> None:
+    for path in paths:
+        path.write_text(json.dumps(report, indent=1) + "\n")
+
+
+def _print_table(report: dict[str, Any]) -> None:
+    copy_rate = report.get("ceilings", {}).get("copy_bytes_per_second", 0)
+    print(f"\ncopy: {copy_rate / 1e12:.2f} TB/s, read and written")
+    print("kernel        format  at bags      ids      batch       us  of copy")
+    for line in report.get("lookups", {}).get("measured", []):
+        print(
+            f"{line['kernel']:14}{line['row_format']:7}{line['alignment']:>3} {line['bags']:10}"
+            f"{line['ids']:8}{line['batch']:>6}{line['seconds'] * 1e6:>9.1f}"
+            f"{line['share_of_copy']:>8.0%}"
+        )
+    for kind in ("left_out", "notes"):
+        for note in report.get("lookups", {}).get(kind, []):
+            print(f"{kind}: {note}")
+    checks = report.get("correctness", {})
+    print(f"checks: {checks.get('checked')}, left out {len(checks.get('left_out', []))}")
+    for failure in report["failures"]:
+        print(f"FAILED: {failure}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

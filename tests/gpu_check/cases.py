@@ -1,0 +1,110 @@
+"""Tables and ids to look up: small ones with a known answer, and large random ones."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.device_tables import DeviceTables, copy_to_device, in_place
+from kernels.fused_tables import FusedTables
+from kernels.row_format import HEADER_BYTES, RowFormat
+from quant.rowwise import encode
+
+# Ids of a bag of each of DLRM-v2's 26 features (MLPerf's multi-hot Criteo data).
+MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+
+
+def small_tables(
+    row_format: RowFormat, shapes: Sequence[tuple[int, int]], generator: torch.Generator
+) -> FusedTables:
+    """Random tables of (rows, dim) on the host, every second one a mean."""
+    parts = [
+        encode(row_format, torch.randn(rows, dim, generator=generator)).view(-1)
+        for rows, dim in shapes
+    ]
+    begins = [sum(len(part) for part in parts[:index]) for index in range(len(parts))]
+    return FusedTables(
+        memory=torch.cat(parts),
+        row_format=row_format,
+        byte_offsets=tuple(begins),
+        rows=tuple(rows for rows, _ in shapes),
+        dims=tuple(dim for _, dim in shapes),
+        means=tuple(index % 2 == 1 for index in range(len(shapes))),
+    )
+
+
+def small_bags(
+    tables: FusedTables, lengths: Tensor, generator: torch.Generator, *, weighted: bool
+) -> Bags:
+    """Random ids, with every table's last row among them."""
+    ids = []
+    for rows, count in zip(tables.rows, lengths.sum(1).tolist(), strict=True):
+        drawn = torch.randint(0, rows, (count,), generator=generator)
+        drawn[:1] = rows - 1
+        ids.append(drawn)
+    values = torch.cat(ids)
+    weights = torch.randn(len(values), generator=generator) if weighted else None
+    return Bags(values, lengths, weights)
+
+
+def large_tables(
+    row_format: RowFormat, *, tables: int, rows: int, dim: int, device: torch.device
+) -> FusedTables:
+    """Tables of random numbers of about 1, made on the device."""
+    row_bytes = row_format.row_bytes(dim)
+    memory = torch.randint(0, 256, (tables * rows, row_bytes), dtype=torch.uint8, device=device)
+    if row_format in {RowFormat.FP16, RowFormat.BF16, RowFormat.FP32}:
+        # Exponents of 0 and less: no infinities.
+        item = row_format.element_bits // 8
+        memory[:, item - 1 :: item] &= 0x3B
+    else:
+        head = torch.tensor([0.01, -1.0], dtype=torch.float16, device=device).view(torch.uint8)
+        if row_format is RowFormat.FP8:
+            head = torch.tensor([0.01], device=device).view(torch.uint8)
+            memory &= 0x77
+        memory[:, :HEADER_BYTES] = head
+    return FusedTables(
+        memory=memory.view(-1),
+        row_format=row_format,
+        byte_offsets=tuple(table * rows * row_bytes for table in range(tables)),
+        rows=(rows,) * tables,
+        dims=(dim,) * tables,
+        means=(False,) * tables,
+    )
+
+
+def placed(tables: FusedTables, alignment: int) -> DeviceTables:
+    """Tables where they lie, or copied to rows of an alignment on the same device."""
+    if alignment == 1:
+        return in_place(tables)
+    return copy_to_device(tables, tables.memory.device, alignment=alignment)
+
+
+def random_ids(
+    lengths: Sequence[int], *, batch: int, rows: int, skewed: bool, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """int32 ids `[N]` and offsets `[F * B + 1]`, every bag of a feature of one length.
+
+    Args:
+        lengths: ids of a bag, a number a feature.
+        batch: samples.
+        rows: of every table.
+        skewed: by Zipf's law with exponent 1, hot rows anywhere; otherwise uniform.
+        device: of the result.
+    """
+    count = sum(lengths) * batch
+    if skewed:
+        ranks = (torch.rand(count, device=device, dtype=torch.float64) * _log(rows)).exp() - 1
+        # A product with an odd number spreads neighbours.
+        ids = (ranks.long() * 2654435761).remainder(rows)
+    else:
+        ids = torch.randint(0, rows, (count,), device=device)
+    each = torch.tensor(lengths, device=device).repeat_interleave(batch)
+    offsets = torch.zeros(len(each) + 1, dtype=torch.int64, device=device)
+    torch.cumsum(each, 0, out=offsets[1:])
+    return ids.to(torch.int32), offsets.to(torch.int32)
+
+
+def _log(number: int) -> float:
+    return float(torch.tensor(float(number), dtype=torch.float64).log())

@@ -1,0 +1,42 @@
+"""The machine's limits, measured: what everything else is a fraction of."""
+
+from functools import partial
+
+import torch
+
+from tests.gpu_check.timing import seconds_of
+
+_COPY_BYTES = 4 << 30
+_MATRIX = 8192
+_SMALL = 64
+
+
+def measure_ceilings(device: torch.device) -> dict[str, float]:
+    """Copy bandwidth, bytes read and written a second; matrix products, operations a second.
+
+    Args:
+        device: a card; on a CPU tiny sizes try the script.
+    """
+    is_card = device.type == "cuda"
+    count = _COPY_BYTES if is_card else _SMALL
+    source = torch.randint(0, 256, (count,), dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    copy_seconds = seconds_of([partial(_copy, target, source)], device)
+    del source, target
+    size = _MATRIX if is_card else _SMALL
+    found = {"copy_bytes_per_second": 2 * count / copy_seconds}
+    torch.backends.cuda.matmul.allow_tf32 = True
+    for name, dtype in (("tf32", torch.float32), ("bf16", torch.bfloat16)):
+        left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        out = torch.empty_like(left)
+        seconds = seconds_of([partial(_multiply, left, right, out)], device)
+        found[f"{name}_operations_per_second"] = 2 * size**3 / seconds
+    return found
+
+
+def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
+    target.copy_(source)
+
+
+def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    torch.mm(left, right, out=out)

@@ -1,0 +1,136 @@
+"""The kernels on the card against the reference, with fresh random numbers, outputs poisoned."""
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from kernels import reference
+from kernels.bags import Bags
+from kernels.device_tables import OutOfRange, copy_to_device
+from kernels.fused_tables import FusedTables
+from kernels.row_format import RowFormat, decode
+from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
+from kernels.triton_tiles import TileChoice
+from tests.gpu_check.cases import small_bags, small_tables
+
+_SHAPES = {
+    "one dim": [(50, 128), (20, 128), (3, 128)],
+    "many dims": [(9, 4), (30, 33), (20, 128), (7, 300), (1, 1)],
+    "widest": [(11, 1024), (5, 8)],
+}
+_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
+# The dry run's interpreter is slow, and cuts bf16 off where a card rounds.
+_DRY_SHAPES = {"many dims": [(9, 4), (7, 33), (2, 1)]}
+
+
+def check_kernels(
+    device: torch.device, seed: int, has_time: Callable[[], bool]
+) -> dict[str, object]:
+    """Compares every format, pooling, alignment, id and output type with the reference.
+
+    Args:
+        device: a card; on a CPU, the interpreter tries a few.
+        seed: of the random numbers.
+        has_time: whether to go on; what was not checked is said.
+
+    Returns:
+        How many comparisons were made, which were left out, and what failed.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    is_card = device.type == "cuda"
+    checked, failures, left_out = 0, [], []
+    for row_format in RowFormat:
+        if has_time():
+            for failure in _check_strange(row_format, device, generator):
+                failures.append(f"{row_format}: {failure}")
+        for shape in _SHAPES if is_card else _DRY_SHAPES:
+            name = f"{row_format}, {shape}"
+            if not has_time():
+                left_out.append(name)
+                continue
+            for failure in _check_shape(row_format, shape, device, generator):
+                failures.append(f"{name}: {failure}")
+            checked += 1
+    return {"checked": checked, "left_out": left_out, "failures": failures}
+
+
+def _check_shape(
+    row_format: RowFormat, shape: str, device: torch.device, generator: torch.Generator
+) -> list[str]:
+    is_card = device.type == "cuda"
+    host = small_tables(row_format, (_SHAPES if is_card else _DRY_SHAPES)[shape], generator)
+    features, batch = len(host.dims), 37 if is_card else 3
+    lengths = torch.randint(0, 6, (features, batch), generator=generator)
+    # Some bags are much longer than others, and some empty.
+    lengths[:, 1] = 200 if is_card else 9
+    failures = []
+    for weighted, alignment, dtype, ids in (
+        (False, 16, torch.bfloat16, torch.int32),
+        (True, 1, torch.float32, torch.int64),
+    ):
+        bags = small_bags(host, lengths, generator, weighted=weighted)
+        lookup = TritonLookup(
+            copy_to_device(host, device, alignment=alignment),
+            typical_lengths=[100.0 if weighted else 1.0] * features,
+            choice=None if is_card else TileChoice(1, 4, 8),
+        )
+        values, offsets = bags.values.to(device, ids), bags.offsets().to(device, ids)
+        weights = None if bags.weights is None else bags.weights.to(device)
+        out = torch.full((batch, host.total_dim), math.nan, dtype=dtype, device=device)
+        outside = new_outside(device)
+        lookup.pooled(values, offsets, out=out, outside=outside, weights=weights)
+        expected = reference.pooled_lookup(host, bags)
+        allowed = _RELATIVE_ERROR[dtype] * (1 if is_card else 2)
+        error = _relative_error(out, expected)
+        if not error <= allowed:
+            failures.append(f"pooled, {dtype}, rows at {alignment}: error {error:.2e}")
+        if outside.tolist() != [0, NOWHERE]:
+            failures.append(f"pooled: ids inside were found outside: {outside.tolist()}")
+        rows = torch.full((len(values), max(host.dims)), math.nan, dtype=dtype, device=device)
+        lookup.sequence(values, offsets, out=rows, outside=outside)
+        error = _relative_error(rows, _rows(host, bags))
+        if not error <= allowed:
+            failures.append(f"sequence, {dtype}, rows at {alignment}: error {error:.2e}")
+    return failures
+
+
+def _check_strange(
+    row_format: RowFormat, device: torch.device, generator: torch.Generator
+) -> list[str]:
+    """Ids outside their tables: the first feature refuses, the second ignores, the third wraps."""
+    host = small_tables(row_format, [(7, 8)] * 3, generator)
+    values = torch.tensor([1, 7, 2, -1, 3, 2**40, 4, -15, 5])
+    lengths = torch.tensor([[2, 1], [2, 1], [2, 1]])
+    policies = [OutOfRange.REFUSE, OutOfRange.IGNORE, OutOfRange.WRAP]
+    lookup = TritonLookup(copy_to_device(host, device, policies=policies))
+    out = torch.full((2, host.total_dim), math.nan, device=device)
+    outside = new_outside(device)
+    offsets = Bags(values, lengths).offsets().to(device)
+    lookup.pooled(values.to(device), offsets, out=out, outside=outside)
+    kept = Bags(torch.tensor([1, 2, 3, 4, -15 % 7, 5]), torch.tensor([[1, 1], [1, 0], [2, 1]]))
+    error = _relative_error(out, reference.pooled_lookup(host, kept))
+    failures = [] if error <= 1e-5 else [f"strange ids: error {error:.2e}"]
+    if outside.tolist() != [4, 1]:
+        failures.append(f"strange ids: expected [4, 1], got {outside.tolist()}")
+    return failures
+
+
+def _rows(tables: FusedTables, bags: Bags) -> torch.Tensor:
+    expected = torch.zeros(len(bags.values), max(tables.dims))
+    position = 0
+    for feature, count in enumerate(bags.lengths.sum(1).tolist()):
+        dim, rows = tables.dims[feature], tables.rows[feature]
+        row_bytes = tables.row_format.row_bytes(dim)
+        start = tables.byte_offsets[feature]
+        stored = tables.memory[start : start + rows * row_bytes].view(rows, row_bytes)
+        ids = bags.values[position : position + count]
+        expected[position : position + count, :dim] = decode(tables.row_format, stored[ids], dim)
+        position += count
+    return expected
+
+
+def _relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """The difference's norm by the expected one's; NaN where anything is NaN."""
+    difference = (found.double().cpu() - expected.double()).norm()
+    return float(difference / expected.double().norm().clamp(min=1e-30))

@@ -1,0 +1,203 @@
+"""Speed of lookups over tables much larger than the cache, beside torch's and FBGEMM's."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from kernels.fbgemm_gpu_backend import FbgemmGpuBackend
+from kernels.fused_tables import FusedTables
+from kernels.row_format import RowFormat
+from kernels.triton_lookup import TritonLookup, new_outside
+from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
+from tests.gpu_check.timing import seconds_of
+
+_TABLES = 26
+_DIM = 128
+_CACHE_BYTES = 256 << 20  # several times the cache of any card that is meant
+_MOST_SETS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much to look up.
+
+    Attributes:
+        rows: of each of the 26 tables of dim 128.
+        batches: samples.
+        formats: to measure, each in its usual place and int8 padded too.
+    """
+
+    rows: int
+    batches: tuple[int, ...]
+    formats: tuple[RowFormat, ...]
+
+
+USUAL = Sizes(
+    rows=1_200_000,
+    batches=(270, 4096),
+    formats=(RowFormat.INT8, RowFormat.INT4, RowFormat.BF16, RowFormat.FP16),
+)
+TINY = Sizes(rows=20, batches=(1,), formats=(RowFormat.INT8, RowFormat.FP16))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One timing.
+
+    Attributes:
+        kernel: `triton`, `embedding_bag` or `fbgemm_gpu`.
+        row_format: of the tables.
+        alignment: bytes that payloads are multiples of; 1: as in an artifact.
+        bags: `one id` or `multi-hot`.
+        ids: `uniform` or `zipf`.
+        batch: samples.
+        seconds: of one lookup of all tables.
+        row_bytes_per_second: bytes of the rows that ids name, each time they name it.
+        share_of_copy: of the copy bandwidth.
+    """
+
+    kernel: str
+    row_format: str
+    alignment: int
+    bags: str
+    ids: str
+    batch: int
+    seconds: float
+    row_bytes_per_second: float
+    share_of_copy: float
+
+
+def measure_lookups(
+    sizes: Sizes, device: torch.device, copy_rate: float, has_time: Callable[[], bool]
+) -> dict[str, object]:
+    """Times every kernel on every format, kind of bag, kind of ids and batch.
+
+    Args:
+        sizes: how much.
+        device: a card, or a CPU to try the script.
+        copy_rate: bytes a second, from `measure_ceilings`.
+        has_time: whether to go on; what was not measured is said.
+
+    Returns:
+        The measurements, what was left out, notes on peers, and failures of ours.
+    """
+    measured: list[dict[str, object]] = []
+    left_out: list[str] = []
+    notes: list[str] = []
+    failures: list[str] = []
+    for row_format in sizes.formats:
+        tables = large_tables(row_format, tables=_TABLES, rows=sizes.rows, dim=_DIM, device=device)
+        for kernel, alignment, prepare in _kernels(tables, notes):
+            for bags, lengths in (("multi-hot", MULTI_HOT), ("one id", (1,) * _TABLES)):
+                name = f"{kernel} {row_format} at {alignment}, {bags}"
+                if not has_time():
+                    left_out.append(name)
+                    continue
+                try:
+                    run = prepare(lengths)
+                    for ids in ("uniform", "zipf"):
+                        for batch in sizes.batches:
+                            seconds, row_bytes = _time(
+                                run, tables, lengths, batch, skewed=ids == "zipf"
+                            )
+                            rate = row_bytes / seconds
+                            found = Measured(
+                                kernel, row_format.value, alignment, bags, ids, batch,
+                                seconds, rate, rate / copy_rate,
+                            )  # fmt: skip
+                            measured.append(asdict(found))
+                except Exception as error:  # the others are measured all the same
+                    said = failures if kernel == "triton" else notes
+                    said.append(f"{name}: {type(error).__name__}: {error}")
+        del tables
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return {"measured": measured, "left_out": left_out, "notes": notes, "failures": failures}
+
+
+_Run = Callable[[Tensor, Tensor, Tensor], None]
+_Prepare = Callable[[Sequence[int]], _Run]
+
+
+def _kernels(tables: FusedTables, notes: list[str]) -> list[tuple[str, int, _Prepare]]:
+    """The kernels that can look the tables up: name, alignment, and what prepares one."""
+    has_header = tables.row_format.header_bytes > 0
+    found: list[tuple[str, int, _Prepare]] = []
+    for alignment in (16, 1) if has_header else (1,):
+        found.append(("triton", alignment, partial(_triton, tables, alignment)))
+    if tables.row_format is RowFormat.FP16:
+        found.append(("embedding_bag", 1, lambda lengths: _embedding_bag(tables, lengths)))
+    refusal = FbgemmGpuBackend.refusal(tables)
+    if refusal is None:
+        found.append(("fbgemm_gpu", 16, lambda _lengths: _fbgemm(tables)))
+    else:
+        notes.append(f"fbgemm_gpu, {tables.row_format}: {refusal}")
+    return found
+
+
+def _triton(tables: FusedTables, alignment: int, lengths: Sequence[int]) -> _Run:
+    device = tables.memory.device
+    lookup = TritonLookup(placed(tables, alignment), typical_lengths=lengths)
+    outside = new_outside(device)
+
+    def run(values: Tensor, offsets: Tensor, out: Tensor) -> None:
+        lookup.pooled(values, offsets, out=out, outside=outside)
+
+    return run
+
+
+def _embedding_bag(tables: FusedTables, lengths: Sequence[int]) -> _Run:
+    """A call a table, as torch has it; its offsets are made before."""
+    row_bytes, rows = tables.row_format.row_bytes(_DIM), tables.rows[0]
+    weights = [
+        tables.memory[begin : begin + rows * row_bytes].view(torch.float16).view(rows, _DIM)
+        for begin in tables.byte_offsets
+    ]
+    known: dict[tuple[int, int], Tensor] = {}
+
+    def bag_offsets(length: int, batch: int) -> Tensor:
+        if (length, batch) not in known:
+            known[length, batch] = torch.arange(
+                0, length * batch + 1, length, dtype=torch.int32, device=tables.memory.device
+            )
+        return known[length, batch]
+
+    def run(values: Tensor, _offsets: Tensor, out: Tensor) -> None:
+        batch, begin = len(out), 0
+        for table, (weight, length) in enumerate(zip(weights, lengths, strict=True)):
+            ids = values[begin : begin + length * batch]
+            begin += length * batch
+            out[:, table * _DIM : (table + 1) * _DIM] = torch.nn.functional.embedding_bag(
+                ids, weight, bag_offsets(length, batch), mode="sum", include_last_offset=True
+            )
+
+    return run
+
+
+def _fbgemm(tables: FusedTables) -> _Run:
+    backend = FbgemmGpuBackend(tables)
+
+    def run(values: Tensor, offsets: Tensor, _out: Tensor) -> None:
+        backend.sums(values, offsets, None)
+
+    return run
+
+
+def _time(
+    run: _Run, tables: FusedTables, lengths: Sequence[int], batch: int, *, skewed: bool
+) -> tuple[float, int]:
+    """Seconds of a lookup, and the bytes of its rows."""
+    device = tables.memory.device
+    row_bytes = sum(lengths) * batch * tables.row_format.row_bytes(_DIM)
+    sets = 1 if device.type == "cpu" else max(2, min(_MOST_SETS, _CACHE_BYTES // row_bytes))
+    out = torch.empty(batch, tables.total_dim, device=device)
+    steps = []
+    for _ in range(sets):
+        values, offsets = random_ids(
+            lengths, batch=batch, rows=tables.rows[0], skewed=skewed, device=device
+        )
+        steps.append(partial(run, values, offsets, out))
+    return seconds_of(steps, device), row_bytes

@@ -1,0 +1,53 @@
+"""The script that runs when a card shows up, tried without one."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return subprocess.run(
+        [sys.executable, "-m", "tests.gpu_check", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    done = run("--dry-run", "--seed", "1", "--out", str(tmp_path / "report.json"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["failures"] == []
+    assert report["correctness"]["checked"] == 7 and report["correctness"]["left_out"] == []
+    kernels = {line["kernel"] for line in report["lookups"]["measured"]}
+    assert kernels == {"triton", "embedding_bag"}
+    assert set(report["tuning"]) == {"int8x32@16"}
+    assert "dry run" in json.loads((tmp_path / "triton_choices.json").read_text())
+
+
+def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    report_file = tmp_path / "report.json"
+    done = run("--dry-run", "--seconds", "0", "--out", str(report_file))
+    assert done.returncode == 1
+    report = json.loads(report_file.read_text())
+    assert len(report["failures"]) == 7
+    assert report["failures"][0].startswith("not checked: fp32")
+    assert report["lookups"]["measured"] == []
+
+
+def test_without_a_card_it_says_so() -> None:
+    done = run("--out")
+    assert done.returncode == 2
+    assert "no CUDA card here" in done.stderr

@@ -1,0 +1,77 @@
+"""Tries tiles on the card, within a time, and keeps the best of each shape."""
+
+from collections.abc import Callable
+
+import torch
+
+from kernels.row_format import RowFormat
+from kernels.triton_lookup import TritonLookup, new_outside
+from kernels.triton_tiles import TileChoice, power_of_two, row_words
+from kernels.triton_tuning import candidates, shape_key
+from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
+from tests.gpu_check.timing import seconds_of
+
+_TABLES = 26
+_SETS = 4  # of ids, so that rows come from memory
+
+
+def tune(
+    shapes: tuple[tuple[RowFormat, int], ...],
+    device: torch.device,
+    *,
+    rows: int,
+    batch: int,
+    has_time: Callable[[], bool],
+) -> tuple[dict[str, TileChoice], dict[str, object]]:
+    """Times every candidate on multi-hot bags of uniform ids.
+
+    Args:
+        shapes: formats and dims.
+        device: a card, or a CPU to try the script.
+        rows: of each of 26 tables.
+        batch: samples.
+        has_time: whether to go on; a shape that was begun keeps the best so far.
+
+    Returns:
+        The choice of each shape, and all times in seconds.
+    """
+    best: dict[str, TileChoice] = {}
+    times: dict[str, object] = {}
+    for row_format, dim in shapes:
+        if not has_time():
+            break
+        alignment = 16 if row_format.header_bytes else 1
+        tables = placed(
+            large_tables(row_format, tables=_TABLES, rows=rows, dim=dim, device=device), alignment
+        )
+        sets = [
+            random_ids(MULTI_HOT, batch=batch, rows=rows, skewed=False, device=device)
+            for _ in range(_SETS if device.type == "cuda" else 1)
+        ]
+        out = torch.empty(batch, tables.total_dim, device=device)
+        outside = new_outside(device)
+        found: list[tuple[float, TileChoice]] = []
+        # The default first, so that a choice is never worse.
+        choices = list(dict.fromkeys([TileChoice(), *candidates()]))
+        for choice in choices if device.type == "cuda" else choices[:2]:
+            if found and not has_time():
+                break
+            lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
+            steps = [_step(lookup, *ids, out, outside) for ids in sets]
+            found.append((seconds_of(steps, device), choice))
+        words = power_of_two(row_words(row_format, dim))
+        key = shape_key(row_format, words, tables.payload_alignment)
+        best[key] = min(found, key=lambda pair: pair[0])[1]
+        times[key] = [{"seconds": seconds, "choice": repr(choice)} for seconds, choice in found]
+        del tables
+    return best, times
+
+
+def _step(
+    lookup: TritonLookup,
+    values: torch.Tensor,
+    offsets: torch.Tensor,
+    out: torch.Tensor,
+    outside: torch.Tensor,
+) -> Callable[[], None]:
+    return lambda: lookup.pooled(values, offsets, out=out, outside=outside)

@@ -1,0 +1,255 @@
+"""Every case of the kernel matrix, in the interpreter, against the reference.
+
+Tables lie between bytes that decode to NaN, and outputs are NaN before: a read or a write beside
+its place shows.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels import reference
+from kernels.bags import Bags
+from kernels.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
+from kernels.errors import InputError
+from kernels.fused_tables import FusedTables
+from kernels.row_format import RowFormat, decode
+from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
+from kernels.triton_tiles import TileChoice
+from tests.kernels.test_pooled_lookup import BATCHES, CASES, Case, fill, store
+
+HOST = torch.device("cpu")
+BF16_STEP = 2**-7  # the interpreter cuts bf16 off, where a card rounds
+SMALL = TileChoice(warps=1, thread_words=2, widest_words=8)  # quick to interpret
+
+
+class Run(NamedTuple):
+    """One line of the matrix."""
+
+    case: Case
+    batch: Sequence[Sequence[int]]
+    weighted: bool = False
+    ids: torch.dtype = torch.int64
+    alignment: int = 0  # 0: where they lie
+    typical_length: float = 1
+    choice: TileChoice | None = SMALL
+
+
+WIDE = Case([(6, 300), (5, 4)], [(0, True), (1, False), (0, False)])
+RUNS = {
+    "odd dims, weighted": Run(CASES["odd dims"], BATCHES["ragged"], weighted=True),
+    "sums and means": Run(CASES["sums and means"], BATCHES["ragged"], ids=torch.int32),
+    "weighted means": Run(CASES["means"], BATCHES["one id each"], weighted=True, alignment=16),
+    "shared tables": Run(CASES["shared tables out of order"], BATCHES["one feature empty"]),
+    "one row, one sample": Run(CASES["one row"], BATCHES["one sample"], ids=torch.int32),
+    "dim 1, all bags empty": Run(CASES["dim 1"], BATCHES["all bags empty"]),
+    "no samples": Run(CASES["sums"], BATCHES["no samples"]),
+    "bags of very different lengths": Run(
+        CASES["tables apart"], [[70, 0, 1, 2], [1, 40, 3, 0], [9, 9, 9, 9]]
+    ),
+    "long bags": Run(
+        CASES["sums"], [[70, 0, 17, 1], [1, 50, 3, 40]], weighted=True, typical_length=30
+    ),
+    "wide and narrow": Run(WIDE, BATCHES["ragged"]),
+    "wide and long": Run(WIDE, BATCHES["ragged"], ids=torch.int32, alignment=16, typical_length=9),
+    "padded rows": Run(CASES["odd dims"], BATCHES["ragged"], weighted=True, alignment=16),
+    "rows at words": Run(CASES["odd dims"], BATCHES["ragged"], alignment=4),
+    "usual tiles": Run(CASES["odd dims"], BATCHES["ragged"], choice=None),
+}
+
+
+def narrowed(bags: Bags, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    return bags.values.to(dtype), bags.offsets().to(dtype)
+
+
+def device_tables(
+    tables: FusedTables, alignment: int = 0, policies: Sequence[OutOfRange] | None = None
+) -> DeviceTables:
+    if alignment == 0:
+        return in_place(tables, policies)
+    return copy_to_device(tables, HOST, alignment=alignment, policies=policies)
+
+
+def poisoned(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.full(shape, math.nan, dtype=dtype)
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize("name", RUNS)
+def test_pooled_lookups_agree_with_the_reference(row_format: RowFormat, name: str) -> None:
+    run = RUNS[name]
+    tables = store(run.case, row_format)
+    bags = fill(tables, run.batch, weighted=run.weighted)
+    lookup = TritonLookup(
+        device_tables(tables, run.alignment),
+        typical_lengths=[run.typical_length] * len(tables.dims),
+        choice=run.choice,
+    )
+    if run.alignment:
+        assert lookup.constants["PAYLOAD_ALIGNMENT"] == run.alignment
+    values, offsets = narrowed(bags, run.ids)
+    out = poisoned(bags.lengths.shape[1], tables.total_dim)
+    outside = new_outside(HOST)
+    lookup.pooled(values, offsets, out=out, outside=outside, weights=bags.weights)
+    expected = reference.pooled_lookup(tables, bags)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
+    assert outside.tolist() == [0, NOWHERE]
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize("first_byte", [1, 2, 4, 8])
+def test_tables_may_begin_at_any_byte(row_format: RowFormat, first_byte: int) -> None:
+    tables = store(CASES["tables apart"], row_format, first_byte)
+    bags = fill(tables, BATCHES["one sample"])
+    out = poisoned(1, tables.total_dim)
+    lookup = TritonLookup(in_place(tables), choice=SMALL)
+    lookup.pooled(bags.values, bags.offsets(), out=out, outside=new_outside(HOST))
+    expected = reference.pooled_lookup(tables, bags)
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_outputs_go_to_the_columns_of_a_wider_buffer(
+    row_format: RowFormat, dtype: torch.dtype
+) -> None:
+    tables = store(CASES["sums and means"], row_format)
+    bags = fill(tables, BATCHES["ragged"])
+    buffer = poisoned(4, tables.total_dim + 5, dtype=dtype)
+    out = buffer[:, 3 : 3 + tables.total_dim]
+    lookup = TritonLookup(in_place(tables), choice=SMALL)
+    lookup.pooled(bags.values, bags.offsets(), out=out, outside=new_outside(HOST))
+    expected = reference.pooled_lookup(tables, bags)
+    tolerance = 1e-5 if dtype is torch.float32 else BF16_STEP
+    torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-4)
+    assert bool(buffer[:, :3].isnan().all()) and bool(buffer[:, -2:].isnan().all())
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("alignment", [0, 16])
+def test_sequences_are_the_rows_of_their_ids_in_order(
+    row_format: RowFormat, dtype: torch.dtype, alignment: int
+) -> None:
+    tables = store(CASES["odd dims"], row_format)
+    bags = fill(tables, BATCHES["ragged"])
+    values, offsets = narrowed(bags, torch.int32)
+    buffer = poisoned(len(values), max(tables.dims) + 7, dtype=dtype)
+    out = buffer[:, : max(tables.dims) + 3]
+    lookup = TritonLookup(device_tables(tables, alignment), choice=SMALL)
+    lookup.sequence(values, offsets, out=out, outside=new_outside(HOST))
+    expected = sequence_rows(tables, bags, out.shape[1])
+    tolerance = 1e-6 if dtype is torch.float32 else BF16_STEP
+    torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-6)
+    assert bool(buffer[:, -4:].isnan().all())
+
+
+def sequence_rows(tables: FusedTables, bags: Bags, width: int) -> Tensor:
+    expected = torch.zeros(len(bags.values), width)
+    position = 0
+    for feature, count in enumerate(bags.lengths.sum(1).tolist()):
+        row_bytes = tables.row_format.row_bytes(tables.dims[feature])
+        for value in bags.values[position : position + count].tolist():
+            start = tables.byte_offsets[feature] + value * row_bytes
+            stored = tables.memory[start : start + row_bytes].view(1, row_bytes)
+            dim = tables.dims[feature]
+            expected[position, :dim] = decode(tables.row_format, stored, dim)[0]
+            position += 1
+    return expected
+
+
+# Features 0 and 2 refuse, 1 ignores, 3 wraps; tables of 7 rows.
+POLICIES = (OutOfRange.REFUSE, OutOfRange.IGNORE, OutOfRange.REFUSE, OutOfRange.WRAP)
+STRANGE = torch.tensor([0, 6, 1, 7, 2, -1, 3, 9, 7, 4, 2**40, 13, -1, -15, 2**62 + 3, 5])
+STRANGE_LENGTHS = torch.tensor([[2, 1], [3, 2], [2, 1], [4, 1]])
+
+
+@pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.parametrize("typical_length", [1, 30])
+@pytest.mark.parametrize("row_format", [RowFormat.INT8, RowFormat.BF16])
+def test_strange_ids_are_counted_and_skipped_or_wrapped(
+    mean: bool, typical_length: int, row_format: RowFormat
+) -> None:
+    tables = store(Case([(7, 5)], [(0, mean)] * 4), row_format)
+    bags = Bags(STRANGE, STRANGE_LENGTHS)
+    out, outside = poisoned(2, tables.total_dim), new_outside(HOST)
+    lookup = TritonLookup(
+        in_place(tables, POLICIES), choice=SMALL, typical_lengths=[typical_length] * 4
+    )
+    lookup.pooled(bags.values, bags.offsets(), out=out, outside=outside)
+    # Feature 1 loses 7, -1 and 9, feature 2 loses 7 and 2**40, whose place is 8.
+    wrapped = [13 % 7, -1 % 7, -15 % 7, (2**62 + 3) % 7]
+    kept = Bags(
+        torch.tensor([0, 6, 1, 2, 3, 4, *wrapped, 5]),
+        torch.tensor([[2, 1], [1, 1], [1, 0], [4, 1]]),
+    )
+    torch.testing.assert_close(out, reference.pooled_lookup(tables, kept), rtol=1e-5, atol=1e-5)
+    assert outside.tolist() == [9, 8]
+
+
+def test_strange_ids_of_a_sequence_leave_rows_of_zeros() -> None:
+    tables = store(Case([(7, 5)], [(0, False)] * 4), RowFormat.INT8)
+    out, outside = poisoned(len(STRANGE), 5), new_outside(HOST)
+    offsets = Bags(STRANGE, STRANGE_LENGTHS).offsets()
+    TritonLookup(in_place(tables, POLICIES), choice=SMALL).sequence(
+        STRANGE, offsets, out=out, outside=outside
+    )
+    assert outside.tolist() == [9, 8]
+    assert [row for row in range(16) if not out[row].any()] == [3, 5, 7, 8, 10]
+    wrapped = sequence_rows(tables, Bags(STRANGE.remainder(7), STRANGE_LENGTHS), 5)
+    torch.testing.assert_close(out[11:], wrapped[11:], rtol=1e-6, atol=1e-6)
+
+
+def test_findings_of_several_launches_add_up() -> None:
+    tables = store(CASES["one table, one feature"], RowFormat.INT8)
+    lookup = TritonLookup(in_place(tables), choice=SMALL)
+    outside = new_outside(HOST)
+    for position in (5, 2):
+        values = torch.zeros(8, dtype=torch.int64)
+        values[position] = 20
+        offsets = torch.tensor([0, 3, 8])
+        lookup.pooled(values, offsets, out=poisoned(2, 4), outside=outside)
+    assert outside.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("row_format", [RowFormat.INT8, RowFormat.FP16])
+def test_rows_beyond_two_gigabytes_are_found(row_format: RowFormat) -> None:
+    small = store(Case([(9, 4)], [(0, False)]), row_format)
+    row_bytes = row_format.row_bytes(4)
+    rows = 2**31 // row_bytes + 100
+    # Never written, and so never there, but for its last rows.
+    memory = torch.empty(rows * row_bytes, dtype=torch.uint8)
+    memory[-9 * row_bytes :] = small.memory[: 9 * row_bytes]
+    tables = FusedTables(memory, row_format, (0,), (rows,), (4,), (False,))
+    bags = Bags(torch.arange(rows - 9, rows), torch.tensor([[4, 5]]))
+    out = poisoned(2, 4)
+    TritonLookup(in_place(tables), choice=SMALL).pooled(
+        bags.values, bags.offsets(), out=out, outside=new_outside(HOST)
+    )
+    expected = reference.pooled_lookup(small, Bags(torch.arange(9), bags.lengths))
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    tables = store(CASES["sums"], RowFormat.INT8)
+    lookup = TritonLookup(in_place(tables), choice=SMALL)
+    values, offsets, outside = torch.zeros(4).long(), torch.arange(5), new_outside(HOST)
+    out = torch.empty(2, 24)
+    with pytest.raises(InputError, match="values: expected int32 or int64"):
+        lookup.pooled(values.float(), offsets, out=out, outside=outside)
+    with pytest.raises(InputError, match="offsets: expected 5, got 4"):
+        lookup.pooled(values, offsets[:4], out=out, outside=outside)
+    with pytest.raises(InputError, match=r"out: expected \[B, 24\]"):
+        lookup.pooled(values, offsets, out=torch.empty(24, 2).t(), outside=outside)
+    with pytest.raises(InputError, match="out: expected float32 or bfloat16"):
+        lookup.pooled(values, offsets, out=out.half(), outside=outside)
+    with pytest.raises(InputError, match="weights: expected float32"):
+        lookup.pooled(values, offsets, out=out, outside=outside, weights=torch.ones(3))
+    with pytest.raises(InputError, match="out: expected 16 columns"):
+        lookup.sequence(values, offsets, out=torch.empty(4, 15), outside=outside)
+    with pytest.raises(InputError, match="out: expected 4 rows, got 3"):
+        lookup.sequence(values, offsets, out=torch.empty(3, 16), outside=outside)
