@@ -350,7 +350,7 @@ CASES: dict[str, tuple[Any, grpc.StatusCode, tuple[str, ...]]] = {
         ("'user'", "'BYTES'", "INT64"),
     ),
     "shared memory for an input": (
-        edited(lambda r: share_memory(r.inputs)),
+        edited(lambda r: (share_memory(r.inputs), r.raw_input_contents.__delitem__(0))),
         NOT_FOUND,
         ("'dense'", "shared memory"),
     ),
