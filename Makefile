@@ -45,6 +45,7 @@ lint: setup
 docs: setup
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_metrics.py
+	$(BIN)/python docs/generate_openapi.py
 
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \

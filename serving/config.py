@@ -37,7 +37,7 @@ class ServerConfig:
         topology: which published plan to use; None takes each version's first.
         host: address to listen on.
         port: gRPC port; 0 picks a free one.
-        metrics_port: HTTP port of the metrics page; 0 picks a free one.
+        metrics_port: HTTP port: metrics, the live page, and the protocol; 0 picks a free one.
         transport: what carries the RPCs: "grpcio" or "native".
         workers: processes that share the port.
         max_connection_age_seconds: clients are asked to connect anew after so long, so that few
@@ -60,6 +60,11 @@ class ServerConfig:
             whatever this process's user may open under /dev/shm.
         max_batch: samples of a request.
         max_message_bytes: size of a request or response message.
+        http_max_connections: HTTP connections of a worker; one more is closed at once.
+        http_header_bytes: of an HTTP request's first line and headers.
+        http_header_seconds: how long they may take to come.
+        http_body_seconds: how long an HTTP request's body may take to come.
+        http_idle_seconds: how long an HTTP connection may wait for its next request.
         metrics: how much is counted: "full", "basic" or "off".
         grace_seconds: after SIGTERM, how long the server says that it is not ready, and goes on
             answering, before it accepts no more.
@@ -97,6 +102,11 @@ class ServerConfig:
     shared_memory: bool = False
     max_batch: int = 65536
     max_message_bytes: int = 64 * MIB
+    http_max_connections: int = 1024
+    http_header_bytes: int = 16 * 1024
+    http_header_seconds: float = 10.0
+    http_body_seconds: float = 60.0
+    http_idle_seconds: float = 75.0
     metrics: str = "full"
     grace_seconds: float = 2.0
     drain_seconds: float = 30.0

@@ -1,28 +1,41 @@
-"""The HTTP pages: `/metrics` for Prometheus, `/ready` and `/live` for probes, `/` for people."""
+"""The HTTP port: the live page, metrics and probes for people, and the protocol for clients.
 
+/v2...                 the protocol (`serving/rest`), in processes that have models
+/openapi.json          its description
+/metrics               for Prometheus
+/ready, /live          for probes
+/, /dashboard, /api    the live page
+"""
+
+import logging
 import socket
-import socketserver
 import threading
-from collections.abc import Iterable
-from http import HTTPStatus
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
+import uvicorn
 from prometheus_client import make_wsgi_app
 
+from serving.config import ServerConfig
 from serving.dashboard.answer import PageRequest
 from serving.dashboard.dashboard import Dashboard
 from serving.metrics import Metrics
+from serving.rest.application import Api, Application
+from serving.rest.connection import HttpLimits, connection_class
+from serving.rest.exchange import HttpAnswer, HttpRequest, json_answer
+from serving.rest.openapi import openapi_document
 from serving.server_state import ServerState
-from sharded_infer.errors import InputError
+from sharded_infer.errors import InputError, InternalError
 
-# A client that says nothing for so long is dropped.
-_SILENCE_SECONDS = 10.0
 _BACKLOG = 64
+_START_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+_POLL_SECONDS = 0.01
+_TEXT = "text/plain; charset=utf-8"
+_READ = ("GET", "HEAD")
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens for the pages; processes that are forked inherit it.
+    """A socket that listens for HTTP; processes that are forked inherit it.
 
     Raises:
         InputError: the port cannot be had.
@@ -39,17 +52,24 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = _SILENCE_SECONDS
+def http_limits(config: ServerConfig) -> HttpLimits:
+    """What a server's HTTP clients are held to.
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
-        """Probes and scrapes are not logged."""
+    Args:
+        config: the server's settings.
+    """
+    return HttpLimits(
+        max_connections=config.http_max_connections,
+        header_bytes=config.http_header_bytes,
+        header_seconds=config.http_header_seconds,
+        body_bytes=config.max_message_bytes,
+        body_seconds=config.http_body_seconds,
+        idle_seconds=config.http_idle_seconds,
+    )
 
 
-class Pages(socketserver.ThreadingMixIn, WSGIServer):
-    """Serves the pages on a listening socket, from threads of its own."""
-
-    daemon_threads = True
+class Pages:
+    """Answers HTTP on a listening socket, from threads of its own."""
 
     def __init__(
         self,
@@ -57,66 +77,124 @@ class Pages(socketserver.ThreadingMixIn, WSGIServer):
         metrics: Metrics,
         state: ServerState,
         dashboard: Dashboard | None = None,
+        *,
+        api: Api | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         """Begins to answer.
 
         Args:
-            listener: from `listen`.
+            listener: from `listen`; it is closed when these pages are.
             metrics: the page's.
             state: whether the server is ready.
             dashboard: the live page; it lives as long as these pages do. None: there is none.
+            api: answers the protocol's paths; None: this process has no models.
+            limits: what clients are held to; None: as `HttpLimits` has it.
         """
-        host, port = listener.getsockname()[:2]
-        super().__init__((host, port), _Handler, bind_and_activate=False)
-        self.socket.close()
-        self.socket = listener
-        self.server_name, self.server_port = host, port
-        self.setup_environ()
+        limits = limits or HttpLimits()
+        self.server_port: int = listener.getsockname()[1]
         self._metrics_page = make_wsgi_app(metrics.registry)
         self._state = state
         self._dashboard = dashboard
         if dashboard is not None:
             dashboard.start()
-        self.set_app(self._answer)
-        self._thread = threading.Thread(target=self.serve_forever, name="pages", daemon=True)
+        self._application = Application(self._answer, api, limits)
+        # What it has to say is said by the application; what clients send is not logged.
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                self._application,
+                loop="asyncio",
+                http=connection_class(limits),
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                backlog=_BACKLOG,
+                h11_max_incomplete_event_size=limits.header_bytes,
+                # It takes whole seconds, and compares nothing.
+                timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
+                timeout_graceful_shutdown=round(_STOP_SECONDS),
+            )
+        )
+        self._thread = threading.Thread(
+            target=self._server.run, args=([listener],), name="http", daemon=True
+        )
         self._thread.start()
+        self._await_start()
 
     def close(self) -> None:
-        """Answers no more."""
+        """Accepts no more, and returns when what was asked is answered, or time is up."""
         if self._dashboard is not None:
             self._dashboard.close()
-        self.shutdown()
-        self.server_close()
+        self._server.should_exit = True
+        self._thread.join(2 * _STOP_SECONDS)
+        self._application.close()
 
-    def _answer(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "/")
-        live = None if self._dashboard is None else self._dashboard.answer(_request(environ))
+    def stop_accepting(self) -> None:
+        """Leaves new connections to others that have the socket, and answers those there are."""
+        done = threading.Event()
+
+        def stop() -> None:
+            for server in self._server.servers:
+                server.close()
+            done.set()
+
+        self._server.servers[0].get_loop().call_soon_threadsafe(stop)
+        done.wait(_STOP_SECONDS)
+
+    def _await_start(self) -> None:
+        waited = 0.0
+        pause = threading.Event()
+        while not self._server.started:
+            if not self._thread.is_alive() or waited > _START_SECONDS:
+                raise InternalError("the HTTP server did not start")
+            pause.wait(_POLL_SECONDS)
+            waited += _POLL_SECONDS
+
+    def _answer(self, request: HttpRequest) -> HttpAnswer:
+        path = request.path
+        live = None if self._dashboard is None else self._dashboard.answer(_page_request(request))
         if live is not None:
-            status = HTTPStatus(live.status)
-            start_response(f"{status.value} {status.phrase}", list(live.headers))
-            return [live.body]
+            return HttpAnswer(live.status, live.body, "", live.headers)
+        known = {"/", "/metrics", "/live", "/ready", "/openapi.json"}
+        if path in known and request.method not in _READ:
+            return HttpAnswer(405, b"expected GET or HEAD\n", _TEXT, (("Allow", "GET, HEAD"),))
         if path in {"/", "/metrics"}:
-            pages: Iterable[bytes] = self._metrics_page(environ, start_response)
-            return pages
-        text = [("Content-Type", "text/plain; charset=utf-8")]
+            return self._metrics(request)
+        if path == "/openapi.json":
+            return json_answer(openapi_document())
         if path == "/live":
-            start_response("200 OK", text)
-            return [b"live\n"]
+            return HttpAnswer(200, b"live\n", _TEXT)
         if path == "/ready":
             if self._state.ready:
-                start_response("200 OK", text)
-                return [b"ready\n"]
-            start_response("503 Service Unavailable", text)
-            return [b"draining\n" if self._state.draining else b"loading\n"]
-        start_response("404 Not Found", text)
-        return [b"pages: / /metrics /ready /live /api/live\n"]
+                return HttpAnswer(200, b"ready\n", _TEXT)
+            return HttpAnswer(503, b"draining\n" if self._state.draining else b"loading\n", _TEXT)
+        words = b"pages: / /metrics /ready /live /api/live /v2 /openapi.json\n"
+        return HttpAnswer(404, words, _TEXT)
+
+    def _metrics(self, request: HttpRequest) -> HttpAnswer:
+        told: list[Any] = []
+        environ = {
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": request.path,
+            "QUERY_STRING": request.query,
+            "HTTP_ACCEPT": request.headers.get("accept", ""),
+            "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
+        }
+        body = b"".join(
+            self._metrics_page(environ, lambda status, headers: told.extend((status, headers)))
+        )
+        return HttpAnswer(int(told[0].split()[0]), body, "", tuple(told[1]))
 
 
-def _request(environ: dict[str, Any]) -> PageRequest:
+def _page_request(request: HttpRequest) -> PageRequest:
     return PageRequest(
-        method=environ["REQUEST_METHOD"],
-        path=environ.get("PATH_INFO", "/"),
-        query=environ.get("QUERY_STRING", ""),
-        accept=environ.get("HTTP_ACCEPT", ""),
-        none_match=environ.get("HTTP_IF_NONE_MATCH", ""),
+        method=request.method,
+        path=request.path,
+        query=request.query,
+        accept=request.headers.get("accept", ""),
+        none_match=request.headers.get("if-none-match", ""),
     )

@@ -22,7 +22,7 @@ from serving.lane import Mode
 from serving.metric_family import Detail
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
-from serving.pages import Pages, listen
+from serving.pages import Pages, http_limits, listen
 from serving.server_state import ServerState
 from serving.shared_memory import SharedMemory
 from serving.snapshot import ServingOverrides, Snapshot
@@ -188,7 +188,8 @@ def _serve_alone(
     listener = listen(config.host, config.metrics_port)
     board = following.board
     dashboard = Dashboard(metrics.registry, state, board, topology=config.topology)
-    with closing(Pages(listener, metrics, state, dashboard)) as pages:
+    pages = Pages(listener, metrics, state, dashboard, api=worker.rest, limits=http_limits(config))
+    with closing(pages):
         # It listens while it loads, so that clients are told to wait.
         port = worker.listen(config.port)
         try:

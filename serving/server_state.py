@@ -26,14 +26,20 @@ class ServerState:
         """
         self.memory = memory
         self.logs = LogControl()
-        # The first byte: draining. The second: every worker has been ready once.
-        self._bytes = mmap.mmap(-1, workers + 2)
+        # The first byte: draining. The second: every worker has been ready once. The last: HTTP
+        # connections may come to a process without models.
+        self._bytes = mmap.mmap(-1, workers + 3)
         self._workers = workers
 
     @property
     def ready(self) -> bool:
         """Whether the server wants requests: all workers have started, one serves, none drains."""
-        return bool(not self._bytes[0] and self._bytes[1] and any(self._bytes[2:]))
+        return bool(self._bytes[1] and self.serving and not self._bytes[0] and not self._bytes[-1])
+
+    @property
+    def serving(self) -> bool:
+        """Whether any worker answers requests."""
+        return any(self._bytes[2:-1])
 
     @property
     def draining(self) -> bool:
@@ -49,6 +55,16 @@ class ServerState:
         """The server ends: it is not ready any more."""
         self._bytes[0] = 1
 
+    def set_desk_open(self, is_open: bool) -> None:
+        """Says whether the desk, which has no models, accepts HTTP connections.
+
+        A server is not ready before it does not: a client that is told so finds the models.
+
+        Args:
+            is_open: whether it does.
+        """
+        self._bytes[-1] = is_open
+
     def set_serving(self, worker: int, serving: bool) -> None:
         """Says whether a worker answers requests.
 
@@ -57,5 +73,5 @@ class ServerState:
             serving: whether it does.
         """
         self._bytes[worker + 2] = serving
-        if all(self._bytes[2:]):
+        if all(self._bytes[2:-1]):
             self._bytes[1] = 1

@@ -1,9 +1,10 @@
 """Many processes on one port: loads once, forks, and replaces whoever dies.
 
     parent      loads the models, then only forks and waits: it has no threads, so forking is safe
-    desk        answers /metrics, /ready, /live and the live page for all
+    desk        answers HTTP while no worker does: while models load, and when all have died
     follower    looks for new versions, fetches and verifies them, says what workers are to hold
-    workers     answer RPCs; they share the port (SO_REUSEPORT) and every page the parent has read
+    workers     answer RPCs and HTTP; they share the gRPC port (SO_REUSEPORT), the HTTP port's one
+                listening socket, and every page the parent has read
 
 Workers are forked after the load and before any gRPC object exists (gRPC does not survive a fork).
 """
@@ -36,7 +37,8 @@ from serving.held_port import hold_port
 from serving.logs import name_process
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
-from serving.pages import Pages, listen
+from serving.pages import Pages, http_limits, listen
+from serving.rest.rest_api import RestApi
 from serving.server_state import ServerState
 from serving.transport import check_transport
 from serving.worker import Worker
@@ -79,17 +81,20 @@ def supervise(
     listener = listen(config.host, config.metrics_port)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
+    def open_pages(own: socket.socket, api: RestApi | None) -> Pages:
+        board = following.board
+        dashboard = Dashboard(metrics.registry, state, board, topology=config.topology)
+        limits = http_limits(config)
+        return Pages(own, metrics, state, dashboard, api=api, limits=limits)
+
     def run(number: int) -> None:
         name_process(child_name(number))
         if number == DESK:
             store.clear()
-            dashboard = Dashboard(
-                metrics.registry, state, following.board, topology=config.topology
-            )
-            _run_desk(listener, metrics, state, dashboard)
+            _run_desk(state, lambda: open_pages(listener.dup(), None))
             return
-        listener.close()
         if number == FOLLOWER:
+            listener.close()
             store.clear()
             _run_follower(following)
             return
@@ -98,7 +103,14 @@ def supervise(
         torch.set_num_threads(1)
         metrics.use(number)
         worker = Worker(config, store, metrics, state, following.board, number)
-        _run_worker(worker, following, store, number, port)
+        _run_worker(
+            worker,
+            following,
+            store,
+            number=number,
+            port=port,
+            open_pages=lambda: open_pages(listener, worker.rest),
+        )
 
     children = ChildProcesses(run)
     workers = set(range(config.workers))
@@ -196,14 +208,22 @@ def _sleep(seconds: float) -> None:
             return
 
 
-def _run_desk(
-    listener: socket.socket, metrics: Metrics, state: ServerState, dashboard: Dashboard
-) -> None:
+def _run_desk(state: ServerState, open_pages: Callable[[], Pages]) -> None:
     stop = _stop_event()
-    pages = Pages(listener, metrics, state, dashboard)
-    while not stop.wait(POLL_SECONDS):
-        pass
-    pages.shutdown()
+    pages: Pages | None = None
+    while True:
+        if pages is None and not state.serving:
+            state.set_desk_open(True)
+            pages = open_pages()
+        elif pages is not None and state.serving:
+            pages.stop_accepting()
+            state.set_desk_open(False)
+            pages.close()
+            pages = None
+        if stop.wait(POLL_SECONDS):
+            break
+    if pages is not None:
+        pages.close()
 
 
 def _run_follower(following: Following) -> None:
@@ -223,7 +243,13 @@ def _run_follower(following: Following) -> None:
 
 
 def _run_worker(
-    worker: Worker, following: Following, store: ModelStore, number: int, port: int
+    worker: Worker,
+    following: Following,
+    store: ModelStore,
+    *,
+    number: int,
+    port: int,
+    open_pages: Callable[[], Pages],
 ) -> None:
     stop = _stop_event()
     installer = following.installer(store, number)
@@ -234,10 +260,12 @@ def _run_worker(
     installer.check_complete()
     worker.listen(port)
     installer.start()
+    pages = open_pages()
     try:
         worker.serve(stop)
     finally:
         installer.stop()
+        pages.close()
 
 
 def _stop_event() -> threading.Event:

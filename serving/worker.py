@@ -7,7 +7,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
-from time import sleep
+from time import monotonic, sleep
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -24,6 +24,10 @@ from serving.model_store import ModelStore
 from serving.process_watch import ProcessWatch
 from serving.repository_rpcs import RepositoryRpcs
 from serving.request_reports import RequestReports
+from serving.rest.model_api import ModelApi
+from serving.rest.predictions import Predictions
+from serving.rest.rest_api import RestApi
+from serving.rest.rpc_context import Rpcs
 from serving.rpc_handlers import (
     INFERENCE_SERVICE,
     PREDICTOR_SERVICE,
@@ -116,6 +120,11 @@ class Worker:
         self._transport = make_transport(
             config, inference=inference, handlers=handlers, calls=calls
         )
+        predictions = Predictions(config, inference, calls, lambda: self._runners.wake())
+        # The protocol over HTTP.
+        self.rest = RestApi(
+            ModelApi(Rpcs(service)), predictions, max_body_bytes=config.max_message_bytes
+        )
         # After the transport, which may have threads of its own for the same.
         self._runners = BatchRunners(inference.dispatcher)
 
@@ -190,8 +199,11 @@ class Worker:
 
     def close(self) -> None:
         """Accepts no more, and returns when all calls are answered, or time is up."""
+        end = monotonic() + self._config.drain_seconds
         self._streams.drain()
+        self.rest.drain()
         self._transport.stop(self._config.drain_seconds)
+        self.rest.wait(end - monotonic())
         self._runners.stop()
         if self._tracing is not None:
             self._tracing.stop()

@@ -89,7 +89,7 @@ def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="gRPC port; 0 picks a free one.")] = 8001,
     metrics_port: Annotated[
-        int, typer.Option(help="HTTP port of the live page, /metrics, /ready and /live; 0: any.")
+        int, typer.Option(help="HTTP port: REST, live page, /metrics, /ready, /live; 0: any.")
     ] = 8002,
     metrics: Annotated[
         MetricsChoice,
@@ -203,7 +203,7 @@ def serve_command(
         bool, typer.Option("--json", help="When ready, print one line of JSON.")
     ] = False,
 ) -> None:
-    """Serve published models over gRPC (Open Inference Protocol), with Prometheus metrics.
+    """Serve published models over gRPC and REST (Open Inference Protocol), with metrics.
 
     Serves the latest version of each model, or what --follow says, and follows the repository: a
     new version is loaded aside and takes over when it has passed its checks; at SIGHUP it looks at

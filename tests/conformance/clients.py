@@ -8,12 +8,16 @@ import asyncio
 import queue
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import numpy as np
 import tritonclient.grpc as sync_grpc
 import tritonclient.grpc.aio as aio_grpc
+import tritonclient.http as sync_http
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
+
+from tests.serving.conftest import RunningServer
 
 Arrays = Mapping[str, NDArray[np.generic]]
 # What came for one request of a stream.
@@ -27,9 +31,11 @@ class Client(Protocol):
 
     Attributes:
         streams: whether its transport has streams.
+        explains: whether it raises why a model is not ready, or only says that it is not.
     """
 
     streams: bool
+    explains: bool
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         """Calls a method of the client's."""
@@ -45,6 +51,10 @@ class Client(Protocol):
 
     def output(self, name: str) -> Any:
         """An output to ask for."""
+        ...
+
+    def response(self, result: Any) -> dict[str, Any]:
+        """A result as it came, without its contents."""
         ...
 
     def stream(self, requests: Iterable[Mapping[str, Any]]) -> list[Answer]:
@@ -64,6 +74,11 @@ class _GrpcClient:
     """What the two clients over gRPC have in common."""
 
     streams = True
+    explains = True
+
+    def response(self, result: Any) -> dict[str, Any]:
+        response: dict[str, Any] = result.get_response(as_json=True)
+        return response
 
     def input(self, name: str, array: NDArray[np.generic]) -> Any:
         tensor = sync_grpc.InferInput(name, array.shape, _DATATYPES[array.dtype.name])
@@ -133,14 +148,74 @@ class AioClient(_GrpcClient):
         self._runner.close()
 
 
+# As `serving/http_status.py` has it.
+_CODES = {
+    "400": "INVALID_ARGUMENT",
+    "404": "NOT_FOUND",
+    "409": "ALREADY_EXISTS",
+    "429": "RESOURCE_EXHAUSTED",
+    "500": "INTERNAL",
+    "501": "UNIMPLEMENTED",
+    "503": "UNAVAILABLE",
+    "504": "DEADLINE_EXCEEDED",
+}
+
+
+class HttpClient:
+    """tritonclient.http; what it describes is put into the form that the others have."""
+
+    streams = False
+    explains = False
+
+    def __init__(self, url: str) -> None:
+        self._client = sync_http.InferenceServerClient(url, network_timeout=_PATIENT_SECONDS)
+
+    def call(self, method: str, *arguments: Any, **named: Any) -> Any:
+        return getattr(self._client, method)(*arguments, **named)
+
+    def describe(self, method: str, *arguments: Any, **named: Any) -> Any:
+        found = self.call(method, *arguments, **named)
+        if method == "get_model_repository_index":
+            return {"models": found} if found else {}
+        if method.endswith("shared_memory_status"):
+            return {"regions": {region["name"]: region for region in found}}
+        if method == "get_trace_settings":
+            lists = {name: v if isinstance(v, list) else [v] for name, v in found.items()}
+            return {"settings": {name: {"value": value} for name, value in lists.items()}}
+        return found
+
+    def input(self, name: str, array: NDArray[np.generic]) -> Any:
+        tensor = sync_http.InferInput(name, list(array.shape), _DATATYPES[array.dtype.name])
+        tensor.set_data_from_numpy(array)
+        return tensor
+
+    def output(self, name: str) -> Any:
+        return sync_http.InferRequestedOutput(name)
+
+    def response(self, result: Any) -> dict[str, Any]:
+        response: dict[str, Any] = result.get_response()
+        return response
+
+    def stream(self, requests: Iterable[Mapping[str, Any]]) -> list[Answer]:
+        raise NotImplementedError("HTTP has no streams")
+
+    def code(self, error: InferenceServerException) -> str:
+        return _CODES[str(error.status())]
+
+    def close(self) -> None:
+        self._client.close()
+
+
 async def _made(url: str) -> Any:
     return aio_grpc.InferenceServerClient(url)
 
 
-def make_client(kind: str, url: str) -> Client:
+def make_client(kind: str, server: RunningServer) -> Client:
     """A client by the name that the suite's parameters have for it."""
+    if kind == "http":
+        return HttpClient(urlsplit(server.metrics_url).netloc)
     kinds: dict[str, type[SyncClient] | type[AioClient]] = {"grpc": SyncClient, "aio": AioClient}
-    return kinds[kind](url)
+    return kinds[kind](server.grpc_url)
 
 
 def infer(

@@ -29,8 +29,8 @@ def server(
     assert "internal error" not in log.read_text(), log.read_text()
 
 
-@pytest.fixture(params=["grpc", "aio"])
+@pytest.fixture(params=["grpc", "aio", "http"])
 def client(request: pytest.FixtureRequest, server: RunningServer) -> Iterator[Client]:
-    client = make_client(request.param, server.grpc_url)
+    client = make_client(request.param, server)
     yield client
     client.close()

@@ -48,6 +48,9 @@ def test_what_is_not_there_is_not_found_by_any_call(
 ) -> None:
     calls = ("get_model_metadata", "get_model_config", "get_inference_statistics", "is_model_ready")
     for method in calls:
+        if method == "is_model_ready" and not client.explains:
+            assert not client.call(method, model, version)
+            continue
         with pytest.raises(InferenceServerException) as refused:
             client.call(method, model, version)
         assert client.code(refused.value) == code
@@ -133,7 +136,7 @@ def test_a_log_setting_holds_in_every_worker(
 ) -> None:
     log = tmp_path / "log"
     with running_server(ranker.repository, log, "--workers", 2) as server:
-        client = make_client("grpc", server.grpc_url)
+        client = make_client("grpc", server)
         client.call("update_log_settings", {"log_info": False})
         client.close()
     text = log.read_text()

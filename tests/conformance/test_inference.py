@@ -44,7 +44,7 @@ def test_outputs_may_be_chosen_and_the_request_is_named_in_the_answer(client: Cl
         client, MODEL, FORMS["no ids"], outputs=("labels",), request_id="4711", model_version="1"
     )
     assert result.as_numpy("labels").shape == (4, 3) and result.as_numpy("score") is None
-    response = result.get_response(as_json=True)
+    response = client.response(result)
     assert (response["id"], response["model_name"], response["model_version"]) == (
         "4711", MODEL, "1",
     )  # fmt: skip

@@ -45,9 +45,9 @@ def controlled(
     assert "internal error" not in log.read_text(), log.read_text()
 
 
-@pytest.fixture(params=["grpc", "aio"])
+@pytest.fixture(params=["grpc", "aio", "http"])
 def loader(request: pytest.FixtureRequest, controlled: RunningServer) -> Iterator[Client]:
-    client = make_client(request.param, controlled.grpc_url)
+    client = make_client(request.param, controlled)
     yield client
     client.close()
 
@@ -137,7 +137,7 @@ def test_a_server_may_begin_with_nothing(
     empty = tmp_path / "repository"
     empty.mkdir()
     with running_server(empty, tmp_path / "log", "--model-control", "explicit") as server:
-        client = make_client("grpc", server.grpc_url)
+        client = make_client("grpc", server)
         assert server.ready["models"] == [] and client.call("is_server_ready")
         assert client.describe("get_model_repository_index") == {}
         publish(Repository(empty), model="first")

@@ -65,6 +65,12 @@ def test_inputs_and_outputs_in_shared_memory_are_those_of_the_message(
     assert np.array_equal(found, expected["score"])
     found = shm.get_contents_as_numpy(scores, np.float32, (5, 3), offset=32)
     assert np.array_equal(found, expected["labels"])
+    if not client.streams:
+        first, second = client.response(result)["outputs"]
+        assert (first["shape"], second["shape"]) == ([5], [5, 3])
+        region = {"region": target, "offset": 32, "byte_size": 60}
+        assert second["parameters"] == {f"shared_memory_{key}": v for key, v in region.items()}
+        return
     response = result.get_response()
     # Clients in C++ look for each output's contents at its position.
     assert list(response.raw_output_contents) == [b"", b""]

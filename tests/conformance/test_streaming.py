@@ -3,11 +3,18 @@
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.conformance.clients import Client
 from tests.serving.conftest import MODEL, Ranker, good_inputs
 
 REQUESTS = 40
+
+
+@pytest.fixture(autouse=True)
+def _streams(client: Client) -> None:
+    if not client.streams:
+        pytest.skip("HTTP has no streams")
 
 
 def request(client: Client, number: int, **changed: Any) -> dict[str, Any]:

@@ -1,0 +1,183 @@
+"""The ASGI application: bodies read within limits, paths to whoever answers them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol
+
+from serving.rest.connection import HttpLimits
+from serving.rest.exchange import (
+    HttpAnswer,
+    HttpError,
+    HttpRequest,
+    RpcStatusError,
+    error_answer,
+    refusal_answer,
+)
+from serving.status import status_of
+from sharded_infer.errors import RequestError, RequestTooLargeError
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+_MOST_HEADERS = 100
+_VERSIONS = ("1.0", "1.1")
+_PAGE_THREADS = 2
+_MOST_LENGTH_DIGITS = 18
+
+
+class Api(Protocol):
+    """What answers the protocol's paths."""
+
+    def refuse(self, method: str, path: str) -> HttpAnswer | None:
+        """Refuses a request before its body is read; None: it may come."""
+        ...
+
+    async def answer(self, request: HttpRequest, gone: Callable[[], Awaitable[None]]) -> HttpAnswer:
+        """Answers a request; `gone` returns when its client is not there any more."""
+        ...
+
+
+class Application:
+    """Answers HTTP requests: the protocol's paths by the API, all others by the pages."""
+
+    def __init__(
+        self, page: Callable[[HttpRequest], HttpAnswer], api: Api | None, limits: HttpLimits
+    ) -> None:
+        """Keeps what answers.
+
+        Args:
+            page: answers any path that is not the protocol's, on a thread.
+            api: answers the protocol's; None: this process has no models.
+            limits: of each request.
+        """
+        self._page = page
+        self._api = api
+        self._limits = limits
+        self._threads = ThreadPoolExecutor(_PAGE_THREADS, thread_name_prefix="http-page")
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answers a request, as ASGI has it."""
+        body_read = False
+        try:
+            head = _head(scope, self._limits.header_bytes)
+            body = b""
+            answer = None
+            if self._is_api(head.path) and self._api is not None:
+                answer = self._api.refuse(head.method, head.path)
+            if answer is None:
+                body = await self._body(head.headers, receive)
+                body_read = True
+                answer = await self._answer(_with_body(head, body), receive)
+        except Exception as error:
+            answer = answer_of(error)
+        # Where there are no models, others may have the next request.
+        await _send(send, answer, close=not body_read or self._api is None)
+
+    def close(self) -> None:
+        """Ends the threads, after what they do."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _is_api(self, path: str) -> bool:
+        return path == "/v2" or path.startswith("/v2/")
+
+    async def _answer(self, request: HttpRequest, receive: Receive) -> HttpAnswer:
+        async def gone() -> None:
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+        if not self._is_api(request.path):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._page, request)
+        if self._api is None:
+            return error_answer(503, "no model can be asked: the server is loading or draining")
+        return await self._api.answer(request, gone)
+
+    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
+        most = self._limits.body_bytes
+        length = headers.get("content-length", "0")
+        if len(length) > _MOST_LENGTH_DIGITS or int(length) > most:
+            raise RequestTooLargeError(f"the body is {length[:40]} bytes, expected at most {most}")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while True:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise HttpError(499, "the client has gone")
+                    parts.append(message.get("body", b""))
+                    size += len(parts[-1])
+                    if size > most:
+                        raise RequestTooLargeError(f"the body is more than {most} bytes")
+                    if not message.get("more_body", False):
+                        return b"".join(parts)
+        except TimeoutError as error:
+            seconds = self._limits.body_seconds
+            raise HttpError(408, f"the body took more than {seconds:g} s") from error
+
+
+def answer_of(error: Exception) -> HttpAnswer:
+    """The answer that an exception becomes.
+
+    Args:
+        error: what was raised while answering.
+    """
+    if isinstance(error, HttpError):
+        return error_answer(error.status, str(error), error.headers)
+    if isinstance(error, RpcStatusError):
+        return refusal_answer(error.code, str(error), error.retry_ms)
+    return refusal_answer(*status_of(error))
+
+
+def _head(scope: Mapping[str, Any], most_bytes: int) -> HttpRequest:
+    pairs = scope["headers"]
+    if scope["http_version"] not in _VERSIONS:
+        raise RequestError(f"HTTP/{scope['http_version']}: expected HTTP/1.1 or HTTP/1.0")
+    # The connection limits what comes in pieces; what came in one piece is counted here.
+    size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in pairs)
+    if size > most_bytes:
+        raise HttpError(431, f"{size} bytes of headers, expected at most {most_bytes}")
+    if len(pairs) > _MOST_HEADERS:
+        raise HttpError(431, f"{len(pairs)} headers, expected at most {_MOST_HEADERS}")
+    headers: dict[str, str] = {}
+    for name, value in pairs:
+        key = name.decode("latin-1").lower()
+        headers[key] = (
+            f"{headers[key]}, {value.decode('latin-1')}"
+            if key in headers
+            else (value.decode("latin-1"))
+        )
+    if "transfer-encoding" in headers and "content-length" in headers:
+        # Whoever forwards requests may believe the other one.
+        raise RequestError("expected Content-Length or Transfer-Encoding, got both")
+    return HttpRequest(
+        method=scope["method"],
+        path=scope["raw_path"].decode("latin-1"),
+        query=scope["query_string"].decode("latin-1"),
+        headers=headers,
+    )
+
+
+def _with_body(head: HttpRequest, body: bytes) -> HttpRequest:
+    return HttpRequest(head.method, head.path, head.query, head.headers, body)
+
+
+async def _send(send: Send, answer: HttpAnswer, *, close: bool) -> None:
+    headers = [(name.lower(), value) for name, value in answer.headers]
+    named = {name for name, _ in headers}
+    if answer.kind and "content-type" not in named:
+        headers.append(("content-type", answer.kind))
+    if answer.status not in {204, 304} and "content-length" not in named:
+        headers.append(("content-length", str(len(answer.body))))
+    if close:
+        # What is left of the body would be read as the next request.
+        headers.append(("connection", "close"))
+    await send(
+        {
+            "type": "http.response.start",
+            "status": answer.status,
+            "headers": [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers],
+        }
+    )
+    await send({"type": "http.response.body", "body": answer.body})
