@@ -44,6 +44,7 @@ lint: setup
 
 docs: setup
 	$(BIN)/python docs/generate_cli.py
+	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python docs/generate_openapi.py
 

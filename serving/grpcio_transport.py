@@ -14,6 +14,7 @@ from serving.arrivals import Arrivals
 from serving.config import ServerConfig
 from serving.inference import Inference
 from serving.rpc_handlers import CallCount, HandlerTable, InferBehaviour
+from serving.tls import TlsFiles, tls_files
 from sharded_infer.errors import InputError
 
 _log = logging.getLogger("sharded_infer")
@@ -107,6 +108,7 @@ class GrpcioTransport:
         self._calls = calls
         self._host = config.host
         self._threads = config.threads
+        self._tls = tls_files(config)
         self._pool = _RpcThreads(config.threads, inference.dispatcher.arrivals)
         self._server = grpc.server(
             self._pool,
@@ -122,10 +124,10 @@ class GrpcioTransport:
         """Begins to answer, on a port or, given 0, a free one; returns the port.
 
         Raises:
-            InputError: the port cannot be had.
+            InputError: the port cannot be had, or the certificates cannot be used.
         """
         try:
-            bound = self._server.add_insecure_port(f"{self._host}:{port}")
+            bound = add_port(self._server, f"{self._host}:{port}", self._tls)
         except RuntimeError as error:
             raise InputError(f"port {self._host}:{port} cannot be had: {error}") from error
         self._server.start()
@@ -165,6 +167,18 @@ class GrpcioTransport:
         self._pool.shutdown()
 
 
+def add_port(server: grpc.Server, address: str, tls: TlsFiles | None) -> int:
+    """Has a server listen, with TLS or without; returns the port.
+
+    Raises:
+        RuntimeError: the port cannot be had.
+        InputError: the certificates cannot be used.
+    """
+    if tls is None:
+        return server.add_insecure_port(address)
+    return server.add_secure_port(address, tls.grpc_credentials())
+
+
 def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
     """The channel arguments of a server."""
     pending = max(config.max_concurrent_requests, _LEAST_PENDING)
@@ -179,6 +193,7 @@ def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
         ("grpc.server.max_pending_requests", pending),
         ("grpc.server.max_pending_requests_hard_limit", 2 * pending),
     ]
+    options += _connection_options(config)
     age = config.max_connection_age_seconds
     if age is not None:
         options += [
@@ -186,3 +201,18 @@ def grpcio_options(config: ServerConfig) -> list[tuple[str, int]]:
             ("grpc.max_connection_age_grace_ms", round(config.drain_seconds * 1e3)),
         ]
     return options
+
+
+def _connection_options(config: ServerConfig) -> list[tuple[str, int]]:
+    """What is asked of each connection; gRPC's own defaults hold for the rest."""
+    said: list[tuple[str, float | None, float]] = [
+        ("grpc.max_allowed_incoming_connections", config.max_connections, 1),
+        ("grpc.max_concurrent_streams", config.max_connection_streams, 1),
+        ("grpc.max_metadata_size", config.max_metadata_kib, 2**10),
+        # The first limit refuses some calls above it, this one all.
+        ("grpc.absolute_max_metadata_size", config.max_metadata_kib, 2**10),
+        ("grpc.keepalive_time_ms", config.keepalive_seconds, 1e3),
+        ("grpc.keepalive_timeout_ms", config.keepalive_timeout_seconds, 1e3),
+        ("grpc.http2.min_ping_interval_without_data_ms", config.min_ping_seconds, 1e3),
+    ]
+    return [(name, round(value * scale)) for name, value, scale in said if value is not None]

@@ -18,6 +18,8 @@ from typing import Any
 
 import grpc
 
+from serving.access import Access
+from serving.admission import admission
 from serving.config import ServerConfig
 from serving.dispatcher import Job
 from serving.grpcio_transport import grpcio_options
@@ -34,6 +36,11 @@ except ImportError:  # the extra `native` is not installed
 
 _log = logging.getLogger("sharded_infer")
 _FALLBACK_THREADS = 8
+# Settings of TLS and of connections, which the front has none of.
+_LACKING = (
+    "tls_certificate", "tls_key", "tls_client_ca", "max_connections", "max_connection_streams",
+    "max_metadata_kib", "keepalive_seconds", "keepalive_timeout_seconds", "min_ping_seconds",
+)  # fmt: skip
 _EVENTS = 64
 _POLL_MS = 1000
 _COLD_POLL_MS = 20
@@ -225,18 +232,7 @@ class NativeTransport:
 
     def _take(self, call_id: int, message: bytes, details: _CallDetails, form: WireForm) -> None:
         metadata, _, time_remaining = details
-        if self._draining:
-            self._fail(call_id, Refusal(grpc.StatusCode.UNAVAILABLE, "the server is draining"))
-            return
-        if len(message) > self._largest:
-            words = f"the message has {len(message)} bytes, at most {self._largest} are allowed"
-            self._fail(call_id, Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, words))
-            return
-        if len(self._jobs) >= self._most_jobs:
-            # Not read at all: under overload this is most of what the server does.
-            self._fail(call_id, self._inference.refuse_unread(self._most_jobs))
-            return
-        refusal = self._inference.refuse_hopeless(time_remaining)
+        refusal = self._refusal(message, details)
         if refusal is not None:
             self._fail(call_id, refusal)
             return
@@ -258,6 +254,24 @@ class NativeTransport:
             self._jobs[call_id] = job
             if job.done:
                 self._jobs.pop(call_id, None)
+
+    def _refusal(self, message: bytes, details: _CallDetails) -> Refusal | None:
+        """Why a call is not taken in; None: it is."""
+        metadata, peer, time_remaining = details
+        if self._draining:
+            return Refusal(grpc.StatusCode.UNAVAILABLE, "the server is draining")
+        guard = self._handlers.guard
+        if guard is not None:
+            refused = admission(guard, Access.PREDICT, metadata, peer)
+            if refused is not None:
+                return refused
+        if len(message) > self._largest:
+            words = f"the message has {len(message)} bytes, at most {self._largest} are allowed"
+            return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
+        if len(self._jobs) >= self._most_jobs:
+            # Not read at all: under overload this is most of what the server does.
+            return self._inference.refuse_unread(self._most_jobs)
+        return self._inference.refuse_hopeless(time_remaining)
 
     def _cancel(self, call_id: int) -> None:
         job = self._jobs.get(call_id)
@@ -287,6 +301,11 @@ def check_native(config: ServerConfig) -> None:
         raise InputError(
             "the native transport is not installed: pip install 'sharded-infer[native]'"
         )
+    for name in _LACKING:
+        if getattr(config, name) is not None:
+            raise InputError(
+                f"{name}: the native transport lacks it; use the grpcio transport, or leave it out"
+            )
     if config.max_connection_age_seconds is not None:
         raise InputError(
             "max_connection_age_seconds: the native transport cannot close connections by age; "

@@ -18,12 +18,15 @@ from prometheus_client import make_wsgi_app
 from serving.config import ServerConfig
 from serving.dashboard.answer import PageRequest
 from serving.dashboard.dashboard import Dashboard
+from serving.guard import Guard
 from serving.metrics import Metrics
 from serving.rest.application import Api, Application
 from serving.rest.connection import HttpLimits, connection_class
+from serving.rest.door import HttpDoor
 from serving.rest.exchange import HttpAnswer, HttpRequest, json_answer
 from serving.rest.openapi import openapi_document
 from serving.server_state import ServerState
+from serving.tls import TlsFiles
 from sharded_infer.errors import InputError, InternalError
 
 _BACKLOG = 64
@@ -68,6 +71,16 @@ def http_limits(config: ServerConfig) -> HttpLimits:
     )
 
 
+def http_door(config: ServerConfig, guard: Guard | None) -> HttpDoor:
+    """What lets HTTP requests in.
+
+    Args:
+        config: the server's settings.
+        guard: this process's.
+    """
+    return HttpDoor(guard, admin_elsewhere=config.admin_address is not None)
+
+
 class Pages:
     """Answers HTTP on a listening socket, from threads of its own."""
 
@@ -80,6 +93,8 @@ class Pages:
         *,
         api: Api | None = None,
         limits: HttpLimits | None = None,
+        door: HttpDoor | None = None,
+        tls: TlsFiles | None = None,
     ) -> None:
         """Begins to answer.
 
@@ -90,6 +105,11 @@ class Pages:
             dashboard: the live page; it lives as long as these pages do. None: there is none.
             api: answers the protocol's paths; None: this process has no models.
             limits: what clients are held to; None: as `HttpLimits` has it.
+            door: lets requests in; None: all.
+            tls: the server's certificate; None: HTTP without TLS.
+
+        Raises:
+            InputError: the certificate cannot be used.
         """
         limits = limits or HttpLimits()
         self.server_port: int = listener.getsockname()[1]
@@ -98,27 +118,29 @@ class Pages:
         self._dashboard = dashboard
         if dashboard is not None:
             dashboard.start()
-        self._application = Application(self._answer, api, limits)
+        self._application = Application(self._answer, api, limits, door or HttpDoor(None))
         # What it has to say is said by the application; what clients send is not logged.
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                self._application,
-                loop="asyncio",
-                http=connection_class(limits),
-                ws="none",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                backlog=_BACKLOG,
-                h11_max_incomplete_event_size=limits.header_bytes,
-                # It takes whole seconds, and compares nothing.
-                timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
-                timeout_graceful_shutdown=round(_STOP_SECONDS),
-            )
+        config = uvicorn.Config(
+            self._application,
+            loop="asyncio",
+            http=connection_class(limits),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            h11_max_incomplete_event_size=limits.header_bytes,
+            # It takes whole seconds, and compares nothing.
+            timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
+            timeout_graceful_shutdown=round(_STOP_SECONDS),
         )
+        config.load()
+        if tls is not None:
+            config.ssl = tls.watched_context()
+        self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
             target=self._server.run, args=([listener],), name="http", daemon=True
         )

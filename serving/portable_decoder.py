@@ -8,6 +8,7 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from serving.codec import DTYPES, WireTensor, decode
+from serving.input_check import InputCheck
 from serving.predict_message import PredictInputs, parse_predict
 from serving.shared_memory import Span
 from serving.shared_tensors import SharedTensors, span_of
@@ -26,7 +27,12 @@ class PortableDecoder:
     """Reads the messages of one model."""
 
     def __init__(
-        self, spec: ModelSpec, *, max_batch: int | None, form: WireForm = WireForm.INFER
+        self,
+        spec: ModelSpec,
+        *,
+        max_batch: int | None,
+        form: WireForm = WireForm.INFER,
+        check: InputCheck | None = None,
     ) -> None:
         """Prepares what does not depend on the request.
 
@@ -34,7 +40,9 @@ class PortableDecoder:
             spec: the model.
             max_batch: the largest batch to accept; None is no limit.
             form: of the messages.
+            check: refuses messages of too many inputs; None: any number is looked at.
         """
+        self._check = check
         self._reader = RequestReader(spec, max_batch=max_batch)
         self._form = form
         self._predict_inputs = PredictInputs(spec)
@@ -51,13 +59,22 @@ class PortableDecoder:
             RequestError: the message is none, an input is malformed or not what the model
                 expects, or an id is outside a table whose policy is `error`.
             NotFoundError: an input lies in a shared memory region that is not registered.
-            RequestTooLargeError: more samples than allowed.
+            RequestTooLargeError: more samples or inputs than allowed.
         """
         if self._form is WireForm.PREDICT:
-            found = self._reader.read(self._predict_inputs.arrays(parse_predict(message)))
+            request = parse_predict(message)
+            sides = (request.user, request.candidates)
+            self._count(sum(len(side.sparse) + len(side.dense) for side in sides))
+            found = self._reader.read(self._predict_inputs.arrays(request))
         else:
-            found = decode(wire_tensors(parse_request(message), shared), self._reader)
+            request = parse_request(message)
+            self._count(len(request.inputs))
+            found = decode(wire_tensors(request, shared), self._reader)
         return self._policy.apply(found)
+
+    def _count(self, inputs: int) -> None:
+        if self._check is not None:
+            self._check.check_count(inputs)
 
 
 def parse_request(message: bytes) -> Any:

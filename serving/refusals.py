@@ -27,11 +27,32 @@ class NotOfferedError(ShardedInferError):
     """Something of the protocol that this server does not do."""
 
 
+class UnauthenticatedError(ShardedInferError):
+    """A call without a token, or with one that nobody knows."""
+
+
+class PermissionDeniedError(ShardedInferError):
+    """A call whose token, or whose port, does not allow it."""
+
+
 class QueueFullError(ShardedInferError):
     """As much waits already as may.
 
     Attributes:
         retry_seconds: when there will probably be room.
+    """
+
+    def __init__(self, message: str, *, retry_seconds: float) -> None:
+        """Keeps the hint."""
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
+
+
+class RateLimitError(ShardedInferError):
+    """A client that calls more often than it may.
+
+    Attributes:
+        retry_seconds: when it may again.
     """
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from serving.input_check import InputCheck
 from serving.message_decoder import MessageDecoder
 from serving.native_request import LIBRARIES
 from serving.portable_decoder import PortableDecoder
@@ -23,6 +24,7 @@ class RequestDecoder:
         max_batch: int,
         backend: Backend | None = None,
         form: WireForm = WireForm.INFER,
+        check: InputCheck | None = None,
     ) -> None:
         """Prepares what does not depend on the request.
 
@@ -30,6 +32,7 @@ class RequestDecoder:
             spec: the model.
             max_batch: the largest batch to accept.
             form: of the messages.
+            check: refuses more than the reading does; None: nothing more.
             backend: `portable` to do without compiled code; None takes it where it is.
 
         Raises:
@@ -38,7 +41,11 @@ class RequestDecoder:
         self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
         native = self.backend == "native"
         self._native = MessageDecoder(spec, max_batch=max_batch, form=form) if native else None
-        self._portable = PortableDecoder(spec, max_batch=max_batch, form=form)
+        if check is not None and check.counts_inputs:
+            # Compiled code counts no inputs: it knows the model's, and takes none twice.
+            self._native = None
+        self._portable = PortableDecoder(spec, max_batch=max_batch, form=form, check=check)
+        self._check = check
 
     def decode(self, message: bytes, shared: SharedTensors | None = None) -> ModelInput:
         """Reads a serialized message.
@@ -54,7 +61,11 @@ class RequestDecoder:
             RequestError: the message is none, an input is malformed or not what the model
                 expects, or an id is outside a table whose policy is `error`.
             NotFoundError: an input lies in a shared memory region that is not registered.
-            RequestTooLargeError: more samples than allowed.
+            RequestTooLargeError: more samples, ids or inputs than allowed.
         """
         found = None if self._native is None else self._native.decode(message)
-        return self._portable.decode(message, shared) if found is None else found
+        if found is None:
+            found = self._portable.decode(message, shared)
+        if self._check is not None:
+            self._check.check(found)
+        return found

@@ -12,9 +12,12 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from serving.admission import Door, keep_threads
 from serving.arrivals import Arrivals
 from serving.dispatcher import Job
+from serving.guard import Guard
 from serving.inference import Inference, Refusal
+from serving.rpc_access import access_of
 from serving.wire_form import WireForm
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
@@ -62,13 +65,24 @@ class HandlerTable:
     It stands in for a `grpc.Server` in the `add_…_to_server` functions.
     """
 
-    def __init__(self, calls: CallCount, arrivals: Arrivals) -> None:
+    def __init__(
+        self,
+        calls: CallCount,
+        arrivals: Arrivals,
+        *,
+        guard: Guard | None = None,
+        admin_elsewhere: bool = False,
+    ) -> None:
         """Begins empty.
 
         Args:
             calls: counts the unary ones.
             arrivals: told that streams are no predict calls.
+            guard: lets calls in; None: all are.
+            admin_elsewhere: RPCs that change the server are answered on another port alone.
         """
+        self.guard = guard
+        self._door = Door(guard, admin_elsewhere=admin_elsewhere)
         self._arrivals = arrivals
         # What answers predict calls, once that is set.
         self.predicting: list[InferBehaviour] = []
@@ -109,9 +123,18 @@ class HandlerTable:
         handler = grpc.stream_stream_rpc_method_handler(behaviour)
         self.services[INFERENCE_SERVICE]["ModelStreamInfer"] = handler
 
-    def register_on(self, server: grpc.Server) -> None:
-        """Gives all to a server."""
-        for service, handlers in self.services.items():
+    def register_on(self, server: grpc.Server, *, admin: bool = False) -> None:
+        """Gives all to a server.
+
+        Args:
+            server: takes them.
+            admin: it is the one on the port for RPCs that change the server: no predict calls.
+        """
+        for service, all_handlers in self.services.items():
+            handlers = {
+                method: self._door.handler(handler, access_of(f"/{service}/{method}"), admin=admin)
+                for method, handler in all_handlers.items()
+            }
             generic = grpc.method_handlers_generic_handler(service, handlers)
             server.add_generic_rpc_handlers((generic,))
             server.add_registered_method_handlers(service, handlers)
@@ -132,10 +155,7 @@ def _settled(
         arrivals.settle_own()
         return behaviour(*arguments, **named)
 
-    # How grpcio's health service asks to be called: without a thread of its own.
-    for attribute in ("experimental_non_blocking", "experimental_thread_pool"):
-        if hasattr(behaviour, attribute):
-            setattr(answer, attribute, getattr(behaviour, attribute))
+    keep_threads(behaviour, answer)
     return make(answer, handler.request_deserializer, handler.response_serializer)
 
 

@@ -17,16 +17,20 @@ from serving.dashboard.dashboard import Dashboard
 from serving.follow_settings import FollowSettings
 from serving.following import Following
 from serving.freed_memory import keep_freed_memory
+from serving.input_check import InputLimits
 from serving.installer import Installer
 from serving.lane import Mode
 from serving.metric_family import Detail
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
-from serving.pages import Pages, http_limits, listen
+from serving.pages import Pages, http_door, http_limits, listen
+from serving.protection import check_protection
 from serving.server_state import ServerState
 from serving.shared_memory import SharedMemory
 from serving.snapshot import ServingOverrides, Snapshot
 from serving.supervisor import supervise
+from serving.tls import tls_files
+from serving.transport import check_transport
 from serving.worker import Worker
 from sharded_infer.errors import NotFoundError
 from sharded_infer.progress import Progress, no_progress
@@ -59,6 +63,7 @@ class Ready:
 
     grpc_url: str
     metrics_url: str
+    admin_url: str | None
     workers: int
     transport: str
     models: tuple[ServedModel, ...]
@@ -85,10 +90,13 @@ def serve(
         progress: entered while models load; told how far loading is.
 
     Raises:
-        InputError: a port cannot be had, or the transport lacks what is configured.
+        InputError: a port cannot be had, the transport lacks what is configured, or the settings
+            let in whoever comes and do not say that they mean it.
         NotFoundError: the repository holds none of the models.
         ArtifactError, GateError: a version is damaged or does not score as it should.
     """
+    check_transport(config)
+    check_protection(config)
     # On this kind of work OpenMP's barriers cost more than they give; requests run side by side.
     torch.set_num_threads(1)
     # Kernels by layer and batch size (sharded_infer/batch_sizes.py): a large tower has more than
@@ -109,7 +117,9 @@ def serve(
     for name in known:
         metrics.follow(name, slots=slots, labels=config.follow.labels)
     metrics.spare(spare, slots=slots, labels=config.follow.labels)
-    shared = SharedMemory(most_bytes=config.max_message_bytes) if config.shared_memory else None
+    shared = (
+        SharedMemory(most_bytes=config.max_message_bytes) if config.offers_shared_memory else None
+    )
     state = ServerState(config.workers, shared)
     state.logs.attach(_log)
     memory = None if config.memory is None else TableMemory(config.memory)
@@ -122,6 +132,7 @@ def serve(
             None if config.executor is None else Mode(config.executor),
             config.max_delay_us,
             memory,
+            InputLimits(config.max_ids, config.max_inputs),
         ),
     )
     store.announce(models)
@@ -176,7 +187,12 @@ def _serve_alone(
     on_ready: Callable[[int, int], None],
 ) -> None:
     stop, asked = threading.Event(), threading.Event()
-    signal.signal(signal.SIGHUP, lambda *_: asked.set())
+
+    def look(*_: object) -> None:
+        state.ask_reload()
+        asked.set()
+
+    signal.signal(signal.SIGHUP, look)
 
     def end(*_: object) -> None:
         state.drain()
@@ -188,7 +204,16 @@ def _serve_alone(
     listener = listen(config.host, config.metrics_port)
     board = following.board
     dashboard = Dashboard(metrics.registry, state, board, topology=config.topology)
-    pages = Pages(listener, metrics, state, dashboard, api=worker.rest, limits=http_limits(config))
+    pages = Pages(
+        listener,
+        metrics,
+        state,
+        dashboard,
+        api=worker.rest,
+        limits=http_limits(config),
+        door=http_door(config, worker.guard),
+        tls=tls_files(config),
+    )
     with closing(pages):
         # It listens while it loads, so that clients are told to wait.
         port = worker.listen(config.port)
@@ -234,9 +259,11 @@ def _served(snapshot: Snapshot) -> ServedModel:
 
 
 def _ready(config: ServerConfig, port: int, metrics_port: int, served: list[ServedModel]) -> Ready:
+    scheme = "http" if config.tls_certificate is None else "https"
     return Ready(
         grpc_url=f"{config.host}:{port}",
-        metrics_url=f"http://{config.host}:{metrics_port}/metrics",
+        metrics_url=f"{scheme}://{config.host}:{metrics_port}/metrics",
+        admin_url=config.admin_address,
         workers=config.workers,
         transport=config.transport,
         models=tuple(served),

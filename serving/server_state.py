@@ -29,6 +29,7 @@ class ServerState:
         # The first byte: draining. The second: every worker has been ready once. The last: HTTP
         # connections may come to a process without models.
         self._bytes = mmap.mmap(-1, workers + 3)
+        self._reloads = mmap.mmap(-1, 1)
         self._workers = workers
 
     @property
@@ -50,6 +51,15 @@ class ServerState:
     def started(self) -> bool:
         """Whether every worker has been ready once."""
         return bool(self._bytes[1])
+
+    @property
+    def reloads(self) -> int:
+        """A number that changes when files are to be read again."""
+        return self._reloads[0]
+
+    def ask_reload(self) -> None:
+        """Has every process read again what may have changed, such as tokens."""
+        self._reloads[0] = (self._reloads[0] + 1) % 256
 
     def drain(self) -> None:
         """The server ends: it is not ready any more."""

@@ -1,9 +1,10 @@
 """A version loaded and ready, and what a server sets for all of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import thread_time
 
+from serving.input_check import InputLimits
 from serving.lane import Lane, LanePolicy, Mode
 from serving.metrics import VersionMetrics
 from serving.predict_encoder import PredictEncoder
@@ -55,11 +56,13 @@ class ServingOverrides:
         mode: how requests are put together.
         max_delay_us: microseconds that batched models wait.
         memory: where tables lie.
+        limits: what a request may hold beside samples; these no spec says.
     """
 
     mode: Mode | None = None
     max_delay_us: int | None = None
     memory: TableMemory | None = None
+    limits: InputLimits = field(default_factory=InputLimits)
 
     def lane_policy(self, model: Model) -> LanePolicy:
         """How a version's requests are put together."""

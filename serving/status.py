@@ -12,7 +12,10 @@ from serving.refusals import (
     DeadlineError,
     LimitError,
     NotOfferedError,
+    PermissionDeniedError,
     QueueFullError,
+    RateLimitError,
+    UnauthenticatedError,
     UnavailableError,
 )
 from sharded_infer.errors import (
@@ -30,6 +33,9 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (RequestTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (RateLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (AlreadyExistsError, grpc.StatusCode.ALREADY_EXISTS),
     (NotOfferedError, grpc.StatusCode.UNIMPLEMENTED),

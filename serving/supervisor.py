@@ -30,16 +30,18 @@ from serving.child_processes import (
     ChildProcesses,
     child_name,
 )
-from serving.config import ServerConfig
+from serving.config import ServerConfig, split_address
 from serving.dashboard.dashboard import Dashboard
 from serving.following import Following
+from serving.guard import Guard, make_guard
 from serving.held_port import hold_port
 from serving.logs import name_process
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
-from serving.pages import Pages, http_limits, listen
+from serving.pages import Pages, http_door, http_limits, listen
 from serving.rest.rest_api import RestApi
 from serving.server_state import ServerState
+from serving.tls import tls_files
 from serving.transport import check_transport
 from serving.worker import Worker
 from sharded_infer.errors import InputError
@@ -78,20 +80,32 @@ def supervise(
     check_transport(config)
     held = hold_port(config.host, config.port)
     port: int = held.getsockname()[1]
+    held_admin = None
+    if config.admin_address is not None:
+        held_admin = hold_port(*split_address(config.admin_address))
     listener = listen(config.host, config.metrics_port)
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
 
-    def open_pages(own: socket.socket, api: RestApi | None) -> Pages:
+    def open_pages(own: socket.socket, api: RestApi | None, guard: Guard | None) -> Pages:
         board = following.board
         dashboard = Dashboard(metrics.registry, state, board, topology=config.topology)
-        limits = http_limits(config)
-        return Pages(own, metrics, state, dashboard, api=api, limits=limits)
+        return Pages(
+            own,
+            metrics,
+            state,
+            dashboard,
+            api=api,
+            limits=http_limits(config),
+            door=http_door(config, guard),
+            tls=tls_files(config),
+        )
 
     def run(number: int) -> None:
         name_process(child_name(number))
         if number == DESK:
             store.clear()
-            _run_desk(state, lambda: open_pages(listener.dup(), None))
+            guard = make_guard(config)
+            _run_desk(state, guard, lambda: open_pages(listener.dup(), None, guard))
             return
         if number == FOLLOWER:
             listener.close()
@@ -109,7 +123,7 @@ def supervise(
             store,
             number=number,
             port=port,
-            open_pages=lambda: open_pages(listener, worker.rest),
+            open_pages=lambda: open_pages(listener, worker.rest, worker.guard),
         )
 
     children = ChildProcesses(run)
@@ -137,6 +151,8 @@ def supervise(
         children.wait({DESK, FOLLOWER}, _PATIENCE_SECONDS)
         listener.close()
         held.close()
+        if held_admin is not None:
+            held_admin.close()
         # One that waits still must not end this process otherwise than it ends.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -166,6 +182,7 @@ class _Parent:
         while True:
             came = signal.sigtimedwait(SIGNALS, POLL_SECONDS)
             if came is not None and came.si_signo == signal.SIGHUP:
+                self._state.ask_reload()
                 self._children.signal(FOLLOWER, signal.SIGHUP)
             elif came is not None and came.si_signo != signal.SIGCHLD:
                 self._state.drain()
@@ -208,9 +225,10 @@ def _sleep(seconds: float) -> None:
             return
 
 
-def _run_desk(state: ServerState, open_pages: Callable[[], Pages]) -> None:
+def _run_desk(state: ServerState, guard: Guard | None, open_pages: Callable[[], Pages]) -> None:
     stop = _stop_event()
     pages: Pages | None = None
+    reloads = state.reloads
     while True:
         if pages is None and not state.serving:
             state.set_desk_open(True)
@@ -220,6 +238,9 @@ def _run_desk(state: ServerState, open_pages: Callable[[], Pages]) -> None:
             state.set_desk_open(False)
             pages.close()
             pages = None
+        if guard is not None and state.reloads != reloads:
+            reloads = state.reloads
+            guard.reload()
         if stop.wait(POLL_SECONDS):
             break
     if pages is not None:

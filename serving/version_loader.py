@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serving.cost_table import CostTable
+from serving.input_check import InputCheck
 from serving.lane import Lane
 from serving.load_phases import LoadPhases
 from serving.metrics import VersionMetrics
@@ -86,12 +87,13 @@ class VersionLoader:
             self._known[kernels] = costs
         metrics.describe(_facts_of(model))
         outputs = model.spec.tower.outputs
+        check = InputCheck(model.spec, self.overrides.limits)
         snapshot = Snapshot(
             model=model,
-            decoder=RequestDecoder(model.spec, max_batch=self.max_batch),
+            decoder=RequestDecoder(model.spec, max_batch=self.max_batch, check=check),
             encoder=ResponseEncoder(model.name, model.version, outputs),
             predict_decoder=RequestDecoder(
-                model.spec, max_batch=self.max_batch, form=WireForm.PREDICT
+                model.spec, max_batch=self.max_batch, check=check, form=WireForm.PREDICT
             ),
             predict_encoder=PredictEncoder(model.name, model.version, outputs),
             lane=Lane(self.overrides.lane_policy(model), CostTable(costs)),

@@ -13,10 +13,12 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from tritonclient.grpc import service_pb2_grpc
 
+from serving.admin_server import AdminServer
 from serving.batch_runners import BatchRunners
 from serving.batcher import QueueLimits
 from serving.board import Board
 from serving.config import ServerConfig
+from serving.guard import make_guard
 from serving.inference import Inference
 from serving.metrics import Metrics
 from serving.model_control import ModelControl
@@ -89,7 +91,14 @@ class Worker:
         )
         self._health = health.HealthServicer()
         calls = CallCount(metrics.in_flight)
-        handlers = HandlerTable(calls, inference.dispatcher.arrivals)
+        self.guard = make_guard(config, metrics.unknown_failed)
+        self._reloads = state.reloads
+        handlers = HandlerTable(
+            calls,
+            inference.dispatcher.arrivals,
+            guard=self.guard,
+            admin_elsewhere=config.admin_address is not None,
+        )
         control = ModelControl(board, config.follow) if config.explicit else None
         # Whoever follows the repository is told by the server's first process.
         first = os.getpid() if config.workers == 1 else os.getppid()
@@ -125,6 +134,9 @@ class Worker:
         self.rest = RestApi(
             ModelApi(Rpcs(service)), predictions, max_body_bytes=config.max_message_bytes
         )
+        self._admin = None
+        if config.admin_address is not None:
+            self._admin = AdminServer(config, config.admin_address, handlers)
         # After the transport, which may have threads of its own for the same.
         self._runners = BatchRunners(inference.dispatcher)
 
@@ -140,6 +152,8 @@ class Worker:
         Raises:
             InputError: the port cannot be had.
         """
+        if self._admin is not None:
+            self._admin.listen()
         return self._transport.listen(port)
 
     def warm_up(self) -> None:
@@ -183,6 +197,7 @@ class Worker:
                     self._set_health(serving.SERVING if healthy else serving.NOT_SERVING)
                     if healthy:
                         on_ready()
+                self._reload()
                 # A signal that the kernel hands to another thread does not end an endless wait of
                 # the main one, where Python runs its handler: it would be noticed at the next.
                 stop.wait(_POLL_SECONDS)
@@ -202,11 +217,20 @@ class Worker:
         end = monotonic() + self._config.drain_seconds
         self._streams.drain()
         self.rest.drain()
+        if self._admin is not None:
+            self._admin.stop()
         self._transport.stop(self._config.drain_seconds)
         self.rest.wait(end - monotonic())
         self._runners.stop()
         if self._tracing is not None:
             self._tracing.stop()
+
+    def _reload(self) -> None:
+        asked = self._state.reloads
+        if asked != self._reloads:
+            self._reloads = asked
+            if self.guard is not None:
+                self.guard.reload()
 
     def _set_health(self, status: int) -> None:
         for name in ("", INFERENCE_SERVICE, PREDICTOR_SERVICE):

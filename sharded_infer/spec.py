@@ -139,6 +139,8 @@ class ServingSpec:
             which reads random rows faster and takes the tables' size in memory of its own.
         latency_objective_ms: within which requests should be answered: a boundary of the latency
             histogram, and what alert rules compare with.
+        non_finite: NaN and infinity in dense inputs and weights: "refuse" the request, or "pass"
+            them to a tower that knows what they mean.
     """
 
     executor: Literal["inline", "batched", "auto"] = "auto"
@@ -146,6 +148,7 @@ class ServingSpec:
     max_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = 1000
     memory: Literal["map", "huge"] = "map"
     latency_objective_ms: Annotated[float, Field(gt=0, le=600_000)] = 60.0
+    non_finite: Literal["refuse", "pass"] = "refuse"
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

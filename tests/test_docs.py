@@ -2,12 +2,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_command_line_reference_is_what_the_commands_say() -> None:
+@pytest.mark.parametrize("reference", ["cli", "configuration"])
+def test_a_generated_reference_is_what_the_code_says(reference: str) -> None:
     done = subprocess.run(
-        [sys.executable, "docs/generate_cli.py", "--check"],
+        [sys.executable, f"docs/generate_{reference}.py", "--check"],
         cwd=ROOT,
         capture_output=True,
         text=True,

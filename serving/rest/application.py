@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Protocol
 
+from serving.refusals import RateLimitError
 from serving.rest.connection import HttpLimits
+from serving.rest.door import HttpDoor
 from serving.rest.exchange import (
     HttpAnswer,
     HttpError,
@@ -21,6 +24,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _MOST_HEADERS = 100
+UNAUTHENTICATED = 401
 _VERSIONS = ("1.0", "1.1")
 _PAGE_THREADS = 2
 _MOST_LENGTH_DIGITS = 18
@@ -42,7 +46,11 @@ class Application:
     """Answers HTTP requests: the protocol's paths by the API, all others by the pages."""
 
     def __init__(
-        self, page: Callable[[HttpRequest], HttpAnswer], api: Api | None, limits: HttpLimits
+        self,
+        page: Callable[[HttpRequest], HttpAnswer],
+        api: Api | None,
+        limits: HttpLimits,
+        door: HttpDoor,
     ) -> None:
         """Keeps what answers.
 
@@ -50,7 +58,9 @@ class Application:
             page: answers any path that is not the protocol's, on a thread.
             api: answers the protocol's; None: this process has no models.
             limits: of each request.
+            door: lets requests in.
         """
+        self._door = door
         self._page = page
         self._api = api
         self._limits = limits
@@ -61,6 +71,9 @@ class Application:
         body_read = False
         try:
             head = _head(scope, self._limits.header_bytes)
+            client = scope.get("client")
+            peer = "" if client is None else f"{client[0]}:{client[1]}"
+            self._door.admit(head.method, head.path, head.headers, peer)
             body = b""
             answer = None
             if self._is_api(head.path) and self._api is not None:
@@ -127,7 +140,11 @@ def answer_of(error: Exception) -> HttpAnswer:
         return error_answer(error.status, str(error), error.headers)
     if isinstance(error, RpcStatusError):
         return refusal_answer(error.code, str(error), error.retry_ms)
-    return refusal_answer(*status_of(error))
+    retry_ms = error.retry_seconds * 1e3 if isinstance(error, RateLimitError) else None
+    answer = refusal_answer(*status_of(error), retry_ms)
+    if answer.status != UNAUTHENTICATED:
+        return answer
+    return replace(answer, headers=(*answer.headers, ("WWW-Authenticate", "Bearer")))
 
 
 def _head(scope: Mapping[str, Any], most_bytes: int) -> HttpRequest:

@@ -100,7 +100,7 @@ def error_answer(status: int, words: str, headers: tuple[tuple[str, str], ...] =
     return HttpAnswer(status, body, headers=headers)
 
 
-def refusal_answer(code: grpc.StatusCode, words: str, retry_ms: int | None = None) -> HttpAnswer:
+def refusal_answer(code: grpc.StatusCode, words: str, retry_ms: float | None = None) -> HttpAnswer:
     """An answer that is an error, from a gRPC status code.
 
     Args:

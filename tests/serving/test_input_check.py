@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+
+from serving.input_check import InputCheck, InputLimits
+from serving.request_decoder import RequestDecoder
+from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
+from tests.serving.conftest import infer_request
+
+
+def spec(serving: ServingSpec) -> ModelSpec:
+    return ModelSpec(
+        name="small",
+        tables=(TableSpec("user", 50, 8), TableSpec("item", 50, 8)),
+        dense=DenseSpec({"dense": 2}),
+        tower=TowerSpec(),
+        serving=serving,
+    )
+
+
+def decode(
+    serving: ServingSpec = ServingSpec(),  # noqa: B008 - frozen
+    limits: InputLimits = InputLimits(),  # noqa: B008 - frozen
+    **inputs: object,
+) -> None:
+    arrays = {
+        "dense": np.zeros((2, 2), np.float32),
+        "user": np.zeros((2, 3), np.int64),
+        "item": np.zeros((2, 1), np.int64),
+        **inputs,
+    }
+    model = spec(serving)
+    decoder = RequestDecoder(model, max_batch=8, check=InputCheck(model, limits))
+    decoder.decode(infer_request(arrays).SerializeToString())
+
+
+def test_a_model_may_take_what_is_no_number() -> None:
+    dense = np.array([[0, np.nan], [np.inf, 0]], np.float32)
+    decode(ServingSpec(non_finite="pass"), dense=dense)
+    with pytest.raises(RequestError, match=r"'dense': expected finite numbers, got nan in row 0"):
+        decode(dense=dense)
+
+
+def test_the_feature_whose_weights_are_no_numbers_is_named() -> None:
+    weights = np.array([[1], [-np.inf]], np.float32)
+    with pytest.raises(RequestError, match="weights of 'item': expected finite numbers, got -inf"):
+        decode(**{"item.weights": weights})
+
+
+def test_as_many_ids_as_allowed_are_taken_and_one_more_is_not() -> None:
+    decode(limits=InputLimits(max_ids=8))
+    with pytest.raises(RequestTooLargeError, match="ids: expected at most 7, got 8"):
+        decode(limits=InputLimits(max_ids=7))
+
+
+def test_as_many_inputs_as_allowed_are_taken_and_one_more_is_not() -> None:
+    decode(limits=InputLimits(max_inputs=3))
+    with pytest.raises(RequestTooLargeError, match="inputs: expected at most 2, got 3"):
+        decode(limits=InputLimits(max_inputs=2))
