@@ -33,8 +33,9 @@ $(PEERS): $(STAMP)
 demo: setup
 	$(BIN)/sharded-infer demo
 
+# Two at a time: most wait for processes of their own. A file's tests share their servers.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff format --check
