@@ -6,15 +6,20 @@ errors' codes look like. What describes something comes as a dict, as the JSON f
 
 import asyncio
 import queue
+import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import numpy as np
 import tritonclient.grpc as sync_grpc
 import tritonclient.grpc.aio as aio_grpc
 import tritonclient.http as sync_http
 from numpy.typing import NDArray
+from tritonclient._plugin import InferenceServerClientPlugin
 from tritonclient.utils import InferenceServerException
 
 from tests.serving.conftest import RunningServer
@@ -24,6 +29,52 @@ Arrays = Mapping[str, NDArray[np.generic]]
 Answer = tuple[Any, InferenceServerException | None]
 _DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
 _PATIENT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Protection:
+    """What a protected server's clients need.
+
+    Attributes:
+        authority: file of the certificate that signed the server's.
+        token: with all scopes.
+    """
+
+    authority: Path
+    token: str
+
+
+@dataclass(slots=True)
+class ConformingServer(RunningServer):
+    """A server that the suite asks.
+
+    Attributes:
+        protection: what its clients need; None: nothing.
+    """
+
+    protection: Protection | None = None
+
+    def page(self) -> str:
+        """Its metrics."""
+        protection = self.protection
+        if protection is None:
+            with urlopen(self.metrics_url, timeout=_PATIENT_SECONDS) as page:  # noqa: S310
+                return str(page.read().decode())
+        headers = {"authorization": f"Bearer {protection.token}"}
+        request = Request(self.metrics_url, headers=headers)  # noqa: S310 - our own server
+        trust = ssl.create_default_context(cafile=protection.authority)
+        with urlopen(request, timeout=_PATIENT_SECONDS, context=trust) as page:  # noqa: S310
+            return str(page.read().decode())
+
+
+class _Token(InferenceServerClientPlugin):
+    """Sends a token with every call."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __call__(self, request: Any) -> None:
+        request.headers["authorization"] = f"Bearer {self._token}"
 
 
 class Client(Protocol):
@@ -95,8 +146,10 @@ class _GrpcClient:
 class SyncClient(_GrpcClient):
     """tritonclient.grpc."""
 
-    def __init__(self, url: str) -> None:
-        self._client = sync_grpc.InferenceServerClient(url)
+    def __init__(self, url: str, protection: Protection | None) -> None:
+        self._client = sync_grpc.InferenceServerClient(url, **_tls(protection))
+        if protection is not None:
+            self._client.register_plugin(_Token(protection.token))
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         return getattr(self._client, method)(*arguments, **named)
@@ -123,9 +176,11 @@ class SyncClient(_GrpcClient):
 class AioClient(_GrpcClient):
     """tritonclient.grpc.aio, on a loop of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, protection: Protection | None) -> None:
         self._runner = asyncio.Runner()
-        self._client = self._runner.run(_made(url))
+        self._client = self._runner.run(_made(url, protection))
+        if protection is not None:
+            self._client.register_plugin(_Token(protection.token))
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         return self._runner.run(getattr(self._client, method)(*arguments, **named))
@@ -167,8 +222,15 @@ class HttpClient:
     streams = False
     explains = False
 
-    def __init__(self, url: str) -> None:
-        self._client = sync_http.InferenceServerClient(url, network_timeout=_PATIENT_SECONDS)
+    def __init__(self, url: str, protection: Protection | None) -> None:
+        options: dict[str, Any] = {}
+        if protection is not None:
+            options = {"ssl": True, "ssl_options": {"ca_certs": str(protection.authority)}}
+        self._client = sync_http.InferenceServerClient(
+            url, network_timeout=_PATIENT_SECONDS, **options
+        )
+        if protection is not None:
+            self._client.register_plugin(_Token(protection.token))
 
     def call(self, method: str, *arguments: Any, **named: Any) -> Any:
         return getattr(self._client, method)(*arguments, **named)
@@ -206,16 +268,23 @@ class HttpClient:
         self._client.close()
 
 
-async def _made(url: str) -> Any:
-    return aio_grpc.InferenceServerClient(url)
+async def _made(url: str, protection: Protection | None) -> Any:
+    return aio_grpc.InferenceServerClient(url, **_tls(protection))
+
+
+def _tls(protection: Protection | None) -> dict[str, Any]:
+    if protection is None:
+        return {}
+    return {"ssl": True, "root_certificates": str(protection.authority)}
 
 
 def make_client(kind: str, server: RunningServer) -> Client:
     """A client by the name that the suite's parameters have for it."""
+    protection = server.protection if isinstance(server, ConformingServer) else None
     if kind == "http":
-        return HttpClient(urlsplit(server.metrics_url).netloc)
+        return HttpClient(urlsplit(server.metrics_url).netloc, protection)
     kinds: dict[str, type[SyncClient] | type[AioClient]] = {"grpc": SyncClient, "aio": AioClient}
-    return kinds[kind](server.grpc_url)
+    return kinds[kind](server.grpc_url, protection)
 
 
 def infer(

@@ -1,10 +1,13 @@
-"""Servers as users start them, on both transports, and NVIDIA's clients for them."""
+"""Servers as users start them, on both transports and protected, and NVIDIA's clients for them."""
 
 from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
+import trustme
 
-from tests.conformance.clients import Client, make_client
+from tests.conformance.clients import Client, ConformingServer, Protection, make_client
 from tests.serving.conftest import (
     TRANSPORTS,
     Ranker,
@@ -13,24 +16,46 @@ from tests.serving.conftest import (
     running_server,
 )
 
+TOKEN = "conforming-0123456789ab"  # noqa: S105 - of these tests
+
 
 @pytest.fixture(scope="session")
 def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_ranker(tmp_path_factory.mktemp("conforming") / "repository")
 
 
-@pytest.fixture(scope="session", params=TRANSPORTS)
+@pytest.fixture(scope="session", params=[*TRANSPORTS, "protected"])
 def server(
     request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RunningServer]:
-    log = tmp_path_factory.mktemp("server") / "stderr"
-    with running_server(ranker.repository, log, "--transport", request.param) as running:
-        yield running
+) -> Iterator[ConformingServer]:
+    """The last has TLS and tokens."""
+    folder = tmp_path_factory.mktemp("server")
+    log = folder / "stderr"
+    protection, options = None, ("--transport", request.param)
+    if request.param == "protected":
+        protection, options = protected(folder)
+    with running_server(ranker.repository, log, *options) as running:
+        known = {field.name: getattr(running, field.name) for field in fields(RunningServer)}
+        yield ConformingServer(**known, protection=protection)
     assert "internal error" not in log.read_text(), log.read_text()
 
 
+def protected(folder: Path) -> tuple[Protection, tuple[object, ...]]:
+    """What clients need, and the server's options."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "localhost")
+    ca, certificate, key, tokens = (folder / name for name in ("ca", "cert", "key", "tokens"))
+    authority.cert_pem.write_to_path(str(ca))
+    issued.private_key_pem.write_to_path(str(key))
+    certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    tokens.touch(0o600)
+    tokens.write_text(f"{TOKEN} predict,admin,metrics\n")
+    options = ("--tls-certificate", certificate, "--tls-key", key, "--tokens-file", tokens)
+    return Protection(ca, TOKEN), options
+
+
 @pytest.fixture(params=["grpc", "aio", "http"])
-def client(request: pytest.FixtureRequest, server: RunningServer) -> Iterator[Client]:
+def client(request: pytest.FixtureRequest, server: ConformingServer) -> Iterator[Client]:
     client = make_client(request.param, server)
     yield client
     client.close()

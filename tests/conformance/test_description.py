@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
-from tests.conformance.clients import Client, infer, make_client
-from tests.serving.conftest import MODEL, Ranker, RunningServer, good_inputs, running_server
-from tests.serving.test_server import samples
+from tests.conformance.clients import Client, ConformingServer, infer, make_client
+from tests.serving.conftest import MODEL, Ranker, good_inputs, running_server
 
 
 def test_the_server_is_live_and_ready_and_says_what_it_can(client: Client) -> None:
@@ -59,12 +59,12 @@ def test_what_is_not_there_is_not_found_by_any_call(
     assert client.code(refused.value) == code
 
 
-def _page(server: RunningServer) -> dict[str, float]:
+def _page(server: ConformingServer) -> dict[str, float]:
     totals: dict[str, float] = {}
-    for (name, pairs), value in samples(server.metrics_url).items():
-        labels = dict(pairs)
-        if labels.get("model") == MODEL and labels.get("code", "OK") == "OK":
-            totals[name] = totals.get(name, 0) + value
+    for family in text_string_to_metric_families(server.page()):
+        for name, labels, value, *_ in family.samples:
+            if labels.get("model") == MODEL and labels.get("code", "OK") == "OK":
+                totals[name] = totals.get(name, 0) + value
     return totals
 
 
@@ -74,7 +74,7 @@ def _statistics(client: Client) -> Any:
 
 
 def test_statistics_and_metrics_count_the_same_requests_streamed_ones_too(
-    client: Client, server: RunningServer
+    client: Client, server: ConformingServer
 ) -> None:
     sizes = (1, 5, 9)
     infer(client, MODEL, good_inputs(1))
