@@ -120,7 +120,10 @@ def narrow(
 ) -> Iterator[RunningServer]:
     """One slot, and room for a few requests that wait for it."""
     log = tmp_path_factory.mktemp("narrow") / "stderr"
-    limits = ("--slots", 1, "--max-queue-requests", QUEUE_LIMIT, "--max-message-mib", 256)
+    limits = (
+        *("--slots", 1, "--max-queue-requests", QUEUE_LIMIT),
+        *("--max-message-mib", 256, "--max-ids", 2**30),
+    )
     options = ("--transport", request.param, *limits)
     with running_server(models.repository, log, *options) as server:
         yield server
@@ -192,7 +195,7 @@ class SlowCall:
         until(lambda: counts(self._server).in_flight == 1, "the slow call has come")
         # It is read first: another one is answered until it has the slot.
         with self._server.stub() as stub:
-            while True:
+            while not call.done():
                 probe = stub.ModelInfer.future(infer_request(good_inputs(1)), timeout=60)
                 if not happens(probe.done, 0.15):
                     break
@@ -548,7 +551,8 @@ def test_only_a_batched_model_delays_a_single_request(ranker: Ranker, tmp_path: 
 def test_answers_that_are_being_sent_at_sigterm_arrive(
     transport: str, models: Models, tmp_path: Path
 ) -> None:
-    options = ("--transport", transport, "--slots", 1, "--max-message-mib", 256)
+    options = ("--transport", transport, "--slots", 1)
+    options += ("--max-message-mib", 256, "--max-ids", 2**30)
     log = tmp_path / "stderr"
     large = infer_request(good_inputs(20_000))
     with (
