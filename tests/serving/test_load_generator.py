@@ -472,7 +472,10 @@ def test_a_process_of_its_own_refuses_as_the_function_does(target: Target) -> No
 
 def test_an_interrupt_ends_a_load(target: Target) -> None:
     code = (
+        "import signal\n"
         "from serving.bench.load_generator import Target, run_closed\n"
+        # Whoever started the tests may have it ignored, and children inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print(flush=True)\n"
         f"run_closed(Target('127.0.0.1', {target.port}), [b'x'], connections=1, concurrency=1,"
         " seconds=60)\n"
