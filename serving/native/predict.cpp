@@ -199,14 +199,9 @@ class InputsReader {
     return true;
   }
 
-  // The input of a name, or -1. Clients send their inputs in the same order each time.
+  // The input of a name, or -1.
   std::int32_t find(Bytes name) {
-    std::int32_t& expected = request_.successors[previous_ + 1];
-    std::int32_t found = expected;
-    if (found < 0 || !model_.has_name(found, name)) {
-      found = model_.slots[model_.slot_of(name)];
-      if (found >= 0) expected = found;
-    }
+    const std::int32_t found = request_.find(name, previous_);
     if (found >= 0) previous_ = found;
     return found;
   }

@@ -53,6 +53,16 @@ struct Request {
   std::int64_t* dense_rows;  // [dense]
   Layout layout;
 
+  // The input of a name, or -1; `previous` came before it, -1: none did. Clients send their inputs
+  // in the same order each time.
+  std::int32_t find(Bytes name, std::int32_t previous) {
+    std::int32_t& expected = successors[previous + 1];
+    if (expected >= 0 && model->has_name(expected, name)) return expected;
+    const std::int32_t found = model->slots[model->slot_of(name)];
+    if (found >= 0) expected = found;
+    return found;
+  }
+
   // Whether the message, a ModelInferRequest, is usual and its shapes fit; then `layout` says what
   // is needed.
   bool scan(Bytes message);

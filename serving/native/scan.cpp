@@ -17,7 +17,7 @@ class TensorVisitor {
   bool input(Bytes bytes) {
     Input input;
     if (!read_input(bytes, input)) return false;
-    const std::int32_t found = find(input.name);
+    const std::int32_t found = request_.find(input.name, previous_);
     if (found < 0 || request_.present[found]) return false;
     request_.present[found] = 1;
     request_.order[inputs_++] = found;
@@ -54,15 +54,6 @@ class TensorVisitor {
   std::int64_t inputs() const { return inputs_; }
 
  private:
-  // The input of a name, or -1. Clients send their inputs in the same order each time.
-  std::int32_t find(Bytes name) {
-    std::int32_t& expected = request_.successors[previous_ + 1];
-    if (expected >= 0 && model_.has_name(expected, name)) return expected;
-    const std::int32_t found = model_.slots[model_.slot_of(name)];
-    if (found >= 0) expected = found;
-    return found;
-  }
-
   Request& request_;
   const Model& model_;
   std::int64_t inputs_ = 0;

@@ -11,6 +11,7 @@ import grpc
 
 from serving.config import ServerConfig
 from serving.dispatcher import Job
+from serving.infer_stream import DRAINING
 from serving.inference import Inference, Refusal
 from serving.rest.compression import inflate
 from serving.rest.exchange import HttpAnswer, HttpRequest, refusal_answer
@@ -21,7 +22,6 @@ from serving.status import status_of
 from sharded_infer.errors import RequestError
 
 HEADER_LENGTH = "inference-header-content-length"
-_DRAINING = Refusal(grpc.StatusCode.UNAVAILABLE, "the server is draining")
 # What traces are continued by.
 _TRACE_HEADERS = ("traceparent", "tracestate")
 _READING_THREADS = 2
@@ -61,7 +61,7 @@ class Predictions:
     def refuse(self) -> HttpAnswer | None:
         """Refuses a call before its body is read; None: it may come."""
         if self._draining:
-            return refusal_answer(_DRAINING.code, _DRAINING.message)
+            return refusal_answer(DRAINING.code, DRAINING.message)
         if self._calls.in_progress >= self._most_calls:
             refusal = self._inference.refuse_unread(self._most_calls)
             return refusal_answer(refusal.code, refusal.message, 1000)
