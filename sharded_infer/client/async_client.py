@@ -100,7 +100,8 @@ class AsyncClient:
                 done, waiting = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
                 if waiting and all(call.exception() for call in done):
                     done, waiting = await asyncio.wait(waiting)
-            return next(iter(done)).result()
+            # Both may have ended meanwhile, one of them with an error.
+            return min(done, key=lambda call: call.exception() is not None).result()
         finally:
             for call in calls:
                 call.cancel()

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import grpc
@@ -162,6 +162,27 @@ def test_the_first_answer_counts_if_the_second_call_fails(predict: Predict) -> N
     with scripted_server(answer) as server:
         settings = CallSettings(timeout_seconds=30, hedge_after_seconds=0.05)
         assert predict(server.target, settings).version == 1
+
+
+def test_the_answer_counts_of_two_calls_that_end_while_the_loop_is_busy() -> None:
+    both = threading.Barrier(2)
+
+    def answer(number: int, context: grpc.ServicerContext) -> None:
+        both.wait(20)
+        if number == 2:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the second")
+
+    async def run(target: str) -> int:
+        settings = CallSettings(timeout_seconds=30, hedge_after_seconds=0.05)
+        async with AsyncClient(target, settings) as client:
+            call = asyncio.ensure_future(client.predict("m"))
+            await asyncio.sleep(0.1)
+            sleep(0.3)
+            return (await call).version
+
+    for _ in range(4):
+        with scripted_server(answer) as server:
+            assert asyncio.run(run(server.target)) == 1
 
 
 def test_a_token_is_sent(predict: Predict) -> None:
