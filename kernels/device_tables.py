@@ -14,14 +14,16 @@ from kernels.row_format import RowFormat
 
 _WORD_BYTES = 4
 _WIDEST_ACCESS_BYTES = 16
+_COPIED_BYTES = 64 * 2**20
 
 
 class OutOfRange(Enum):
-    """What a kernel does with an id outside its table, having counted it."""
+    """What a kernel does with an id outside its table, which it counts but for the last."""
 
     REFUSE = 0  # skips it, and keeps the first one's position
     IGNORE = 1  # skips it, as if it were absent
     WRAP = 2  # takes it modulo the table's rows
+    ELSEWHERE = 3  # skips it and does not count it: another shard of the table has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,9 @@ class DeviceTables:
         dims: elements of each feature's rows.
         means: whether a feature's bags are averaged (true) or summed (false).
         policies: what becomes of each feature's ids from outside its table.
+        first_rows: of a shard, the first row of the whole table that is here; ids are those of the
+            whole table.
+        columns: where each feature's result begins in the output; None: one after the other.
     """
 
     memory: Tensor
@@ -47,10 +52,27 @@ class DeviceTables:
     dims: tuple[int, ...]
     means: tuple[bool, ...]
     policies: tuple[OutOfRange, ...]
+    first_rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuses numbers that do not go together.
+
+        Raises:
+            InputError: naming what was expected and what came.
+        """
+        features = len(self.dims)
+        for name, numbers in (("first_rows", self.first_rows), ("columns", self.columns)):
+            if numbers and len(numbers) != features:
+                raise InputError(f"{name}: expected {features}, got {len(numbers)}")
+        if any(self.first_rows) and OutOfRange.WRAP in self.policies:
+            raise InputError("policies: ids cannot be wrapped by a shard, which has not all rows")
 
     @property
     def total_dim(self) -> int:
-        """Width of the pooled output."""
+        """Width of the pooled output, or the least that it may have where `columns` are given."""
+        if self.columns is not None:
+            return max(column + dim for column, dim in zip(self.columns, self.dims, strict=True))
         return sum(self.dims)
 
     @property
@@ -128,7 +150,11 @@ def copy_to_device(
     for (offset, rows, dim), (begin, stride) in places.items():
         row_bytes = tables.row_format.row_bytes(dim)
         stored = tables.memory[offset : offset + rows * row_bytes].view(rows, row_bytes)
-        memory[begin : begin + rows * stride].view(rows, stride)[:, :row_bytes].copy_(stored)
+        placed = memory[begin : begin + rows * stride].view(rows, stride)[:, :row_bytes]
+        # A copy to lines that lie apart needs as much memory again on the device: a part at a time.
+        step = max(1, _COPIED_BYTES // stride)
+        for first in range(0, rows, step):
+            placed[first : first + step].copy_(stored[first : first + step])
     chosen = [
         places[source] for source in zip(tables.byte_offsets, tables.rows, tables.dims, strict=True)
     ]

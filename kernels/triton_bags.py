@@ -16,11 +16,11 @@ from kernels.triton_rows import (
     scales_and_biases,
 )
 
-# Rows of the feature table, int64 [features, 8]; `triton_lookup` fills it.
-POSITION, UNITS, STRIDE, TABLE_ROWS, DIM, COLUMN, MEAN, POLICY = (
-    tl.constexpr(field) for field in range(8)
+# Rows of the feature table, int64 [features, 9]; `triton_lookup` fills it.
+POSITION, UNITS, STRIDE, FIRST_ROW, TABLE_ROWS, DIM, COLUMN, MEAN, POLICY = (
+    tl.constexpr(field) for field in range(9)
 )
-FIELDS = tl.constexpr(8)
+FIELDS = tl.constexpr(9)
 
 
 @triton.jit
@@ -62,6 +62,7 @@ def pool_bags(
     if PAYLOAD_ALIGNMENT >= 4:
         first_unit = tl.multiple_of(first_unit, PAYLOAD_ALIGNMENT // 4)
         stride = tl.multiple_of(stride, PAYLOAD_ALIGNMENT // 4)
+    first_row = tl.load(feature + FIRST_ROW)
     table_rows = tl.load(feature + TABLE_ROWS)
     dim = tl.load(feature + DIM).to(tl.int32)
     policy = tl.load(feature + POLICY)
@@ -83,7 +84,9 @@ def pool_bags(
         positions = begins + tl.arange(0, ROWS)
         steps = (ends - begins + (ROWS - 1)) // ROWS
     firsts = positions
-    ids, wanted, _ = load_ids(values, positions, positions < ends, table_rows, policy, WRAPS)
+    ids, wanted, _ = load_ids(
+        values, positions, positions < ends, first_row, table_rows, policy, WRAPS
+    )
     for _step in range(steps):
         units = first_unit + ids * stride
         words = load_words(
@@ -101,7 +104,7 @@ def pool_bags(
         # The next ids are on their way while these rows are widened.
         positions += STEP
         live = positions < ends
-        ids, wanted, _ = load_ids(values, positions, live, table_rows, policy, WRAPS)
+        ids, wanted, _ = load_ids(values, positions, live, first_row, table_rows, policy, WRAPS)
         if SCALED:
             scales, biases = scales_and_biases(heads, FORMAT)
             if WEIGHTED:
@@ -131,7 +134,9 @@ def pool_bags(
     if tl.load(feature + MEAN) != 0:
         counts = ends - begins
         if any_strange:
-            dropped = _dropped(values, firsts, ends, steps, table_rows, policy, STEP, WRAPS)
+            dropped = _dropped(
+                values, firsts, ends, steps, first_row, table_rows, policy, STEP, WRAPS
+            )
             counts -= dropped if SIDE_BY_SIDE else tl.sum(dropped, axis=0)
         # A product with the rounded reciprocal, as in FBGEMM's MEAN pooling.
         factors = tl.div_rn(1.0, tl.maximum(counts, 1).to(tl.float32))
@@ -150,13 +155,21 @@ def pool_bags(
 
 @triton.jit
 def _dropped(
-    values, positions, ends, steps, table_rows, policy, STEP: tl.constexpr, WRAPS: tl.constexpr
+    values,
+    positions,
+    ends,
+    steps,
+    first_row,
+    table_rows,
+    policy,
+    STEP: tl.constexpr,
+    WRAPS: tl.constexpr,
 ):
     """Ids that are not looked up, of each of `pool_bags`'s rows: int32 `[ROWS]`."""
     count = tl.zeros_like(positions)
     for _step in range(steps):
         live = positions < ends
-        _, wanted, _ = load_ids(values, positions, live, table_rows, policy, WRAPS)
+        _, wanted, _ = load_ids(values, positions, live, first_row, table_rows, policy, WRAPS)
         count += (live & (wanted == 0)).to(tl.int32)
         positions += STEP
     return count

@@ -1,7 +1,8 @@
 """Ids of a lookup in a Triton kernel, and what becomes of those outside their tables.
 
 A feature's policy is one of `OutOfRange`. Ids that are refused or ignored are not looked up. All
-are counted, and the first refused one's position is kept: `outside` is int64 [2], count and place.
+but those that other shards have are counted, and the first refused one's position is kept:
+`outside` is int64 [2], count and place.
 """
 
 import triton
@@ -10,26 +11,28 @@ import triton.language as tl
 from kernels.device_tables import OutOfRange
 
 REFUSE = tl.constexpr(OutOfRange.REFUSE.value)
+ELSEWHERE = tl.constexpr(OutOfRange.ELSEWHERE.value)
 WRAP = tl.constexpr(OutOfRange.WRAP.value)
 NOWHERE = tl.constexpr(2**63 - 1)  # the position when nothing is refused
 
 
 @triton.jit
-def load_ids(values, positions, live, rows, policy, WRAPS: tl.constexpr):
-    """Ids at some positions, made to lie inside their tables.
+def load_ids(values, positions, live, first_row, rows, policy, WRAPS: tl.constexpr):
+    """Ids at some positions, made to lie inside their tables, and counted from the first row there.
 
     Args:
         values: pointer to int32 or int64 ids.
         positions: int32 or int64 `[R]`.
         live: bool `[R]`, which positions to read.
-        rows: int64, or `[R]`, of the ids' tables.
-        policy: as `rows`.
+        first_row: int64, or `[R]`, the first of the ids' tables that is there.
+        rows: as `first_row`, how many are.
+        policy: as `first_row`.
         WRAPS: whether any feature's policy is to wrap.
 
     Returns:
         int64 ids, which of them to look up, and which came from outside their tables.
     """
-    ids = tl.load(values + positions, mask=live, other=0).to(tl.int64)
+    ids = tl.load(values + positions, mask=live, other=0).to(tl.int64) - first_row
     # One comparison: a negative id is a huge one without its sign.
     inside = ids.to(tl.uint64, bitcast=True) < rows.to(tl.uint64, bitcast=True)
     strange = live & (inside == 0)
@@ -52,14 +55,17 @@ def first_refused(positions, strange, policy):
 
 
 @triton.jit
-def find_strange(values, begin, end, rows, policy, outside, reports, CHECKED: tl.constexpr):
+def find_strange(
+    values, begin, end, first_row, rows, policy, outside, reports, CHECKED: tl.constexpr
+):
     """Looks at all ids from `begin` to `end` of one feature.
 
     Args:
         values: pointer to int32 or int64 ids.
         begin: int32, the first position.
         end: one past the last.
-        rows: int64, of the ids' table.
+        first_row: int64, the first of the ids' table that is there.
+        rows: int64, how many are.
         policy: of the feature.
         outside: pointer to int64 [2].
         reports: whether to add what is found to `outside`.
@@ -72,16 +78,16 @@ def find_strange(values, begin, end, rows, policy, outside, reports, CHECKED: tl
     for first in range(begin, end, CHECKED):
         positions = first + tl.arange(0, CHECKED)
         live = positions < end
-        _, _, strange = load_ids(values, positions, live, rows, policy, False)
+        _, _, strange = load_ids(values, positions, live, first_row, rows, policy, False)
         any_strange |= strange.to(tl.int32)
     found = tl.max(any_strange, axis=0) > 0
-    if found & reports:
+    if found & reports & (policy != ELSEWHERE):
         count = tl.zeros([CHECKED], dtype=tl.int64)
         refused = tl.full([CHECKED], NOWHERE, dtype=tl.int64)
         for first in range(begin, end, CHECKED):
             positions = first + tl.arange(0, CHECKED)
             live = positions < end
-            _, _, strange = load_ids(values, positions, live, rows, policy, False)
+            _, _, strange = load_ids(values, positions, live, first_row, rows, policy, False)
             count += strange.to(tl.int64)
             refused = tl.minimum(refused, first_refused(positions.to(tl.int64), strange, policy))
         report(outside, count, refused)

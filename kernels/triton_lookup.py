@@ -1,6 +1,7 @@
 """Launches the Triton kernels on the tables of one device and format."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -108,6 +109,7 @@ class TritonLookup:
             values: int32 or int64 `[N]` on the device, feature-major.
             offsets: int32 or int64 `[F * B + 1]` on the device, where each bag begins.
             out: fp32 or bf16 `[B, total_dim]` on the device, written; any stride between lines.
+                With columns of the tables' own it may be wider; other columns stay as they are.
             outside: int64 [2], added to; `new_outside`.
             weights: fp32 `[N]`.
 
@@ -116,7 +118,7 @@ class TritonLookup:
         """
         batch = len(out)
         _check_ids(values, offsets, len(self.tables.dims) * batch + 1, self.device)
-        _check_out(out, self.tables.total_dim, self.device)
+        _check_out(out, self._width_of(out), self.device)
         if weights is not None and (
             weights.dtype != torch.float32 or weights.shape != values.shape
         ):
@@ -143,7 +145,9 @@ class TritonLookup:
                 short_wide,
                 self.plan.wide_chunks,
                 **self.constants,
-                OUT_ALIGNMENT=_out_alignment(out, self.tables.dims),
+                OUT_ALIGNMENT=_out_alignment(
+                    out, (*self.tables.dims, *(self.tables.columns or ()))
+                ),
                 WEIGHTED=weights is not None,
                 WIDE_ROWS=self.plan.wide[0],
                 WIDE_WORDS=self.plan.wide[1],
@@ -203,6 +207,14 @@ class TritonLookup:
                 maxnreg=self._most_registers,
             )
 
+    def _places(self) -> tuple[int, ...]:
+        return (*self.tables.dims, *(self.tables.columns or ()))
+
+    def _width_of(self, out: Tensor) -> int:
+        if self.tables.columns is not None and out.dim() == 2:
+            return max(self.tables.total_dim, out.shape[1])
+        return self.tables.total_dim
+
     def _on_device(self) -> contextlib.AbstractContextManager[Any]:
         if self.device.type == "cuda":
             return torch.cuda.device(self.device)
@@ -210,9 +222,12 @@ class TritonLookup:
 
 
 def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
-    """The kernels' feature table, int64 `[F, 8]`, in the order of `triton_bags`'s fields."""
+    """The kernels' feature table, int64 `[F, 9]`, in the order of `triton_bags`'s fields."""
     header = tables.row_format.header_bytes
-    lines, column = [], 0
+    lines = []
+    columns = tables.columns
+    if columns is None:
+        columns = tuple(itertools.accumulate(tables.dims, initial=0))
     for feature, dim in enumerate(tables.dims):
         begin = tables.byte_offsets[feature] + header - skipped
         lines.append(
@@ -220,14 +235,14 @@ def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
                 feature,
                 begin // unit,
                 tables.row_strides[feature] // unit,
+                tables.first_rows[feature] if tables.first_rows else 0,
                 tables.rows[feature],
                 dim,
-                column,
+                columns[feature],
                 int(tables.means[feature]),
                 tables.policies[feature].value,
             )
         )
-        column += dim
     return torch.tensor(lines, dtype=torch.int64)
 
 

@@ -15,7 +15,15 @@ of two widths serve narrow and wide rows; which program does what is in `triton_
 import triton
 import triton.language as tl
 
-from kernels.triton_bags import DIM, FIELDS, POLICY, POSITION, TABLE_ROWS, pool_bags
+from kernels.triton_bags import (
+    DIM,
+    FIELDS,
+    FIRST_ROW,
+    POLICY,
+    POSITION,
+    TABLE_ROWS,
+    pool_bags,
+)
 from kernels.triton_ids import find_strange
 
 
@@ -60,6 +68,7 @@ def _pool_block(
         values,
         tl.load(offsets + first_offset).to(tl.int32),
         tl.load(offsets + (first_offset + (last_bag - first_bag))).to(tl.int32),
+        tl.load(feature + FIRST_ROW),
         tl.load(feature + TABLE_ROWS),
         tl.load(feature + POLICY),
         outside,
@@ -121,7 +130,7 @@ def pooled_kernel(
 
     Args:
         memory: the tables, as units of 4, 2 or 1 bytes (`triton_rows.load_words`).
-        features: int64 `[F, 8]`, `triton_bags`'s fields; features with long bags and wide rows
+        features: int64 `[F, 9]`, `triton_bags`'s fields; features with long bags and wide rows
             first, then long and narrow, short and wide, short and narrow.
         values: int32 or int64 `[N]`, ids.
         offsets: int32 or int64 `[F * B + 1]`, where each bag begins in `values`.

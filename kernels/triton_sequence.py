@@ -9,8 +9,8 @@ Ids that are refused or ignored give a row of zeros, so that every id keeps its 
 import triton
 import triton.language as tl
 
-from kernels.triton_bags import DIM, FIELDS, POLICY, STRIDE, TABLE_ROWS, UNITS
-from kernels.triton_ids import first_refused, load_ids, report
+from kernels.triton_bags import DIM, FIELDS, FIRST_ROW, POLICY, STRIDE, TABLE_ROWS, UNITS
+from kernels.triton_ids import ELSEWHERE, first_refused, load_ids, report
 from kernels.triton_rows import (
     decode_word,
     interleave_parts,
@@ -48,7 +48,7 @@ def sequence_kernel(
 
     Args:
         memory: the tables.
-        features: int64 `[F, 8]`, in the order of their bags.
+        features: int64 `[F, 9]`, in the order of their bags.
         values: int32 or int64 `[N]`, ids.
         offsets: int32 or int64 `[F * B + 1]`.
         out: fp32 or bf16 `[N, out_width]`.
@@ -77,7 +77,9 @@ def sequence_kernel(
     dim = tl.load(line + DIM)
     policy = tl.load(line + POLICY)
     rows = tl.load(line + TABLE_ROWS)
-    ids, wanted, strange = load_ids(values, positions, live, rows, policy, WRAPS)
+    first_row = tl.load(line + FIRST_ROW)
+    ids, wanted, strange = load_ids(values, positions, live, first_row, rows, policy, WRAPS)
+    strange = strange & (policy != ELSEWHERE)
     first_unit = tl.load(line + UNITS)
     stride = tl.load(line + STRIDE)
     if PAYLOAD_ALIGNMENT >= 4:

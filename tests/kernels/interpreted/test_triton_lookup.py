@@ -6,6 +6,7 @@ its place shows.
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -127,6 +128,58 @@ def test_outputs_go_to_the_columns_of_a_wider_buffer(
     tolerance = 1e-5 if dtype is torch.float32 else BF16_STEP
     torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=1e-4)
     assert bool(buffer[:, :3].isnan().all()) and bool(buffer[:, -2:].isnan().all())
+
+
+def shard_of(tables: FusedTables, first_row: int, last_row: int) -> DeviceTables:
+    """The rows from `first_row` on of each table, before `last_row`; every other column is free."""
+    cuts = [(min(first_row, rows - 1), min(last_row, rows)) for rows in tables.rows]
+    row_bytes = [tables.row_format.row_bytes(dim) for dim in tables.dims]
+    part = replace(
+        tables,
+        byte_offsets=tuple(
+            offset + first * size
+            for offset, (first, _), size in zip(tables.byte_offsets, cuts, row_bytes, strict=True)
+        ),
+        rows=tuple(last - first for first, last in cuts),
+    )
+    columns, column = [], sum(tables.dims)
+    for dim in tables.dims:
+        column -= dim
+        columns.append(2 * column)
+    return replace(
+        in_place(part, [OutOfRange.ELSEWHERE] * len(cuts)),
+        first_rows=tuple(first for first, _ in cuts),
+        columns=tuple(columns),
+    )
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+@pytest.mark.parametrize("batch", ["ragged", "one id each"])
+def test_shards_of_rows_add_up_to_the_whole_at_columns_of_their_own(
+    row_format: RowFormat, batch: str
+) -> None:
+    tables = store(Case([(9, 8), (7, 12)], [(0, False), (1, False)]), row_format)
+    bags = fill(tables, BATCHES[batch], weighted=True)
+    outside = new_outside(HOST)
+    found = []
+    for first_row, last_row in ((0, 4), (4, 9)):
+        shard = shard_of(tables, first_row, last_row)
+        out = poisoned(bags.lengths.shape[1], 40)
+        TritonLookup(shard, choice=SMALL).pooled(
+            bags.values, bags.offsets(), out=out, outside=outside, weights=bags.weights
+        )
+        assert bool(out[:, 12:24].isnan().all()) and bool(out[:, 32:].isnan().all())
+        found.append(torch.cat([out[:, 24:32], out[:, :12]], 1))
+    expected = reference.pooled_lookup(tables, bags)
+    torch.testing.assert_close(found[0] + found[1], expected, rtol=1e-5, atol=1e-4)
+    assert outside.tolist() == [0, NOWHERE]
+
+
+def test_a_shard_cannot_wrap_ids() -> None:
+    tables = in_place(store(CASES["sums"], RowFormat.INT8))
+    wrapping = (OutOfRange.WRAP,) * len(tables.dims)
+    with pytest.raises(InputError, match="has not all rows"):
+        replace(tables, policies=wrapping, first_rows=(3,) * len(tables.dims))
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
