@@ -294,6 +294,7 @@ def measure_overload(
     times: float,
     deadline_seconds: float,
     seconds: float,
+    calm_seconds: float = 4.0,
 ) -> OverloadFigures:
     """Offers several times the capacity, with deadlines.
 
@@ -304,6 +305,7 @@ def measure_overload(
         times: of the capacity that is offered.
         deadline_seconds: of each request.
         seconds: of the overload.
+        calm_seconds: of each measurement of the capacity, before and after.
     """
     server_cpus, load_cpus = split_cpus()
     messages = workload.messages(pairs, _MESSAGES)
@@ -316,23 +318,28 @@ def measure_overload(
         server = stack.enter_context(served(Path(folder), options, server_cpus))
 
         def at_capacity() -> list[ServeFigures]:
-            return [measure_closed(server, calm, concurrency=16, seconds=4.0)[0] for _ in range(3)]
+            return [
+                measure_closed(server, calm, concurrency=16, seconds=calm_seconds)[0]
+                for _ in range(3)
+            ]
 
         capacities = at_capacity()
         expected = median(one.requests_per_second for one in capacities)
-        normal, _ = measure_closed(server, calm, concurrency=1, seconds=2.0)
+        normal, _ = measure_closed(server, calm, concurrency=1, seconds=calm_seconds / 2)
         # A deadline that the cost table knows to be too short, KServe's, so that the client waits
         # for the refusal.
         hopeless = Loading(
             workload.messages(pairs, _MESSAGES, timeout_us=1), pairs, _CONNECTIONS, load_cpus
         )
-        refused, _ = measure_closed(server, hopeless, concurrency=16, seconds=3.0)
+        refused, _ = measure_closed(server, hopeless, concurrency=16, seconds=calm_seconds)
         before = server.counts().resident_bytes or 0
         figures, result = measure_open(
             server, hurried, rate=expected * times, seconds=seconds, poisson=True
         )
         after = server.counts().resident_bytes or 0
-        recovered, _ = measure_closed(server, calm, concurrency=1, seconds=2.0, warm_up_seconds=1.0)
+        recovered, _ = measure_closed(
+            server, calm, concurrency=1, seconds=calm_seconds / 2, warm_up_seconds=1.0
+        )
         capacities += at_capacity()
     answer_cpu_ms = median([one.cpu_ms_per_request or 0.0 for one in capacities])
     answered = int(np.count_nonzero(result.codes == 0))

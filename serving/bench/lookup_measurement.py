@@ -28,7 +28,6 @@ from sharded_infer.progress import Progress
 
 TABLES, DIM, IDS_OF_A_BAG = 26, 128, 8
 BATCHES = (1, 16, 270)
-_SECONDS = 1.5  # of calls, for each batch, distribution and kind of page
 _LEAST_CALLS = 6
 
 
@@ -57,7 +56,7 @@ class LookupMeasurement:
 
 
 def measure_lookups(
-    row_format: RowFormat, rows: int, progress: Progress
+    row_format: RowFormat, rows: int, progress: Progress, *, seconds: float = 1.5
 ) -> list[LookupMeasurement]:
     """Measures every batch size, distribution and kind of page.
 
@@ -65,6 +64,7 @@ def measure_lookups(
         row_format: of the tables.
         rows: of each table.
         progress: told the measurements done.
+        seconds: of calls, for each batch, distribution and kind of page.
 
     Raises:
         InputError: our kernel was not compiled.
@@ -94,7 +94,8 @@ def measure_lookups(
             lookups["torch"] = partial(_embedding_bags, weights)
         for ids in ("uniform", "zipf"):
             for batch in BATCHES:
-                rates = _rates(lookups, generator, partial(_bags, generator, ids, batch, rows))
+                bags = partial(_bags, generator, ids, batch, rows)
+                rates = _rates(lookups, generator, bags, seconds)
                 measured.append(
                     LookupMeasurement(
                         pages=pages,
@@ -157,10 +158,11 @@ def _rates(
     lookups: dict[str, Callable[[Bags], object]],
     generator: np.random.Generator,
     bags: Callable[[], Bags],
+    seconds_of_calls: float,
 ) -> dict[str, float]:
     found: dict[str, list[float]] = {name: [] for name in lookups}
     spent, calls = 0.0, 0
-    while spent < _SECONDS or calls < _LEAST_CALLS:
+    while spent < seconds_of_calls or calls < _LEAST_CALLS:
         for name in generator.permutation(list(lookups)):
             given = bags()
             started = time.perf_counter()

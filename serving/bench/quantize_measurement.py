@@ -28,7 +28,6 @@ from sharded_infer.progress import Progress
 DIM = 128
 FORMATS = ("int8", "int4")
 _TABLES = 4
-_ROUNDS = 5
 _OPERATOR_ROWS = 2**19  # 256 MiB: beyond any cache
 _CHUNK_ROWS = 2**16
 _SAMPLE_SECONDS = 0.01
@@ -69,7 +68,7 @@ class QuantizeMeasurement:
 
 
 def measure_quantize(
-    gigabytes: float, folder: Path | None, progress: Progress
+    gigabytes: float, folder: Path | None, progress: Progress, *, rounds: int = 5
 ) -> QuantizeMeasurement:
     """Writes a checkpoint of random rows, and quantizes it again and again.
 
@@ -77,6 +76,7 @@ def measure_quantize(
         gigabytes: size of the checkpoint, 1e9 bytes of fp32.
         folder: where to put the checkpoint and the tables, which are removed; None is the system's.
         progress: told the rounds done.
+        rounds: how often each is measured.
 
     Raises:
         ShardedInferError: the command failed.
@@ -94,7 +94,7 @@ def measure_quantize(
         # Once unmeasured: it brings the command's own files into the disk's cache.
         _run_command(home, rows, FORMATS[0])
         done = 0
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             copies.append(_rate(lambda: target.copy_(numbers), numbers))
             for row_format in FORMATS:
                 operator = _operator(row_format)
@@ -106,7 +106,7 @@ def measure_quantize(
                 ours = 4 * DIM * _TABLES * rows / answer["seconds"] / 1e9
                 rates.setdefault(("ours", row_format), []).append(ours)
                 done += 1
-                progress("quantizing", done, _ROUNDS * len(FORMATS))
+                progress("quantizing", done, rounds * len(FORMATS))
     return QuantizeMeasurement(
         fp32_bytes=4 * DIM * _TABLES * rows,
         ours={f: statistics.median(rates["ours", f]) for f in FORMATS},

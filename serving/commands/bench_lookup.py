@@ -21,6 +21,9 @@ def bench_lookup_command(
         RowFormat, typer.Option("--format", help="Row format of the tables.")
     ] = RowFormat.INT8,
     rows: Annotated[int, typer.Option(min=16, help="Rows of each of the 26 tables.")] = 400_000,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Of calls, for each size, distribution and page size.")
+    ] = 1.5,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
     ] = None,
@@ -33,7 +36,7 @@ def bench_lookup_command(
     """
     check_target(json_file)
     with progress_bars() as progress:
-        measured = measure_lookups(row_format, rows, progress)
+        measured = measure_lookups(row_format, rows, progress, seconds=seconds)
     table = Table(box=None, padding=(0, 1, 0, 0))
     headings = ("pages", "ids", "samples", "ours", "FBGEMM", "ratio", "torch", "gather", "of it")
     for heading in headings:

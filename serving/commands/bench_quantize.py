@@ -18,6 +18,7 @@ def bench_quantize_command(
     gigabytes: Annotated[
         float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
     ] = 2.0,
+    rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 5,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
     ] = None,
@@ -34,7 +35,7 @@ def bench_quantize_command(
     """
     check_target(json_file)
     with progress_bars() as progress:
-        measured = measure_quantize(gigabytes, folder, progress)
+        measured = measure_quantize(gigabytes, folder, progress, rounds=rounds)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for heading in ("format", "GB/s in", "FBGEMM's operator", "ratio"):
         table.add_column(heading, justify="left" if heading == "format" else "right")

@@ -20,6 +20,7 @@ from serving.bench.workload import BenchModel, workload_named
 from serving.commands.console import OUT, check_target, write_json
 from sharded_infer.errors import InputError
 from sharded_infer.precision import Precision
+from sharded_infer.sizes import three_digits
 
 _MESSAGES = 64
 _CONNECTIONS = 16
@@ -110,9 +111,10 @@ def bench_serve_command(
             figures, _ = measure_closed(server, loading, concurrency=flying, seconds=duration)
             _print([(f"{flying} in flight", figures)])
             fields = asdict(figures)
-    cpus = f"server on {len(server_cpus)}, load on {len(load_cpus)}"
+    cpus = f"server on {len(server_cpus)}, load on {len(load_cpus)} of {os.cpu_count()} cores"
     OUT.print(
-        f"{workload}, {precision} tower, {pairs} pairs a request; {cpus} of {os.cpu_count()} cores",
+        f"{workload}, {precision} tower, {pairs} pairs a request; {cpus}.\n"
+        "Percentiles, processor time a request and the generator's p99 lag in milliseconds.",
         highlight=False,
     )
     write_json(json_file, fields)
@@ -172,11 +174,15 @@ def _sweep(
 def _print(rows: Sequence[tuple[str, ServeFigures]]) -> None:
     table = Table(box=None, padding=(0, 1, 0, 0))
     headings = (
-        "load", "requests/s", "pairs/s", "p50 ms", "p95", "p99", "p99.9", "errors", "CPU ms",
-        "batch", "lag p99",
+        "load", "req/s", "pairs/s", "p50", "p95", "p99", "p99.9", "errors", "CPU", "batch", "lag",
     )  # fmt: skip
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in {"load", "errors"} else "right")
+        # What is narrow enough for 80 columns is not wrapped; several kinds of errors may be.
+        table.add_column(
+            heading,
+            justify="left" if heading in {"load", "errors"} else "right",
+            no_wrap=heading != "errors",
+        )
     for name, figures in rows:
         latency = [figures.latency_ms.get(key) for key in ("p50", "p95", "p99", "p99.9")]
         cpu, batch = figures.cpu_ms_per_request, figures.mean_batch
@@ -184,7 +190,7 @@ def _print(rows: Sequence[tuple[str, ServeFigures]]) -> None:
             name,
             f"{figures.requests_per_second:,.1f}",
             f"{figures.pairs_per_second:,.0f}",
-            *("-" if value is None else f"{value:.3g}" for value in latency),
+            *("-" if value is None else three_digits(value) for value in latency),
             ", ".join(f"{n} {code}" for code, n in figures.errors.items()) or "0",
             "-" if cpu is None else f"{cpu:.3g}",
             "-" if batch is None else f"{batch:.3g}",

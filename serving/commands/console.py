@@ -2,21 +2,32 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, ConsoleDimensions
 
 from sharded_infer.errors import InputError
 
-_PIPED_WIDTH = 160  # columns: tables in a pipe or a file are not cut to a terminal's width
+_PIPED_COLUMNS = 160  # tables in a pipe or a file are not cut to a terminal's width
 
 
-def _width() -> int | None:
-    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPED_WIDTH
+class _Output(Console):
+    """Looks at where it prints each time, not when it is made."""
+
+    @property
+    def size(self) -> ConsoleDimensions:
+        """Columns and lines to print in."""
+        if self.is_terminal or "COLUMNS" in os.environ:
+            return super().size
+        return ConsoleDimensions(_PIPED_COLUMNS, super().size.height)
+
+    @size.setter
+    def size(self, new_size: tuple[int, int]) -> None:
+        """Fixes the size, as `Console.size` does."""
+        self._width, self._height = new_size
 
 
-OUT = Console(width=_width())
+OUT = _Output()
 ERRORS = Console(stderr=True)
 
 

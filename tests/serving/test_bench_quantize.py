@@ -34,7 +34,7 @@ TABLES = 26
 def test_bench_quantize_measures_the_command_beside_fbgemms_operator(tmp_path: Path) -> None:
     figures, folder = tmp_path / "figures.json", tmp_path / "work"
     folder.mkdir()
-    options = ("--gigabytes", 0.02, "--json", figures, "--folder", folder)
+    options = ("--gigabytes", 0.02, "--rounds", 1, "--json", figures, "--folder", folder)
     done = run("bench", "quantize", *options, seconds=240)
     assert done.returncode == 0, done.stderr
     fields = json.loads(figures.read_text())

@@ -163,7 +163,13 @@ def test_arrivals_are_measured_beside_a_queue_with_the_same_arrivals(small: Work
 @needs_generator
 def test_an_overload_is_answered_in_part_and_the_rest_refused_with_a_code(small: Workload) -> None:
     figures = measure_overload(
-        small, transport="grpcio", pairs=200, times=2.0, deadline_seconds=0.05, seconds=1.0
+        small,
+        transport="grpcio",
+        pairs=200,
+        times=2.0,
+        deadline_seconds=0.05,
+        seconds=1.0,
+        calm_seconds=0.5,
     )
     assert 0 < figures.goodput <= figures.offered
     assert figures.refusal_cpu_ms > 0 and figures.answer_cpu_ms > 0

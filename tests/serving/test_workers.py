@@ -377,7 +377,7 @@ def test_a_killed_worker_costs_its_own_requests_at_most_and_is_replaced(
     assert counted(pair, "sharded_infer_requests_in_flight") == 0
     assert counted(pair, "sharded_infer_queue_requests") == 0
     assert watch.fallen == [] and set(watch.readiness) == {(200, "ready")}, watch.readiness
-    assert watch.readiness[200, "ready"] > 20 and watch.broken <= 1
+    assert watch.readiness[200, "ready"] > 5 and watch.broken <= 1
 
 
 def test_a_killed_metrics_process_comes_back_with_all_counts(pair: RunningServer) -> None:
