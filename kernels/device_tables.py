@@ -42,6 +42,7 @@ class DeviceTables:
         first_rows: of a shard, the first row of the whole table that is here; ids are those of the
             whole table.
         columns: where each feature's result begins in the output; None: one after the other.
+        positions: which bags each feature pools, where several may pool the same; None: its own.
     """
 
     memory: Tensor
@@ -54,6 +55,7 @@ class DeviceTables:
     policies: tuple[OutOfRange, ...]
     first_rows: tuple[int, ...] = ()
     columns: tuple[int, ...] | None = None
+    positions: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuses numbers that do not go together.
@@ -62,7 +64,8 @@ class DeviceTables:
             InputError: naming what was expected and what came.
         """
         features = len(self.dims)
-        for name, numbers in (("first_rows", self.first_rows), ("columns", self.columns)):
+        for name in ("first_rows", "columns", "positions"):
+            numbers = getattr(self, name)
             if numbers and len(numbers) != features:
                 raise InputError(f"{name}: expected {features}, got {len(numbers)}")
         if any(self.first_rows) and OutOfRange.WRAP in self.policies:
@@ -74,6 +77,11 @@ class DeviceTables:
         if self.columns is not None:
             return max(column + dim for column, dim in zip(self.columns, self.dims, strict=True))
         return sum(self.dims)
+
+    @property
+    def bag_features(self) -> int:
+        """Features whose bags must be given, at least."""
+        return len(self.dims) if self.positions is None else max(self.positions) + 1
 
     @property
     def payload_alignment(self) -> int:

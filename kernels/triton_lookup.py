@@ -107,7 +107,8 @@ class TritonLookup:
 
         Args:
             values: int32 or int64 `[N]` on the device, feature-major.
-            offsets: int32 or int64 `[F * B + 1]` on the device, where each bag begins.
+            offsets: int32 or int64 `[F * B + 1]` on the device, where each bag begins; where the
+                tables have positions, F may be more than they use.
             out: fp32 or bf16 `[B, total_dim]` on the device, written; any stride between lines.
                 With columns of the tables' own it may be wider; other columns stay as they are.
             outside: int64 [2], added to; `new_outside`.
@@ -117,7 +118,10 @@ class TritonLookup:
             InputError: an array is of another dtype, shape or device.
         """
         batch = len(out)
-        _check_ids(values, offsets, len(self.tables.dims) * batch + 1, self.device)
+        _check_ids(values, offsets, self.device)
+        bags = self.tables.bag_features * batch
+        if len(offsets) < bags + 1 or (self.tables.positions is None and len(offsets) > bags + 1):
+            raise InputError(f"offsets: expected {bags + 1}, got {len(offsets)}")
         _check_out(out, self._width_of(out), self.device)
         if weights is not None and (
             weights.dtype != torch.float32 or weights.shape != values.shape
@@ -175,7 +179,9 @@ class TritonLookup:
             raise InputError(
                 f"offsets: expected a multiple of {features} and 1, got {len(offsets)}"
             )
-        _check_ids(values, offsets, len(offsets), self.device)
+        _check_ids(values, offsets, self.device)
+        if self.tables.positions is not None:
+            raise InputError("positions: unpooled lookups have bags of their own for each feature")
         if out.dim() != 2 or out.shape[1] < max(self.tables.dims):
             raise InputError(f"out: expected {max(self.tables.dims)} columns, got {out.shape}")
         _check_out(out, out.shape[1], self.device)
@@ -232,7 +238,7 @@ def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
         begin = tables.byte_offsets[feature] + header - skipped
         lines.append(
             (
-                feature,
+                feature if tables.positions is None else tables.positions[feature],
                 begin // unit,
                 tables.row_strides[feature] // unit,
                 tables.first_rows[feature] if tables.first_rows else 0,
@@ -253,14 +259,12 @@ def _out_alignment(out: Tensor, dims: Sequence[int]) -> int:
     return whole if common % whole == 0 else 1
 
 
-def _check_ids(values: Tensor, offsets: Tensor, count: int, device: torch.device) -> None:
+def _check_ids(values: Tensor, offsets: Tensor, device: torch.device) -> None:
     for name, tensor in (("values", values), ("offsets", offsets)):
         if tensor.dtype not in {torch.int32, torch.int64} or tensor.dim() != 1:
             raise InputError(f"{name}: expected int32 or int64 [N], got {tensor.dtype}")
         if tensor.device != device or not tensor.is_contiguous():
             raise InputError(f"{name}: expected contiguous on {device}, got {tensor.device}")
-    if len(offsets) != count:
-        raise InputError(f"offsets: expected {count}, got {len(offsets)}")
 
 
 def _check_out(out: Tensor, width: int, device: torch.device) -> None:

@@ -81,6 +81,11 @@ Build = Callable[..., ShardedLookup]
 
 @pytest.fixture(scope="module")
 def stored() -> dict[str, torch.Tensor]:
+    return encoded_tables()
+
+
+def encoded_tables() -> dict[str, torch.Tensor]:
+    """Random rows of every table as they are stored, the same each time."""
     generator = torch.Generator().manual_seed(5)
     return {
         t.name: encode(t.row_format, torch.randn(t.rows, t.dim, generator=generator))
@@ -102,6 +107,15 @@ def build_lookup(
     file_bytes: int = MAX_FILE_BYTES,
     replicated: tuple[str, ...] = (),
 ) -> ShardedLookup:
+    pieces = stored_pieces(folder, stored, file_bytes)
+    plan = plan_of(rectangles, replicated=replicated)
+    return ShardedLookup(SPEC, TABLES, place(plan, TABLES, pieces))
+
+
+def stored_pieces(
+    folder: Path, stored: Mapping[str, torch.Tensor], file_bytes: int = MAX_FILE_BYTES
+) -> dict[str, list[TablePiece]]:
+    """The tables in files of a new folder, mapped."""
     members = defaultdict(list)
     for name, records in lay_out(list(TABLES.values()), file_bytes).items():
         for record in records:
@@ -120,15 +134,25 @@ def build_lookup(
             found = mapped[record.entry]
             piece = TablePiece(found.memory, found.byte_offset, record.first_row, record.rows)
             pieces[name].append(piece)
+    return pieces
+
+
+def plan_of(
+    rectangles: Mapping[str, Rectangles],
+    topology: str = "cpu:3",
+    *,
+    replicated: tuple[str, ...] = (),
+) -> Plan:
+    """A checked plan of these shards; tables without any are whole on rank 0."""
     shards = [
         Shard(name, *rectangle)
         for name, table in TABLES.items()
         if name not in replicated
         for rectangle in rectangles.get(name, [(0, 0, table.rows, 0, table.dim)])
     ]
-    plan = Plan(parse_topology("cpu:3"), tuple(shards), replicated)
+    plan = Plan(parse_topology(topology), tuple(shards), replicated)
     check_plan(plan, TABLES)
-    return ShardedLookup(SPEC, TABLES, place(plan, TABLES, pieces))
+    return plan
 
 
 def batch_of(

@@ -1,0 +1,1 @@
+"""Models on CUDA devices: tables, lookups, towers and the engine around them."""

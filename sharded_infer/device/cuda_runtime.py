@@ -1,0 +1,126 @@
+"""CUDA devices by torch: streams, events, graphs, pinned memory."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sharded_infer.device.runtime import Work
+from sharded_infer.errors import CapacityError, InputError
+from sharded_infer.sizes import size_text
+
+
+class CudaRuntime:
+    """The CUDA devices of this process."""
+
+    def __init__(self) -> None:
+        """Looks whether there are any.
+
+        Raises:
+            InputError: torch finds no CUDA device.
+        """
+        if not torch.cuda.is_available():
+            built = "" if torch.version.cuda else "; this build of torch has no CUDA"
+            raise InputError(f"no CUDA device was found{built}")
+        # Graphs of one device share a pool: they never run at the same time on a stream, and each
+        # engine has pools of its own.
+        self._pools: dict[int, Any] = {}
+
+    def tensors_of(self, device: torch.device) -> torch.device:
+        """As `Runtime.tensors_of`."""
+        return device
+
+    def pinned(self, count: int) -> Tensor:
+        """As `Runtime.pinned`."""
+        try:
+            return torch.zeros(count, dtype=torch.uint8).pin_memory()
+        except RuntimeError as error:
+            raise CapacityError(
+                f"pinned host memory: {size_text(count)} cannot be had: {error}"
+            ) from error
+
+    def empty(self, device: torch.device, count: int) -> Tensor:
+        """As `Runtime.empty`."""
+        with _capacity_of(device, count):
+            memory = torch.zeros(count, dtype=torch.uint8, device=device)
+            # The streams that will use it do not wait for the one that fills it.
+            torch.cuda.current_stream(device).synchronize()
+            return memory
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        """As `Runtime.stream`."""
+        return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def event(self) -> torch.cuda.Event:
+        """As `Runtime.event`."""
+        # Blocking: a waiting thread sleeps, so that others have its core.
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    def run(self, stream: torch.cuda.Stream, work: Work) -> None:
+        """As `Runtime.run`."""
+        with torch.cuda.stream(stream):
+            work()
+
+    def copy(self, stream: torch.cuda.Stream, target: Tensor, source: Tensor) -> None:
+        """As `Runtime.copy`."""
+        with torch.cuda.stream(stream):
+            target.copy_(source, non_blocking=True)
+
+    def peer_copy(
+        self,
+        arriving: torch.cuda.Stream,
+        leaving: torch.cuda.Stream,
+        target: Tensor,
+        source: Tensor,
+    ) -> None:
+        """As `Runtime.peer_copy`."""
+        # torch copies on the source's current stream, and has the target's wait for it.
+        with torch.cuda.stream(leaving), torch.cuda.stream(arriving):
+            target.copy_(source, non_blocking=True)
+
+    def record(self, event: torch.cuda.Event, stream: torch.cuda.Stream) -> None:
+        """As `Runtime.record`."""
+        event.record(stream)
+
+    def wait(self, stream: torch.cuda.Stream, event: torch.cuda.Event) -> None:
+        """As `Runtime.wait`."""
+        stream.wait_event(event)
+
+    def synchronize(self, event: torch.cuda.Event) -> None:
+        """As `Runtime.synchronize`."""
+        event.synchronize()
+
+    def capture(self, stream: torch.cuda.Stream, work: Work) -> Work:
+        """As `Runtime.capture`."""
+        device = stream.device
+        # torch.cuda.graph would hold the whole device up; other versions are being served.
+        with torch.cuda.device(device), torch.cuda.stream(stream), _capacity_of(device, 0):
+            pool = self._pools.setdefault(stream.cuda_stream, torch.cuda.graph_pool_handle())
+            stream.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                work()
+            finally:
+                graph.capture_end()
+        return graph.replay
+
+    def allocated(self, device: torch.device) -> int:
+        """As `Runtime.allocated`."""
+        return torch.cuda.memory_allocated(device)
+
+
+@contextlib.contextmanager
+def _capacity_of(device: torch.device, count: int) -> Iterator[None]:
+    """Says what a device has left when it has too little."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = torch.cuda.mem_get_info(device)
+        wanted = f"{size_text(count)} asked for, " if count else ""
+        raise CapacityError(
+            f"{device} ({torch.cuda.get_device_name(device)}): out of memory: {wanted}"
+            f"{size_text(free)} free of {size_text(total)}"
+        ) from error

@@ -1,0 +1,298 @@
+"""Runs batches on devices, for one tower: staged, copied, looked up, scored, brought back.
+
+    the caller's thread   writes ids and dense inputs into a slot's pinned memory
+    copy streams          pinned memory -> each device that has features of the batch
+    compute streams       fused lookups; parts cross to the tower's device; tower; scores -> pinned
+    the caller's thread   waits for one event, takes the scores, gives the slot back
+
+There are a few slots, so that the next batch is written and copied while one is computed. Whoever
+brings a batch launches it, one at a time; no other thread stands between. For each slot, bucket and
+kind of batch what a device does is captured once, as a graph. Batches that no graph fits (more
+samples than the largest bucket, more ids than a slot holds, weights) run the same work uncaptured.
+"""
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.batch import ModelInput
+from sharded_infer.device.buckets import bucket_of
+from sharded_infer.device.engine_memory import (
+    EngineMemory,
+    EngineParts,
+    Room,
+    Slot,
+    columns_of,
+)
+from sharded_infer.device.input_writer import is_shared
+from sharded_infer.device.runtime import Runtime, Work
+from sharded_infer.device.tower_step import ArrivedPart, put_together, score_into
+from sharded_infer.progress import Progress, no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """How large an engine is.
+
+    Attributes:
+        buckets: batch sizes that are captured, ascending.
+        ids: that a slot holds for each device.
+        slots: batches that are in flight at once.
+    """
+
+    buckets: tuple[int, ...]
+    ids: int
+    slots: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A batch that is written, and where."""
+
+    slot: Slot
+    room: Room
+    bucket: int
+    shared: bool = False
+    ids: tuple[int, ...] = ()  # by site
+    weights: tuple[Tensor, ...] | None = None  # by site, pinned
+
+
+class Engine:
+    """Batches on devices, for one tower; any thread may call.
+
+    Attributes:
+        shape: how large it is.
+    """
+
+    def __init__(
+        self,
+        parts: EngineParts,
+        shape: EngineShape,
+        runtime: Runtime,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Takes all memory that batches need, and captures every bucket.
+
+        Args:
+            parts: what to run.
+            shape: how large.
+            runtime: where.
+            progress: told the graphs captured.
+
+        Raises:
+            CapacityError: a device has no memory for it; says what was asked for.
+        """
+        self.shape = shape
+        self._parts, self._runtime = parts, runtime
+        self._memory = EngineMemory(parts, runtime)
+        self._sites, self._home = self._memory.sites, self._memory.sites[0]
+        self._launching = threading.Lock()
+        self._room = self._memory.room(shape.buckets[-1])
+        slots = [self._memory.slot(shape.buckets[-1], shape.ids) for _ in range(shape.slots)]
+        self._capture(slots, progress)
+        self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+        for slot in slots:
+            self._free.put(slot)
+
+    def run(self, batch: ModelInput) -> list[NDArray[np.float32]]:
+        """Scores a batch.
+
+        Args:
+            batch: at least one sample; its ids are checked.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output.
+
+        Raises:
+            CapacityError: it is larger than what was prepared for, and there is no memory for it.
+        """
+        bucket = bucket_of(batch.batch_size, self.shape.buckets)
+        ids = _most_ids(batch)
+        if bucket is None or ids > self.shape.ids:
+            size = bucket or batch.batch_size
+            room = self._room if bucket is not None else self._memory.room(size)
+            return self._run_in(self._memory.slot(size, ids), room, size, batch)
+        slot = self._free.get()
+        try:
+            return self._run_in(slot, self._room, bucket, batch)
+        finally:
+            self._free.put(slot)
+
+    def embeddings(self, batch: ModelInput) -> Tensor:
+        """Pooled embeddings, on the host; slow, for checks.
+
+        Args:
+            batch: its ids are checked.
+
+        Returns:
+            fp32 `[B, width]`.
+        """
+        size = batch.batch_size
+        slot = self._memory.slot(size, _most_ids(batch))
+        launch = self._write(slot, self._memory.room(size), size, batch)
+        found = torch.empty(size, self._parts.width)
+
+        def work() -> None:
+            found.copy_(self._gather(launch))
+
+        with self._launching:
+            self._send(launch)
+            self._look_up_elsewhere(launch)
+            self._runtime.run(self._home.computes, work)
+            self._runtime.record(slot.done, self._home.computes)
+        self._runtime.synchronize(slot.done)
+        return found
+
+    def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> list[Tensor]:
+        """Runs the tower on tensors of the host; slow, for checks.
+
+        Args:
+            dense: fp32 `[B, width]` each.
+            embeddings: fp32 `[B, width]`.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output, on the host.
+        """
+        home, done = self._home, self._runtime.event()
+        found: list[Tensor] = []
+
+        def work() -> None:
+            there = [one.to(home.tensors) for one in (*dense, embeddings)]
+            found.extend(one.cpu() for one in self._parts.tower(there[:-1], there[-1]))
+
+        with self._launching:
+            self._runtime.run(home.computes, work)
+            self._runtime.record(done, home.computes)
+        self._runtime.synchronize(done)
+        return found
+
+    def _run_in(
+        self, slot: Slot, room: Room, bucket: int, batch: ModelInput
+    ) -> list[NDArray[np.float32]]:
+        launch = self._write(slot, room, bucket, batch)
+        with self._launching:
+            self._send(launch)
+            self._look_up_elsewhere(launch)
+            self._finish(launch)
+        self._runtime.synchronize(slot.done)
+        # The slot is about to be another batch's.
+        scores = self._memory.scores(slot, bucket)
+        return [one[: batch.batch_size].numpy().copy() for one in scores]
+
+    def _write(self, slot: Slot, room: Room, bucket: int, batch: ModelInput) -> _Launch:
+        ids, weights = [], []
+        weighted = any(group.weights is not None for group in batch.groups)
+        for number, site in enumerate(self._sites):
+            arrays = self._memory.host_arrays(slot, number, bucket)
+            ids.append(site.writer.write(batch, arrays, bucket))
+            if weighted:
+                # At least one: a kernel wants an address.
+                pinned = self._runtime.pinned(4 * max(1, ids[-1])).view(torch.float32)
+                of_site = site.writer.weights(batch, arrays, bucket)
+                pinned[: ids[-1]] = torch.from_numpy(of_site)
+                weights.append(pinned[: ids[-1]])
+        return _Launch(slot, room, bucket, is_shared(batch), tuple(ids), tuple(weights) or None)
+
+    def _send(self, launch: _Launch) -> None:
+        """Copies what was written to the devices."""
+        runtime, slot = self._runtime, launch.slot
+        for number, site in enumerate(self._sites):
+            views = self._memory.host_arrays(slot, number, launch.bucket).views
+            end = views.values_begin + launch.ids[number] * site.shape.id_dtype.itemsize
+            runtime.copy(site.copies, slot.inputs[number][:end], slot.pinned[number][:end])
+            runtime.record(slot.copied[number], site.copies)
+            runtime.wait(site.computes, slot.copied[number])
+
+    def _look_up_elsewhere(self, launch: _Launch) -> None:
+        """Lookups of the other devices, and their parts' way to the tower's."""
+        runtime = self._runtime
+        for number, site in enumerate(self._sites[1:], start=1):
+            graph = launch.slot.graphs.get((number, launch.bucket, False))
+            if graph is None or launch.weights is not None:
+                graph = self._lookup_work(launch, number)
+            runtime.run(site.computes, graph)
+            size = launch.bucket * site.lookups.part_width
+            runtime.peer_copy(
+                self._home.computes,
+                site.computes,
+                launch.room.arrived[number][:size],
+                launch.room.parts[number][:size],
+            )
+
+    def _finish(self, launch: _Launch) -> None:
+        """What the tower's device does."""
+        runtime, home = self._runtime, self._home
+        graph = launch.slot.graphs.get((0, launch.bucket, launch.shared))
+        if graph is None or launch.weights is not None:
+            graph = self._tower_work(launch)
+        runtime.run(home.computes, graph)
+        runtime.record(launch.slot.done, home.computes)
+
+    def _lookup_work(self, launch: _Launch, number: int) -> Work:
+        """What a device without the tower does."""
+        width = self._sites[number].lookups.part_width
+        part = columns_of(launch.room.parts[number], launch.bucket, width)
+        return lambda: self._pool(launch, number, None, part)
+
+    def _tower_work(self, launch: _Launch) -> Work:
+        """What the tower's device does once everything has arrived."""
+        scores = self._memory.scores(launch.slot, launch.bucket)
+        inputs = self._memory.inputs(launch.slot, 0, launch.bucket)
+        return lambda: score_into(self._parts.tower, inputs, self._gather(launch), scores)
+
+    def _gather(self, launch: _Launch) -> Tensor:
+        """The tower's sparse input, with its own device's lookups; runs on the home stream."""
+        bucket, room = launch.bucket, launch.room
+        pooled = columns_of(room.pooled, bucket, self._parts.width)
+        arrived = [
+            ArrivedPart(columns_of(memory, bucket, site.lookups.part_width), site.lookups.runs)
+            for site, memory in zip(self._sites, room.arrived, strict=True)
+        ]
+        self._pool(launch, 0, pooled, arrived[0].columns)
+        inputs = self._memory.inputs(launch.slot, 0, bucket)
+        return put_together(pooled, arrived, inputs, self._parts.split, shared=launch.shared)
+
+    def _pool(self, launch: _Launch, number: int, pooled: Tensor | None, part: Tensor) -> None:
+        site = self._sites[number]
+        inputs = self._memory.inputs(launch.slot, number, launch.bucket)
+        weights, values = launch.weights, inputs.values
+        there = None
+        if weights is not None:
+            there = weights[number].to(site.tensors, non_blocking=True)
+            values = values[: len(there)]
+        site.lookups.pool(values, inputs.offsets, pooled=pooled, part=part, weights=there)
+
+    def _capture(self, slots: Sequence[Slot], progress: Progress) -> None:
+        """Runs every bucket, which compiles what it needs, and keeps it as graphs."""
+        # The largest first: the graphs that follow find its memory in their pool.
+        done, total = 0, len(slots) * len(self.shape.buckets)
+        for bucket in reversed(self.shape.buckets):
+            for slot in slots:
+                self._capture_bucket(slot, bucket)
+                done += 1
+                progress("capturing graphs", done, total)
+
+    def _capture_bucket(self, slot: Slot, bucket: int) -> None:
+        # Nothing was written yet: all bags are empty.
+        runtime = self._runtime
+        for number, site in enumerate(self._sites):
+            for shared in (False, True) if number == 0 else (False,):
+                launch = _Launch(slot, self._room, bucket, shared)
+                work = (
+                    self._tower_work(launch) if number == 0 else self._lookup_work(launch, number)
+                )
+                runtime.run(site.computes, work)
+                runtime.record(slot.done, site.computes)
+                runtime.synchronize(slot.done)
+                slot.graphs[number, bucket, shared] = runtime.capture(site.computes, work)
+
+
+def _most_ids(batch: ModelInput) -> int:
+    """Ids that a device may need of a batch."""
+    return sum(len(group.values) for group in batch.groups)

@@ -1,0 +1,188 @@
+"""Writes a batch into pinned memory, as `input_layout` has it."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.device.input_layout import InputViews
+
+# Which features a request shares varies by client, not by request; the bound holds hostile ones.
+_MOST_PATTERNS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """How a group's features lie among a device's."""
+
+    group_rows: NDArray[np.int64]
+    device_rows: NDArray[np.int64]
+    # (first row in the device's, first in the group's, rows) that lie together in both.
+    runs: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(slots=True)
+class HostArrays:
+    """`InputViews` on the host as NumPy arrays; attributes as there."""
+
+    views: InputViews
+    offsets: NDArray[np.int32] = field(init=False)
+    owners: NDArray[np.int32] | None = field(init=False)
+    shared: NDArray[np.bool_] | None = field(init=False)
+    factors: NDArray[np.float32] | None = field(init=False)
+    dense: tuple[NDArray[np.float32], ...] = field(init=False)
+    values: NDArray[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Looks at the same memory."""
+        views = self.views
+        self.offsets = views.offsets.numpy()
+        self.owners = None if views.owners is None else views.owners.numpy()
+        self.shared = None if views.shared is None else views.shared.numpy()
+        self.factors = None if views.factors is None else views.factors.numpy()
+        self.dense = tuple(one.numpy() for one in views.dense)
+        self.values = views.values.numpy()
+
+
+class InputWriter:
+    """Writes batches for one device."""
+
+    def __init__(
+        self,
+        features: tuple[int, ...],
+        *,
+        columns: NDArray[np.int64],
+        split_means: tuple[int, ...],
+    ) -> None:
+        """Keeps what does not differ from batch to batch.
+
+        Args:
+            features: positions in the spec of those whose ids the device needs, ascending.
+            columns: int64 `[features of the spec + 1]`, where each one's columns begin.
+            split_means: positions in the spec of features whose means are divided at the end.
+        """
+        self._features = features
+        self._columns = columns
+        self._split_means = split_means
+        self._patterns: dict[tuple[int, ...], _Pattern] = {}
+
+    def ids(self, batch: ModelInput) -> int:
+        """How many ids of a batch the device needs, at most."""
+        return sum(len(group.values) for group in batch.groups)
+
+    def write(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> int:
+        """Writes a batch.
+
+        Args:
+            batch: its ids are checked.
+            arrays: of the bucket, with room for `ids(batch)`.
+            bucket: samples that the batch is padded to.
+
+        Returns:
+            How many ids were written.
+        """
+        counts = np.zeros((len(self._features), bucket), np.int64)
+        patterns = [self._pattern(group.features) for group in batch.groups]
+        for group, pattern in zip(batch.groups, patterns, strict=True):
+            counts[pattern.device_rows, : group.batch_size] = group.lengths[pattern.group_rows]
+        arrays.offsets[0] = 0
+        np.cumsum(counts.ravel(), out=arrays.offsets[1:])
+        for group, pattern in zip(batch.groups, patterns, strict=True):
+            self._write_ids(group, pattern, arrays, bucket)
+        if arrays.owners is not None:
+            self._write_tower(batch, arrays)
+        return int(arrays.offsets[-1])
+
+    def weights(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> NDArray[np.float32]:
+        """The weights of a batch that was written: fp32 `[N]`, 1 where a group has none."""
+        weights = np.ones(int(arrays.offsets[-1]), np.float32)
+        for group in batch.groups:
+            if group.weights is not None:
+                for source, first, count in self._places(group, arrays, bucket):
+                    weights[first : first + count] = group.weights[source : source + count]
+        return weights
+
+    def _write_ids(
+        self, group: JaggedBatch, pattern: _Pattern, arrays: HostArrays, bucket: int
+    ) -> None:
+        if len(pattern.runs) == 1 and len(pattern.group_rows) == len(group.features):
+            begin = int(arrays.offsets[pattern.runs[0][0] * bucket])
+            arrays.values[begin : begin + len(group.values)] = group.values
+            return
+        for source, first, count in self._places(group, arrays, bucket):
+            arrays.values[first : first + count] = group.values[source : source + count]
+
+    def _places(
+        self, group: JaggedBatch, arrays: HostArrays, bucket: int
+    ) -> list[tuple[int, int, int]]:
+        """Of ids that lie together: where in the group, where in the device's, how many."""
+        pattern = self._pattern(group.features)
+        ends = np.cumsum(group.lengths.sum(axis=1))
+        places = []
+        for device_row, group_row, rows in pattern.runs:
+            source = int(ends[group_row - 1]) if group_row else 0
+            first = int(arrays.offsets[device_row * bucket])
+            places.append((source, first, int(ends[group_row + rows - 1]) - source))
+        return places
+
+    def _write_tower(self, batch: ModelInput, arrays: HostArrays) -> None:
+        size = batch.batch_size
+        for target, dense in zip(arrays.dense, batch.dense, strict=True):
+            target[:size] = dense
+            target[size:] = 0.0
+        if arrays.owners is not None and arrays.shared is not None and is_shared(batch):
+            arrays.owners[:] = 0
+            if batch.repeats is not None:
+                arrays.owners[:size] = np.repeat(np.arange(len(batch.repeats)), batch.repeats)
+            arrays.shared[:] = False
+            for group in batch.groups:
+                if group.batch_size != size:
+                    for feature in group.features:
+                        begin, end = self._columns[feature : feature + 2]
+                        arrays.shared[begin:end] = True
+        if arrays.factors is not None:
+            self._write_factors(batch, arrays.factors)
+
+    def _write_factors(self, batch: ModelInput, factors: NDArray[np.float32]) -> None:
+        """The reciprocals of the bags' lengths: FBGEMM's MEAN multiplies by the rounded ones."""
+        factors[:] = 1.0
+        for number, feature in enumerate(self._split_means):
+            for group in batch.groups:
+                if feature in group.features:
+                    lengths = group.lengths[group.features.index(feature)]
+                    # Of a shared feature the sums are divided before samples get their bags.
+                    factors[number, : len(lengths)] = np.float32(1) / np.maximum(lengths, 1).astype(
+                        np.float32
+                    )
+
+    def _pattern(self, features: tuple[int, ...]) -> _Pattern:
+        pattern = self._patterns.get(features)
+        if pattern is None:
+            pattern = self._make_pattern(features)
+            if len(self._patterns) < _MOST_PATTERNS:
+                self._patterns[features] = pattern
+        return pattern
+
+    def _make_pattern(self, features: tuple[int, ...]) -> _Pattern:
+        rows = {feature: row for row, feature in enumerate(features)}
+        pairs = [(d, rows[f]) for d, f in enumerate(self._features) if f in rows]
+        runs: list[tuple[int, int, int]] = []
+        for device_row, group_row in pairs:
+            if runs and runs[-1][0] + runs[-1][2] == device_row:
+                first, source, count = runs[-1]
+                if source + count == group_row:
+                    runs[-1] = (first, source, count + 1)
+                    continue
+            runs.append((device_row, group_row, 1))
+        return _Pattern(
+            group_rows=np.array([row for _, row in pairs], np.int64),
+            device_rows=np.array([row for row, _ in pairs], np.int64),
+            runs=tuple(runs),
+        )
+
+
+def is_shared(batch: ModelInput) -> bool:
+    """Whether samples of a batch share bags, beyond each having its own."""
+    return any(group.batch_size != batch.batch_size for group in batch.groups)

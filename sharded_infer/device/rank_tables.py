@@ -1,0 +1,205 @@
+"""A plan's tables in the memory of its ranks.
+
+Each rank has one piece of memory for each row format. Rows are padded where that lets them be read
+in wider accesses (docs/gpu.md). Ranks of a kind other than `cuda` are the host's pinned memory,
+which the kernels read over the link.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.device_tables import rounded_up
+from kernels.row_format import RowFormat, select_columns
+from sharded_infer.device.runtime import Runtime
+from sharded_infer.errors import CapacityError
+from sharded_infer.plan import Plan, Shard, StoredTable
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.table_pieces import TablePiece
+
+# Payloads begin at multiples of it, for loads of 16 bytes.
+ROW_ALIGNMENT = 16
+_COPIED_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedShard:
+    """A rectangle of a table in a rank's memory.
+
+    Attributes:
+        table: the table.
+        rank: the rank.
+        memory: uint8 `[bytes]`, all that the rank holds in the table's format.
+        byte_offset: where the first row begins in `memory`, header first.
+        row_stride: bytes from one row to the next.
+        first_row: the first row, in the table.
+        rows: how many.
+        first_column: the first column, in the table.
+        columns: how many.
+        replicated: every rank holds the whole table.
+    """
+
+    table: StoredTable
+    rank: int
+    memory: Tensor
+    byte_offset: int
+    row_stride: int
+    first_row: int
+    rows: int
+    first_column: int
+    columns: int
+    replicated: bool = False
+
+    @property
+    def holds_all_rows(self) -> bool:
+        """Whether every row of the table is here."""
+        return self.rows == self.table.rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a shard is to lie in its rank's memory of its format."""
+
+    shard: Shard
+    byte_offset: int
+    row_stride: int
+    replicated: bool
+
+
+def rank_bytes(plan: Plan, tables: Mapping[str, StoredTable]) -> list[dict[RowFormat, int]]:
+    """Bytes that each rank's memory has for each row format, padding included.
+
+    Args:
+        plan: the plan.
+        tables: the model's tables, by name.
+    """
+    return [
+        {row_format: size for row_format, (_, size) in of_rank.items()}
+        for of_rank in _lay_out(plan, tables)
+    ]
+
+
+def place_ranks(
+    plan: Plan,
+    tables: Mapping[str, StoredTable],
+    pieces: Mapping[str, Sequence[TablePiece]],
+    devices: Sequence[torch.device | None],
+    runtime: Runtime,
+    progress: Progress = no_progress,
+) -> list[PlacedShard]:
+    """Copies every shard to its rank.
+
+    Args:
+        plan: a checked plan.
+        tables: the model's tables, by name.
+        pieces: the stored pieces of each table.
+        devices: of each rank; None: the host's pinned memory.
+        runtime: where the devices are.
+        progress: told the bytes copied.
+
+    Returns:
+        The shards, by rank.
+
+    Raises:
+        CapacityError: a rank's memory does not suffice; names the rank, what its tables need and
+            what the device has.
+    """
+    layouts = _lay_out(plan, tables)
+    total = sum(size for of_rank in layouts for _, size in of_rank.values())
+    done = 0
+    placed = []
+    for rank, (layout, device) in enumerate(zip(layouts, devices, strict=True)):
+        for places, size in layout.values():
+            try:
+                memory = runtime.pinned(size) if device is None else runtime.empty(device, size)
+            except CapacityError as error:
+                needed = sum(bytes_ for _, bytes_ in layout.values())
+                raise CapacityError(
+                    f"rank {rank} of {plan.topology.name!r}: its tables need {needed} bytes: "
+                    f"{error}"
+                ) from error
+            for place in places:
+                shard = _shard(place, tables[place.shard.table], rank, memory)
+                _fill(shard, pieces[place.shard.table])
+                placed.append(shard)
+                done += shard.rows * shard.row_stride
+                progress("copying tables to devices", min(done, total), total)
+    return placed
+
+
+def _lay_out(
+    plan: Plan, tables: Mapping[str, StoredTable]
+) -> list[dict[RowFormat, tuple[list[_Place], int]]]:
+    """For each rank and format the shards' places, and the bytes of all."""
+    by_rank: list[dict[RowFormat, list[tuple[Shard, bool]]]] = [
+        defaultdict(list) for _ in plan.topology.devices
+    ]
+    for shard in plan.shards:
+        by_rank[shard.rank][tables[shard.table].row_format].append((shard, False))
+    for rank, formats in enumerate(by_rank):
+        for name in plan.replicated:
+            table = tables[name]
+            whole = Shard(name, rank, 0, table.rows, 0, table.dim)
+            formats[table.row_format].append((whole, True))
+    return [
+        {row_format: _places(row_format, shards) for row_format, shards in formats.items()}
+        for formats in by_rank
+    ]
+
+
+def _places(
+    row_format: RowFormat, shards: Sequence[tuple[Shard, bool]]
+) -> tuple[list[_Place], int]:
+    header, end, places = row_format.header_bytes, 0, []
+    for shard, replicated in shards:
+        stride = rounded_up(row_format.row_bytes(shard.columns), ROW_ALIGNMENT)
+        begin = end + (-(end + header)) % ROW_ALIGNMENT
+        places.append(_Place(shard, begin, stride, replicated))
+        end = begin + shard.rows * stride
+    # The last payload is read to the end of its last access.
+    return places, end + header + ROW_ALIGNMENT
+
+
+def _shard(place: _Place, table: StoredTable, rank: int, memory: Tensor) -> PlacedShard:
+    shard = place.shard
+    return PlacedShard(
+        table=table,
+        rank=rank,
+        memory=memory,
+        byte_offset=place.byte_offset,
+        row_stride=place.row_stride,
+        first_row=shard.first_row,
+        rows=shard.rows,
+        first_column=shard.first_column,
+        columns=shard.columns,
+        replicated=place.replicated,
+    )
+
+
+def _fill(shard: PlacedShard, pieces: Sequence[TablePiece]) -> None:
+    """Copies a shard's rows from the stored pieces."""
+    table = shard.table
+    width = table.row_format.row_bytes(shard.columns)
+    end = shard.byte_offset + shard.rows * shard.row_stride
+    lines = shard.memory[shard.byte_offset : end].view(shard.rows, shard.row_stride)[:, :width]
+    # A copy to lines that lie apart needs as much memory again on the device: a part at a time.
+    step = max(1, _COPIED_BYTES // table.row_bytes)
+    for piece in pieces:
+        first = max(shard.first_row, piece.first_row)
+        last = min(shard.first_row + shard.rows, piece.first_row + piece.rows)
+        for row in range(first, last, step):
+            stop = min(row + step, last)
+            begin = piece.byte_offset + (row - piece.first_row) * table.row_bytes
+            stored = piece.memory[begin : begin + (stop - row) * table.row_bytes]
+            stored = stored.view(-1, table.row_bytes)
+            if shard.columns != table.dim:
+                stored = select_columns(
+                    table.row_format,
+                    stored,
+                    shard.first_column,
+                    shard.first_column + shard.columns,
+                )
+            lines[row - shard.first_row : stop - shard.first_row].copy_(stored)

@@ -1,0 +1,255 @@
+"""Engines on rehearsed devices: any plan, any batch, any order of the streams gives one result.
+
+The oracle is the host's lookup of the same tables, unsharded.
+"""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.device_reference import ReferenceLookup
+from kernels.device_tables import DeviceTables
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.device.buckets import device_buckets
+from sharded_infer.device.engine import EngineShape
+from sharded_infer.device.engine_set import Backends, EngineSet, Towers
+from sharded_infer.device.rank_tables import place_ranks
+from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
+from sharded_infer.errors import CapacityError, RequestError
+from sharded_infer.lookup import ShardedLookup
+from sharded_infer.spec import DenseSpec
+from tests.sharded_infer.test_lookup import (
+    FEATURES,
+    PLANS,
+    SPEC,
+    TABLES,
+    WHOLE,
+    batch_of,
+    build_lookup,
+    encoded_tables,
+    plan_of,
+    stored_pieces,
+)
+
+DENSE = replace(SPEC, dense=DenseSpec({"a": 2, "b": 3}))
+SHAPE = EngineShape(buckets=device_buckets(12), ids=400)
+# Where ranks are: each on a card, all on one, one in pinned memory.
+CARDS = tuple(torch.device("cuda", index) for index in range(3))
+PLACES: dict[str, tuple[torch.device | None, ...]] = {
+    "three cards": CARDS,
+    "one card": (CARDS[0],) * 3,
+    "two cards": (CARDS[1], CARDS[0], CARDS[1]),
+    "a card and the host": (CARDS[0], None, CARDS[0]),
+}
+
+
+class EchoTower:
+    """Gives its inputs back: what it was given shows in the scores."""
+
+    def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        first = embeddings.sum(1) + dense[0][:, 0] if dense else embeddings.sum(1)
+        return first, torch.cat([*dense, embeddings], 1)
+
+
+WIDTHS = (None, 5 + SPEC.embedding_width)
+
+
+def reference(tables: DeviceTables, device: torch.device) -> ReferenceLookup:
+    return ReferenceLookup(tables)
+
+
+def engines_of(
+    folder: Path,
+    plan: str,
+    places: Sequence[torch.device | None] = CARDS,
+    *,
+    runtime: RehearsalRuntime | None = None,
+    replicated: tuple[str, ...] = (),
+    shape: EngineShape = SHAPE,
+) -> EngineSet:
+    runtime = runtime or RehearsalRuntime(seed=3)
+    made = plan_of(PLANS[plan], replicated=replicated)
+    pieces = stored_pieces(folder, encoded_tables(), 150)
+    placed = place_ranks(made, TABLES, pieces, places, runtime)
+    return EngineSet(
+        DENSE,
+        placed,
+        places,
+        Towers(lambda device: EchoTower(), WIDTHS),
+        shape=shape,
+        backends=Backends(runtime, reference),
+    )
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> ShardedLookup:
+    return build_lookup(tmp_path_factory.mktemp("oracle"), encoded_tables(), WHOLE)
+
+
+def input_of(
+    *groups: JaggedBatch, repeats: Sequence[int] | None = None, seed: int = 0
+) -> ModelInput:
+    size = max(group.batch_size for group in groups) if repeats is None else sum(repeats)
+    generator = np.random.default_rng(seed)
+    dense = tuple(generator.standard_normal((size, w), np.float32) for w in (2, 3))
+    return ModelInput(
+        size, groups, dense, repeats=None if repeats is None else np.array(repeats, np.int64)
+    )
+
+
+def check(engines: EngineSet, oracle: ShardedLookup, batch: ModelInput) -> None:
+    check_scores(engines.run(engines.checked(batch)), oracle, batch)
+
+
+def check_scores(
+    scores: Sequence[NDArray[np.float32]], oracle: ShardedLookup, batch: ModelInput
+) -> None:
+    embeddings, _ = oracle(batch)
+    whole = [np.broadcast_to(one, (batch.batch_size, one.shape[1])) for one in batch.dense]
+    expected = np.concatenate([*whole, embeddings.numpy()], 1)
+    assert scores[0].shape == (batch.batch_size,)
+    np.testing.assert_allclose(scores[1], expected, rtol=1e-5, atol=1e-5)
+    first = embeddings.numpy().sum(1) + whole[0][:, 0]
+    np.testing.assert_allclose(scores[0], first, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_on_any_devices_gives_what_the_host_gives(
+    tmp_path: Path, oracle: ShardedLookup, plan: str, places: str
+) -> None:
+    engines = engines_of(tmp_path, plan, PLACES[places])
+    for size in (1, 6, 12):
+        check(engines, oracle, input_of(batch_of(size, seed=size), seed=size))
+
+
+@pytest.mark.parametrize("plan", ["whole", "rows", "mixed"])
+def test_shared_bags_are_looked_up_once_and_given_to_their_samples(
+    tmp_path: Path, oracle: ShardedLookup, plan: str
+) -> None:
+    engines = engines_of(tmp_path, plan)
+    for shared in ((0,), (1, 3), (1, 2, 3, 4, 5)):
+        own = [feature for feature in FEATURES if feature not in shared]
+        groups = batch_of(7, features=own, seed=1), batch_of(1, features=shared, seed=2)
+        check(engines, oracle, input_of(*groups))
+        groups = batch_of(9, features=own, seed=3), batch_of(3, features=shared, seed=4)
+        check(engines, oracle, input_of(*groups, repeats=(2, 1, 6)))
+    # A plain batch after one that shares.
+    check(engines, oracle, input_of(batch_of(5, seed=9)))
+
+
+@pytest.mark.parametrize("plan", ["whole", "columns", "rows"])
+def test_weights_and_ids_outside_their_tables_are_as_on_the_host(
+    tmp_path: Path, oracle: ShardedLookup, plan: str
+) -> None:
+    engines = engines_of(tmp_path, plan)
+    batch = input_of(batch_of(6, weighted=True, outside=True))
+    checked = engines.checked(batch)
+    assert checked.ids_outside > 0
+    check_scores(engines.run(checked), oracle, batch)
+    check(engines, oracle, input_of(batch_of(6)))
+
+
+def test_an_id_that_is_refused_names_its_feature(tmp_path: Path) -> None:
+    engines = engines_of(tmp_path, "whole")
+    group = batch_of(2)
+    group.values[0] = 10**6
+    with pytest.raises(RequestError, match="feature 'shown'"):
+        engines.checked(input_of(group))
+
+
+@pytest.mark.parametrize("plan", ["whole", "mixed"])
+def test_batches_that_no_graph_fits_are_run_all_the_same(
+    tmp_path: Path, oracle: ShardedLookup, plan: str
+) -> None:
+    engines = engines_of(tmp_path, plan, shape=EngineShape(device_buckets(4), ids=30))
+    check(engines, oracle, input_of(batch_of(50)))  # too many samples
+    full = JaggedBatch(FEATURES, np.zeros(240, np.int64), np.full((len(FEATURES), 4), 10))
+    check(engines, oracle, input_of(full))  # too many ids
+    check(engines, oracle, input_of(batch_of(2)))
+
+
+def test_empty_bags_are_zero(tmp_path: Path, oracle: ShardedLookup) -> None:
+    engines = engines_of(tmp_path, "mixed")
+    check(engines, oracle, input_of(batch_of(12)))
+    empty = JaggedBatch(FEATURES, np.empty(0, np.int64), np.zeros((len(FEATURES), 3), np.int64))
+    check(engines, oracle, input_of(empty))
+
+
+@pytest.mark.parametrize("replicated", [("ads",), ("ads", "country", "user", "page")])
+@pytest.mark.parametrize("places", ["three cards", "one card", "two cards"])
+def test_replicated_tables_are_read_where_the_tower_is(
+    tmp_path: Path, oracle: ShardedLookup, replicated: tuple[str, ...], places: str
+) -> None:
+    engines = engines_of(tmp_path, "ranks", PLACES[places], replicated=replicated)
+    for seed in range(len(engines.engines)):
+        check(engines, oracle, input_of(batch_of(6, seed=seed)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("plan", ["whole", "mixed"])
+def test_batches_in_flight_do_not_meet_whatever_the_streams_do(
+    tmp_path: Path, oracle: ShardedLookup, plan: str, seed: int
+) -> None:
+    engines = engines_of(tmp_path, plan, runtime=RehearsalRuntime(seed=seed))
+    begin = threading.Barrier(4)
+
+    def client(number: int) -> None:
+        begin.wait(30)
+        for turn in range(8):
+            size = 1 + (number + turn) % 12
+            check(engines, oracle, input_of(batch_of(size, seed=10 * number + turn)))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(client, number) for number in range(4)]:
+            done.result(120)
+
+
+def test_towers_take_turns(tmp_path: Path, oracle: ShardedLookup) -> None:
+    engines = engines_of(tmp_path, "ranks")
+    assert engines.devices == CARDS and len(engines.engines) == 3
+    for _ in range(3):
+        check(engines, oracle, input_of(batch_of(4)))
+
+
+def test_every_bucket_of_every_slot_is_captured_once(tmp_path: Path) -> None:
+    runtime = RehearsalRuntime()
+    engines = engines_of(tmp_path, "whole", (CARDS[0],) * 3, runtime=runtime)
+    assert len(engines.engines) == 1
+    made = 2 * SHAPE.slots * len(SHAPE.buckets)  # with and without shared bags
+    assert runtime.captures == made
+    for size in (1, 5, 12):
+        engines.run(engines.checked(input_of(batch_of(size))))
+    assert runtime.captures == made
+
+
+def test_embeddings_and_scores_can_be_had_apart(tmp_path: Path, oracle: ShardedLookup) -> None:
+    engine = engines_of(tmp_path, "mixed").engines[0]
+    batch = input_of(batch_of(5))
+    expected, _ = oracle(batch)
+    found = engine.embeddings(replace(batch, ids_checked=True))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    dense = [torch.from_numpy(one) for one in batch.dense]
+    scores = engine.score(dense, found)
+    assert torch.equal(scores[1], torch.cat([*dense, found], 1))
+
+
+def test_tables_beyond_a_devices_memory_are_refused_with_figures(tmp_path: Path) -> None:
+    with pytest.raises(
+        CapacityError, match=r"rank 0 of 'cpu:3': its tables need \d+ bytes: cuda:0"
+    ):
+        engines_of(tmp_path, "rows", runtime=RehearsalRuntime(device_bytes=200))
+
+
+def test_what_batches_need_counts_too(tmp_path: Path) -> None:
+    runtime = RehearsalRuntime(device_bytes=8000)
+    with pytest.raises(CapacityError, match=r"cuda:\d: out of memory"):
+        engines_of(tmp_path, "rows", runtime=runtime)
