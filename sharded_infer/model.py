@@ -1,5 +1,6 @@
 """A version ready to be asked: artifact in, scores out."""
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,13 +24,10 @@ from sharded_infer.table_memory import TableMemory, huge_page_bytes, map_pages
 from sharded_infer.table_pieces import place
 from sharded_infer.tower import Tower
 
-# Samples of the batch that `check_independence` runs: a size that is padded.
-_TOGETHER = 17
+_TOGETHER = 17  # samples of the batch that `check_independence` runs: a size that is padded
 _ALONE = 8  # of those, how many are scored by themselves too
-# The others' inputs are so many times as large: what they do to a mean or maximum shows.
-_LOUDNESS = 1000.0
-# Rounding at another batch size, of a tower in bf16: its scores differ by less.
-_ROUNDING = 0.01
+_LOUDNESS = 1000.0  # the others' inputs are so many times as large: then a mean shows them
+_ROUNDING = 0.01  # scores of a tower in bf16 differ by less at another batch size
 
 
 class Model:
@@ -126,6 +124,12 @@ class Model:
     def tower_signature(self) -> str:
         """Equal for models whose towers run the same operators on the same shapes."""
         return self._tower.signature()
+
+    def with_tower(self, tower: Tower) -> "Model":
+        """The same tables under another tower of the same inputs and outputs."""
+        changed = copy.copy(self)
+        changed._tower = tower
+        return changed
 
     def huge_page_bytes(self) -> int:
         """Bytes of its tables that lie in huge pages now; of mapped ones none do."""
@@ -231,8 +235,7 @@ def check_golden(model: Model) -> float:
         GateError: it is larger than the spec allows, or scores depend on the batch.
         ArtifactError: the file does not hold golden requests of this model.
     """
-    record = model.artifact.manifest.golden
-    path = model.artifact.path / record.file
+    path = model.artifact.path / model.artifact.manifest.golden.file
     golden = load_golden(path, model.spec)
     try:
         scores = model.run(golden.model_input)
@@ -261,9 +264,6 @@ def check_independence(model: Model) -> float:
     Servers merge requests and pad batches: a tower that computes over the samples of a batch, such
     as `x - x.mean(0)`, would give everybody wrong scores without a word.
 
-    Args:
-        model: the version.
-
     Returns:
         The largest difference; 0 where a score is NaN both times.
 
@@ -276,9 +276,9 @@ def check_independence(model: Model) -> float:
     embeddings[_ALONE:] *= _LOUDNESS
     for array in samples.dense:
         array[_ALONE:] *= _LOUDNESS
-    together = model.score(samples, embeddings)
     allowed = max(_ROUNDING, model.spec.gate.max_score_diff)
     largest = 0.0
+    together = model.score(samples, embeddings)
     for name, scores in zip(model.spec.tower.outputs, together, strict=True):
         by_itself = np.concatenate([one[name] for one in alone])
         difference = _difference(scores[:_ALONE].numpy(), by_itself)

@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.metadata
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -61,7 +62,10 @@ from sharded_infer.spec import ModelSpec, dump_spec
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.topology import parse_topology
+from sharded_infer.tower import Tower
 from sharded_infer.tower_archive import write_program
+
+_FP16_END = torch.finfo(torch.float16).max
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +168,17 @@ def publish(
         # Whatever is planned for, the gate runs here.
         here = LoadModel(ingredients.uses, parse_topology("cpu:1"))
         served = Model(Artifact(staged, manifest), make_plan(here).plan)
-        difference = _check_golden(served, ingredients)
+        judged = _judged(served)
+        difference = max(_check_golden(one, ingredients) for one in judged)
         progress("scoring golden requests", 1, 1)
         report = quantization_report(ingredients.formats, tables)
         if calibration is not None:
-            measured = calibrate(ingredients.formats, tower, calibration, served.run, progress)
+            measured = calibrate(ingredients.formats, tower, calibration, judged[0].run, progress)
             try:
                 check_quality(spec.gate, measured, spec.name)
             except GateError as error:
                 raise GateError(
-                    f"{error}{_tower_blame(served, ingredients, calibration.model_input)}"
+                    f"{error}{_tower_blame(judged[0], ingredients, calibration.model_input)}"
                 ) from error
             report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)
@@ -189,6 +194,21 @@ def publish(
         max_score_diff=difference,
         report=report,
     )
+
+
+def _judged(served: Model) -> list[Model]:
+    """The version in every way that it will be computed, the least exact first."""
+    record = served.artifact.manifest.tower
+    if record.precision is not Precision.TF32:
+        return [served]
+    tower = Tower.load(
+        served.artifact.path / record.file,
+        dense=served.spec.dense.inputs,
+        embedding_width=served.spec.embedding_width,
+        outputs=served.spec.tower.outputs,
+        tf32=True,
+    )
+    return [served.with_tower(tower), served]
 
 
 def _check_golden(served: Model, made_of: Ingredients) -> float:
@@ -214,7 +234,10 @@ def _tower_blame(served: Model, made_of: Ingredients, model_input: ModelInput) -
     scores = served.score(first, embeddings)
     got = {n: s.numpy() for n, s in zip(made_of.spec.tower.outputs, scores, strict=True)}
     difference = largest_difference(model.score(first, embeddings), got)
-    return f"; the {precision} tower by itself: largest {difference:.2g}"
+    said = f"; the {precision} tower by itself: largest {difference:.2g}"
+    if precision is Precision.FP16 and not math.isfinite(difference):
+        said += f" (products beyond {_FP16_END:g} are infinite in fp16, not in bf16 and tf32)"
+    return said
 
 
 def _write_rest(

@@ -91,7 +91,9 @@ def _tower_lines(tower: DraftedTower, tables: list[DraftedTable]) -> list[str]:
         lines[-1] = f"inputs = {{}}  {_MARK}name = width of each dense input"
     lines += ["", *(_MARK + doubt for doubt in tower.doubts([table.dim for table in tables]))]
     fields: dict[str, object] = dict(tower.fields)
-    doubts = {"precision": "bf16 and int8 are faster, and less exact"} | dict(tower.field_doubts)
+    doubts = {"precision": "bf16 and int8 (GPUs: tf32, bf16) are faster, and less exact"} | dict(
+        tower.field_doubts
+    )
     return [*lines, "[tower]", *_fields({**fields, "precision": "fp32"}, doubts)]
 
 

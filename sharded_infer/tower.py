@@ -15,13 +15,14 @@ import torch
 from sharded_infer.errors import TowerError
 from sharded_infer.int8_packing import pack_int8_products
 from sharded_infer.precision import Precision
-from sharded_infer.tower_archive import pack_program, read_packed, read_program
+from sharded_infer.tower_archive import pack_program, read_packed
 from sharded_infer.tower_int8 import lower_to_int8
 from sharded_infer.tower_packing import pack_products
 from sharded_infer.tower_precision import lower_precision
+from sharded_infer.tower_program import EMBEDDINGS, open_program, run_program, zero_inputs
 from sharded_infer.tower_steps import fuse_steps
+from sharded_infer.tower_tf32 import emulate_tf32
 
-_EMBEDDINGS: Final = "embeddings"
 # Batches that find a specialised batch size: one, two and an odd one.
 _VERIFIED_BATCHES: Final = (1, 2, 7)
 _TRACED_BATCH: Final = 7
@@ -30,7 +31,7 @@ _RELATIVE_TOLERANCE: Final = 1e-4
 _ABSOLUTE_TOLERANCE: Final = 1e-5
 
 
-_LOW_DTYPES: Final = {Precision.BF16: torch.bfloat16}
+_LOW_DTYPES: Final = {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,6 +57,7 @@ class Tower:
         dense: Mapping[str, int],
         embedding_width: int,
         outputs: Sequence[str],
+        tf32: bool = False,
     ) -> Self:
         """Load a stored program and check that it is the tower the caller expects.
 
@@ -64,24 +66,19 @@ class Tower:
             dense: name and width of each dense input, in the program's order.
             embedding_width: the width of the program's last input.
             outputs: the names of the program's outputs.
+            tf32: whether to compute inner products as a CUDA device does in TF32, slowly.
 
         Raises TowerError when the file is not a safe program, when it has other numbers of inputs
         or outputs, or when it fails, or returns other than fp32 `[B]` or `[B, K]`, on zeros.
         """
-        program = read_program(path)
-        widths = (*dense.values(), embedding_width)
-        inputs = len(program.graph.find_nodes(op="placeholder"))
-        if inputs != len(widths):
-            raise TowerError(
-                f"{path}: expected {len(widths)} inputs ({', '.join((*dense, _EMBEDDINGS))}), "
-                f"the program has {inputs}"
-            )
-        zeros = [torch.zeros(2, width) for width in widths]
-        _run(program, zeros, outputs, str(path))
+        program = open_program(path, dense=dense, embedding_width=embedding_width, outputs=outputs)
+        zeros = zero_inputs(dense, embedding_width)
+        if tf32:
+            emulate_tf32(program)
         pack_int8_products(program)
         pack_products(program)
         fuse_steps(program, zeros)
-        return cls(program, _run(program, zeros, outputs, str(path))[1])
+        return cls(program, run_program(program, zeros, outputs, str(path))[1])
 
     def signature(self) -> str:
         """A hash of its operators and of its weights' shapes: what kernels are compiled for."""
@@ -143,14 +140,14 @@ def export_tower(
     if any(width < 1 for width in widths):
         raise TowerError(f"expected inputs of width 1 or more, got {widths}")
     evaluated = copy.deepcopy(module).cpu().eval().requires_grad_(False)
-    named = _NamedTower(evaluated, (*dense, _EMBEDDINGS), tuple(outputs))
+    named = _NamedTower(evaluated, (*dense, EMBEDDINGS), tuple(outputs))
     samples = [_sample(batch, widths) for batch in _VERIFIED_BATCHES]
-    expected = [_run(named, sample, outputs, "the module")[0] for sample in samples]
+    expected = [run_program(named, sample, outputs, "the module")[0] for sample in samples]
     program = _export(named, widths)
     stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")
     for sample, wanted in zip(samples, expected, strict=True):
-        _check_close(_run(stored, sample, outputs, "the program")[0], wanted, outputs)
-    if precision is Precision.FP32:
+        _check_close(run_program(stored, sample, outputs, "the program")[0], wanted, outputs)
+    if precision in (Precision.FP32, Precision.TF32):
         return program
     if precision is not Precision.INT8:
         program = _export(lower_precision(program.module(), _LOW_DTYPES[precision]), widths)
@@ -160,7 +157,7 @@ def export_tower(
         raise TowerError("an int8 tower: expected samples to choose its integers from, got none")
     stored = read_packed(io.BytesIO(pack_program(program)), f"the {precision} tower")
     for sample in samples:
-        _run(stored, sample, outputs, f"the {precision} program")
+        run_program(stored, sample, outputs, f"the {precision} program")
     return program
 
 
@@ -189,13 +186,13 @@ def _check_names(module: torch.nn.Module, dense: Mapping[str, int], outputs: Seq
     """Raises TowerError when the names repeat or are not those that `forward` takes."""
     if not outputs or len(set(outputs)) != len(outputs):
         raise TowerError(f"expected distinct output names, at least one, got {list(outputs)}")
-    if _EMBEDDINGS in dense:
-        raise TowerError(f"a dense input cannot have the name {_EMBEDDINGS!r}")
+    if EMBEDDINGS in dense:
+        raise TowerError(f"a dense input cannot have the name {EMBEDDINGS!r}")
     parameters = inspect.signature(module.forward).parameters.values()
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     accepted = {p.name for p in parameters if p.kind in by_name}
     required = {p.name for p in parameters if p.name in accepted and p.default is p.empty}
-    given = {*dense, _EMBEDDINGS}
+    given = {*dense, EMBEDDINGS}
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         accepted |= given
     if unknown := sorted(given - accepted):
@@ -232,38 +229,6 @@ def _export(module: torch.nn.Module, widths: Sequence[int]) -> torch.export.Expo
 
 def _changes_arguments(node: torch.fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
-
-
-def _run(
-    program: torch.nn.Module, inputs: Sequence[torch.Tensor], outputs: Sequence[str], where: str
-) -> tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]:
-    """Run once; returns the outputs and their widths, None for `[B]` and K for `[B, K]`.
-
-    Raises TowerError when it fails or an output is not FP32 `[B]` or `[B, K]`.
-    """
-    batch = inputs[0].shape[0]
-    try:
-        with torch.inference_mode():
-            results = program(*inputs)
-    except TowerError:
-        raise
-    except Exception as error:
-        shapes = [list(tensor.shape) for tensor in inputs]
-        raise TowerError(f"{where} fails on inputs of shapes {shapes}: {error}") from error
-    if len(results) != len(outputs):
-        raise TowerError(
-            f"{where}: expected {len(outputs)} outputs ({', '.join(outputs)}), got {len(results)}"
-        )
-    widths: list[int | None] = []
-    for name, result in zip(outputs, results, strict=True):
-        found = f"{result.dtype} {list(result.shape)}" if torch.is_tensor(result) else repr(result)
-        if not torch.is_tensor(result) or result.dtype is not torch.float32:
-            raise TowerError(f"{where}: output {name!r}: expected an fp32 tensor, got {found}")
-        if result.dim() not in (1, 2) or result.shape[0] != batch:
-            expected = f"[{batch}] or [{batch}, K]"
-            raise TowerError(f"{where}: output {name!r}: expected {expected}, got {found}")
-        widths.append(result.shape[1] if result.dim() == 2 else None)
-    return results, tuple(widths)
 
 
 def _check_close(

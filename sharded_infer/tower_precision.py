@@ -39,7 +39,7 @@ def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Mod
     Operators in KEEPS_PRECISION follow type promotion, all others and the last products get fp32,
     and the outputs are fp32. Exporting the module records the casts in its graph.
 
-    Raises TowerError when `module` is no such graph.
+    Raises TowerError when `module` is no such graph, or a weight is beyond `dtype`'s range.
     """
     if not isinstance(module, torch.fx.GraphModule):
         raise TowerError(f"expected a torch.fx.GraphModule, got {type(module).__name__}")
@@ -88,8 +88,19 @@ def _store_weights(
         if weight.dtype is not torch.float32 or not _feeds_only(nodes, products):
             continue
         stored = weight.detach().to(dtype)
+        _check_range(target, weight, stored)
         is_parameter = isinstance(weight, torch.nn.Parameter)
         setattr(owner, name, torch.nn.Parameter(stored, False) if is_parameter else stored)
+
+
+def _check_range(name: str, weight: torch.Tensor, stored: torch.Tensor) -> None:
+    """Raises TowerError when a number became infinite."""
+    if stored.isfinite().all() or not weight.isfinite().all():
+        return
+    raise TowerError(
+        f"weight {name!r}: {float(weight.abs().max()):.6g} is beyond {stored.dtype}, which ends at "
+        f"{torch.finfo(stored.dtype).max:g}: choose bf16, tf32 or fp32"
+    )
 
 
 def _feeds_only(nodes: Iterable[torch.fx.Node], products: frozenset[str]) -> bool:

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 
 from kernels.dense_step import ByteLevels, DenseStep
 from sharded_infer.errors import InternalError
+from sharded_infer.program_kinds import Kind, kinds_of
 
 _aten = torch.ops.aten
 _CASTS: Final = (_aten.to.dtype,)
@@ -52,14 +53,12 @@ def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
     Returns:
         How many passes were made.
     """
-    seen = _Seen(program)
-    with torch.inference_mode():
-        seen.run(*inputs)
+    kinds = kinds_of(program, inputs)
     made = 0
     for node in list(program.graph.nodes):
         parts = _cross(node)
-        if parts is not None and _alike(parts, seen.kinds):
-            _fuse(program, node, parts, seen.kinds, f"_cross_{made}")
+        if parts is not None and _alike(parts, kinds):
+            _fuse(program, node, parts, kinds, f"_cross_{made}")
             made += 1
     if made:
         program.graph.eliminate_dead_code()
@@ -80,7 +79,6 @@ def add_step(program: GraphModule, name: str, step: Step, args: Sequence[Any]) -
     return x, low
 
 
-_Kind = tuple[torch.dtype, torch.Size]
 _Cross = tuple[Node, Node, Node]  # values, first, factor
 
 
@@ -109,7 +107,7 @@ def _is_product(node: object) -> bool:
     )
 
 
-def _alike(parts: _Cross, kinds: Mapping[Node, _Kind]) -> bool:
+def _alike(parts: _Cross, kinds: Mapping[Node, Kind]) -> bool:
     """Whether all three are tensors of one shape in fp32; a factor may be in bf16."""
     found = [kinds.get(part) for part in parts]
     if any(kind is None or kind[1] != found[0][1] for kind in found):  # type: ignore[index]
@@ -119,7 +117,7 @@ def _alike(parts: _Cross, kinds: Mapping[Node, _Kind]) -> bool:
 
 
 def _fuse(
-    program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, _Kind], name: str
+    program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, Kind], name: str
 ) -> None:
     values, first, factor = parts
     if factor.target in _CASTS and kinds.get(factor.args[0], (None,))[0] is _LOW:  # type: ignore[arg-type]
@@ -155,18 +153,3 @@ def _replace_narrowing(narrowing: Node, lowered: Node) -> None:
             raise InternalError(f"a pass is read by {reader.target}")
         if reader.args[1] == 1:
             reader.replace_all_uses_with(lowered)
-
-
-class _Seen(Interpreter):
-    """One run of a graph that keeps the dtype and shape of every tensor."""
-
-    def __init__(self, program: GraphModule) -> None:
-        super().__init__(program)
-        self.kinds: dict[Node, _Kind] = {}
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        # Packed weights have no strides that could be read; they are no operand of a cross.
-        if isinstance(result, Tensor) and n.op != "get_attr":
-            self.kinds[n] = result.dtype, result.shape
-        return result

@@ -17,7 +17,9 @@ from sharded_infer.tower_packing import packable_dtypes
 
 _DTYPES = {
     Precision.FP32: torch.float32,
+    Precision.TF32: torch.float32,  # which processors have not
     Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
     Precision.INT8: torch.bfloat16,
 }
 # Of so many calls in a row the fastest counts: weights and samples are in the cache by then.

@@ -16,6 +16,7 @@ from serving.bench.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.engine_measurement import measure_engine
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.memory_choice import MemoryChoice
+from serving.commands.tower_precision import TowerPrecisions
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
 from sharded_infer.table_memory import TableMemory
@@ -48,10 +49,7 @@ def bench_engine_command(
     memory: Annotated[
         MemoryChoice, typer.Option(help="Our tables mapped, or copied to 2 MiB pages.")
     ] = MemoryChoice.HUGE,
-    precision: Annotated[
-        list[Precision] | None,
-        typer.Option(help="Of the tower; may be repeated.  [default: bf16, int8]"),
-    ] = None,
+    precision: TowerPrecisions = None,
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Of each variant's turn in a round.")
     ] = 1.0,

@@ -21,6 +21,7 @@ from serving.bench.executor_measurement import (
 )
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.tower_precision import TowerPrecision
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
 from sharded_infer.sizes import size_text
@@ -49,7 +50,7 @@ def bench_executors_command(
             "(MLPerf's, tables cut to 2 million rows)."
         ),
     ] = "ranking",
-    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    precision: TowerPrecision = Precision.BF16,
     transport: Annotated[
         list[str] | None, typer.Option(help="grpcio or native; may be repeated; default: both.")
     ] = None,

@@ -11,6 +11,7 @@ from rich.table import Table
 from serving.bench.metrics_measurement import MetricsCost, measure_metrics
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.tower_precision import TowerPrecision
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
 
@@ -19,7 +20,7 @@ def bench_metrics_command(
     workload: Annotated[
         str, typer.Option(help="Model and requests: ranking, ragged or dlrm-v2.")
     ] = "ranking",
-    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    precision: TowerPrecision = Precision.BF16,
     pairs: Annotated[
         list[int] | None, typer.Option(help="Samples of a request; may be repeated.", min=1)
     ] = None,

@@ -11,6 +11,7 @@ from rich.table import Table
 from serving.bench.release_measurement import ReleaseMeasurement, measure_releases
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.tower_precision import TowerPrecision
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
 from sharded_infer.sizes import size_text
@@ -20,7 +21,7 @@ def bench_releases_command(
     workload: Annotated[
         str, typer.Option(help="Model and requests: ranking, ragged or dlrm-v2.")
     ] = "ranking",
-    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    precision: TowerPrecision = Precision.BF16,
     pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
     share: Annotated[
         float, typer.Option(help="Load, as a share of the capacity.", min=0.01, max=0.95)

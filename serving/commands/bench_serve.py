@@ -18,6 +18,7 @@ from serving.bench.serve_measurement import Loading, ServeFigures, measure_close
 from serving.bench.server_under_test import ServerUnderTest, served, target_of
 from serving.bench.workload import BenchModel, workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.tower_precision import TowerPrecision
 from sharded_infer.errors import InputError
 from sharded_infer.precision import Precision
 from sharded_infer.sizes import three_digits
@@ -49,7 +50,7 @@ def bench_serve_command(
             "(MLPerf's, tables cut to 2 million rows)."
         ),
     ] = "ranking",
-    precision: Annotated[Precision, typer.Option(help="Of the tower.")] = Precision.BF16,
+    precision: TowerPrecision = Precision.BF16,
     pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
     requests_per_second: Annotated[
         float | None, typer.Option(help="Open loop: requests due a second.", min=0.001)

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _SECONDS = 420.0  # the stages' part of the 8 minutes
 # Shares of the time at which a stage begins nothing new.
-_ENDS = {"correctness": 0.4, "lookups": 0.75, "tuning": 1.0}
+_ENDS = {"correctness": 0.35, "towers": 0.5, "lookups": 0.8, "tuning": 1.0}
 
 
 def main() -> int:
@@ -60,12 +60,14 @@ def main() -> int:
     stage("environment", lambda: _environment(device))
     stage("ceilings", lambda: _ceilings(device))
     stage("correctness", lambda: _correctness(device, seed, has_time("correctness")))
+    stage("towers", lambda: _towers(device, report, seed, has_time("towers")))
     stage("lookups", lambda: _lookups(device, report, has_time("lookups")))
     stage("tuning", lambda: _tuning(device, arguments, has_time("tuning")))
-    for name in ("correctness", "lookups"):
+    for name in ("correctness", "towers", "lookups"):
         report["failures"] += report.get(name, {}).get("failures", [])
-    for name in report.get("correctness", {}).get("left_out", []):
-        report["failures"].append(f"not checked: {name}")
+    for name in ("correctness", "towers"):
+        for check in report.get(name, {}).get("left_out", []):
+            report["failures"].append(f"not checked: {check}")
     _write(report, arguments.out)
     _print_table(report)
     return 1 if report["failures"] else 0
@@ -120,6 +122,15 @@ def _correctness(device: Any, seed: int, has_time: Callable[[], bool]) -> dict[s
     return check_kernels(device, seed, has_time)
 
 
+def _towers(
+    device: Any, report: dict[str, Any], seed: int, has_time: Callable[[], bool]
+) -> dict[str, Any]:
+    from tests.gpu_check.towers import DLRM_V2, TINY, check_towers
+
+    sizes = TINY if device.type == "cpu" else DLRM_V2
+    return check_towers(sizes, device, seed, report.get("ceilings", {}), has_time)
+
+
 def _lookups(device: Any, report: dict[str, Any], has_time: Callable[[], bool]) -> dict[str, Any]:
     from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
 
@@ -165,6 +176,13 @@ def _write(report: dict[str, Any], paths: list[Path]) -> None:
 def _print_table(report: dict[str, Any]) -> None:
     copy_rate = report.get("ceilings", {}).get("copy_bytes_per_second", 0)
     print(f"\ncopy: {copy_rate / 1e12:.2f} TB/s, read and written")
+    print("tower      batch       us  TFLOP/s  of mm  score diff  allowed")
+    for line in report.get("towers", {}).get("measured", []):
+        print(
+            f"{line['precision']:10}{line['batch']:>6}{line['seconds'] * 1e6:>9.1f}"
+            f"{line['operations_per_second'] / 1e12:>9.2f}{line['share_of_ceiling']:>7.0%}"
+            f"{line['max_score_diff']:>12.2e}{line['allowed_score_diff']:>9.0e}"
+        )
     print("kernel        format  at bags      ids      batch       us  of copy")
     for line in report.get("lookups", {}).get("measured", []):
         print(

@@ -4,6 +4,7 @@ from functools import partial
 
 import torch
 
+from sharded_infer.device.device_tower_products import exact_products, with_tf32
 from tests.gpu_check.timing import seconds_of
 
 _COPY_BYTES = 4 << 30
@@ -25,11 +26,11 @@ def measure_ceilings(device: torch.device) -> dict[str, float]:
     del source, target
     size = _MATRIX if is_card else _SMALL
     found = {"copy_bytes_per_second": 2 * count / copy_seconds}
-    torch.backends.cuda.matmul.allow_tf32 = True
-    for name, dtype in (("tf32", torch.float32), ("bf16", torch.bfloat16)):
+    for name, (dtype, multiply) in _PRODUCTS.items():
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         out = torch.empty_like(left)
-        seconds = seconds_of([partial(_multiply, left, right, out)], device)
+        with exact_products():
+            seconds = seconds_of([partial(multiply, left, right, out)], device)
         found[f"{name}_operations_per_second"] = 2 * size**3 / seconds
     return found
 
@@ -40,3 +41,15 @@ def _copy(target: torch.Tensor, source: torch.Tensor) -> None:
 
 def _multiply(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
     torch.mm(left, right, out=out)
+
+
+def _multiply_tf32(left: torch.Tensor, right: torch.Tensor, out: torch.Tensor) -> None:
+    with_tf32(torch.mm, left, right, out=out)
+
+
+_PRODUCTS = {
+    "fp32": (torch.float32, _multiply),
+    "tf32": (torch.float32, _multiply_tf32),
+    "bf16": (torch.bfloat16, _multiply),
+    "fp16": (torch.float16, _multiply),
+}

@@ -32,6 +32,14 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
     assert report["correctness"]["checked"] == 7 and report["correctness"]["left_out"] == []
     kernels = {line["kernel"] for line in report["lookups"]["measured"]}
     assert kernels == {"triton", "embedding_bag"}
+    towers = {line["precision"]: line for line in report["towers"]["measured"]}
+    assert list(towers) == ["fp32", "tf32", "bf16", "fp16"]
+    for precision, line in towers.items():
+        # Scores that do not differ at all would say that nothing ran in this precision.
+        assert (precision == "fp32") or 1e-6 < line["max_score_diff"] < line["allowed_score_diff"]
+        assert line["share_of_ceiling"] > 0 and line["activation_bytes"] > 0
+        assert report["ceilings"][f"{precision}_operations_per_second"] > 0
+    assert report["towers"]["spread"] > 0.2 and report["towers"]["left_out"] == []
     assert set(report["tuning"]) == {"int8x32@16"}
     assert "dry run" in json.loads((tmp_path / "triton_choices.json").read_text())
 
@@ -42,9 +50,10 @@ def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
     done = run("--dry-run", "--seconds", "0", "--out", str(report_file))
     assert done.returncode == 1
     report = json.loads(report_file.read_text())
-    assert len(report["failures"]) == 7
+    assert len(report["failures"]) == 7 + 4
     assert report["failures"][0].startswith("not checked: fp32")
-    assert report["lookups"]["measured"] == []
+    assert report["failures"][-1] == "not checked: tower, fp16"
+    assert report["lookups"]["measured"] == report["towers"]["measured"] == []
 
 
 def test_without_a_card_it_says_so() -> None:

@@ -169,6 +169,13 @@ def test_a_layers_limit_is_its_faster_product(precision: Precision) -> None:
     assert products.layer_seconds(slower) == [expected, expected]
 
 
+@pytest.mark.parametrize("bench", ["engine", "serve", "executors", "releases", "metrics"])
+def test_a_benchmark_of_processors_has_no_tf32(sharded_infer: Command, bench: str) -> None:
+    done = sharded_infer("bench", bench, "--precision", "tf32")
+    assert done.code == 2
+    assert "processors compute a tf32 tower in fp32: measure fp32" in done.err
+
+
 @needs_kernels
 @needs_torchrec
 def test_it_measures_the_engine_beside_torchrec_and_the_limit(tmp_path: Path) -> None:

@@ -35,7 +35,13 @@ COMBINATIONS = (
     ("avx512", "AVX512_CORE_AMX"),
 )
 # How far scores are from those of the fastest set, by rounding in another order.
-BOUNDS = {Precision.FP32: 1e-5, Precision.BF16: 5e-3, Precision.INT8: 5e-3}
+BOUNDS = {
+    Precision.FP32: 1e-5,
+    Precision.TF32: 1e-5,
+    Precision.BF16: 5e-3,
+    Precision.FP16: 1e-3,
+    Precision.INT8: 5e-3,
+}
 SCRIPT = """
 import json, sys
 import torch

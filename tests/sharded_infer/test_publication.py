@@ -304,6 +304,83 @@ def test_the_gate_says_what_an_int8_tower_does_by_itself(weights: Weights, tmp_p
     )
 
 
+def in_precision(precision: Precision, max_score_diff: float = 0.05) -> ModelSpec:
+    gate = GateSpec(max_score_diff=max_score_diff)
+    tables = tuple(replace(table, format=RowFormat.FP32) for table in TINY.tables)
+    return replace(TINY, tables=tables, tower=TowerSpec(precision=precision), gate=gate)
+
+
+def drawn(kind: type[Deep]) -> Deep:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return kind()
+
+
+def test_a_tf32_tower_is_stored_as_an_fp32_one_and_judged_as_tf32(
+    weights: Weights, tmp_path: Path
+) -> None:
+    tower = drawn(Deep)
+    fp32, tf32 = (
+        publish(in_precision(precision), weights, tower, tmp_path)
+        for precision in (Precision.FP32, Precision.TF32)
+    )
+    assert content_of(tf32.path)["tower.pt2"] == content_of(fp32.path)["tower.pt2"]
+    assert open_artifact(tf32.path).manifest.tower.precision is Precision.TF32
+    # Opened on a processor it scores in fp32: the difference is none that this has.
+    assert fp32.max_score_diff < 5e-6 < tf32.max_score_diff < 5e-3
+    assert open_artifact(tf32.path).manifest.golden.max_score_diff == tf32.max_score_diff
+
+
+def test_the_gate_refuses_what_tf32_changes(weights: Weights, tmp_path: Path) -> None:
+    tower = drawn(Deep)
+    publish(in_precision(Precision.FP32, 5e-6), weights, tower, tmp_path / "fp32")
+    words = r"golden request.*the spec allows 5e-06.*; the tf32 tower by itself: largest [0-9.e-]+$"
+    fails_to_publish(
+        GateError,
+        words,
+        tmp_path,
+        spec=in_precision(Precision.TF32, 5e-6),
+        weights=weights,
+        tower=tower,
+    )
+
+
+def test_calibration_samples_judge_tf32_too(weights: Weights, tmp_path: Path) -> None:
+    calibration = CalibrationSamples(generate_samples(TINY, 50, seed=2))
+    fp32, tf32 = (
+        publish(in_precision(one), weights, drawn(Deep), tmp_path, calibration=calibration).report
+        for one in (Precision.FP32, Precision.TF32)
+    )
+    assert fp32.calibration is not None and tf32.calibration is not None
+    assert fp32.calibration.mixes[1].max_score_diff < 5e-6
+    assert tf32.calibration.mixes[1].max_score_diff > 5e-6
+
+
+def test_an_fp16_tower_is_published(weights: Weights, tmp_path: Path) -> None:
+    published = publish(in_precision(Precision.FP16), weights, drawn(Deep), tmp_path)
+    assert 5e-6 < published.max_score_diff < 5e-3
+    assert open_artifact(published.path).manifest.tower.precision is Precision.FP16
+
+
+def test_products_that_overflow_fp16_are_refused_with_the_reason(
+    weights: Weights, tmp_path: Path
+) -> None:
+    class Loud(Deep):
+        """Numbers beyond 65504 between its layers, and ordinary ones outside."""
+
+        def forward(self, embeddings: Tensor) -> Tensor:
+            return super().forward(embeddings * 3e5) / 3e5
+
+    spec = in_precision(Precision.BF16, 0.2)
+    publish(spec, weights, drawn(Loud), tmp_path / "bf16")
+    words = (
+        r"by inf, the spec allows 0.2.*; the fp16 tower by itself: largest inf "
+        r"\(products beyond 65504 are infinite in fp16, not in bf16 and tf32\)$"
+    )
+    spec = in_precision(Precision.FP16, 0.2)
+    fails_to_publish(GateError, words, tmp_path, spec=spec, weights=weights, tower=drawn(Loud))
+
+
 def test_a_score_that_is_not_a_number_is_refused(weights: Weights, tmp_path: Path) -> None:
     class Logarithm(nn.Module):
         def forward(self, embeddings: Tensor) -> Tensor:

@@ -158,7 +158,10 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         ({**SMALL, "dense": {"input": {}}}, "dense: input: Unexpected keyword"),
         ({**SMALL, "tower": {"outputs": []}}, "tower: outputs: .* at least 1 item"),
         ({**SMALL, "tower": {"outputs": ["s", "s"]}}, "tower: outputs: names repeat"),
-        ({**SMALL, "tower": {"precision": "fp8"}}, "tower: precision: .* 'fp32', 'bf16' or 'int8'"),
+        (
+            {**SMALL, "tower": {"precision": "fp8"}},
+            "tower: precision: .* 'fp32', 'tf32', 'bf16', 'fp16' or 'int8'",
+        ),
         ({**SMALL, "tower": {"program": "t", "bottom": [3]}}, "tower: bottom: Unexpected keyword"),
         ({**SMALL, "tower": {"program": "t", "architecture": "dlrm"}}, "exclude each other"),
         ({**SMALL, "quantization": {"format": "fp4"}}, "quantization: format: .* got 'fp4'"),

@@ -192,6 +192,65 @@ def test_bf16_scores_are_close_to_fp32_ones(module_type: type[nn.Module], tmp_pa
         assert 0 < error < BF16_BOUND
 
 
+@pytest.mark.parametrize("module_type", [Interaction, Attention])
+def test_fp16_scores_are_closer_to_fp32_ones_than_bf16_ones(
+    module_type: type[nn.Module], tmp_path: Path
+) -> None:
+    module = seeded(module_type)
+    tower = stored(module, tmp_path / "tower.pt2", precision=Precision.FP16)
+    program = read_program(tmp_path / "tower.pt2")
+    assert torch.float16 in {tensor.dtype for tensor in program.buffers()}
+    for batch in (1, 2, 300):
+        inputs = batch_of(batch)
+        (score,) = tower([inputs["dense"]], inputs["embeddings"])
+        assert score.dtype is torch.float32
+        # Three bits more than bf16.
+        error = (score - module.eval()(**inputs)).abs().max().item()
+        assert 0 < error < BF16_BOUND / 8
+
+
+def test_a_weight_beyond_fp16_is_refused_by_name(tmp_path: Path) -> None:
+    module = seeded(Interaction)
+    with torch.no_grad():
+        module.bottom[0].weight[2, 3] = -70000.0  # type: ignore[index, union-attr, operator]
+    words = r"weight '.*bottom.0.weight': 70000 is beyond torch.float16, which ends at 65504"
+    with pytest.raises(TowerError, match=words):
+        stored(module, tmp_path / "tower.pt2", precision=Precision.FP16)
+    stored(module, tmp_path / "tower.pt2", precision=Precision.BF16)
+
+
+def test_a_tf32_program_is_the_fp32_one() -> None:
+    fp32, tf32 = (
+        export_tower(
+            seeded(Interaction),
+            dense=DENSE,
+            embedding_width=EMBEDDING_WIDTH,
+            outputs=["score"],
+            precision=precision,
+        )
+        for precision in (Precision.FP32, Precision.TF32)
+    )
+    assert pack_program(tf32) == pack_program(fp32)
+
+
+def test_a_tower_computes_in_tf32_when_told(tmp_path: Path) -> None:
+    module = seeded(Interaction)
+    stored(module, tmp_path / "tower.pt2")
+    plain, rounded = (
+        Tower.load(
+            tmp_path / "tower.pt2",
+            dense=DENSE,
+            embedding_width=EMBEDDING_WIDTH,
+            outputs=["score"],
+            tf32=tf32,
+        )
+        for tf32 in (False, True)
+    )
+    inputs = batch_of(300)
+    scores = [tower([inputs["dense"]], inputs["embeddings"])[0] for tower in (plain, rounded)]
+    assert 1e-6 < (scores[0] - scores[1]).abs().max() < BF16_BOUND / 8
+
+
 def test_bf16_halves_all_weights_but_the_last_layer(tmp_path: Path) -> None:
     sizes = {}
     for precision in (Precision.FP32, Precision.BF16):

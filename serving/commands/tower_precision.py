@@ -1,0 +1,24 @@
+"""The precision of a benchmark's tower, as an option."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from sharded_infer.precision import Precision
+
+
+def _on_processors(wanted: Precision | Sequence[Precision] | None) -> object:
+    given = [wanted] if isinstance(wanted, Precision) else wanted or []
+    if Precision.TF32 in given:
+        raise typer.BadParameter("processors compute a tf32 tower in fp32: measure fp32")
+    return wanted
+
+
+TowerPrecision = Annotated[Precision, typer.Option(help="Of the tower.", callback=_on_processors)]
+TowerPrecisions = Annotated[
+    list[Precision] | None,
+    typer.Option(
+        help="Of the tower; may be repeated.  [default: bf16, int8]", callback=_on_processors
+    ),
+]

@@ -1,0 +1,90 @@
+"""A stored tower program that was checked against what its reader expects."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch.fx import GraphModule
+
+from sharded_infer.errors import TowerError
+from sharded_infer.tower_archive import read_program
+
+__all__ = ["EMBEDDINGS", "Outputs", "open_program", "run_program", "zero_inputs"]
+
+# The name of the input that comes after the dense ones.
+EMBEDDINGS: Final = "embeddings"
+# A run's outputs, and for each K where it is `[B, K]`, None where it is `[B]`.
+Outputs = tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]
+_BATCH: Final = 2
+
+
+def open_program(
+    path: Path, *, dense: Mapping[str, int], embedding_width: int, outputs: Sequence[str]
+) -> GraphModule:
+    """Reads a stored program and checks that it is the tower the caller expects.
+
+    Args:
+        path: a file of `write_program`; not trusted, none of its code is run.
+        dense: name and width of each dense input, in the program's order.
+        embedding_width: the width of the program's last input.
+        outputs: the names of the program's outputs.
+
+    Raises TowerError when the file is not a safe program, when it has other numbers of inputs
+    or outputs, or when it fails, or returns other than fp32 `[B]` or `[B, K]`, on zeros.
+    """
+    program = read_program(path)
+    inputs = len(program.graph.find_nodes(op="placeholder"))
+    if inputs != len(dense) + 1:
+        raise TowerError(
+            f"{path}: expected {len(dense) + 1} inputs ({', '.join((*dense, EMBEDDINGS))}), "
+            f"the program has {inputs}"
+        )
+    run_program(program, zero_inputs(dense, embedding_width), outputs, str(path))
+    return program
+
+
+def zero_inputs(
+    dense: Mapping[str, int], embedding_width: int, device: torch.device | None = None
+) -> list[torch.Tensor]:
+    """Inputs to try a tower on: zeros, fp32 `[2, width]` each; on the CPU if not told where."""
+    widths = (*dense.values(), embedding_width)
+    return [torch.zeros(_BATCH, width, device=device) for width in widths]
+
+
+def run_program(
+    program: torch.nn.Module, inputs: Sequence[torch.Tensor], outputs: Sequence[str], where: str
+) -> Outputs:
+    """Runs a program once.
+
+    Args:
+        program: takes the inputs by position.
+        inputs: `[B, width]` each.
+        outputs: the names of what it should return.
+        where: what errors call it.
+
+    Raises TowerError when it fails or an output is not FP32 `[B]` or `[B, K]`.
+    """
+    batch = inputs[0].shape[0]
+    try:
+        with torch.inference_mode():
+            results = program(*inputs)
+    except TowerError:
+        raise
+    except Exception as error:
+        shapes = [list(tensor.shape) for tensor in inputs]
+        raise TowerError(f"{where} fails on inputs of shapes {shapes}: {error}") from error
+    if len(results) != len(outputs):
+        raise TowerError(
+            f"{where}: expected {len(outputs)} outputs ({', '.join(outputs)}), got {len(results)}"
+        )
+    widths: list[int | None] = []
+    for name, result in zip(outputs, results, strict=True):
+        found = f"{result.dtype} {list(result.shape)}" if torch.is_tensor(result) else repr(result)
+        if not torch.is_tensor(result) or result.dtype is not torch.float32:
+            raise TowerError(f"{where}: output {name!r}: expected an fp32 tensor, got {found}")
+        if result.dim() not in (1, 2) or result.shape[0] != batch:
+            expected = f"[{batch}] or [{batch}, K]"
+            raise TowerError(f"{where}: output {name!r}: expected {expected}, got {found}")
+        widths.append(result.shape[1] if result.dim() == 2 else None)
+    return results, tuple(widths)

@@ -1,0 +1,271 @@
+"""DLRM-v2's tower on a device: its scores in every precision, in a CUDA graph, and its speed."""
+
+import math
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from sharded_infer.device.device_tower import DEVICE_PRECISIONS, DeviceTower
+from sharded_infer.precision import Precision
+from sharded_infer.tower import export_tower
+from sharded_infer.tower_archive import write_program
+from sharded_infer.zoo.dcnv2 import DCNv2
+from tests.gpu_check.timing import seconds_of
+
+_DENSE = 13
+# Score differences that rounding explains, for scores spread as `_spread` makes them: some four
+# times what a CPU finds, where tf32 is emulated.
+_ALLOWED = {
+    Precision.FP32: 5e-5,
+    Precision.TF32: 6e-3,
+    Precision.BF16: 5e-2,
+    Precision.FP16: 5e-3,
+}
+# A replay starts the kernels that the eager run did; a library may add in another order.
+_REPLAY = {Precision.FP32: 5e-5, Precision.TF32: 1e-3, Precision.BF16: 1e-2, Precision.FP16: 2e-3}
+_MANY = 32  # samples of which one at least shows rounding
+_LOGIT_SPREAD = 2.0
+_LEAST_SPREAD = 0.2
+# What cuBLAS may take of the allocator in a run.
+_WORKSPACE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A tower, and what it is given.
+
+    Attributes:
+        features, dim: of the embeddings.
+        bottom, top, crosses, rank: of the DCNv2.
+        batches: samples; the first is scored.
+    """
+
+    features: int
+    dim: int
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    crosses: int
+    rank: int
+    batches: tuple[int, ...]
+
+
+# MLPerf Inference's DLRM-v2.
+DLRM_V2 = Sizes(26, 128, (512, 256, 128), (1024, 1024, 512, 256, 1), 3, 512, (270, 2048, 8192))
+TINY = Sizes(4, 8, (16, 8), (32, 16, 1), 2, 4, (33, 5))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTower:
+    """One precision at one batch size.
+
+    Attributes:
+        precision: of the inner products.
+        batch: samples.
+        seconds: of one run, replayed from a CUDA graph; weights may stay in the cache.
+        operations_per_second: of the matrix products, two for each number and weight.
+        share_of_ceiling: of a large matrix product in this precision.
+        max_score_diff: the largest difference from the fp32 scores of the host.
+        replay_diff: the largest difference between a replay and the run without a graph.
+        allowed_score_diff: at most this is allowed of `max_score_diff`.
+        memory_bytes: of the weights.
+        activation_bytes: foretold for this batch.
+        activation_peak_bytes: what the device's allocator gave at most; None on a CPU.
+    """
+
+    precision: str
+    batch: int
+    seconds: float
+    operations_per_second: float
+    share_of_ceiling: float
+    max_score_diff: float
+    replay_diff: float
+    allowed_score_diff: float
+    memory_bytes: int
+    activation_bytes: int
+    activation_peak_bytes: int | None
+
+
+def check_towers(
+    sizes: Sizes,
+    device: torch.device,
+    seed: int,
+    ceilings: Mapping[str, float],
+    has_time: Callable[[], bool],
+) -> dict[str, object]:
+    """Scores random samples in every precision, beside fp32 on the host, and times the tower.
+
+    Args:
+        sizes: of the tower.
+        device: a card, or a CPU to try the script; there tf32 is emulated, nothing is captured.
+        seed: of the weights and samples.
+        ceilings: operations a second, from `measure_ceilings`.
+        has_time: whether to go on; what was not checked is said.
+
+    Returns:
+        The measurements, the scores' spread, what was left out, and what failed.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        samples = {batch: _samples(sizes, batch) for batch in sizes.batches}
+        module = _spread(_built(sizes), samples[sizes.batches[0]])
+    with torch.inference_mode():
+        expected = {batch: module(*given) for batch, given in samples.items()}
+    spread = float(expected[sizes.batches[0]].std())
+    failures = [] if spread >= _LEAST_SPREAD else [f"towers: scores hardly differ: {spread:.2g}"]
+    measured: list[dict[str, object]] = []
+    left_out: list[str] = []
+    for precision in DEVICE_PRECISIONS:
+        if not has_time():
+            left_out.append(f"tower, {precision}")
+            continue
+        try:
+            tower = _placed(module, sizes, precision, device)
+            for batch, given in samples.items():
+                ceiling = ceilings.get(f"{precision}_operations_per_second", math.nan)
+                found = _measured(tower, given, expected[batch], ceiling, _operations(module))
+                measured.append(asdict(found))
+                failures += _judged(found)
+        except Exception as error:  # the others are measured all the same
+            failures.append(f"tower, {precision}: {type(error).__name__}: {error}")
+    return {"measured": measured, "spread": spread, "left_out": left_out, "failures": failures}
+
+
+def _built(sizes: Sizes) -> DCNv2:
+    return DCNv2(
+        dense_width=_DENSE,
+        feature_dims=[sizes.dim] * sizes.features,
+        bottom=sizes.bottom,
+        top=sizes.top,
+        cross_layers=sizes.crosses,
+        cross_rank=sizes.rank,
+    ).eval()
+
+
+def _spread(module: DCNv2, given: tuple[Tensor, Tensor]) -> DCNv2:
+    """Draws its layers so that scores spread as a trained tower's, not all near one half."""
+    linears = [one for one in module.modules() if isinstance(one, nn.Linear)]
+    with torch.no_grad():
+        for linear in linears:
+            # He et al. 2015 (arXiv:1502.01852): what comes out is as large as what goes in.
+            linear.weight.normal_(0, (2 / linear.in_features) ** 0.5)
+        for parameter in module.crosses.parameters():
+            parameter.mul_(0.5)
+        logits = module.logits(*given)
+        factor = _LOGIT_SPREAD / logits.std()
+        linears[-1].weight.mul_(factor)
+        linears[-1].bias.sub_(logits.mean()).mul_(factor)
+    return module
+
+
+def _samples(sizes: Sizes, batch: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(batch, _DENSE), torch.randn(batch, sizes.features * sizes.dim) / 2
+
+
+def _operations(module: nn.Module) -> int:
+    """Of a sample."""
+    linears = [m for m in module.modules() if isinstance(m, nn.Linear)]
+    return sum(2 * linear.in_features * linear.out_features for linear in linears)
+
+
+def _placed(module: DCNv2, sizes: Sizes, precision: Precision, device: torch.device) -> DeviceTower:
+    described = {"dense": _DENSE}, sizes.features * sizes.dim, ("score",)
+    dense, width, outputs = described
+    program = export_tower(
+        module, dense=dense, embedding_width=width, outputs=outputs, precision=precision
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tower.pt2"
+        write_program(program, path)
+        return DeviceTower(
+            path,
+            dense=dense,
+            embedding_width=width,
+            outputs=outputs,
+            device=device,
+            precision=precision,
+            emulate=precision is Precision.TF32 and device.type == "cpu",
+        )
+
+
+def _measured(
+    tower: DeviceTower,
+    given: tuple[Tensor, Tensor],
+    expected: Tensor,
+    ceiling: float,
+    operations: int,
+) -> MeasuredTower:
+    dense, embeddings = (tensor.to(tower.device) for tensor in given)
+    batch = len(dense)
+    (score,) = tower([dense], embeddings)
+    difference = float((score.cpu() - expected).abs().max())
+    replayed, peak = score, None
+    if tower.device.type == "cuda":
+        peak = _allocated(tower, dense, embeddings)
+        replayed = _replayed(tower, dense, embeddings)
+    seconds = seconds_of([partial(_run, tower, dense, embeddings)], tower.device)
+    rate = operations * batch / seconds
+    return MeasuredTower(
+        precision=str(tower.precision),
+        batch=batch,
+        seconds=seconds,
+        operations_per_second=rate,
+        share_of_ceiling=rate / ceiling,
+        max_score_diff=difference,
+        replay_diff=float((replayed - score).abs().max()),
+        allowed_score_diff=_ALLOWED[tower.precision],
+        memory_bytes=tower.memory_bytes,
+        activation_bytes=tower.activation_bytes(batch),
+        activation_peak_bytes=peak,
+    )
+
+
+def _run(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> None:
+    tower([dense], embeddings)
+
+
+def _allocated(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> int:
+    """What the allocator gave at most during a run, beside what it had given before."""
+    torch.cuda.synchronize(tower.device)
+    before = torch.cuda.memory_allocated(tower.device)
+    torch.cuda.reset_peak_memory_stats(tower.device)
+    _run(tower, dense, embeddings)
+    torch.cuda.synchronize(tower.device)
+    return int(torch.cuda.max_memory_allocated(tower.device)) - before
+
+
+def _replayed(tower: DeviceTower, dense: Tensor, embeddings: Tensor) -> Tensor:
+    """The scores of a replay, on inputs that were other ones at the capture."""
+    inputs = [torch.zeros_like(dense), torch.zeros_like(embeddings)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (score,) = tower(inputs[:1], inputs[1])
+    for place, tensor in zip(inputs, (dense, embeddings), strict=True):
+        place.copy_(tensor)
+    graph.replay()
+    torch.cuda.synchronize(tower.device)
+    return score.clone()
+
+
+def _judged(found: MeasuredTower) -> list[str]:
+    """What is wrong with a measurement; NaN is."""
+    name = f"tower, {found.precision}, {found.batch} samples"
+    failures = []
+    if not found.max_score_diff <= found.allowed_score_diff:
+        failures.append(
+            f"{name}: a score differs by {found.max_score_diff:.2e}, "
+            f"{found.allowed_score_diff:g} is allowed"
+        )
+    is_low = found.precision != Precision.FP32
+    if is_low and found.batch >= _MANY and found.max_score_diff < _ALLOWED[Precision.FP32]:
+        failures.append(f"{name}: scores are those of fp32: nothing ran in {found.precision}")
+    if not found.replay_diff <= _REPLAY[Precision(found.precision)]:
+        failures.append(f"{name}: a replay's score differs by {found.replay_diff:.2e}")
+    peak = found.activation_peak_bytes
+    if peak is not None and peak > 1.05 * found.activation_bytes + _WORKSPACE_BYTES:
+        failures.append(f"{name}: {peak} bytes of activations, foretold {found.activation_bytes}")
+    return failures
