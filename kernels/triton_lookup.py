@@ -43,6 +43,7 @@ class TritonLookup:
         *,
         typical_lengths: Sequence[float] | None = None,
         choice: TileChoice | None = None,
+        device: torch.device | None = None,
     ) -> None:
         """Plans tiles and copies what the kernels need to know of the features.
 
@@ -50,12 +51,13 @@ class TritonLookup:
             tables: on a CUDA device; under Triton's interpreter, on the host.
             typical_lengths: ids of a usual bag of each feature; they decide speed, not results.
             choice: tiles; None takes the one measured for the card, or the default.
+            device: where lookups run, for tables in pinned memory; None: where they lie.
 
         Raises:
             InputError: the file of choices is broken.
         """
         self.tables = tables
-        self.device = tables.memory.device
+        self.device = tables.memory.device if device is None else device
         row_format = tables.row_format
         alignment = tables.payload_alignment
         # Views of wider units begin where the storage does.

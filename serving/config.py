@@ -8,6 +8,7 @@ from serving.logs import LogFormat, LogLevel
 from serving.setting import Group, Setting
 from serving.trace_settings import DEFAULT_TRACE_RATIO, TraceSettings
 from serving.version_policy import LATEST, VersionPolicy
+from sharded_infer.device.device_choice import DeviceChoice, parse_cards
 from sharded_infer.errors import InputError
 
 MIB = 2**20
@@ -98,6 +99,20 @@ class ServerConfig:
     topology: Annotated[
         str | None, _models("Published plan to use; default: each version's first.")
     ] = None
+    cards: Annotated[
+        str | None,
+        _models(
+            "CUDA devices of a plan's ranks on cards, by number, such as 0,0,1; default: one each, "
+            "in order."
+        ),
+    ] = None
+    rehearse_cards: Annotated[
+        bool,
+        _models(
+            "Play a plan's cards on the host, slowly: to try a plan where there is no card. The "
+            "towers' products are the host's."
+        ),
+    ] = False
     host: Annotated[str, Setting(Group.ADDRESSES, "Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int,
@@ -353,6 +368,17 @@ class ServerConfig:
             raise InputError("rate_burst: expected with rate_limit, got alone")
         if self.admin_address is not None:
             split_address(self.admin_address)
+        parse_cards(self.cards)
+
+    @property
+    def devices(self) -> DeviceChoice | None:
+        """What plans for cards are executed on; None: they are refused, for a card has one process.
+
+        Forked processes cannot use the devices of the one they come from.
+        """
+        if self.workers > 1:
+            return None
+        return DeviceChoice(parse_cards(self.cards), self.rehearse_cards, self.max_batch)
 
     @property
     def models(self) -> tuple[str, ...]:

@@ -276,7 +276,8 @@ class Dispatcher:
         except Exception as error:
             # `execute` answers for each job: this is a bug of ours, and must not stop the server.
             results = [error] * len(jobs)
-        now, worked = monotonic(), thread_time() - worked
+        now = monotonic()
+        worked = now - started if batch.lane.policy.by_clock else thread_time() - worked
         with self._lock:
             self._batcher.finish(batch, seconds=now - started, now=now, cpu_seconds=worked)
         try:

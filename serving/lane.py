@@ -60,11 +60,14 @@ class LanePolicy:
         mode: see `Mode`.
         max_batch: samples of a batch of several requests.
         max_delay: seconds that a batched lane waits for more requests.
+        by_clock: a batch's cost is the time it takes, for it waits for devices; otherwise its
+            thread's processor time.
     """
 
     mode: Mode = Mode.AUTO
     max_batch: int = 1024
     max_delay: float = 0.001
+    by_clock: bool = False
 
 
 class Ticket:

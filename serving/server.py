@@ -132,6 +132,7 @@ def serve(
             None if config.executor is None else Mode(config.executor),
             config.max_delay_us,
             memory,
+            config.devices,
             InputLimits(config.max_ids, config.max_inputs),
         ),
     )
@@ -253,7 +254,7 @@ def _served(snapshot: Snapshot) -> ServedModel:
         topology=model.plan.topology.name,
         table_bytes=model.artifact.manifest.table_bytes,
         memory=model.memory.value,
-        kernels=model.lookup.backends,
+        kernels=dict(model.engine.backends),
         executor=snapshot.lane.policy.mode.value,
     )
 

@@ -16,7 +16,11 @@ from serving.snapshot import ServingOverrides, Snapshot, measure_costs
 from serving.spare_memory import available_bytes
 from serving.version_facts import VersionFacts
 from serving.wire_form import WireForm
-from sharded_infer.model import Model, check_golden, open_model
+from sharded_infer.artifact import open_artifact
+from sharded_infer.device.device_choice import DeviceChoice, is_for_devices
+from sharded_infer.errors import PlanError
+from sharded_infer.model import Model, open_model
+from sharded_infer.model_check import check_golden
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.sizes import size_text
 from sharded_infer.table_memory import HUGE_PAGE_BYTES, TableMemory
@@ -67,6 +71,7 @@ class VersionLoader:
 
         Raises:
             ArtifactError: the version is damaged.
+            CapacityError: a device has too little memory; names it, with figures.
             GateError: it does not score its golden requests as it should.
         """
         with phases.phase("open"):
@@ -74,6 +79,7 @@ class VersionLoader:
                 path,
                 topology=self._topology,
                 memory=self.overrides.memory,
+                devices=self._devices(path),
                 verify=False,
                 progress=progress,
             )
@@ -105,7 +111,7 @@ class VersionLoader:
             model.name,
             model.version,
             model.plan.topology.name,
-            model.lookup.backends,
+            dict(model.engine.backends),
             difference,
             snapshot.lane.policy.mode.value,
             max(costs),
@@ -116,9 +122,25 @@ class VersionLoader:
         _report_memory(model)
         return snapshot
 
+    def _devices(self, path: Path) -> DeviceChoice | None:
+        """What the version's plan is executed on; None: the host.
+
+        Raises:
+            PlanError: it is for cards, and this server has several processes.
+        """
+        plan = open_artifact(path).plan(self._topology)
+        if not is_for_devices(plan):
+            return None
+        if self.overrides.devices is None:
+            raise PlanError(
+                f"plan for {plan.topology.name!r}: cards are served by one process, expected "
+                "--workers 1"
+            )
+        return self.overrides.devices
+
     def _map_pages(self, model: Model, progress: Progress) -> None:
         """Where everything fits: what is read in vain would drive out what serves."""
-        if model.artifact.manifest.table_bytes > available_bytes():
+        if model.engine.waits or model.artifact.manifest.table_bytes > available_bytes():
             return
         if not model.map_pages(progress):
             _log.info(

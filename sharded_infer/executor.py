@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.batch import ModelInput
-from sharded_infer.batch_sizes import padded_size
 from sharded_infer.lookup_route import LookupWork
 from sharded_infer.merge import merge_inputs, sample_slices
 from sharded_infer.model import Model
@@ -21,8 +20,9 @@ class Execution:
     Attributes:
         scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order; of a batch of several
             requests, views on the batch's.
-        lookup_seconds: time of merging, routing, lookups and putting together, of the whole batch.
-        tower_seconds: time of the tower, of the whole batch.
+        lookup_seconds: time of merging, routing, lookups and putting together, of the whole batch;
+            on devices of merging and checking it.
+        tower_seconds: time of the tower, of the whole batch; on devices until its scores are back.
         ids_outside: ids of the request that were outside their tables (and ignored or wrapped).
         work: the lookups of the whole batch.
     """
@@ -52,21 +52,18 @@ def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
     """
     started = perf_counter()
     merged = requests[0] if len(requests) == 1 else merge_inputs(requests)
-    embeddings, ids_outside, work = model.lookup.measured(
-        merged, rows=padded_size(merged.batch_size)
-    )
-    looked_up = perf_counter()
-    scores = [score.numpy() for score in model.score(merged, embeddings)]
-    lookup_seconds, tower_seconds = looked_up - started, perf_counter() - looked_up
+    merging = perf_counter() - started
+    ran = model.engine.run(merged)
+    lookup_seconds, tower_seconds = merging + ran.lookup_seconds, ran.tower_seconds
     if len(requests) == 1:
-        return [Execution(tuple(scores), lookup_seconds, tower_seconds, ids_outside, work)]
+        return [Execution(ran.scores, lookup_seconds, tower_seconds, ran.ids_outside, ran.work)]
     return [
         Execution(
-            tuple(score[place] for score in scores),
+            tuple(score[place] for score in ran.scores),
             lookup_seconds,
             tower_seconds,
             request.ids_outside,
-            work,
+            ran.work,
         )
         for request, place in zip(requests, sample_slices(requests), strict=True)
     ]

@@ -1,21 +1,32 @@
 """A version ready to be asked: artifact in, scores out."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharded_infer.arrays import tensor_of
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.batch import ModelInput
-from sharded_infer.batch_sizes import padded_size
-from sharded_infer.errors import ArtifactError, GateError, PlanError, RequestError, TowerError
-from sharded_infer.golden import generate_samples, largest_difference, load_golden
+from sharded_infer.device.device_choice import (
+    DeviceChoice,
+    backends_of,
+    is_for_devices,
+    rank_devices,
+)
+from sharded_infer.device.device_engine import DeviceEngine, ModelParts
+from sharded_infer.device.device_tower import DeviceTower
+from sharded_infer.device.engine_set import Towers
+from sharded_infer.device.rank_tables import rank_bytes
+from sharded_infer.errors import ArtifactError, InternalError, TowerError
+from sharded_infer.host_engine import HostEngine
 from sharded_infer.lookup import ShardedLookup
+from sharded_infer.model_engine import ModelEngine, padded_dense
 from sharded_infer.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.request import make_input
@@ -23,11 +34,6 @@ from sharded_infer.spec import ModelSpec
 from sharded_infer.table_memory import TableMemory, huge_page_bytes, map_pages
 from sharded_infer.table_pieces import place
 from sharded_infer.tower import Tower
-
-_TOGETHER = 17  # samples of the batch that `check_independence` runs: a size that is padded
-_ALONE = 8  # of those, how many are scored by themselves too
-_LOUDNESS = 1000.0  # the others' inputs are so many times as large: then a mean shows them
-_ROUNDING = 0.01  # scores of a tower in bf16 differ by less at another batch size
 
 
 class Model:
@@ -39,7 +45,7 @@ class Model:
         plan: where its shards are.
         memory: where its tables lie.
         rank_bytes: bytes of tables on each rank of the plan.
-        lookup: pooled embeddings of a batch.
+        engine: runs its batches.
     """
 
     def __init__(
@@ -49,47 +55,41 @@ class Model:
         *,
         backend: str | None = None,
         memory: TableMemory | None = None,
+        devices: DeviceChoice | None = None,
         progress: Progress = no_progress,
     ) -> None:
         """Maps or copies the tables and builds the tower; see `open_model`, the checked way in.
 
         Raises:
             ArtifactError: a file does not hold what the manifest says, or there is no memory.
-            InputError: the forced backend cannot look the tables up.
+            CapacityError: a device has too little memory.
+            InputError: the forced backend cannot look the tables up, or there is no such device.
         """
         self.artifact = artifact
         self.plan = plan
-        if strange := sorted({d.kind for d in plan.topology.devices} - {"cpu"}):
-            raise PlanError(
-                f"plan for {plan.topology.name!r}: {strange[0]} ranks cannot be served by this "
-                "build, only cpu"
-            )
         self.spec: ModelSpec = artifact.manifest.model_spec()
         tables = artifact.manifest.stored_tables()
+        self._memories: dict[int, Tensor] = {}
+        if devices is not None and is_for_devices(plan):
+            # Mapped: read once, to be copied.
+            self.memory = TableMemory.MAP
+            pieces = artifact.table_pieces(self.memory, progress)
+            self.rank_bytes = [sum(sizes.values()) for sizes in rank_bytes(plan, tables)]
+            parts = ModelParts(self.spec, plan, tables, pieces)
+            self.engine: ModelEngine = self._on_devices(parts, devices, progress)
+            return
         self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
         pieces = artifact.table_pieces(self.memory, progress)
         self._memories = {
             piece.memory.data_ptr(): piece.memory for parts in pieces.values() for piece in parts
         }
         self.rank_bytes = plan.bytes_by_rank(tables)
-        placed = place(plan, tables, pieces)
-        self.lookup = ShardedLookup(self.spec, tables, placed, backend=backend)
-        record = artifact.manifest.tower
-        try:
-            self._tower = Tower.load(
-                artifact.path / record.file,
-                dense=self.spec.dense.inputs,
-                embedding_width=self.spec.embedding_width,
-                outputs=self.spec.tower.outputs,
-            )
-        except (TowerError, OSError) as error:
-            raise ArtifactError(f"{artifact.path / record.file}: {error}") from error
-        widths = tuple(output.width for output in record.outputs)
-        if widths != self._tower.output_widths:
-            raise ArtifactError(
-                f"{record.file}: its outputs are of widths {self._tower.output_widths}, the "
-                f"manifest says {widths}"
-            )
+        lookup = ShardedLookup(self.spec, tables, place(plan, tables, pieces), backend=backend)
+        with self._tower_file() as path:
+            tower = Tower.load(path, **self._tower_shape())
+        self._check_widths(tower.output_widths)
+        self._signature = tower.signature()
+        self.engine = HostEngine(lookup, tower)
 
     @property
     def name(self) -> str:
@@ -123,12 +123,18 @@ class Model:
 
     def tower_signature(self) -> str:
         """Equal for models whose towers run the same operators on the same shapes."""
-        return self._tower.signature()
+        return self._signature
 
     def with_tower(self, tower: Tower) -> "Model":
-        """The same tables under another tower of the same inputs and outputs."""
+        """The same tables, on the host, under another tower of the same inputs and outputs.
+
+        Raises:
+            InternalError: this one is on devices.
+        """
+        if not isinstance(self.engine, HostEngine):
+            raise InternalError("a model on devices has its towers there")
         changed = copy.copy(self)
-        changed._tower = tower
+        changed.engine = self.engine.with_tower(tower)
         return changed
 
     def huge_page_bytes(self) -> int:
@@ -142,14 +148,13 @@ class Model:
 
         Args:
             model_input: the batch; its dense inputs are used.
-            embeddings: fp32 `[rows, width]`, from `lookup`; rows above B are padding.
+            embeddings: fp32 `[rows, width]`; rows above B are padding.
 
         Returns:
             fp32 `[B]` or `[B, K]` of each output, in the spec's order.
         """
-        batch, rows = model_input.batch_size, len(embeddings)
-        dense = [_padded(tensor_of(array), batch, rows) for array in model_input.dense]
-        return tuple(score[:batch] for score in self._tower(dense, embeddings))
+        scores = self.engine.score(padded_dense(model_input, len(embeddings)), embeddings)
+        return tuple(score[: model_input.batch_size] for score in scores)
 
     def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
         """Scores one batch.
@@ -163,9 +168,8 @@ class Model:
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
         """
-        embeddings, _ = self.lookup(model_input, rows=padded_size(model_input.batch_size))
-        scores = self.score(model_input, embeddings)
-        return {n: s.numpy() for n, s in zip(self.spec.tower.outputs, scores, strict=True)}
+        scores = self.engine.run(model_input).scores
+        return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
     def predict(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
         """Scores one request, given as a client would send it.
@@ -184,13 +188,64 @@ class Model:
         """
         return self.run(make_input(self.spec, inputs))
 
+    def _on_devices(
+        self, parts: ModelParts, choice: DeviceChoice, progress: Progress
+    ) -> DeviceEngine:
+        backends, available = backends_of(choice)
+        record = self.artifact.manifest.tower
+        self._signature = f"{record.file} on devices"
 
-def _padded(array: Tensor, batch: int, rows: int) -> Tensor:
-    if batch == rows:
-        return array.expand(batch, -1).contiguous()
-    padded = torch.zeros(rows, array.shape[1])
-    padded[:batch] = array
-    return padded
+        def tower(device: torch.device) -> DeviceTower:
+            with self._tower_file() as path:
+                made = DeviceTower(
+                    path,
+                    **self._tower_shape(),
+                    device=backends.runtime.tensors_of(device),
+                    precision=record.precision,
+                )
+            self._check_widths(made.output_widths)
+            return made
+
+        return DeviceEngine(
+            parts,
+            Towers(tower, tuple(output.width for output in record.outputs)),
+            devices=rank_devices(parts.plan, choice, available),
+            backends=backends,
+            max_batch=choice.max_batch,
+            progress=progress,
+        )
+
+    def _tower_shape(self) -> "_TowerShape":
+        return {
+            "dense": self.spec.dense.inputs,
+            "embedding_width": self.spec.embedding_width,
+            "outputs": self.spec.tower.outputs,
+        }
+
+    @contextmanager
+    def _tower_file(self) -> Iterator[Path]:
+        """The tower's file; what is wrong with it is said of the file."""
+        path = self.artifact.path / self.artifact.manifest.tower.file
+        try:
+            yield path
+        except (TowerError, OSError) as error:
+            raise ArtifactError(f"{path}: {error}") from error
+
+    def _check_widths(self, found: tuple[int | None, ...]) -> None:
+        record = self.artifact.manifest.tower
+        widths = tuple(output.width for output in record.outputs)
+        if widths != found:
+            raise ArtifactError(
+                f"{record.file}: its outputs are of widths {found}, the manifest says {widths}"
+            )
+
+
+class _TowerShape(TypedDict):
+    """What a tower is expected to be."""
+
+    dense: Mapping[str, int]
+    embedding_width: int
+    outputs: Sequence[str]
 
 
 def open_model(
@@ -199,6 +254,7 @@ def open_model(
     topology: str | None = None,
     backend: str | None = None,
     memory: TableMemory | None = None,
+    devices: DeviceChoice | None = None,
     verify: bool = True,
     progress: Progress = no_progress,
 ) -> Model:
@@ -208,7 +264,8 @@ def open_model(
         path: the version's folder.
         topology: which of its plans to use; None takes the first.
         backend: a kernel backend's name to force it.
-        memory: where the tables are to lie; None: as the spec says.
+        memory: where the tables are to lie, on the host; None: as the spec says.
+        devices: which CUDA devices a plan for cards is executed on; None: the host executes it.
         verify: compare every file's size and SHA-256 with the manifest first.
         progress: told how far verifying and copying are.
 
@@ -216,85 +273,16 @@ def open_model(
         NotFoundError: no such version, or no plan for the topology.
         InputError: the forced backend cannot look the tables up.
         ArtifactError: the version is incomplete, altered or of an unknown format.
+        CapacityError: a device has too little memory; names it, with figures.
     """
     artifact = open_artifact(Path(path))
     if verify:
         verify_files(artifact, progress)
     return Model(
-        artifact, artifact.plan(topology), backend=backend, memory=memory, progress=progress
+        artifact,
+        artifact.plan(topology),
+        backend=backend,
+        memory=memory,
+        devices=devices,
+        progress=progress,
     )
-
-
-def check_golden(model: Model) -> float:
-    """Scores the golden requests and compares them with the fp32 model's scores.
-
-    Returns:
-        The largest difference.
-
-    Raises:
-        GateError: it is larger than the spec allows, or scores depend on the batch.
-        ArtifactError: the file does not hold golden requests of this model.
-    """
-    path = model.artifact.path / model.artifact.manifest.golden.file
-    golden = load_golden(path, model.spec)
-    try:
-        scores = model.run(golden.model_input)
-    except RequestError as error:
-        raise ArtifactError(f"{path}: {error}") from error
-    for name, expected in golden.scores.items():
-        if expected.shape != scores[name].shape:
-            raise ArtifactError(
-                f"{path}: not golden requests of {model.name!r}: score.{name} is "
-                f"{list(expected.shape)}, the tower gives {list(scores[name].shape)}"
-            )
-    check_independence(model)
-    difference = largest_difference(golden.scores, scores)
-    allowed = model.spec.gate.max_score_diff
-    if not difference <= allowed:
-        raise GateError(
-            f"model {model.name!r}: a golden request's score differs from the fp32 model's by "
-            f"{difference:.6g}, the spec allows {allowed:g} (gate.max_score_diff)"
-        )
-    return difference
-
-
-def check_independence(model: Model) -> float:
-    """Scores generated samples by themselves, and in a batch with others and with padding.
-
-    Servers merge requests and pad batches: a tower that computes over the samples of a batch, such
-    as `x - x.mean(0)`, would give everybody wrong scores without a word.
-
-    Returns:
-        The largest difference; 0 where a score is NaN both times.
-
-    Raises:
-        GateError: it is larger than 0.01 and than the spec's `gate.max_score_diff`.
-    """
-    samples = generate_samples(model.spec, _TOGETHER)
-    alone = [model.run(samples.samples(at, at + 1)) for at in range(_ALONE)]
-    embeddings, _ = model.lookup(samples, rows=padded_size(_TOGETHER))
-    embeddings[_ALONE:] *= _LOUDNESS
-    for array in samples.dense:
-        array[_ALONE:] *= _LOUDNESS
-    allowed = max(_ROUNDING, model.spec.gate.max_score_diff)
-    largest = 0.0
-    together = model.score(samples, embeddings)
-    for name, scores in zip(model.spec.tower.outputs, together, strict=True):
-        by_itself = np.concatenate([one[name] for one in alone])
-        difference = _difference(scores[:_ALONE].numpy(), by_itself)
-        if not difference <= allowed:
-            raise GateError(
-                f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
-                f"differs from its score alone by {difference:.6g}, at most {allowed:g} is "
-                "rounding: the tower mixes the samples of a batch (such as a mean or softmax over "
-                "dimension 0), but requests are merged and padded"
-            )
-        largest = max(largest, difference)
-    return largest
-
-
-def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
-    """The largest absolute difference; of two NaN or the same infinity none, else of them inf."""
-    same = (some == others) | (np.isnan(some) & np.isnan(others))
-    difference = np.abs(some[~same].astype(np.float64) - others[~same])
-    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))

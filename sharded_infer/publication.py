@@ -39,7 +39,8 @@ from sharded_infer.manifest import (
     OutputRecord,
     TowerRecord,
 )
-from sharded_infer.model import Model, check_golden
+from sharded_infer.model import Model
+from sharded_infer.model_check import check_golden
 from sharded_infer.plan import dump_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.precision import Precision

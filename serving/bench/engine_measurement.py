@@ -145,7 +145,7 @@ def _measure(
         torchrec_seconds=found.get(_TORCHREC, {}).get(_TORCHREC),
         torchrec_bf16_seconds=found.get(_TORCHREC_BF16, {}).get(_TORCHREC_BF16),
         torchrec_refusal=refusal,
-        lookup_backends=ranked.model.lookup.backends,
+        lookup_backends=dict(ranked.model.engine.backends),
         decode_backend=ranked.decoder.backend,
         core_share=core_share,
     )
@@ -199,7 +199,7 @@ def _read_every_page(model: Model) -> None:
     ids = [np.arange(0, feature.table.rows, step) for feature in model.spec.features]
     lengths = np.array([[len(one)] for one in ids])
     bags = JaggedBatch(tuple(range(len(ids))), np.concatenate(ids), lengths)
-    model.lookup(ModelInput(1, (bags,), ()))
+    model.engine.embeddings(ModelInput(1, (bags,), ()))
 
 
 def _torchrec_variants(workload: DlrmV2, progress: Progress) -> dict[str, _Variant]:

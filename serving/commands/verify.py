@@ -11,7 +11,7 @@ from serving.commands.versions import (
     open_published,
 )
 from serving.progress import progress_bars
-from sharded_infer.model import check_golden
+from sharded_infer.model_check import check_golden
 from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
 

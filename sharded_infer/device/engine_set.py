@@ -50,10 +50,12 @@ class Backends:
     Attributes:
         runtime: the devices.
         make_lookup: prepares a fused lookup.
+        name: what reports call it.
     """
 
     runtime: Runtime
     make_lookup: LookupMaker
+    name: str
 
 
 class EngineSet:
@@ -182,19 +184,6 @@ class EngineSet:
             policy = IdPolicy([self._spec.features[feature] for feature in features])
             self._policies[features] = policy
         return policy
-
-
-def rank_devices(
-    kinds: Sequence[str], available: Sequence[torch.device]
-) -> list[torch.device | None]:
-    """Which device each rank gets: ranks on cards one each, in turn; others pinned memory.
-
-    Args:
-        kinds: of each rank of the topology.
-        available: devices, at least one; more ranks than devices share them.
-    """
-    turns = itertools.cycle(available)
-    return [next(turns) if kind == "cuda" else None for kind in kinds]
 
 
 def _shards_for(

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from sharded_infer.artifact import open_artifact
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError
-from sharded_infer.model import check_golden, open_model
+from sharded_infer.model import open_model
+from sharded_infer.model_check import check_golden
 from sharded_infer.precision import Precision
 from sharded_infer.tower import export_tower
 from sharded_infer.tower_archive import write_program

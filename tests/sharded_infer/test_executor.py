@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.batch_sizes import padded_size
 from sharded_infer.errors import InternalError
 from sharded_infer.executor import Execution, run_batch
 from sharded_infer.golden import generate_samples
@@ -119,11 +118,11 @@ def test_embeddings_of_a_merged_batch_are_those_of_each_request_alone_to_the_bit
 ) -> None:
     requests = requests_of(model.spec, MIXES[mix], weighted=weighted)
     merged = merge_inputs(requests)
-    together, _ = model.lookup(merged, rows=padded_size(merged.batch_size))
+    together = model.engine.embeddings(merged)
     assert not together[merged.batch_size :].any() and len(together) > merged.batch_size
     for one, place in zip(requests, sample_slices(requests), strict=True):
-        alone, _ = model.lookup(one)
-        assert torch.equal(together[place], alone)
+        alone = model.engine.embeddings(one)
+        assert torch.equal(together[place], alone[: one.batch_size])
     assert together[: merged.batch_size].any(dim=0).all(), "a column of zeros proves nothing"
 
 
@@ -133,9 +132,10 @@ def test_requests_with_and_without_weights_go_together(model: Model) -> None:
         request_of(model.spec, 2 + seed % 3, SHARED[seed], seed=seed, weighted=seed % 2 == 1)
         for seed in range(7)
     ]
-    together, _ = model.lookup(merge_inputs(requests))
+    together = model.engine.embeddings(merge_inputs(requests))
     for one, place in zip(requests, sample_slices(requests), strict=True):
-        assert torch.equal(together[place], model.lookup(one)[0])
+        alone = model.engine.embeddings(one)[: one.batch_size]
+        assert torch.equal(together[place], alone)
 
 
 # ---------------------------------------------------------------- scores
@@ -180,7 +180,8 @@ def test_padding_comes_back_to_nobody_and_changes_nothing(
         assert np.isfinite(got).all(), name
         # The tower on exactly these samples, without padding.
         merged = merge_inputs(requests)
-        plain = model.score(merged, model.lookup(merged)[0])[position].numpy()
+        embeddings = model.engine.embeddings(merged)[: merged.batch_size]
+        plain = model.score(merged, embeddings)[position].numpy()
         assert got.shape == plain.shape
         np.testing.assert_allclose(got, plain, rtol=0, atol=1e-5)
 

@@ -48,7 +48,8 @@ import torch
 from kernels.native_backend import lookup_instruction_sets
 from sharded_infer.golden import load_golden
 from sharded_infer.int8_packing import has_exact_int8
-from sharded_infer.model import check_golden, open_model
+from sharded_infer.model import open_model
+from sharded_infer.model_check import check_golden
 
 torch.set_num_threads(1)
 told = {"sets": [s.name for s in lookup_instruction_sets()], "exact_int8": has_exact_int8()}

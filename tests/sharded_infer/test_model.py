@@ -19,7 +19,8 @@ from quant.table_weight import TableWeight
 from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
 from sharded_infer.fp32_model import fp32_scores
 from sharded_infer.golden import generate_samples
-from sharded_infer.model import Model, check_golden, open_model
+from sharded_infer.model import Model, open_model
+from sharded_infer.model_check import check_golden
 from sharded_infer.publication import publish
 from sharded_infer.spec import ModelSpec
 
@@ -163,7 +164,7 @@ def test_threads_that_predict_at_once_agree(model: Model) -> None:
 def test_a_model_says_what_it_is(published_version: Path) -> None:
     model = open_model(str(published_version), topology="cpu:2")
     assert (model.name, model.version, model.plan.topology.name) == ("small", 1, "cpu:2")
-    assert model.lookup.backends == BACKENDS
+    assert model.engine.backends == BACKENDS
 
 
 def test_a_towers_signature_says_what_kernels_it_needs(

@@ -17,8 +17,10 @@ from quant.rowwise import encode
 from sharded_infer import publish as publish_function
 from sharded_infer.artifact import open_artifact, verify_files
 from sharded_infer.batch import ModelInput
+from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.errors import (
     GateError,
+    InputError,
     NotFoundError,
     PlanError,
     RequestError,
@@ -28,7 +30,8 @@ from sharded_infer.errors import (
     WeightsError,
 )
 from sharded_infer.golden import generate_samples
-from sharded_infer.model import check_independence, open_model
+from sharded_infer.model import open_model
+from sharded_infer.model_check import check_golden, check_independence
 from sharded_infer.plan import check_plan
 from sharded_infer.precision import Precision
 from sharded_infer.publication import publish
@@ -505,7 +508,7 @@ def test_an_unchanged_model_keeps_its_plan_and_a_changed_one_does_not(
     assert fresh["key"] != plan["key"] and {s["rank"] for s in fresh["shards"]} == {0, 1}
 
 
-def test_a_plan_for_gpus_is_published_but_not_served_here(
+def test_a_plan_for_cards_is_published_and_executed_by_the_host_unless_devices_are_wanted(
     trained_spec: ModelSpec,
     trained_weights: dict[str, torch.Tensor],
     trained_tower: nn.Module,
@@ -514,9 +517,11 @@ def test_a_plan_for_gpus_is_published_but_not_served_here(
     published = publish(
         trained_spec, trained_weights, trained_tower, tmp_path, topologies=("h100:2", "cpu:2")
     )
-    with pytest.raises(PlanError, match="'h100:2': cuda ranks cannot be served by this build"):
-        open_model(published.path)
-    assert open_model(published.path, topology="cpu:2").version == 1
+    for topology in ("h100:2", "cpu:2"):
+        assert check_golden(open_model(published.path, topology=topology)) < 0.05
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="no CUDA device was found"):
+            open_model(published.path, devices=DeviceChoice())
 
 
 @pytest.mark.parametrize("row_format", RowFormat)
@@ -535,7 +540,7 @@ def test_a_model_of_every_format_is_published_and_scores_like_fp32(
     assert published.max_score_diff < allowed.get(row_format, 5.0)
     assert (published.max_score_diff > 1e-5) == (row_format is not RowFormat.FP32)
     model = open_model(published.path)
-    assert set(model.lookup.backends) == {row_format}
+    assert set(model.engine.backends) == {row_format}
 
 
 class Mixing(nn.Module):

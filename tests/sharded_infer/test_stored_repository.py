@@ -7,7 +7,8 @@ import pytest
 
 from sharded_infer.artifact import open_artifact, verify_files
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError
-from sharded_infer.model import check_golden, open_model
+from sharded_infer.model import open_model
+from sharded_infer.model_check import check_golden
 from sharded_infer.repository import Repository
 from sharded_infer.rollback import roll_back
 from tests.publisher import Publisher

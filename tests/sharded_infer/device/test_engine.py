@@ -85,7 +85,7 @@ def engines_of(
         places,
         Towers(lambda device: EchoTower(), WIDTHS),
         shape=shape,
-        backends=Backends(runtime, reference),
+        backends=Backends(runtime, reference, "rehearsed"),
     )
 
 

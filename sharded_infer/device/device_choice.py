@@ -1,0 +1,95 @@
+"""Which devices a model's ranks get, and what runs there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kernels.device_reference import ReferenceLookup
+from kernels.device_tables import DeviceTables
+from sharded_infer.device.cuda_runtime import CudaRuntime
+from sharded_infer.device.device_lookups import Lookup
+from sharded_infer.device.engine_set import Backends
+from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
+from sharded_infer.device.triton_kernel import TritonKernel
+from sharded_infer.errors import InputError, PlanError
+from sharded_infer.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """What a user says of devices.
+
+    Attributes:
+        cards: the CUDA device of each rank that is a card, by number; empty: one each, in order.
+        rehearsed: play the devices on the host: slow, the same numbers.
+        max_batch: samples of a usual batch, at most.
+    """
+
+    cards: tuple[int, ...] = field(default=())
+    rehearsed: bool = False
+    max_batch: int = 1024
+
+
+def parse_cards(text: str | None) -> tuple[int, ...]:
+    """Numbers of CUDA devices, as users write them: `0,0,1`.
+
+    Raises:
+        InputError: something is no number.
+    """
+    if text is None:
+        return ()
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise InputError(f"cards: expected numbers such as 0,0,1, got {text!r}")
+    return tuple(map(int, parts))
+
+
+def is_for_devices(plan: Plan) -> bool:
+    """Whether a plan has a rank that is a card."""
+    return any(device.kind == "cuda" for device in plan.topology.devices)
+
+
+def rank_devices(
+    plan: Plan, choice: DeviceChoice, available: int | None
+) -> list[torch.device | None]:
+    """The device of each rank; None: the host's pinned memory.
+
+    Args:
+        plan: what is to be placed.
+        choice: the user's.
+        available: CUDA devices that there are; None: as many as are wanted.
+
+    Raises:
+        PlanError: there are too few devices, or too few or too many numbers; says how many.
+    """
+    kinds = [device.kind for device in plan.topology.devices]
+    ranks, name = kinds.count("cuda"), plan.topology.name
+    cards: Sequence[int] = choice.cards or range(ranks)
+    if len(cards) != ranks:
+        raise PlanError(
+            f"plan for {name!r}: {len(cards)} card numbers for its {ranks} ranks on cards"
+        )
+    most = max(cards) + 1 if available is None else available
+    if missing := [card for card in cards if not 0 <= card < most]:
+        raise PlanError(
+            f"plan for {name!r}: {ranks} ranks on cards need CUDA device {missing[0]}, this "
+            f"machine has {most}; ranks can share one: name the card of each"
+        )
+    numbers = iter(cards)
+    return [torch.device("cuda", next(numbers)) if kind == "cuda" else None for kind in kinds]
+
+
+def backends_of(choice: DeviceChoice) -> tuple[Backends, int | None]:
+    """What runs lookups, and how many devices there are; None: as many as are wanted.
+
+    Raises:
+        InputError: there is no CUDA device, or Triton is not installed.
+    """
+    if choice.rehearsed:
+        return Backends(RehearsalRuntime(), _reference, "rehearsed"), None
+    return Backends(CudaRuntime(), TritonKernel, "triton"), torch.cuda.device_count()
+
+
+def _reference(tables: DeviceTables, device: torch.device) -> Lookup:
+    return ReferenceLookup(tables)

@@ -1,0 +1,39 @@
+"""The Triton kernels as an engine's lookups."""
+
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.device_tables import DeviceTables
+from sharded_infer.errors import InputError
+
+
+class TritonKernel:
+    """One launch over tables in a device's memory, or in pinned memory that it reads."""
+
+    def __init__(self, tables: DeviceTables, device: torch.device) -> None:
+        """Prepares the kernel's constants.
+
+        Args:
+            tables: whose ids are checked.
+            device: where it runs.
+
+        Raises:
+            InputError: Triton is not installed.
+        """
+        # An optional dependency, for machines with a card.
+        if importlib.util.find_spec("triton") is None:
+            raise InputError("lookups on a CUDA device need triton (extra: cuda)")
+        module: Any = importlib.import_module("kernels.triton_lookup")
+        self._lookup = module.TritonLookup(tables, device=device)
+        # Nothing is counted there: ids are checked, and other ranks' are skipped silently.
+        self._outside: Tensor = module.new_outside(device)
+
+    def pooled(
+        self, values: Tensor, offsets: Tensor, *, out: Tensor, weights: Tensor | None = None
+    ) -> None:
+        """As `Lookup.pooled`."""
+        self._lookup.pooled(values, offsets, out=out, outside=self._outside, weights=weights)

@@ -1,0 +1,59 @@
+"""Batches on the host, on the thread that brings them."""
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+
+from torch import Tensor
+
+from sharded_infer.batch import ModelInput
+from sharded_infer.batch_sizes import padded_size
+from sharded_infer.lookup import ShardedLookup
+from sharded_infer.model_engine import RanBatch, padded_dense
+from sharded_infer.tower import Tower
+
+
+class HostEngine:
+    """A model's lookups and tower on the host.
+
+    Attributes:
+        waits: false: a batch's thread computes.
+    """
+
+    waits = False
+
+    def __init__(self, lookup: ShardedLookup, tower: Tower) -> None:
+        """Keeps both.
+
+        Args:
+            lookup: pooled embeddings of a batch.
+            tower: the dense part.
+        """
+        self._lookup, self._tower = lookup, tower
+
+    def with_tower(self, tower: Tower) -> "HostEngine":
+        """The same lookups under another tower."""
+        return HostEngine(self._lookup, tower)
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """As `ModelEngine.backends`."""
+        return self._lookup.backends
+
+    def run(self, batch: ModelInput) -> RanBatch:
+        """As `ModelEngine.run`."""
+        began = perf_counter()
+        rows = padded_size(batch.batch_size)
+        embeddings, ids_outside, work = self._lookup.measured(batch, rows=rows)
+        looked_up = perf_counter()
+        found = self._tower(padded_dense(batch, rows), embeddings)
+        scores = tuple(score[: batch.batch_size].numpy() for score in found)
+        return RanBatch(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+
+    def embeddings(self, batch: ModelInput) -> Tensor:
+        """As `ModelEngine.embeddings`."""
+        found, _ = self._lookup(batch, rows=padded_size(batch.batch_size))
+        return found
+
+    def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        """As `ModelEngine.score`."""
+        return self._tower(dense, embeddings)

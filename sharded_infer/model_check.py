@@ -1,0 +1,95 @@
+"""What a version shows before it is published or served: its golden scores, sample by sample."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import ArtifactError, GateError, RequestError
+from sharded_infer.golden import generate_samples, largest_difference, load_golden
+from sharded_infer.model import Model
+
+# Samples of the batch that `check_independence` runs: a size that is padded.
+_TOGETHER = 17
+_ALONE = 8  # of those, how many are scored by themselves too
+# The others' inputs are so many times as large: what they do to a mean or maximum shows.
+_LOUDNESS = 1000.0
+# Rounding at another batch size, of a tower in bf16: its scores differ by less.
+_ROUNDING = 0.01
+
+
+def check_golden(model: Model) -> float:
+    """Scores the golden requests and compares them with the fp32 model's scores.
+
+    Returns:
+        The largest difference.
+
+    Raises:
+        GateError: it is larger than the spec allows, or scores depend on the batch.
+        ArtifactError: the file does not hold golden requests of this model.
+    """
+    record = model.artifact.manifest.golden
+    path = model.artifact.path / record.file
+    golden = load_golden(path, model.spec)
+    try:
+        scores = model.run(golden.model_input)
+    except RequestError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    for name, expected in golden.scores.items():
+        if expected.shape != scores[name].shape:
+            raise ArtifactError(
+                f"{path}: not golden requests of {model.name!r}: score.{name} is "
+                f"{list(expected.shape)}, the tower gives {list(scores[name].shape)}"
+            )
+    check_independence(model)
+    difference = largest_difference(golden.scores, scores)
+    allowed = model.spec.gate.max_score_diff
+    if not difference <= allowed:
+        raise GateError(
+            f"model {model.name!r}: a golden request's score differs from the fp32 model's by "
+            f"{difference:.6g}, the spec allows {allowed:g} (gate.max_score_diff)"
+        )
+    return difference
+
+
+def check_independence(model: Model) -> float:
+    """Scores generated samples by themselves, and in a batch with others and with padding.
+
+    Servers merge requests and pad batches: a tower that computes over the samples of a batch, such
+    as `x - x.mean(0)`, would give everybody wrong scores without a word.
+
+    Args:
+        model: the version.
+
+    Returns:
+        The largest difference; 0 where a score is NaN both times.
+
+    Raises:
+        GateError: it is larger than 0.01 and than the spec's `gate.max_score_diff`.
+    """
+    samples = generate_samples(model.spec, _TOGETHER)
+    alone = [model.run(samples.samples(at, at + 1)) for at in range(_ALONE)]
+    embeddings = model.engine.embeddings(samples)
+    embeddings[_ALONE:] *= _LOUDNESS
+    for array in samples.dense:
+        array[_ALONE:] *= _LOUDNESS
+    together = model.score(samples, embeddings)
+    allowed = max(_ROUNDING, model.spec.gate.max_score_diff)
+    largest = 0.0
+    for name, scores in zip(model.spec.tower.outputs, together, strict=True):
+        by_itself = np.concatenate([one[name] for one in alone])
+        difference = _difference(scores[:_ALONE].numpy(), by_itself)
+        if not difference <= allowed:
+            raise GateError(
+                f"model {model.name!r}: a sample's score {name!r} in a batch of {_TOGETHER} "
+                f"differs from its score alone by {difference:.6g}, at most {allowed:g} is "
+                "rounding: the tower mixes the samples of a batch (such as a mean or softmax over "
+                "dimension 0), but requests are merged and padded"
+            )
+        largest = max(largest, difference)
+    return largest
+
+
+def _difference(some: NDArray[np.float32], others: NDArray[np.float32]) -> float:
+    """The largest absolute difference; of two NaN or the same infinity none, else of them inf."""
+    same = (some == others) | (np.isnan(some) & np.isnan(others))
+    difference = np.abs(some[~same].astype(np.float64) - others[~same])
+    return float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))

@@ -1,0 +1,95 @@
+"""What runs a model's batches, on the host or on devices."""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.arrays import tensor_of
+from sharded_infer.batch import ModelInput
+from sharded_infer.lookup_route import LookupWork
+
+
+class RanBatch(NamedTuple):
+    """What a batch gave, and what it took.
+
+    Attributes:
+        scores: fp32 `[B]` or `[B, K]` of each output, in the spec's order.
+        lookup_seconds: of routing, lookups and putting together; on devices, of writing the batch
+            for them.
+        tower_seconds: of the tower; on devices, until the scores were back.
+        ids_outside: ids that were outside their tables (and ignored or wrapped).
+        work: the lookups.
+    """
+
+    scores: tuple[NDArray[np.float32], ...]
+    lookup_seconds: float
+    tower_seconds: float
+    ids_outside: int
+    work: LookupWork
+
+
+class ModelEngine(Protocol):
+    """Runs batches of one model; any thread may call."""
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """The kernel backend in use for each row format."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether a batch's thread waits for devices: its cost is time, not processor time."""
+        ...
+
+    def run(self, batch: ModelInput) -> RanBatch:
+        """Scores a batch.
+
+        Raises:
+            RequestError: an id is outside a table whose policy is `error`.
+        """
+        ...
+
+    def embeddings(self, batch: ModelInput) -> Tensor:
+        """Pooled embeddings on the host: fp32 `[rows, width]`, rows above B are zeros.
+
+        Raises:
+            RequestError: an id is outside a table whose policy is `error`.
+        """
+        ...
+
+    def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Runs the tower on inputs of the host.
+
+        Args:
+            dense: fp32 `[rows, width]` each.
+            embeddings: fp32 `[rows, width]`.
+
+        Returns:
+            fp32 `[rows]` or `[rows, K]` of each output, on the host.
+        """
+        ...
+
+
+def padded_dense(batch: ModelInput, rows: int) -> list[Tensor]:
+    """A batch's dense inputs with a row for each sample, and zeros below.
+
+    Args:
+        batch: B samples.
+        rows: at least B.
+
+    Returns:
+        fp32 `[rows, width]` each.
+    """
+    return [_padded(tensor_of(array), batch.batch_size, rows) for array in batch.dense]
+
+
+def _padded(array: Tensor, batch: int, rows: int) -> Tensor:
+    if batch == rows:
+        return array.expand(batch, -1).contiguous()
+    padded = torch.zeros(rows, array.shape[1])
+    padded[:batch] = array
+    return padded

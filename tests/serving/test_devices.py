@@ -1,0 +1,102 @@
+"""Servers of plans for cards, which are rehearsed: real processes, whole requests."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sharded_infer.model import open_model
+from sharded_infer.publication import publish
+from tests.serving.conftest import (
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    publish_ranker,
+    ranker_spec,
+    run,
+    running_server,
+    scores_of,
+)
+from tests.serving.test_server import samples
+
+PLAN = ("--topology", "h100:2")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
+    """The ranker, planned for two cards."""
+    made = publish_ranker(tmp_path_factory.mktemp("host"))
+    repository = tmp_path_factory.mktemp("cards")
+    published = publish(
+        ranker_spec(), made.tables, made.tower, repository, topologies=("h100:2", "cpu:1")
+    )
+    return Ranker(repository, open_model(published.path), made.tables, made.tower)
+
+
+@pytest.fixture(scope="module")
+def server(planned: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("log") / "log"
+    with running_server(planned.repository, log, *PLAN, "--rehearse-cards") as server:
+        yield server
+
+
+@pytest.mark.parametrize("batch", [1, 5, 64])
+def test_scores_are_those_of_the_host(server: RunningServer, planned: Ranker, batch: int) -> None:
+    inputs = good_inputs(batch)
+    expected = planned.predict(inputs)
+    with server.stub() as stub:
+        found = scores_of(stub.ModelInfer(infer_request(inputs), timeout=60))
+    for name, scores in expected.items():
+        np.testing.assert_allclose(found[name], scores, atol=1e-4)
+
+
+def test_many_clients_at_once_get_their_own_scores(server: RunningServer, planned: Ranker) -> None:
+    cases = [good_inputs(1 + seed % 7, seed) for seed in range(24)]
+    expected = [planned.predict(inputs)["labels"] for inputs in cases]
+    with server.stub() as stub, ThreadPoolExecutor(8) as pool:
+        answers = pool.map(lambda one: stub.ModelInfer(infer_request(one), timeout=60), cases)
+        for answer, scores in zip(answers, expected, strict=True):
+            np.testing.assert_allclose(scores_of(answer)["labels"], scores, atol=1e-4)
+
+
+def test_ranks_show_their_memory_and_rows(server: RunningServer) -> None:
+    page = samples(server.metrics_url)
+
+    def by_rank(name: str) -> dict[str, float]:
+        return {dict(key[1])["rank"]: value for key, value in page.items() if key[0] == name}
+
+    memory = by_rank("sharded_infer_rank_memory_bytes")
+    assert set(memory) >= {"0", "1"} and memory["0"] > 0 and memory["1"] > 0
+    assert server.ready["models"][0]["topology"] == "h100:2"
+    assert set(server.ready["models"][0]["kernels"].values()) == {"rehearsed"}
+
+
+def test_a_swap_on_devices_fails_no_request(planned: Ranker, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    publish(ranker_spec(), planned.tables, planned.tower, repository, topologies=("h100:2",))
+    words = (*PLAN, "--rehearse-cards", "--poll-seconds", 0.2)
+    with running_server(repository, tmp_path / "log", *words) as server, server.stub() as stub:
+        request = infer_request(good_inputs(3))
+        publish(ranker_spec(), planned.tables, planned.tower, repository, topologies=("h100:2",))
+        versions = set()
+        while "2" not in versions:
+            versions.add(stub.ModelInfer(request, timeout=60).model_version)
+        assert versions <= {"1", "2"}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_without_a_card_the_server_says_so(planned: Ranker) -> None:
+    ended = run("serve", "-r", planned.repository, "--port", 0, "--metrics-port", 0, *PLAN)
+    assert ended.returncode == 1
+    assert "no CUDA device was found" in ended.stderr
+
+
+def test_cards_have_one_process(planned: Ranker) -> None:
+    words = (*PLAN, "--rehearse-cards", "--workers", 2)
+    ended = run("serve", "-r", planned.repository, "--port", 0, "--metrics-port", 0, *words)
+    assert ended.returncode == 1
+    assert "cards are served by one process, expected --workers 1" in ended.stderr

@@ -1,0 +1,167 @@
+"""Published versions on rehearsed devices: the scores, figures and refusals of the whole model."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kernels.row_format import RowFormat
+from sharded_infer.artifact import open_artifact
+from sharded_infer.device.device_choice import DeviceChoice, parse_cards, rank_devices
+from sharded_infer.device.device_engine import DeviceEngine
+from sharded_infer.errors import InputError, PlanError
+from sharded_infer.executor import run_batch
+from sharded_infer.golden import generate_samples
+from sharded_infer.model import Model, open_model
+from sharded_infer.model_check import check_golden
+from sharded_infer.precision import Precision
+from sharded_infer.publication import publish
+from sharded_infer.spec import GateSpec, ModelSpec, TowerSpec
+from tests.sharded_infer.test_executor import SIZES, differences, request_of, requests_of
+
+# On the second a table is split by rows; on the third one rank is the host's memory.
+TOPOLOGIES = ("h100:1", "h100:3x0.55KB", "h100:1x0.6KB+cpu:1")
+REHEARSED = DeviceChoice(rehearsed=True, max_batch=64)
+
+
+@pytest.fixture(scope="module")
+def planned(
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    folder = tmp_path_factory.mktemp("planned")
+    return publish(trained_spec, trained_weights, trained_tower, folder, topologies=TOPOLOGIES).path
+
+
+@pytest.fixture(scope="module", params=TOPOLOGIES)
+def model(request: pytest.FixtureRequest, planned: Path) -> Model:
+    return open_model(planned, topology=request.param, devices=REHEARSED)
+
+
+@pytest.fixture(scope="module")
+def host(planned: Path) -> Model:
+    return open_model(planned)
+
+
+def engine_of(model: Model) -> DeviceEngine:
+    assert isinstance(model.engine, DeviceEngine)
+    return model.engine
+
+
+def test_golden_requests_score_as_published(model: Model) -> None:
+    assert model.engine.waits
+    assert check_golden(model) < 0.05
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_requests_of_one_batch_get_their_own_scores(
+    model: Model, host: Model, weighted: bool
+) -> None:
+    requests = requests_of(model.spec, weighted=weighted)
+    there, here = run_batch(model, requests), run_batch(host, requests)
+    for one, other in zip(there, here, strict=True):
+        assert max(differences(one, other).values()) < 1e-4
+        assert one.ids_outside == other.ids_outside
+    assert sum(len(one.scores[0]) for one in there) == sum(SIZES)
+
+
+def test_a_request_by_itself_has_its_ids_checked(model: Model, host: Model) -> None:
+    samples = generate_samples(model.spec, 5)
+    [there], [here] = run_batch(model, [samples]), run_batch(host, [samples])
+    assert max(differences(there, here).values()) < 1e-4
+
+
+def test_rows_are_counted_by_rank(planned: Path) -> None:
+    whole = open_model(planned, topology="h100:1", devices=REHEARSED)
+    split = open_model(planned, topology="h100:3x0.55KB", devices=REHEARSED)
+    requests = requests_of(whole.spec)
+    one, several = run_batch(whole, requests)[0].work, run_batch(split, requests)[0].work
+    assert [step[0] for step in one.steps] == [0] and len(several.steps) == 3
+    [(_, rows, size, _)] = one.steps
+    # Splits by columns read an id's row on each rank.
+    assert sum(step[1] for step in several.steps) >= rows - 3 and size > rows
+    assert one.rows_saved == several.rows_saved == 0
+    shared = [request_of(whole.spec, 6, (1, 2), seed=2)]
+    assert run_batch(whole, shared)[0].work.rows_saved > 0
+
+
+def test_tables_take_the_bytes_that_were_foretold(model: Model) -> None:
+    memories = {
+        (shard.rank, shard.table.row_format): shard.memory for shard in engine_of(model).placed
+    }
+    held = [0] * len(model.rank_bytes)
+    for (rank, _), memory in memories.items():
+        held[rank] += memory.numel()
+    assert held == model.rank_bytes
+    plain = model.plan.bytes_by_rank(model.artifact.manifest.stored_tables())
+    assert all(padded > bare for padded, bare in zip(held, plain, strict=True) if bare)
+
+
+def test_ranks_share_cards_where_that_is_said(planned: Path) -> None:
+    choice = DeviceChoice(cards=(1, 0, 1), rehearsed=True, max_batch=8)
+    model = open_model(planned, topology="h100:3x0.55KB", devices=choice)
+    assert [str(device) for device in engine_of(model).set.devices] == ["cuda:1", "cuda:0"]
+    assert check_golden(model) < 0.05
+
+
+def test_ranks_without_a_card_of_their_own_are_named(planned: Path) -> None:
+    plan = open_artifact(planned).plan("h100:3x0.55KB")
+    with pytest.raises(PlanError, match="3 ranks on cards need CUDA device 1, this machine has 1"):
+        rank_devices(plan, DeviceChoice(), 1)
+    with pytest.raises(PlanError, match="2 card numbers for its 3 ranks"):
+        rank_devices(plan, DeviceChoice(cards=(0, 0)), 1)
+    assert rank_devices(plan, DeviceChoice(cards=(0, 0, 0)), 1) == [torch.device("cuda", 0)] * 3
+
+
+def test_a_rank_that_is_no_card_lies_in_the_hosts_memory(planned: Path) -> None:
+    plan = open_artifact(planned).plan("h100:1x0.6KB+cpu:1")
+    assert rank_devices(plan, DeviceChoice(), 1) == [torch.device("cuda", 0), None]
+
+
+def test_cards_are_numbers() -> None:
+    assert parse_cards("0, 0,1") == (0, 0, 1) and parse_cards(None) == ()
+    for text in ("", "a", "1,", "-1"):
+        with pytest.raises(InputError, match="expected numbers such as 0,0,1"):
+            parse_cards(text)
+
+
+@pytest.mark.parametrize("precision", [Precision.TF32, Precision.BF16, Precision.FP16])
+def test_towers_of_each_precision_of_devices_are_served(
+    precision: Precision,
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path: Path,
+) -> None:
+    spec = _in_precision(trained_spec, precision)
+    published = publish(
+        spec, trained_weights, trained_tower, tmp_path, topologies=("h100:2", "cpu:1")
+    )
+    model = open_model(published.path, devices=REHEARSED)
+    assert check_golden(model) < 0.05
+
+
+def test_every_row_format_is_looked_up(
+    trained_weights: dict[str, torch.Tensor],
+    trained_spec: ModelSpec,
+    trained_tower: nn.Module,
+    tmp_path: Path,
+) -> None:
+    formats = itertools.cycle(RowFormat)
+    tables = tuple(replace(table, format=next(formats)) for table in trained_spec.tables)
+    spec = replace(trained_spec, tables=tables, gate=GateSpec(max_score_diff=10.0))
+    published = publish(spec, trained_weights, trained_tower, tmp_path, topologies=("h100:2",))
+    host, model = (open_model(published.path, devices=choice) for choice in (None, REHEARSED))
+    samples = generate_samples(spec, 20)
+    for name, scores in host.run(samples).items():
+        np.testing.assert_allclose(model.run(samples)[name], scores, atol=1e-4)
+
+
+def _in_precision(spec: ModelSpec, precision: Precision) -> ModelSpec:
+    return replace(spec, tower=TowerSpec(outputs=spec.tower.outputs, precision=precision))
