@@ -5,7 +5,7 @@ from time import monotonic
 
 from serving.batcher import Batch
 from serving.call import Call
-from serving.dispatcher import Job
+from serving.job import Job
 from serving.lane import Ticket, TicketState
 from serving.request_reports import RequestReports
 from serving.thread_usage import Reading, read_usage
@@ -92,7 +92,10 @@ class BatchRun:
             )
         metrics = calls[0].snapshot.metrics
         if counts:
-            metrics.answered_many(counts)
+            whole = 0
+            if len(counts) != len(calls):
+                whole = sum(call.model_input.batch_size for call in calls)
+            metrics.answered_many(counts, whole)
         if metrics.lookups is not None:
             first = executions[0]
             metrics.lookups.looked_up(first.work, calls[0].model_input, first.scores)

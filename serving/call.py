@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from time import monotonic
 
+from serving.predict_method import PredictMethod
 from serving.request_header import RequestHeader
 from serving.shared_tensors import SharedTensors
 from serving.snapshot import Snapshot
@@ -19,7 +20,7 @@ class Call:
     """One predict call: what a job runs, and what is needed to answer it."""
 
     __slots__ = (
-        "decoded", "form", "header", "model_input", "requested", "requests_ahead", "shared",
+        "decoded", "header", "method", "model_input", "requested", "requests_ahead", "shared",
         "snapshot", "started", "trace",
     )  # fmt: skip
 
@@ -30,7 +31,7 @@ class Call:
         requested: Sequence[int],
         model_input: ModelInput,
         *,
-        form: WireForm,
+        method: PredictMethod,
         shared: SharedTensors,
         started: float,
         requests_ahead: int = 0,
@@ -43,13 +44,13 @@ class Call:
             header: what the message says beside its inputs.
             requested: positions of the outputs that are asked for.
             model_input: what is asked.
-            form: of the message, and of its answer.
+            method: by which it came.
             shared: takes the outputs that are to be put in shared memory.
             started: when the message was there.
             requests_ahead: requests that waited when it came.
             trace: its trace; None: it is not traced.
         """
-        self.form = form
+        self.method = method
         self.shared = shared
         self.snapshot = snapshot
         self.header = header
@@ -75,7 +76,7 @@ class Call:
         if places:
             encode = snapshot.encoder.encode_placed
             return encode(request_id, self.requested, scores, places, self.shared)
-        if self.form is WireForm.INFER:
+        if self.method.form is WireForm.INFER:
             return snapshot.encoder.encode(request_id, self.requested, scores)
         seconds = (
             self.decoded - self.started,

@@ -1,9 +1,9 @@
 """How a server is set up: every setting, once."""
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import Annotated, Literal
 
+from serving.address import LAST_PORT, is_loopback, split_address
 from serving.logs import LogFormat, LogLevel
 from serving.setting import Group, Setting
 from serving.trace_settings import DEFAULT_TRACE_RATIO, TraceSettings
@@ -15,17 +15,6 @@ MIB = 2**20
 # In `load_models`.
 ALL_MODELS = "*"
 _DEFAULT_AGE_SECONDS = 60.0
-_PORT = 65535
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address that is listened on can be reached from this machine alone."""
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _models(text: str, short: str | None = None, metavar: str | None = None) -> Setting:
@@ -116,7 +105,7 @@ class ServerConfig:
     host: Annotated[str, Setting(Group.ADDRESSES, "Address to listen on.")] = "127.0.0.1"
     port: Annotated[
         int,
-        Setting(Group.ADDRESSES, "gRPC port; 0 picks a free one.", at_least=0, at_most=_PORT),
+        Setting(Group.ADDRESSES, "gRPC port; 0 picks a free one.", at_least=0, at_most=LAST_PORT),
     ] = 8001
     metrics_port: Annotated[
         int,
@@ -124,7 +113,7 @@ class ServerConfig:
             Group.ADDRESSES,
             "HTTP port: REST, live page, /metrics, /ready, /live; 0: any.",
             at_least=0,
-            at_most=_PORT,
+            at_most=LAST_PORT,
         ),
     ] = 8002
     admin_address: Annotated[
@@ -432,17 +421,3 @@ class ServerConfig:
     def has_tokens(self) -> bool:
         """Whether calls need a token."""
         return self.tokens_file is not None or self.tokens is not None
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """The host and port of HOST:PORT.
-
-    Raises:
-        InputError: it is not one.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) <= _PORT:
-        raise InputError(
-            f"admin_address: expected HOST:PORT with a port from 1 to {_PORT}, got {address!r}"
-        )
-    return host, int(port)

@@ -95,6 +95,15 @@ def model_statistics(snapshot: Snapshot) -> Any:
             compute_infer=_duration(totals.infer),
             compute_output=_duration(totals.encode),
         ),
+        batch_stats=[
+            service_pb2.InferBatchStatistics(
+                batch_size=batch.size,
+                compute_input=_duration(batch.decode),
+                compute_infer=_duration(batch.infer),
+                compute_output=_duration(batch.encode),
+            )
+            for batch in totals.batches
+        ],
     )
 
 

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 
 import grpc
 
-from serving.dispatcher import Job
 from serving.inference import Inference, Refusal
+from serving.job import Job
+from serving.predict_method import PredictMethod
 
+_METHOD = PredictMethod.MODEL_STREAM_INFER
 DRAINING = Refusal(grpc.StatusCode.UNAVAILABLE, "the server is draining")
 
 
@@ -165,7 +167,9 @@ class InferStream:
         if refusal is not None:
             reply(refusal)
             return
-        job = self._inference.submit(message, time_remaining, reply, metadata=self._metadata)
+        job = self._inference.submit(
+            message, time_remaining, reply, method=_METHOD, metadata=self._metadata
+        )
         if job is None:
             return
         with self._changed:

@@ -15,12 +15,14 @@ import grpc
 from serving.batch_run import DROPPED, BatchRun, count_batch, count_dropped, show_queue
 from serving.batcher import Batcher, QueueLimits
 from serving.call import Call, log_fields
-from serving.dispatcher import Dispatcher, Job
+from serving.dispatcher import Dispatcher
+from serving.job import Job
 from serving.lane import Ticket
 from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.portable_decoder import parse_request
 from serving.predict_message import parse_predict
+from serving.predict_method import PredictMethod
 from serving.refusals import DeadlineError, QueueFullError
 from serving.request_header import RequestHeader, header_of, predict_header_of, read_header
 from serving.request_reports import RequestReports
@@ -106,7 +108,7 @@ class Inference:
         time_remaining: float | None,
         watch: Callable[[Job], None],
         *,
-        form: WireForm = WireForm.INFER,
+        method: PredictMethod = PredictMethod.MODEL_INFER,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> bytes | Refusal:
         """Answers a call on the calling thread, which waits where it must.
@@ -115,13 +117,13 @@ class Inference:
             message: a serialized request.
             time_remaining: seconds to the client's deadline; None: it has none.
             watch: told the job before it waits, so that it can be cancelled.
-            form: of the message, and of its answer.
+            method: by which it came.
             metadata: what came with it, where requests are traced.
 
         Returns:
             The serialized response, or why there is none.
         """
-        job = self._begin(message, time_remaining, None, form, metadata)
+        job = self._begin(message, time_remaining, None, method, metadata)
         if isinstance(job, Refusal):
             return job
         watch(job)
@@ -137,7 +139,7 @@ class Inference:
         time_remaining: float | None,
         reply: Callable[[bytes | Refusal], None],
         *,
-        form: WireForm = WireForm.INFER,
+        method: PredictMethod = PredictMethod.MODEL_INFER,
         metadata: Iterable[tuple[str, str | bytes]] = (),
     ) -> Job | None:
         """Takes a call in; `dispatcher.work` is to be called after.
@@ -146,14 +148,14 @@ class Inference:
             message: a serialized request.
             time_remaining: seconds to the client's deadline; None: it has none.
             reply: called once with the serialized response or why there is none, on any thread.
-            form: of the message, and of its answer.
+            method: by which it came.
             metadata: what came with it, where requests are traced.
 
         Returns:
             The job, to cancel it by; None: it has been answered.
         """
         job = self._begin(
-            message, time_remaining, lambda done: reply(self._outcome(done)), form, metadata
+            message, time_remaining, lambda done: reply(self._outcome(done)), method, metadata
         )
         if isinstance(job, Refusal):
             reply(job)
@@ -194,7 +196,7 @@ class Inference:
         message: bytes,
         time_remaining: float | None,
         on_done: Callable[[Job], None] | None,
-        form: WireForm,
+        method: PredictMethod,
         metadata: Iterable[tuple[str, str | bytes]],
     ) -> "Job | Refusal":
         started = monotonic()
@@ -202,7 +204,7 @@ class Inference:
         header: RequestHeader | None = None
         snapshot: Snapshot | None = None
         try:
-            header = _header_of(message, form)
+            header = _header_of(message, method.form)
             snapshot = self._store.get(header.model_name, header.model_version)
             requested = header.output_positions(snapshot.model.spec.tower.outputs)
             deadline = _deadline(started, time_remaining, header.timeout_us)
@@ -215,7 +217,7 @@ class Inference:
             shared = SharedTensors(self._memory)
             for name, span in header.places.items():
                 shared.check(span, f"output {name!r}")
-            predicts = form is WireForm.PREDICT
+            predicts = method.form is WireForm.PREDICT
             decoder = snapshot.predict_decoder if predicts else snapshot.decoder
             model_input = decoder.decode(message, shared)
         except Exception as error:
@@ -225,7 +227,7 @@ class Inference:
                     trace,
                     header,
                     snapshot,
-                    form=form,
+                    method=method,
                     code=code.name,
                     error=words,
                     began=started,
@@ -241,7 +243,7 @@ class Inference:
             header,
             requested,
             model_input,
-            form=form,
+            method=method,
             shared=shared,
             started=started,
             requests_ahead=self.dispatcher.waiting[0],

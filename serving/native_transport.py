@@ -21,12 +21,12 @@ import grpc
 from serving.access import Access
 from serving.admission import admission
 from serving.config import ServerConfig
-from serving.dispatcher import Job
 from serving.grpcio_transport import grpcio_options
 from serving.inference import Inference, Refusal
-from serving.rpc_handlers import PREDICT_FORMS, CallCount, HandlerTable
+from serving.job import Job
+from serving.predict_method import PredictMethod
+from serving.rpc_handlers import PREDICT_METHODS, CallCount, HandlerTable
 from serving.status import status_of
-from serving.wire_form import WireForm
 from sharded_infer.errors import InputError, InternalError
 
 try:
@@ -50,7 +50,7 @@ _QUIET_POLLS = 25
 # How often waiting requests are looked through for passed deadlines; cancelled ones leave at once.
 _EXPIRY_SECONDS = 0.005
 # By the number that the front gives a method.
-_FORMS = tuple(PREDICT_FORMS.values())
+_METHODS = tuple(PREDICT_METHODS.values())
 # A call's metadata, its peer, and seconds to its deadline.
 _CallDetails = tuple[tuple[tuple[str, str | bytes], ...], str, float | None]
 
@@ -115,7 +115,7 @@ class NativeTransport:
         try:
             self._front = pygrpc_native.NativeGrpcFront(
                 f"{host}:{port}",
-                [(path, False) for path in PREDICT_FORMS],
+                [(path, False) for path in PREDICT_METHODS],
                 io_threads=1,
                 call_details=True,
                 reuse_port=self._config.workers > 1,
@@ -194,7 +194,7 @@ class NativeTransport:
                     if kind == pygrpc_native.EVENT_CANCEL:
                         self._cancel(call_id)
                     else:
-                        self._take_or_fail(call_id, payload, details, _FORMS[method])
+                        self._take_or_fail(call_id, payload, details, _METHODS[method])
                 self._expire()
                 # What has come already is taken in, or refused, before anything runs.
                 if len(events) < _EVENTS:
@@ -222,15 +222,17 @@ class NativeTransport:
         return max(0, min(_POLL_MS, math.ceil((due - monotonic()) * 1e3)))
 
     def _take_or_fail(
-        self, call_id: int, message: bytes, details: _CallDetails, form: WireForm
+        self, call_id: int, message: bytes, details: _CallDetails, method: PredictMethod
     ) -> None:
         try:
-            self._take(call_id, message, details, form)
+            self._take(call_id, message, details, method)
         except Exception as error:
             # A bug of ours must leave neither this call without an answer, nor those after it.
             self._fail(call_id, Refusal(*status_of(error)))
 
-    def _take(self, call_id: int, message: bytes, details: _CallDetails, form: WireForm) -> None:
+    def _take(
+        self, call_id: int, message: bytes, details: _CallDetails, method: PredictMethod
+    ) -> None:
         metadata, _, time_remaining = details
         refusal = self._refusal(message, details)
         if refusal is not None:
@@ -249,7 +251,7 @@ class NativeTransport:
                 self._calls.add_predict(-1)
 
         submit = self._inference.submit
-        job = submit(message, time_remaining, reply, form=form, metadata=metadata)
+        job = submit(message, time_remaining, reply, method=method, metadata=metadata)
         if job is not None:
             self._jobs[call_id] = job
             if job.done:

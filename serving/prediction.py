@@ -7,6 +7,8 @@ import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
+from serving.caller import ANONYMOUS, Caller
+from serving.failed_call import failed_call
 from serving.samples import Sample, batch_samples
 from serving.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
@@ -53,7 +55,12 @@ def predict_local(model: Model, samples: Sequence[Sample]) -> Prediction:
 
 
 def predict_remote(
-    address: str, model: str, version: int | None, samples: Sequence[Sample]
+    address: str,
+    model: str,
+    version: int | None,
+    samples: Sequence[Sample],
+    *,
+    caller: Caller = ANONYMOUS,
 ) -> Prediction:
     """Scores samples as one request to a running server.
 
@@ -62,19 +69,21 @@ def predict_remote(
         model: the model's name.
         version: a version's number; None is whichever is served.
         samples: the samples.
+        caller: who asks.
 
     Raises:
         RequestError: a sample is not one of this model's.
         ShardedInferError: the server cannot be reached or refused the request; says why.
     """
     named = "" if version is None else str(version)
-    with triton.InferenceServerClient(address) as client:
+    headers = caller.headers
+    with triton.InferenceServerClient(address, creds=caller.channel_credentials()) as client:
         try:
-            metadata = client.get_model_metadata(model, named)
+            metadata = client.get_model_metadata(model, named, headers=headers)
             arrays = batch_samples(_spec_of(metadata), samples)
-            result = client.infer(model, triton_inputs(arrays), named)
+            result = client.infer(model, triton_inputs(arrays), named, headers=headers)
         except triton.InferenceServerException as error:
-            raise ShardedInferError(f"{address}: {error.status()}: {error.message()}") from error
+            raise ShardedInferError(failed_call(address, caller, error)) from error
     scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}
     return Prediction(model, int(result.get_response().model_version), scores)
 

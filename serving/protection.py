@@ -2,7 +2,8 @@
 
 import logging
 
-from serving.config import ServerConfig, is_loopback, split_address
+from serving.address import is_loopback, split_address
+from serving.config import ServerConfig
 from serving.guard import read_credentials
 from serving.tls import tls_files
 from sharded_infer.errors import InputError

@@ -5,9 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from prometheus_client.samples import Sample
 from tritonclient.grpc import InferenceServerClient
 from tritonclient.utils import InferenceServerException
 
+from serving.caller import ANONYMOUS, Caller
+from serving.failed_call import failed_call
 from serving.scraped_page import scraped_samples
 from sharded_infer.errors import InputError
 
@@ -54,28 +57,34 @@ class Watched:
 class ReleaseWatch:
     """Asks a server again and again."""
 
-    def __init__(self, client: InferenceServerClient, address: str, page: str | None) -> None:
+    def __init__(
+        self, client: InferenceServerClient, address: str, page: str | None, caller: Caller
+    ) -> None:
         """Asks nothing yet; see `watching`.
 
         Args:
             client: of the server.
             address: its host:port, for errors.
             page: the URL of its metrics page, or None.
+            caller: who asks.
         """
         self._client = client
         self._address = address
+        self._caller = caller
         self._page = page
 
     def look(self) -> Watched:
         """Asks once.
 
         Raises:
-            InputError: the server, or its metrics page, does not answer.
+            InputError: the server, or its metrics page, does not answer, or refuses the caller.
         """
         try:
-            index = self._client.get_model_repository_index(client_timeout=_TIMEOUT_SECONDS)
+            index = self._client.get_model_repository_index(
+                headers=self._caller.headers, client_timeout=_TIMEOUT_SECONDS
+            )
         except InferenceServerException as error:
-            raise InputError(f"{self._address}: does not answer: {error}") from error
+            raise InputError(failed_call(self._address, self._caller, error)) from error
         names, requests, ages = self._read_page()
         versions = []
         for entry in index.models:
@@ -94,7 +103,7 @@ class ReleaseWatch:
         names: dict[tuple[str, int], list[str]] = {}
         requests: dict[tuple[str, int], int] = {}
         ages: dict[str, float] = {}
-        for sample in () if self._page is None else scraped_samples(self._page):
+        for sample in self._samples():
             name, labels, value = sample.name, sample.labels, sample.value
             model = labels.get("model", "")
             if name == _LABEL_VERSION and value:
@@ -106,14 +115,18 @@ class ReleaseWatch:
                 ages[model] = value
         return names, requests, ages
 
+    def _samples(self) -> Iterator[Sample]:
+        return iter(()) if self._page is None else scraped_samples(self._page, self._caller)
+
 
 @contextmanager
-def watching(address: str, page: str | None) -> Iterator[ReleaseWatch]:
+def watching(address: str, page: str | None, caller: Caller = ANONYMOUS) -> Iterator[ReleaseWatch]:
     """A watch of a server, until the end.
 
     Args:
         address: host:port of its gRPC port.
         page: the URL of its metrics page, or None.
+        caller: who asks both.
 
     Raises:
         InputError: the address is of another form.
@@ -121,5 +134,6 @@ def watching(address: str, page: str | None) -> Iterator[ReleaseWatch]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise InputError(f"address {address!r}: expected host:port")
-    with InferenceServerClient(address) as client:
-        yield ReleaseWatch(client, address, page)
+    credentials = caller.channel_credentials()
+    with InferenceServerClient(address, creds=credentials) as client:
+        yield ReleaseWatch(client, address, page, caller)

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
 from serving.call import Call, short_id
-from serving.dispatcher import Job
+from serving.job import Job
+from serving.predict_method import PredictMethod
 from serving.request_header import RequestHeader
 from serving.request_timeline import BatchFacts, RequestTimeline
 from serving.slow_request import judge
@@ -18,7 +19,6 @@ from serving.thread_usage import Reading, usage_between
 from serving.trace_sampling import RequestTrace
 from serving.tracer import Tracer
 from serving.version_metrics import Answered
-from serving.wire_form import WireForm
 from sharded_infer.batch_sizes import padded_size
 from sharded_infer.executor import Execution
 
@@ -105,7 +105,7 @@ class RequestReports:
                 requests_ahead=call.requests_ahead,
                 code=code,
                 error=error,
-                form=call.form,
+                method=call.method,
                 trace=call.trace,
             )
         )
@@ -116,7 +116,7 @@ class RequestReports:
         header: RequestHeader | None,
         snapshot: Snapshot | None,
         *,
-        form: WireForm,
+        method: PredictMethod,
         code: str,
         error: str,
         began: float,
@@ -127,7 +127,7 @@ class RequestReports:
             trace: its trace.
             header: what its message says beside its inputs, if that was read.
             snapshot: the version that was asked, if it is known.
-            form: of its message.
+            method: by which it came.
             code: the gRPC status code's name.
             error: what its client is told.
             began: when its message was there, on the monotonic clock.
@@ -145,7 +145,7 @@ class RequestReports:
                 whole_seconds=monotonic() - began,
                 code=code,
                 error=error,
-                form=form,
+                method=method,
                 trace=trace,
             )
         )
@@ -191,7 +191,7 @@ def _answered(call: Call, count: Answered, facts: BatchFacts) -> RequestTimeline
         tower_seconds=tower,
         encode_seconds=encode,
         requests_ahead=call.requests_ahead,
-        form=call.form,
+        method=call.method,
         batch=facts,
         trace=call.trace,
     )

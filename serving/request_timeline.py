@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from serving.predict_method import PredictMethod
 from serving.thread_usage import ThreadUsage
 from serving.trace_sampling import RequestTrace
-from serving.wire_form import WireForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class RequestTimeline:
         requests_ahead: requests that waited when it came.
         code: the gRPC status code's name.
         error: what its client was told; empty: it was answered.
-        form: of its messages.
+        method: by which it came.
         batch: that it ran in; None: it never did, or failed.
         trace: its trace; None: it is not traced.
     """
@@ -73,7 +73,7 @@ class RequestTimeline:
     requests_ahead: int = 0
     code: str = "OK"
     error: str = ""
-    form: WireForm = WireForm.INFER
+    method: PredictMethod = PredictMethod.MODEL_INFER
     batch: BatchFacts | None = None
     trace: RequestTrace | None = None
 

@@ -14,18 +14,21 @@ from google.protobuf.message import DecodeError
 
 from serving.admission import Door, keep_threads
 from serving.arrivals import Arrivals
-from serving.dispatcher import Job
 from serving.guard import Guard
 from serving.inference import Inference, Refusal
+from serving.job import Job
+from serving.predict_method import PredictMethod
 from serving.rpc_access import access_of
-from serving.wire_form import WireForm
 
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 INFER_METHOD = f"/{INFERENCE_SERVICE}/ModelInfer"
 PREDICTOR_SERVICE = "sharded_infer.v1.Predictor"
 PREDICT_METHOD = f"/{PREDICTOR_SERVICE}/Predict"
 # The predict calls, which transports carry as bytes.
-PREDICT_FORMS = {INFER_METHOD: WireForm.INFER, PREDICT_METHOD: WireForm.PREDICT}
+PREDICT_METHODS = {
+    INFER_METHOD: PredictMethod.MODEL_INFER,
+    PREDICT_METHOD: PredictMethod.PREDICT,
+}
 StreamAnswers = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
@@ -105,8 +108,8 @@ class HandlerTable:
 
     def set_infer(self, inference: Inference) -> None:
         """Answers predict calls of all forms from their bytes, without protobuf objects."""
-        for path, form in PREDICT_FORMS.items():
-            behaviour = InferBehaviour(inference, self._calls, form)
+        for path, predict_method in PREDICT_METHODS.items():
+            behaviour = InferBehaviour(inference, self._calls, predict_method)
             self.predicting.append(behaviour)
             _, service, method = path.split("/")
             handler: grpc.RpcMethodHandler[bytes, bytes]
@@ -185,21 +188,21 @@ def _counted(
 
 
 class InferBehaviour:
-    """Predict calls of one form, each on a thread that waits for the answer.
+    """Predict calls by one method, each on a thread that waits for the answer.
 
     To gRPC for Python it takes a stream of requests: on the wire that is the same as one request,
     and a call can be refused without receiving its message.
     """
 
-    def __init__(self, inference: Inference, calls: CallCount, form: WireForm) -> None:
+    def __init__(self, inference: Inference, calls: CallCount, method: PredictMethod) -> None:
         """Keeps what answers.
 
         Args:
             inference: answers the calls.
             calls: counts them.
-            form: of their messages.
+            method: by which they come.
         """
-        self._form = form
+        self._method = method
         self._inference = inference
         self._calls = calls
         self._decided = threading.local()
@@ -240,7 +243,7 @@ class InferBehaviour:
             ended()
         metadata = context.invocation_metadata() if self._inference.traces else ()
         outcome = self._inference.answer(
-            message, context.time_remaining(), jobs.append, form=self._form, metadata=metadata
+            message, context.time_remaining(), jobs.append, method=self._method, metadata=metadata
         )
         if isinstance(outcome, Refusal):
             context.set_trailing_metadata(outcome.metadata)

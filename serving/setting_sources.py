@@ -25,6 +25,8 @@ OTHER_VARIABLES = (
             "MAX_INSTRUCTION_SET",
             "SOAK",
             "TEST_IMAGE",
+            # A command's, for the server that it calls.
+            "TOKEN",
         )
     ),
 )

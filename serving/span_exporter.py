@@ -1,13 +1,13 @@
 """Spans of requests in OpenTelemetry's form, sent to a collector: OTLP over gRPC.
 
-    inference.GRPCInferenceService/ModelInfer   (server)
+    inference.GRPCInferenceService/ModelInfer   (server; others: `serving/predict_method.py`)
         decode · queue · lookup · tower · encode
                          rank 0 · rank 1 …
 
 Only a server that traces imports this file. Spans are made from timelines after the fact, with
 their ids; requests of one batch each have all of their own spans, and their server spans are linked
 to those of the others, as OpenTelemetry has it for batches. Names of attributes are those of its
-semantic conventions 1.37 or later (rpc.*); our own begin with `sharded_infer.`.
+semantic conventions 1.37 or later (rpc.*, http.*); our own begin with `sharded_infer.`.
 """
 
 import logging
@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from time import monotonic, time_ns
 
+import grpc
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -31,6 +32,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes, AttributeValue
 
+from serving.http_status import http_status
 from serving.request_timeline import RequestTimeline
 from serving.trace_context import TraceContext
 from serving.trace_sampling import Draw, RequestTrace
@@ -100,7 +102,7 @@ class SpanExporter:
         own = _own_context(trace)
         at = _to_nanoseconds(request.started)
         yield self._span(
-            request.form.method,
+            request.method.span_name,
             own,
             None if trace.parent is None else _client_context(trace.parent),
             (at(0.0), at(request.whole_seconds)),
@@ -189,12 +191,23 @@ def _rank_times(
         begin += seconds if in_turn else 0.0
 
 
-def _attributes(request: RequestTimeline) -> dict[str, AttributeValue]:
-    attributes: dict[str, AttributeValue] = {
+def _call_attributes(request: RequestTimeline) -> dict[str, AttributeValue]:
+    method = request.method
+    if method.route:
+        return {
+            "http.request.method": "POST",
+            "http.route": method.route,
+            "http.response.status_code": http_status(grpc.StatusCode[request.code]),
+        }
+    return {
         "rpc.system.name": "grpc",
-        "rpc.method": request.form.method,
+        "rpc.method": method.span_name,
         "rpc.response.status_code": request.code,
     }
+
+
+def _attributes(request: RequestTimeline) -> dict[str, AttributeValue]:
+    attributes = _call_attributes(request)
     if request.code in _SERVER_ERRORS:
         attributes["error.type"] = request.code
     if request.request_id:

@@ -17,6 +17,23 @@ class Duration:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchTotals:
+    """The batches that were run at one size, by all of the server's processes.
+
+    Attributes:
+        size: samples, with those that the batches were padded by.
+        decode: the batches, and the time of reading their requests.
+        infer: the batches, and the time of their lookups and towers.
+        encode: the batches, and the time of writing their responses.
+    """
+
+    size: int
+    decode: Duration
+    infer: Duration
+    encode: Duration
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Totals of all the server's processes since it was started.
 
@@ -31,6 +48,7 @@ class Totals:
         decode: reading requests.
         infer: lookups and tower, and whatever else comes between the queue and the response.
         encode: writing responses.
+        batches: those that were answered, by size.
     """
 
     samples: int
@@ -43,3 +61,4 @@ class Totals:
     decode: Duration
     infer: Duration
     encode: Duration
+    batches: tuple[BatchTotals, ...] = ()

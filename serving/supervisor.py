@@ -20,6 +20,7 @@ from time import monotonic
 
 import torch
 
+from serving.address import split_address
 from serving.background import lower_priority
 from serving.child_processes import (
     DESK,
@@ -30,7 +31,7 @@ from serving.child_processes import (
     ChildProcesses,
     child_name,
 )
-from serving.config import ServerConfig, split_address
+from serving.config import ServerConfig
 from serving.dashboard.dashboard import Dashboard
 from serving.following import Following
 from serving.guard import Guard, make_guard

@@ -5,6 +5,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from serving.answered_counter import Answered, AnsweredCounter
+from serving.executed_batches import ExecutedBatches
 from serving.exemplars import Exemplars
 from serving.lookup_metrics import LookupMetrics
 from serving.metric_cells import MetricCells
@@ -75,6 +76,7 @@ class VersionMetrics:
         self._last_request = cells.allocate(1)
         self.facts = FactCells(cells)
         self.exemplars = Exemplars(cells, REQUEST_SECONDS.buckets)
+        self._executed = ExecutedBatches(cells)
         self._end = cells.allocate(1)
         self._lookups = LookupMetrics(cells, block)
         self.lookups = self._lookups if detail is Detail.FULL else None
@@ -111,15 +113,17 @@ class VersionMetrics:
             self.facts.write(facts)
         self._lookups.clear()
 
-    def answered_many(self, requests: Sequence[Answered]) -> None:
-        """Counts the answered requests of a batch.
+    def answered_many(self, requests: Sequence[Answered], batch_samples: int = 0) -> None:
+        """Counts the answered requests of a batch, and the batch by its size.
 
         Args:
             requests: at least one; the values of each are those of `Answered`.
+            batch_samples: of the batch, where it had other requests too; 0: it had none.
         """
         now = time.time()
         with self._cells.lock:
             self._answered.count(requests, now)
+            self._executed.count(requests, batch_samples)
 
     def exemplar(self, seconds: float, trace_id: bytes) -> None:
         """Shows a traced request beside the bucket that it is counted in; not for others.
@@ -286,4 +290,5 @@ class VersionMetrics:
             decode=Duration.of(ok, phase["decode"]),
             infer=Duration.of(ok, infer),
             encode=Duration.of(ok, phase["encode"]),
+            batches=self._executed.totals(),
         )

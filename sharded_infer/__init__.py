@@ -20,8 +20,8 @@ if TYPE_CHECKING:
         ServingSpec,
         TableSpec,
         TowerSpec,
-        load_spec,
     )
+    from sharded_infer.spec_document import load_spec
 
 _MODULES = {
     "errors": ("ShardedInferError",),
@@ -36,8 +36,8 @@ _MODULES = {
         "ServingSpec",
         "TableSpec",
         "TowerSpec",
-        "load_spec",
     ),
+    "spec_document": ("load_spec",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -11,7 +11,7 @@ from kernels.row_format import RowFormat
 from quant.source import SourceError, WeightSource
 from quant.table_weight import FLOATING, find_weight
 from sharded_infer.errors import SpecError
-from sharded_infer.spec import parse_spec
+from sharded_infer.spec_document import parse_spec
 
 _TORCHREC = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
 # Last words of a key that say nothing about which table it is.

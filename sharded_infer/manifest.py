@@ -13,7 +13,8 @@ from kernels.row_format import RowFormat
 from sharded_infer.errors import ArtifactError, SpecError
 from sharded_infer.plan import StoredTable
 from sharded_infer.precision import Precision
-from sharded_infer.spec import ModelSpec, dump_spec, parse_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import dump_spec, parse_spec
 
 FORMAT_VERSION: Literal[1] = 1
 MANIFEST_NAME = "manifest.json"

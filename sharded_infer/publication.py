@@ -59,7 +59,8 @@ from sharded_infer.quantize import (
     write_report,
 )
 from sharded_infer.repository import Repository
-from sharded_infer.spec import ModelSpec, dump_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import dump_spec
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.topology import parse_topology

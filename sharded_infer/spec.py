@@ -2,24 +2,18 @@
 
 import fnmatch
 import re
-import tomllib
-from collections.abc import Mapping
 from dataclasses import field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
-    ValidationError,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
 
 from kernels.row_format import RowFormat
-from sharded_infer.errors import SpecError
 from sharded_infer.precision import Precision
 from sharded_infer.quantization_spec import GateSpec as GateSpec
 from sharded_infer.quantization_spec import QuantizationSpec as QuantizationSpec
@@ -225,85 +219,3 @@ def _refuse_repeats(kind: str, names: list[str]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"{kind} {', '.join(map(repr, repeated))} is defined more than once")
-
-
-_ADAPTER = TypeAdapter(ModelSpec)
-
-
-def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
-    """Builds a spec from plain values.
-
-    Args:
-        fields: as in `model.toml`.
-        where: what to call the source in errors.
-
-    Raises:
-        SpecError: naming every field that is off, what was expected and what came.
-    """
-    try:
-        return _ADAPTER.validate_python(_with_tower_options(fields))
-    except ValidationError as error:
-        raise SpecError(f"{where}: {_explain(error, fields)}") from error
-
-
-def _with_tower_options(fields: Mapping[str, Any]) -> dict[str, Any]:
-    # In TOML the architecture's sizes stand beside our own keys of [tower].
-    tower = fields.get("tower")
-    if not isinstance(tower, Mapping) or tower.get("architecture") is None:
-        return dict(fields)
-    own = {key: value for key, value in tower.items() if key in TowerSpec.__dataclass_fields__}
-    sizes = {key: value for key, value in tower.items() if key not in own}
-    own["options"] = {**own.get("options", {}), **sizes}
-    return {**fields, "tower": own}
-
-
-def dump_spec(spec: ModelSpec) -> dict[str, Any]:
-    """The spec as plain values that `parse_spec` reads back."""
-    values: dict[str, Any] = _ADAPTER.dump_python(spec, mode="json", exclude_none=True)
-    return values
-
-
-def load_spec(path: Path) -> ModelSpec:
-    """Reads `model.toml`.
-
-    Raises:
-        SpecError: no such file, not TOML, or not a spec.
-    """
-    try:
-        fields = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: not TOML: {error}") from error
-    return parse_spec(fields, str(path))
-
-
-def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
-    reasons = []
-    problems = error.errors(include_url=False)
-    for problem in problems:
-        within = [p for p in problems if p["loc"][: len(problem["loc"])] == problem["loc"]]
-        if problem["type"] == "too_short" and len(within) > 1:
-            # Its items were left out because they have problems of their own.
-            continue
-        value: Any = fields
-        words: list[str] = []
-        for step in problem["loc"]:
-            value = value[step] if _has(value, step) else None
-            named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
-            if isinstance(step, int) and named:
-                words[-1] = words[-1].rstrip("s") + f" {value['name']!r}"
-            elif isinstance(step, int):
-                words[-1] += f"[{step}]"
-            else:
-                words.append(str(step))
-        message = problem["msg"].removeprefix("Value error, ")
-        came = "" if problem["type"] in {"missing", "value_error"} else f", got {value!r}"
-        reasons.append(": ".join([*words, message]) + came)
-    return "; ".join(reasons)
-
-
-def _has(value: Any, step: Any) -> bool:
-    if isinstance(value, Mapping):
-        return step in value
-    return isinstance(value, list | tuple) and isinstance(step, int) and step < len(value)

@@ -11,7 +11,7 @@ from quant.source import SourceError, WeightSource
 from sharded_infer.draft_tables import DraftedTable, draft_tables
 from sharded_infer.draft_tower import DraftedTower, draft_tower
 from sharded_infer.errors import WeightsError
-from sharded_infer.spec import parse_spec
+from sharded_infer.spec_document import parse_spec
 
 _MARK = "# CHECK: "
 _HEAD = (

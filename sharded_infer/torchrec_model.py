@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from kernels.row_format import RowFormat
 from quant.source import TensorSource, WeightSource
 from sharded_infer.errors import SpecError, WeightsError
-from sharded_infer.spec import ModelSpec, parse_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import parse_spec
 from sharded_infer.tower_source import load_tower
 from sharded_infer.zoo.sizes import TowerSizes, torchrec_sizes
 from sharded_infer.zoo.torchrec_names import torchrec_keys

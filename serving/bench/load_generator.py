@@ -12,252 +12,29 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import unquote
 
-import grpc
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
-from kernels.native_library import load_library
+from serving.bench.load_bounds import check_count, check_not_negative, check_positive
+from serving.bench.load_library import (
+    CALL,
+    LIBRARY,
+    LINK,
+    LoadReport,
+    LoadSettings,
+    load_generator_refusal,
+)
+from serving.bench.load_result import CODE_NAMES, LoadResult
+from serving.bench.load_schedule import checked_schedule
+from serving.bench.load_target import Target
 
 _CONNECT_SECONDS = 5.0
 # Of compiled code, after which Python handles signals such as Ctrl-C.
 _STEP_SECONDS = 0.2
 _ERROR_BYTES = 256
-_LATE_SECONDS = 1e-3
-_CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A gRPC server's method, without TLS.
-
-    Attributes:
-        host: name or address.
-        port: TCP port.
-        path: of the method.
-    """
-
-    host: str
-    port: int
-    path: str = "/inference.GRPCInferenceService/ModelInfer"
-
-    @property
-    def authority(self) -> str:
-        """Host and port as one word."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """What became of N calls, in the order in which they were to begin.
-
-    Times are seconds from the start, at which every connection was ready.
-
-    Attributes:
-        scheduled: float64 `[N]`, when each was to begin; in a closed loop, when it did.
-        sent: float64 `[N]`, when it was given to a connection; NaN where that never happened.
-        latency: float64 `[N]` seconds from `scheduled` to the end of the answer, or until the call
-            was given up.
-        lag: float64 `[N]` seconds from `scheduled` until this generator came to the call. Waiting
-            for a connection comes after it, and is the server's affair.
-        codes: uint8 `[N]`, gRPC status codes.
-        message_index: int32 `[N]`, which message was sent.
-        response_bytes: int32 `[N]`, length of the response message.
-        seconds: from the start to the end of the last call.
-        window_seconds: for how long calls were begun, the time that rates refer to.
-        ok_in_window: calls answered OK within that time.
-        responses: by message index, the first response that was OK.
-        errors: by status code, the first text that came with it, warm-up included.
-        connection_calls: int64 `[connections]`, calls that each carried; replacements count for
-            what they replaced, and warm-up counts too.
-        reconnects: int64 `[connections]`, how often each was replaced.
-        cpu_share: of a core, by this thread, warm-up included; near 1 the generator is the limit
-            of a closed loop. It also rises where calls follow so closely that it does not sleep.
-    """
-
-    scheduled: NDArray[np.float64]
-    sent: NDArray[np.float64]
-    latency: NDArray[np.float64]
-    lag: NDArray[np.float64]
-    codes: NDArray[np.uint8]
-    message_index: NDArray[np.int32]
-    response_bytes: NDArray[np.int32]
-    seconds: float
-    window_seconds: float
-    ok_in_window: int
-    responses: dict[int, bytes]
-    errors: dict[int, str]
-    connection_calls: NDArray[np.int64]
-    reconnects: NDArray[np.int64]
-    cpu_share: float
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """Calls by the name of their status code; only those that occurred."""
-        codes, counts = np.unique(self.codes, return_counts=True)
-        return {
-            _CODE_NAMES[int(code)]: int(count) for code, count in zip(codes, counts, strict=True)
-        }
-
-    @property
-    def ok_per_second(self) -> float:
-        """Calls answered OK a second, while calls were begun."""
-        return self.ok_in_window / self.window_seconds if self.window_seconds > 0 else 0.0
-
-    @property
-    def largest_lag_seconds(self) -> float:
-        """The longest that this generator took to come to a call."""
-        return float(self.lag.max(initial=0.0))
-
-    @property
-    def p99_lag_seconds(self) -> float:
-        """The time within which this generator came to 99% of the calls."""
-        return float(np.quantile(self.lag, 0.99)) if len(self.lag) else 0.0
-
-    @property
-    def on_time(self) -> bool:
-        """Whether this generator kept up: it came to 99% of the calls within a millisecond."""
-        return self.p99_lag_seconds <= _LATE_SECONDS
-
-
-class _Settings(ctypes.Structure):
-    """`Settings` of native/call.h."""
-
-    _fields_ = (
-        ("address", ctypes.c_char_p),
-        ("port", ctypes.c_char_p),
-        ("authority", ctypes.c_char_p),
-        ("path", ctypes.c_char_p),
-        ("user_agent", ctypes.c_char_p),
-        ("messages", ctypes.c_char_p),
-        ("offsets", ctypes.c_void_p),
-        ("message_count", ctypes.c_int64),
-        ("schedule", ctypes.c_void_p),
-        ("call_count", ctypes.c_int64),
-        ("concurrency", ctypes.c_int64),
-        ("seconds", ctypes.c_double),
-        ("deadline_seconds", ctypes.c_double),
-        ("drain_seconds", ctypes.c_double),
-        ("connect_seconds", ctypes.c_double),
-        ("connections", ctypes.c_int64),
-        ("keep_responses", ctypes.c_int32),
-    )
-
-
-class _Report(ctypes.Structure):
-    """`Report` of native/call.h."""
-
-    _fields_ = (
-        ("calls", ctypes.c_void_p),
-        ("call_count", ctypes.c_int64),
-        ("links", ctypes.c_void_p),
-        ("seconds", ctypes.c_double),
-    )
-
-
-# `Call` and `Link` of native/call.h.
-_CALL = np.dtype(
-    [
-        ("scheduled", np.float64),
-        ("taken", np.float64),
-        ("sent", np.float64),
-        ("latency", np.float64),
-        ("message", np.int32),
-        ("response_bytes", np.int32),
-        ("slot", np.int32),
-        ("code", np.uint8),
-        ("refusals", np.uint8),
-        ("done", np.uint8),
-    ],
-    align=True,
-)
-_LINK = np.dtype([("calls", np.int64), ("reconnects", np.int64)])
-
-
-def _load() -> ctypes.CDLL | None:
-    library = load_library(Path(__file__).parent)
-    if library is not None:
-        library.sharded_infer_load_create.restype = ctypes.c_void_p
-        library.sharded_infer_load_create.argtypes = (ctypes.POINTER(_Settings), ctypes.c_char_p)
-        library.sharded_infer_load_step.restype = ctypes.c_int32
-        library.sharded_infer_load_step.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_double,
-            ctypes.c_char_p,
-        )
-        library.sharded_infer_load_report.restype = None
-        library.sharded_infer_load_report.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Report))
-        library.sharded_infer_load_response.restype = ctypes.c_void_p
-        library.sharded_infer_load_response.argtypes = (
-            ctypes.c_void_p,
-            ctypes.c_int64,
-            ctypes.POINTER(ctypes.c_int64),
-        )
-        library.sharded_infer_load_error.restype = ctypes.c_char_p
-        library.sharded_infer_load_error.argtypes = (ctypes.c_void_p, ctypes.c_int32)
-        library.sharded_infer_load_destroy.restype = None
-        library.sharded_infer_load_destroy.argtypes = (ctypes.c_void_p,)
-    return library
-
-
-_LIBRARY = _load()
-
-
-def load_generator_refusal() -> str | None:
-    """Why no load can be made on this machine, or None when it can."""
-    if _LIBRARY is None:
-        return "the load generator is compiled code, and the package was built without a compiler"
-    try:
-        ctypes.CDLL("libnghttp2.so.14")
-    except OSError:
-        return "the load generator needs libnghttp2.so.14: apt install libnghttp2-14"
-    return None
-
-
-def constant_schedule(rate: float, seconds: float) -> NDArray[np.float64]:
-    """Times at equal distances.
-
-    Args:
-        rate: calls a second.
-        seconds: how long.
-
-    Returns:
-        float64 `[rate * seconds]`, seconds from the start, the first at 0.
-
-    Raises:
-        InputError: the rate or the time is not positive.
-    """
-    _check_positive("rate", rate)
-    _check_positive("seconds", seconds)
-    return np.arange(math.ceil(rate * seconds), dtype=np.float64) / rate
-
-
-def poisson_schedule(rate: float, seconds: float, seed: int) -> NDArray[np.float64]:
-    """Times of independent callers: a Poisson process.
-
-    Its number of calls is drawn from its Poisson distribution, and given that number the times are
-    independent and uniform (Kingman, Poisson Processes, section 2.4).
-
-    Args:
-        rate: calls a second, in the mean.
-        seconds: how long.
-        seed: of the draw.
-
-    Returns:
-        float64 `[N]`, seconds from the start, ascending, below `seconds`.
-
-    Raises:
-        InputError: the rate or the time is not positive.
-    """
-    _check_positive("rate", rate)
-    _check_positive("seconds", seconds)
-    generator = np.random.default_rng(seed)
-    times = generator.uniform(0.0, seconds, size=generator.poisson(rate * seconds))
-    times.sort()
-    return times
 
 
 def run_closed(
@@ -297,12 +74,12 @@ def run_closed(
         InputError: an argument is outside its range, there is no server, libnghttp2 is not
             installed, or the package was built without a compiler.
     """
-    _check_count("concurrency", concurrency)
-    _check_positive("seconds", seconds)
-    _check_not_negative("warm_up_seconds", warm_up_seconds)
+    check_count("concurrency", concurrency)
+    check_positive("seconds", seconds)
+    check_not_negative("warm_up_seconds", warm_up_seconds)
     if max_calls is not None:
-        _check_count("max_calls", max_calls)
-    settings = _Settings(
+        check_count("max_calls", max_calls)
+    settings = LoadSettings(
         schedule=None,
         call_count=-1 if max_calls is None else max_calls,
         concurrency=concurrency,
@@ -349,8 +126,8 @@ def run_open(
     Raises:
         InputError: as of `run_closed`; or the times are no ascending float64.
     """
-    times = _checked_schedule(schedule)
-    settings = _Settings(schedule=times.ctypes.data, call_count=len(times))
+    times = checked_schedule(schedule)
+    settings = LoadSettings(schedule=times.ctypes.data, call_count=len(times))
     _set_limits(settings, connections, deadline_seconds, drain_seconds, keep_responses)
     outcome = _run(target, messages, settings)
     last = float(times[-1]) if len(times) else 0.0
@@ -359,7 +136,7 @@ def run_open(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What the compiled code leaves: `[N]` of `_CALL`, and `[connections]` of `_LINK`."""
+    """What the compiled code leaves: `[N]` of `CALL`, and `[connections]` of `LINK`."""
 
     calls: NDArray[np.void]
     links: NDArray[np.void]
@@ -369,9 +146,9 @@ class _Outcome:
     cpu_share: float
 
 
-def _run(target: Target, messages: Sequence[bytes], settings: _Settings) -> _Outcome:
+def _run(target: Target, messages: Sequence[bytes], settings: LoadSettings) -> _Outcome:
     reason = load_generator_refusal()
-    if reason is not None or _LIBRARY is None:
+    if reason is not None or LIBRARY is None:
         raise InputError(reason or "the load generator is not there")
     if not messages:
         raise InputError("messages: expected at least one, got none")
@@ -382,32 +159,36 @@ def _run(target: Target, messages: Sequence[bytes], settings: _Settings) -> _Out
     settings.address, settings.port = address.encode(), port.encode()
     settings.authority, settings.path = target.authority.encode(), target.path.encode()
     settings.user_agent = b"sharded-infer-bench"
+    if target.token is not None:
+        settings.authorization = f"Bearer {target.token}".encode()
     settings.messages, settings.offsets = b"".join(framed), offsets.ctypes.data
     settings.message_count = len(framed)
     settings.connect_seconds = _CONNECT_SECONDS
     error = ctypes.create_string_buffer(_ERROR_BYTES)
     begin, cpu_begin = time.perf_counter(), time.thread_time()
-    handle = _LIBRARY.sharded_infer_load_create(settings, error)
+    handle = LIBRARY.sharded_infer_load_create(settings, error)
     if not handle:
         raise InputError(f"{target.authority}: {_text(error.value)}")
     try:
-        while (state := _LIBRARY.sharded_infer_load_step(handle, _STEP_SECONDS, error)) == 0:
+        while (state := LIBRARY.sharded_infer_load_step(handle, _STEP_SECONDS, error)) == 0:
             pass
         if state < 0:
-            raise InputError(f"{target.authority}: no HTTP/2 connection: {_text(error.value)}")
+            raise InputError(
+                f"{target.authority}: no HTTP/2 connection without TLS: {_text(error.value)}"
+            )
         cpu_share = (time.thread_time() - cpu_begin) / (time.perf_counter() - begin)
-        report = _Report()
-        _LIBRARY.sharded_infer_load_report(handle, report)
+        report = LoadReport()
+        LIBRARY.sharded_infer_load_report(handle, report)
         return _Outcome(
-            calls=_copy(report.calls, report.call_count, _CALL),
-            links=_copy(report.links, settings.connections, _LINK),
+            calls=_copy(report.calls, report.call_count, CALL),
+            links=_copy(report.links, settings.connections, LINK),
             seconds=report.seconds,
-            responses=_responses(_LIBRARY, handle, len(framed)),
-            errors=_errors(_LIBRARY, handle),
+            responses=_responses(LIBRARY, handle, len(framed)),
+            errors=_errors(LIBRARY, handle),
             cpu_share=cpu_share,
         )
     finally:
-        _LIBRARY.sharded_infer_load_destroy(handle)
+        LIBRARY.sharded_infer_load_destroy(handle)
 
 
 def _result(outcome: _Outcome, *, start: float, window_seconds: float) -> LoadResult:
@@ -451,7 +232,7 @@ def _responses(library: ctypes.CDLL, handle: int, count: int) -> dict[int, bytes
 
 
 def _errors(library: ctypes.CDLL, handle: int) -> dict[int, str]:
-    texts = {code: library.sharded_infer_load_error(handle, code) for code in _CODE_NAMES}
+    texts = {code: library.sharded_infer_load_error(handle, code) for code in CODE_NAMES}
     return {code: unquote(_text(text)) for code, text in texts.items() if text}
 
 
@@ -470,42 +251,17 @@ def _numeric_address(target: Target) -> tuple[str, str]:
 
 
 def _set_limits(
-    settings: _Settings,
+    settings: LoadSettings,
     connections: int,
     deadline_seconds: float | None,
     drain_seconds: float,
     keep_responses: bool,
 ) -> None:
-    _check_count("connections", connections)
+    check_count("connections", connections)
     if deadline_seconds is not None:
-        _check_positive("deadline_seconds", deadline_seconds)
-    _check_not_negative("drain_seconds", drain_seconds)
+        check_positive("deadline_seconds", deadline_seconds)
+    check_not_negative("drain_seconds", drain_seconds)
     settings.connections = connections
     settings.deadline_seconds = math.inf if deadline_seconds is None else deadline_seconds
     settings.drain_seconds = drain_seconds
     settings.keep_responses = keep_responses
-
-
-def _checked_schedule(schedule: NDArray[np.float64]) -> NDArray[np.float64]:
-    if schedule.dtype != np.float64 or schedule.ndim != 1:
-        raise InputError(
-            f"schedule: expected float64 [N], got {schedule.dtype} {list(schedule.shape)}"
-        )
-    if not np.isfinite(schedule).all() or (schedule < 0).any() or (np.diff(schedule) < 0).any():
-        raise InputError("schedule: expected ascending times of 0 or more")
-    return np.ascontiguousarray(schedule)
-
-
-def _check_count(name: str, value: int) -> None:
-    if value < 1:
-        raise InputError(f"{name}: expected at least 1, got {value}")
-
-
-def _check_positive(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise InputError(f"{name}: expected a finite number above 0, got {value}")
-
-
-def _check_not_negative(name: str, value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise InputError(f"{name}: expected a finite number of 0 or more, got {value}")

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError, ShardedInferError
-from serving.bench.load_generator import LoadResult, Target, run_closed, run_open
+from serving.bench.load_generator import run_closed, run_open
+from serving.bench.load_result import LoadResult
+from serving.bench.load_target import Target
 
 _ARRAYS = (
     "scheduled",

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc import InferenceServerClient
 
 from serving.bench.cores import split_cpus
-from serving.bench.load_generator import LoadResult
+from serving.bench.load_result import LoadResult
 from serving.bench.serve_measurement import (
     Loading,
     measure_closed,

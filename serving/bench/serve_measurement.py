@@ -8,12 +8,16 @@ import numpy as np
 from hdrh.histogram import HdrHistogram
 from numpy.typing import NDArray
 
-from serving.bench.load_generator import LoadResult, constant_schedule, poisson_schedule
 from serving.bench.load_process import ClosedLoad, OpenLoad, run_in_process
+from serving.bench.load_result import LoadResult
+from serving.bench.load_schedule import constant_schedule, poisson_schedule
+from serving.bench.load_target import Target
 from serving.bench.server_under_test import Counts, ServerUnderTest
+from sharded_infer.errors import InputError
 
 _LOWEST_US, _HIGHEST_US, _DIGITS = 1, 3_600_000_000, 3
 _PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
+_NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,7 @@ def measure_closed(
         warm_up_seconds: before, uncounted.
 
     Raises:
-        InputError: the server cannot be reached.
+        InputError: the server cannot be reached, or lets no call in.
     """
     load = ClosedLoad(
         target=server.target,
@@ -119,7 +123,7 @@ def measure_open(
         seed: of the random times.
 
     Raises:
-        InputError: the server cannot be reached.
+        InputError: the server cannot be reached, or lets no call in.
     """
     schedule = (
         poisson_schedule(rate, seconds, seed) if poisson else constant_schedule(rate, seconds)
@@ -141,7 +145,17 @@ def _measure(
     before = server.counts()
     cpus = None if loading.cpus is None else set(loading.cpus)
     result = run_in_process(load, cpus)
+    _check_let_in(result, load.target)
     return figures_of(result, loading.pairs, before, server.counts()), result
+
+
+def _check_let_in(result: LoadResult, target: Target) -> None:
+    """Refuses figures of a server that let nobody in: refusals are quick, and say nothing."""
+    counts = result.counts
+    refusals = sorted(_NOT_LET_IN & counts.keys())
+    if refusals and "OK" not in counts:
+        words = "; ".join(result.errors.values())
+        raise InputError(f"{target.authority}: {', '.join(refusals)}: {words}")
 
 
 def figures_of(result: LoadResult, pairs: int, before: Counts, after: Counts) -> ServeFigures:

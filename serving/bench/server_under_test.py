@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-from serving.bench.load_generator import Target
+from serving.bench.load_target import Target
+from serving.caller import ANONYMOUS, Caller
 from serving.demo.server_process import server_process
 from serving.scraped_page import scraped_samples
 from sharded_infer.errors import InputError, ShardedInferError
@@ -44,11 +45,13 @@ class ServerUnderTest:
         target: where it answers.
         metrics_url: its metrics page; None: it has none.
         process_id: its first process; None where it is not ours.
+        caller: who asks for the metrics page.
     """
 
     target: Target
     metrics_url: str | None = None
     process_id: int | None = None
+    caller: Caller = ANONYMOUS
 
     def counts(self) -> Counts:
         """Its counters now.
@@ -63,7 +66,7 @@ class ServerUnderTest:
             resident = sum(_resident_bytes(pid) for pid in family)
         if self.metrics_url is None:
             return Counts(cpu, resident)
-        page = _page(self.metrics_url)
+        page = _page(self.metrics_url, self.caller)
         return Counts(
             cpu,
             resident,
@@ -126,9 +129,9 @@ def target_of(address: str) -> Target:
     return Target(host.strip("[]"), int(port))
 
 
-def _page(url: str) -> dict[str, float]:
+def _page(url: str, caller: Caller) -> dict[str, float]:
     totals: dict[str, float] = {}
-    for sample in scraped_samples(url):
+    for sample in scraped_samples(url, caller):
         totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
     return totals
 

@@ -9,16 +9,9 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.bench.executor_measurement import (
-    ECHO,
-    MODES,
-    Cell,
-    OverloadFigures,
-    QueueFigures,
-    measure_matrix,
-    measure_overload,
-    measure_queueing,
-)
+from serving.bench.executor_measurement import ECHO, MODES, Cell, measure_matrix
+from serving.bench.overload_measurement import OverloadFigures, measure_overload
+from serving.bench.queueing_measurement import QueueFigures, measure_queueing
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.tower_precision import TowerPrecision

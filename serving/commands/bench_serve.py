@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +17,8 @@ from serving.bench.latency_chart import LoadPoint, latency_chart
 from serving.bench.serve_measurement import Loading, ServeFigures, measure_closed, measure_open
 from serving.bench.server_under_test import ServerUnderTest, served, target_of
 from serving.bench.workload import BenchModel, workload_named
+from serving.caller import CallerFiles
+from serving.commands.caller_options import TokenFileOption, caller_of
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.tower_precision import TowerPrecision
 from sharded_infer.errors import InputError
@@ -38,11 +40,13 @@ class Distribution(StrEnum):
 
 def bench_serve_command(
     address: Annotated[
-        str | None, typer.Option(help="A running server's host:port; default: starts one.")
+        str | None,
+        typer.Option(help="A running server's host:port, without TLS; default: starts one."),
     ] = None,
     metrics_url: Annotated[
         str | None, typer.Option(help="Its metrics page, for the mean batch.")
     ] = None,
+    token_file: TokenFileOption = None,
     workload: Annotated[
         str,
         typer.Option(
@@ -78,6 +82,11 @@ def bench_serve_command(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
     ] = None,
+    tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
+    tls_files: Annotated[
+        list[str] | None,
+        typer.Option("--tls-ca", "--tls-certificate", "--tls-key", hidden=True),
+    ] = None,
 ) -> None:
     """Measure a server under load: throughput, latency percentiles, errors, processor time.
 
@@ -86,6 +95,13 @@ def bench_serve_command(
     """
     check_target(json_file)
     check_target(chart)
+    if tls or tls_files:
+        raise InputError(
+            "--tls: the load generator speaks HTTP/2 without TLS alone: expected the address of a "
+            "server without it, tokens or not"
+        )
+    if token_file is not None and address is None:
+        raise InputError("--token-file needs --address")
     if requests_per_second is not None and concurrency is not None:
         raise InputError("--requests-per-second and --concurrency exclude each other")
     chosen = workload_named(workload).in_precision(precision)
@@ -97,7 +113,13 @@ def bench_serve_command(
         cpus=load_cpus,
         deadline_seconds=None if deadline_ms is None else deadline_ms / 1e3,
     )
-    with _server(address, metrics_url, chosen, serve_option or (), server_cpus) as server:
+    with ExitStack() as stack:
+        if address is None:
+            server = stack.enter_context(_started(chosen, serve_option or (), server_cpus))
+        else:
+            caller = caller_of(CallerFiles(token=token_file))
+            target = replace(target_of(address), token=caller.call.token)
+            server = ServerUnderTest(target, metrics_url, caller=caller)
         if sweep:
             fields = _sweep(server, loading, duration, distribution, chart)
         elif requests_per_second is not None:
@@ -122,16 +144,9 @@ def bench_serve_command(
 
 
 @contextmanager
-def _server(
-    address: str | None,
-    metrics_url: str | None,
-    workload: BenchModel,
-    options: Sequence[str],
-    cpus: set[int],
+def _started(
+    workload: BenchModel, options: Sequence[str], cpus: set[int]
 ) -> Iterator[ServerUnderTest]:
-    if address is not None:
-        yield ServerUnderTest(target_of(address), metrics_url)
-        return
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         workload.publish(Path(folder))
         with served(Path(folder), options, cpus) as server:

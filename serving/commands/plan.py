@@ -18,7 +18,7 @@ from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.planning.result import PlanResult
 from sharded_infer.replanner import replan
 from sharded_infer.sizes import parse_size, size_text
-from sharded_infer.spec import load_spec
+from sharded_infer.spec_document import load_spec
 from sharded_infer.topology import parse_topology
 
 _SHOWN = 12  # decisions and moves on the terminal; files have all

@@ -5,6 +5,15 @@ from typing import Annotated
 
 import typer
 
+from serving.caller import CallerFiles
+from serving.commands.caller_options import (
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+    TokenFileOption,
+    caller_of,
+)
 from serving.commands.console import print_json
 from serving.commands.versions import (
     JsonOption,
@@ -39,6 +48,11 @@ def predict_command(
     model: ModelOption = None,
     version: VersionOption = None,
     tsv: Annotated[bool, typer.Option("--tsv", help="Stdin is TSV; default: JSON.")] = False,
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score samples from a file, with a published version or on a running server.
@@ -49,10 +63,16 @@ def predict_command(
     rows = read_samples(samples, tsv=tsv)
     if (repository is None) == (address is None):
         raise InputError("expected one of --repository and --address")
+    files = CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file)
     if address is not None:
         if model is None:
             raise InputError("--address needs --model")
-        prediction = predict_remote(address, model, version, rows)
+        caller = caller_of(files)
+        prediction = predict_remote(address, model, version, rows, caller=caller)
+    elif files != CallerFiles():
+        raise InputError(
+            "--tls, --tls-ca, --tls-certificate, --tls-key, --token-file need --address"
+        )
     else:
         prediction = _predict_here(Repository(repository or "."), model, version, rows)
     if as_json:

@@ -23,7 +23,7 @@ from serving.progress import progress_bars
 from serving.sample_statistics import statistics_of
 from serving.samples import read_samples
 from sharded_infer.publication import publish
-from sharded_infer.spec import load_spec
+from sharded_infer.spec_document import load_spec
 from sharded_infer.tower_source import load_tower
 
 

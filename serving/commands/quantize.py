@@ -28,7 +28,7 @@ from serving.sample_statistics import statistics_of
 from serving.samples import read_samples
 from sharded_infer.errors import InputError
 from sharded_infer.quantize import open_format_plan, quantize
-from sharded_infer.spec import load_spec
+from sharded_infer.spec_document import load_spec
 from sharded_infer.tower_source import load_tower
 
 

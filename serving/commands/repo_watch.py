@@ -8,6 +8,15 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
+from serving.caller import CallerFiles
+from serving.commands.caller_options import (
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+    TokenFileOption,
+    caller_of,
+)
 from serving.commands.console import OUT, print_json
 from serving.commands.versions import JsonOption, ModelOption
 from serving.release_watch import Watched, WatchedVersion, watching
@@ -34,15 +43,21 @@ def repo_watch_command(
         float | None, typer.Option(help="End after so many seconds (2 with --until).", min=0)
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between looks.", min=0.05)] = 0.5,
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
+    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Follow what a server makes of its repository: versions, their states and why, labels.
 
     With --json one line for each change. Ends at Ctrl-C, or as --until and --timeout say; the exit
-    code tells a script how a release went.
+    code tells a script how a release went. TLS and the token are for the metrics page too.
     """
+    caller = caller_of(CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file))
     deadline = None if timeout is None else monotonic() + timeout
-    with watching(address, metrics) as watch:
+    with watching(address, metrics, caller) as watch:
         live = None if as_json else Live(console=OUT, auto_refresh=False)
         last: list[dict[str, object]] | None = None
         try:

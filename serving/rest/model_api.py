@@ -190,7 +190,7 @@ def _with_durations(entry: Any) -> dict[str, Any]:
     durations = document.get("inference_stats", {})
     for field in entry.inference_stats.DESCRIPTOR.fields:
         durations.setdefault(field.name, {"count": 0, "ns": 0})
-    return {**document, "inference_stats": durations}
+    return {"batch_stats": [], **document, "inference_stats": durations}
 
 
 def _handle(value: object) -> bytes:

@@ -39,6 +39,7 @@ _OUTPUT_DATA: dict[str, Any] = {
     "items": {"type": ["number", "null"]},
 }
 _DURATION = _object(("count", "ns"), count=_COUNT, ns=_COUNT)
+_BATCH_PHASES = ("compute_input", "compute_infer", "compute_output")
 _PHASES = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
 _LABELLED = _list(
     _object(
@@ -85,6 +86,13 @@ SCHEMAS: dict[str, Any] = {
                 inference_count=_COUNT,
                 execution_count=_COUNT,
                 inference_stats=_object(_PHASES, **dict.fromkeys(_PHASES, _DURATION)),
+                batch_stats=_list(
+                    _object(
+                        ("batch_size", *_BATCH_PHASES),
+                        batch_size=_COUNT,
+                        **dict.fromkeys(_BATCH_PHASES, _DURATION),
+                    )
+                ),
             )
         ),
     ),

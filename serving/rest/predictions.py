@@ -10,9 +10,10 @@ from typing import Any
 import grpc
 
 from serving.config import ServerConfig
-from serving.dispatcher import Job
 from serving.infer_stream import DRAINING
 from serving.inference import Inference, Refusal
+from serving.job import Job
+from serving.predict_method import PredictMethod
 from serving.rest.compression import inflate
 from serving.rest.exchange import HttpAnswer, HttpRequest, refusal_answer
 from serving.rest.infer_answer import infer_answer
@@ -21,6 +22,7 @@ from serving.rpc_handlers import CallCount
 from serving.status import status_of
 from sharded_infer.errors import RequestError
 
+_VERSIONED = PredictMethod.HTTP_INFER_VERSION
 HEADER_LENGTH = "inference-header-content-length"
 # What traces are continued by.
 _TRACE_HEADERS = ("traceparent", "tracestate")
@@ -133,6 +135,7 @@ class Predictions:
             message,
             None,
             lambda outcome: prediction.reply(outcome, forms),
+            method=_VERSIONED if "version" in names else PredictMethod.HTTP_INFER,
             metadata=self._metadata(request),
         )
         if prediction.job is not None:

@@ -94,8 +94,8 @@ class CallSettings:
     hedge_after_seconds: float | None = None
     root_certificates: bytes | None = None
     certificate: bytes | None = None
-    private_key: bytes | None = None
-    token: str | None = None
+    private_key: bytes | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
     options: tuple[tuple[str, str | int], ...] = ()
 
     @property

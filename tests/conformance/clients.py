@@ -206,6 +206,8 @@ class AioClient(_GrpcClient):
 # As `serving/http_status.py` has it.
 _CODES = {
     "400": "INVALID_ARGUMENT",
+    "401": "UNAUTHENTICATED",
+    "403": "PERMISSION_DENIED",
     "404": "NOT_FOUND",
     "409": "ALREADY_EXISTS",
     "429": "RESOURCE_EXHAUSTED",

@@ -17,6 +17,7 @@ from tests.serving.conftest import (
 )
 
 TOKEN = "conforming-0123456789ab"  # noqa: S105 - of these tests
+LESSER_TOKEN = "lesser-0123456789ab"  # noqa: S105
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +36,14 @@ def server(
     if request.param == "protected":
         protection, options = protected(folder)
     with running_server(ranker.repository, log, *options) as running:
-        known = {field.name: getattr(running, field.name) for field in fields(RunningServer)}
-        yield ConformingServer(**known, protection=protection)
+        yield conforming(running, protection)
     assert "internal error" not in log.read_text(), log.read_text()
+
+
+def conforming(running: RunningServer, protection: Protection | None) -> ConformingServer:
+    """The same server, with what its clients need."""
+    known = {field.name: getattr(running, field.name) for field in fields(RunningServer)}
+    return ConformingServer(**known, protection=protection)
 
 
 def protected(folder: Path) -> tuple[Protection, tuple[object, ...]]:
@@ -49,7 +55,7 @@ def protected(folder: Path) -> tuple[Protection, tuple[object, ...]]:
     issued.private_key_pem.write_to_path(str(key))
     certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
     tokens.touch(0o600)
-    tokens.write_text(f"{TOKEN} predict,admin,metrics\n")
+    tokens.write_text(f"{TOKEN} predict,admin,metrics\n{LESSER_TOKEN} predict,metrics # lesser\n")
     options = ("--tls-certificate", certificate, "--tls-key", key, "--tokens-file", tokens)
     return Protection(ca, TOKEN), options
 

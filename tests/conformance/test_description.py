@@ -10,6 +10,8 @@ from tritonclient.utils import InferenceServerException
 from tests.conformance.clients import Client, ConformingServer, infer, make_client
 from tests.serving.conftest import MODEL, Ranker, good_inputs, running_server
 
+BATCH_PHASES = ("compute_input", "compute_infer", "compute_output")
+
 
 def test_the_server_is_live_and_ready_and_says_what_it_can(client: Client) -> None:
     assert client.call("is_server_live") and client.call("is_server_ready")
@@ -73,6 +75,15 @@ def _statistics(client: Client) -> Any:
     return entry
 
 
+def _batches(statistics: Any) -> int:
+    """Those that are told apart by their size."""
+    entries = statistics.get("batch_stats", [])
+    for entry in entries:
+        counts = {int(entry[name]["count"]) for name in BATCH_PHASES}
+        assert int(entry["batch_size"]) > 0 and len(counts) == 1
+    return sum(int(entry["compute_infer"]["count"]) for entry in entries)
+
+
 def test_statistics_and_metrics_count_the_same_requests_streamed_ones_too(
     client: Client, server: ConformingServer
 ) -> None:
@@ -93,6 +104,8 @@ def test_statistics_and_metrics_count_the_same_requests_streamed_ones_too(
     answered = int(new["success"]["count"]) - int(old["success"]["count"])
     assert answered == len(sizes) + streamed
     assert later["sharded_infer_requests_total"] - page["sharded_infer_requests_total"] == answered
+    executed = int(after["execution_count"]) - int(before["execution_count"])
+    assert _batches(after) - _batches(before) == executed
     phases = ("queue", "compute_input", "compute_infer", "compute_output")
     for phase in phases:
         assert int(new[phase]["count"]) - int(old[phase]["count"]) == answered

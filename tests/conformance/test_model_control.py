@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ from tritonclient.utils import InferenceServerException
 
 from sharded_infer.artifact import open_artifact
 from sharded_infer.repository import Repository
-from tests.conformance.clients import Client, infer, make_client
+from tests.conformance.clients import Client, ConformingServer, infer, make_client
+from tests.conformance.conftest import LESSER_TOKEN, conforming, protected
 from tests.publisher import Publisher
-from tests.serving.conftest import MODEL, Ranker, RunningServer, good_inputs, running_server
+from tests.serving.conftest import MODEL, Ranker, good_inputs, running_server
 
 
 @pytest.fixture(scope="module")
@@ -28,25 +30,31 @@ def repository(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-@pytest.fixture(scope="module", params=[1, 2])
+@pytest.fixture(scope="module", params=["1 worker", "2 workers", "protected"])
 def controlled(
     request: pytest.FixtureRequest,
     repository: Path,
     publish: Publisher,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[RunningServer]:
+) -> Iterator[ConformingServer]:
+    """The last has TLS, tokens and two workers."""
     if not (repository / "second").exists():
         publish(Repository(repository), model="second")
-    log = tmp_path_factory.mktemp("server") / "stderr"
-    options = ("--model-control", "explicit", "--load-model", MODEL, "--workers", request.param)
+    folder = tmp_path_factory.mktemp("server")
+    log = folder / "stderr"
+    protection, safety = None, ()
+    if request.param == "protected":
+        protection, safety = protected(folder)
+    workers = 1 if request.param == "1 worker" else 2
+    options = ("--model-control", "explicit", "--load-model", MODEL, "--workers", workers, *safety)
     with running_server(repository, log, *options) as server:
         assert [model["name"] for model in server.ready["models"]] == [MODEL]
-        yield server
+        yield conforming(server, protection)
     assert "internal error" not in log.read_text(), log.read_text()
 
 
 @pytest.fixture(params=["grpc", "aio", "http"])
-def loader(request: pytest.FixtureRequest, controlled: RunningServer) -> Iterator[Client]:
+def loader(request: pytest.FixtureRequest, controlled: ConformingServer) -> Iterator[Client]:
     client = make_client(request.param, controlled)
     yield client
     client.close()
@@ -113,6 +121,36 @@ def test_a_version_that_cannot_be_loaded_is_said_with_the_step_and_the_reason(
     loader.call("load_model", name)
     infer(loader, name, good_inputs(2))
     loader.call("unload_model", name)
+
+
+@pytest.mark.parametrize("controlled", ["protected"], indirect=True)
+@pytest.mark.parametrize("kind", ["grpc", "aio", "http"])
+def test_loading_and_unloading_need_a_token_with_the_scope_admin(
+    controlled: ConformingServer, kind: str
+) -> None:
+    assert controlled.protection is not None
+    admin = make_client(kind, controlled)
+    admin.call("unload_model", "second")
+    tokens = {"PERMISSION_DENIED": LESSER_TOKEN, "UNAUTHENTICATED": "no-such-token-at-all"}
+    for code, token in tokens.items():
+        client = make_client(
+            kind, replace(controlled, protection=replace(controlled.protection, token=token))
+        )
+        words = "'admin'" if token == LESSER_TOKEN else "token"
+        for method, model in (("load_model", "second"), ("unload_model", MODEL)):
+            refused(code, words, client, lambda: client.call(method, model))  # noqa: B023
+        client.close()
+    # Nothing of it was done, and the token's own scope holds.
+    assert states(admin, "second") == {"1": ("UNAVAILABLE", "unloaded")}
+    assert states(admin, MODEL) == {"1": ("READY", "")}
+    lesser = replace(controlled.protection, token=LESSER_TOKEN)
+    caller = make_client(kind, replace(controlled, protection=lesser))
+    infer(caller, MODEL, good_inputs(2))
+    admin.call("load_model", "second")
+    infer(caller, "second", good_inputs(2))
+    admin.call("unload_model", "second")
+    caller.close()
+    admin.close()
 
 
 def test_what_is_loaded_cannot_be_overridden(loader: Client) -> None:

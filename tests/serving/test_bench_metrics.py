@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.bench.load_generator import load_generator_refusal
+from serving.bench.load_library import load_generator_refusal
 from serving.bench.metrics_measurement import counting_seconds
 from serving.bench.workload import workload_named
 from serving.metric_family import Detail

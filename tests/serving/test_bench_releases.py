@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.bench.load_generator import load_generator_refusal
+from serving.bench.load_library import load_generator_refusal
 from tests.serving.conftest import run
 
 needs_load = pytest.mark.skipif(

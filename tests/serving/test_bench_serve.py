@@ -9,9 +9,11 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from serving.bench.executor_measurement import measure_matrix, measure_overload, measure_queueing
+from serving.bench.executor_measurement import measure_matrix
 from serving.bench.latency_chart import LoadPoint, latency_chart
-from serving.bench.load_generator import load_generator_refusal
+from serving.bench.load_library import load_generator_refusal
+from serving.bench.overload_measurement import measure_overload
+from serving.bench.queueing_measurement import measure_queueing
 from serving.bench.serve_measurement import percentiles_ms, simulate_queue
 from serving.bench.server_under_test import target_of
 from serving.bench.workload import WORKLOADS, Workload, workload_named

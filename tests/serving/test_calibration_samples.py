@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 from serving.calibration_samples import read_calibration
 from sharded_infer.errors import InputError
 from sharded_infer.quality import CalibrationSamples
-from sharded_infer.spec import ModelSpec, parse_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import parse_spec
 
 FIELDS: dict[str, Any] = {
     "name": "m",

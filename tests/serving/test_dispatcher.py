@@ -16,7 +16,8 @@ import pytest
 
 from serving.batcher import Batch, Batcher, QueueLimits
 from serving.cost_table import CostTable
-from serving.dispatcher import Dispatcher, Job
+from serving.dispatcher import Dispatcher
+from serving.job import Job
 from serving.lane import Lane, LanePolicy, Mode, Ticket, TicketState
 from serving.refusals import CancelledError, DeadlineError, QueueFullError
 

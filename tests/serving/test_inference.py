@@ -10,8 +10,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from serving.batcher import QueueLimits
-from serving.dispatcher import Job
 from serving.inference import PUSHBACK, Inference, Refusal
+from serving.job import Job
 from serving.lane import Mode
 from serving.metrics import Metrics
 from serving.model_store import ModelStore

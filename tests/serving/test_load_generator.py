@@ -15,15 +15,11 @@ import numpy as np
 import pytest
 
 from kernels.errors import InputError
-from serving.bench.load_generator import (
-    Target,
-    constant_schedule,
-    load_generator_refusal,
-    poisson_schedule,
-    run_closed,
-    run_open,
-)
+from serving.bench.load_generator import run_closed, run_open
+from serving.bench.load_library import load_generator_refusal
 from serving.bench.load_process import ClosedLoad, OpenLoad, run_in_process
+from serving.bench.load_schedule import constant_schedule, poisson_schedule
+from serving.bench.load_target import Target
 
 _REFUSAL = load_generator_refusal()
 pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
@@ -473,7 +469,8 @@ def test_a_process_of_its_own_refuses_as_the_function_does(target: Target) -> No
 def test_an_interrupt_ends_a_load(target: Target) -> None:
     code = (
         "import signal\n"
-        "from serving.bench.load_generator import Target, run_closed\n"
+        "from serving.bench.load_generator import run_closed\n"
+        "from serving.bench.load_target import Target\n"
         # Whoever started the tests may have it ignored, and children inherit that.
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "print(flush=True)\n"

@@ -21,7 +21,7 @@ from torch.distributed import checkpoint
 
 from serving.samples import batch_samples
 from sharded_infer import open_model
-from sharded_infer.spec import load_spec
+from sharded_infer.spec_document import load_spec
 from sharded_infer.zoo.dlrm import DLRM
 from tests.serving.conftest import Command, command, environment
 from tests.sharded_infer.torchrec_models import TABLES, Batch, TorchRec, make_batch, torchrec

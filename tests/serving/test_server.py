@@ -23,8 +23,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 import serving.cli
-from serving.bench.load_generator import Target, load_generator_refusal
+from serving.bench.load_library import load_generator_refusal
 from serving.bench.load_process import ClosedLoad, run_in_process
+from serving.bench.load_target import Target
 from serving.bench.server_under_test import target_of
 from serving.bench.workload import Workload, workload_named
 from serving.metric_families import PHASES

@@ -13,19 +13,19 @@ pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not inst
 
 import itertools
 
+from serving.predict_method import PredictMethod
 from serving.request_timeline import RequestTimeline
 from serving.span_exporter import SpanExporter
 from serving.trace_context import TraceContext
 from serving.trace_sampling import RequestTrace, TraceSampling
 from serving.trace_settings import TraceSettings
 from serving.tracing import start_tracing
-from serving.wire_form import WireForm
 from sharded_infer.errors import InputError
 from tests.serving.collector import Collector, Span, running_collector
 from tests.serving.conftest import environment
 from tests.serving.timelines import request, traced
 
-METHOD = WireForm.INFER.method
+METHOD = PredictMethod.MODEL_INFER.span_name
 
 CLIENT = TraceContext(0xABC, 0xDEF, True, "vendor=1,other=2")
 OURS = RequestTrace(0xABC, 0x123, CLIENT)
@@ -58,6 +58,33 @@ def test_a_request_is_a_tree_below_its_clients_span() -> None:
     assert set(ranks.values()) == {spans["lookup"].span_id}
     assert len({span.span_id for span in spans.values()}) == 8
     assert {span.trace_id for span in spans.values()} == {TRACE}
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        (PredictMethod.MODEL_INFER, "inference.GRPCInferenceService/ModelInfer"),
+        (PredictMethod.MODEL_STREAM_INFER, "inference.GRPCInferenceService/ModelStreamInfer"),
+        (PredictMethod.PREDICT, "sharded_infer.v1.Predictor/Predict"),
+    ],
+)
+def test_a_call_over_grpc_is_named_by_its_rpc(method: PredictMethod, name: str) -> None:
+    server = by_name(sent(replace(traced(OURS), method=method)))[name]
+    assert server.attributes["rpc.method"] == name
+    assert server.attributes["rpc.response.status_code"] == "OK"
+    assert not any(key.startswith("http.") for key in server.attributes)
+
+
+@pytest.mark.parametrize(("code", "status"), [("OK", 200), ("NOT_FOUND", 404), ("INTERNAL", 500)])
+def test_a_call_over_http_is_named_by_its_route(code: str, status: int) -> None:
+    route = "/v2/models/{model}/versions/{version}/infer"
+    came = replace(traced(OURS), method=PredictMethod.HTTP_INFER_VERSION, code=code)
+    server = by_name(sent(came))[f"POST {route}"]
+    assert server.attributes["http.route"] == route
+    assert server.attributes["http.request.method"] == "POST"
+    assert server.attributes["http.response.status_code"] == status
+    assert server.attributes.get("error.type") == ("INTERNAL" if status == 500 else None)
+    assert not any(key.startswith("rpc.") for key in server.attributes)
 
 
 def test_phases_follow_each_other_and_add_up() -> None:

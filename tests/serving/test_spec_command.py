@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from serving.commands.spec import spec_command
 from sharded_infer.errors import ShardedInferError, SpecError
-from sharded_infer.spec import load_spec, parse_spec
+from sharded_infer.spec_document import load_spec, parse_spec
 
 
 def run(*words: object) -> Result:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import grpc
 import pytest
@@ -15,11 +17,11 @@ from torch import Tensor, nn
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not installed")
 
-from serving.bench.load_generator import load_generator_refusal
+from serving.bench.load_library import load_generator_refusal
 from serving.native_transport import pygrpc_native
 from sharded_infer import DenseSpec, ModelSpec, TowerSpec, publish
 from sharded_infer.spec import ServingSpec
-from tests.serving.collector import Collector, running_collector
+from tests.serving.collector import SERVER, Collector, running_collector
 from tests.serving.conftest import (
     DENSE_WIDTH,
     MODEL,
@@ -34,6 +36,7 @@ from tests.serving.test_server import free_port
 from tests.serving.test_workers import load, messages_of
 
 METHOD = "inference.GRPCInferenceService/ModelInfer"
+STREAM_METHOD = "inference.GRPCInferenceService/ModelStreamInfer"
 PHASES = ("decode", "queue", "lookup", "tower", "encode")
 STATE = "vendor=1"
 _REFUSAL = load_generator_refusal()
@@ -59,6 +62,32 @@ class Traced:
             began = time.monotonic()
             stub.ModelInfer(infer_request(good_inputs(5), **words), metadata=metadata)
             return time.monotonic() - began
+
+    def ask_over_http(
+        self, number: int, *, sampled: bool = True, model: str = MODEL, path: str = "infer"
+    ) -> int:
+        """One request to the REST port with a trace of its own; the status of its answer."""
+        dense = {
+            "name": "dense",
+            "datatype": "FP32",
+            "shape": [3, DENSE_WIDTH],
+            "data": [0.0] * (3 * DENSE_WIDTH),
+        }
+        body = json.dumps({"id": f"request-{number}", "inputs": [dense]}).encode()
+        url = self.server.metrics_url.removesuffix("/metrics")
+        asked = Request(  # noqa: S310 - our own server
+            f"{url}/v2/models/{model}/{path}",
+            data=body,
+            headers={"traceparent": parent_of(number, sampled), "tracestate": STATE},
+        )
+        try:
+            with urlopen(asked, timeout=30) as answer:  # noqa: S310
+                assert json.loads(answer.read())["outputs"]
+                status: int = answer.status
+                return status
+        except HTTPError as error:
+            with error:
+                return error.code
 
 
 def json_lines(server: RunningServer) -> list[dict[str, Any]]:
@@ -155,6 +184,58 @@ def test_what_a_client_does_not_keep_is_not_traced(traced: Traced) -> None:
     # Those of other tests, and none that began here.
     known = {trace_of(number) for number in range(100)}
     assert {span.trace_id for span in traced.collector.spans} <= known
+
+
+def test_a_request_over_http_is_traced_below_its_clients_span(traced: Traced) -> None:
+    for number, path in ((5, "infer"), (6, "versions/1/infer")):
+        assert traced.ask_over_http(number, path=path) == 200
+        spans = traced.collector.trace(trace_of(number))
+        version = "/versions/{version}" if "versions" in path else ""
+        route = f"/v2/models/{{model}}{version}/infer"
+        server = spans[f"POST {route}"]
+        assert server.kind == SERVER and server.trace_state == STATE
+        assert (server.trace_id, server.parent_id) == (trace_of(number), f"{number:016x}")
+        phases = [spans[name] for name in PHASES]
+        assert {span.parent_id for span in phases} == {server.span_id}
+        assert server.start == phases[0].start and server.end == phases[-1].end
+        attributes = server.attributes
+        assert attributes["http.request.method"] == "POST" and attributes["http.route"] == route
+        assert attributes["http.response.status_code"] == 200
+        assert attributes["sharded_infer.model"] == MODEL
+        assert attributes["sharded_infer.version"] == 1
+        assert attributes["sharded_infer.samples"] == 3
+        assert attributes["sharded_infer.request_id"] == f"request-{number}"
+        assert not any(name.startswith("rpc.") for name in attributes)
+
+
+def test_a_failed_request_over_http_is_traced_with_its_status(traced: Traced) -> None:
+    assert traced.ask_over_http(7, model="nobody") == 404
+    spans = traced.collector.trace(trace_of(7))
+    [server] = spans.values()
+    assert server.name == "POST /v2/models/{model}/infer" and server.status == 0
+    assert server.attributes["http.response.status_code"] == 404
+
+
+def test_what_an_http_client_does_not_keep_is_not_traced(traced: Traced) -> None:
+    for _ in range(5):
+        assert traced.ask_over_http(30, sampled=False) == 200
+    # What comes later has come: nothing is under way any more.
+    assert traced.ask_over_http(31) == 200
+    traced.collector.trace(trace_of(31))
+    assert trace_of(30) not in {span.trace_id for span in traced.collector.spans}
+
+
+def test_requests_of_a_stream_are_named_after_its_rpc(traced: Traced) -> None:
+    metadata = [("traceparent", parent_of(8))]
+    request = infer_request(good_inputs(2), request_id="streamed")
+    with traced.server.stub() as stub:
+        [answer] = stub.ModelStreamInfer(iter([request]), metadata=metadata, timeout=30)
+    assert not answer.error_message
+    spans = traced.collector.trace(trace_of(8))
+    server = spans[STREAM_METHOD]
+    assert METHOD not in spans and server.parent_id == f"{8:016x}"
+    assert server.attributes["rpc.method"] == STREAM_METHOD
+    assert server.attributes["sharded_infer.request_id"] == "streamed"
 
 
 def test_every_line_of_the_log_is_json_and_names_its_process(traced: Traced) -> None:

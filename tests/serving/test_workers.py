@@ -26,7 +26,10 @@ from torch import Tensor, nn
 from tritonclient.grpc import service_pb2
 
 from kernels.row_format import RowFormat
-from serving.bench.load_generator import LoadResult, Target, load_generator_refusal, run_closed
+from serving.bench.load_generator import run_closed
+from serving.bench.load_library import load_generator_refusal
+from serving.bench.load_result import LoadResult
+from serving.bench.load_target import Target
 from serving.held_port import hold_port
 from serving.native_transport import pygrpc_native
 from sharded_infer import (

@@ -12,7 +12,7 @@ from quant.rowwise import encode
 from quant.source import TensorSource
 from sharded_infer.errors import SpecError, WeightsError
 from sharded_infer.format_plan import FormatPlan, plan_formats
-from sharded_infer.spec import parse_spec
+from sharded_infer.spec_document import parse_spec
 from sharded_infer.statistics import FeatureStatistics
 
 ROWS, DIM = 200, 16

@@ -24,7 +24,8 @@ from sharded_infer.quality import (
     table_bytes,
     table_contributions,
 )
-from sharded_infer.spec import GateSpec, ModelSpec, parse_spec
+from sharded_infer.spec import GateSpec, ModelSpec
+from sharded_infer.spec_document import parse_spec
 
 SAMPLES = 600  # more than are scored together
 

@@ -23,7 +23,8 @@ from sharded_infer.errors import GateError, StorageError, WeightsError
 from sharded_infer.quality import CalibrationSamples
 from sharded_infer.quantize import open_format_plan, quantize
 from sharded_infer.report_file import report_from_fields
-from sharded_infer.spec import ModelSpec, parse_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import parse_spec
 
 FIELDS = {
     "name": "m",
@@ -247,7 +248,7 @@ from quant.checkpoint import open_weights
 from sharded_infer import table_writer
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.quantize import open_format_plan, quantize
-from sharded_infer.spec import parse_spec
+from sharded_infer.spec_document import parse_spec
 from pathlib import Path
 import sys
 take = {str(take) if take else None!r}

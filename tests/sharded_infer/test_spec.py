@@ -17,10 +17,8 @@ from sharded_infer.spec import (
     QuantizationSpec,
     TableSpec,
     TowerSpec,
-    dump_spec,
-    load_spec,
-    parse_spec,
 )
+from sharded_infer.spec_document import dump_spec, load_spec, parse_spec
 
 FULL = """
 name = "criteo_dlrm"

@@ -16,7 +16,8 @@ from kernels.row_format import RowFormat
 from quant.source import TensorSource
 from quant.table_weight import find_weight
 from sharded_infer.errors import SpecError, WeightsError
-from sharded_infer.spec import ModelSpec, load_spec, parse_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import load_spec, parse_spec
 from sharded_infer.spec_draft import count_checks, draft_spec
 from sharded_infer.tower_source import load_tower
 from sharded_infer.zoo.registry import build_tower

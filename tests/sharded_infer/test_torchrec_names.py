@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from quant.checkpoint import open_weights
 from quant.source import TensorSource
 from sharded_infer.errors import WeightsError
-from sharded_infer.spec import ModelSpec, load_spec, parse_spec
+from sharded_infer.spec import ModelSpec
+from sharded_infer.spec_document import load_spec, parse_spec
 from sharded_infer.spec_draft import draft_spec
 from sharded_infer.tower_source import load_tower
 from sharded_infer.zoo.registry import build_tower

@@ -25,6 +25,7 @@ struct Settings {
   double connect_seconds;
   std::int64_t connections;
   std::int32_t keep_responses;
+  const char* authorization;  // the header's value; null for none
 };
 
 // All times are seconds from the start.

@@ -60,7 +60,8 @@ class Load {
   explicit Load(const Settings& settings)
       : settings_(settings),
         peer_(settings.address, settings.port),
-        head_(settings.authority, settings.path, settings.user_agent),
+        head_(settings.authority, settings.path, settings.user_agent,
+              settings.authorization == nullptr ? "" : settings.authorization),
         epoll_(epoll_create1(EPOLL_CLOEXEC), "epoll"),
         timer_(timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC), "timerfd"),
         buffer_(kReadBytes),

@@ -16,8 +16,13 @@ namespace sharded_infer::load {
 // HPACK sends what all calls share as one byte each from the second call on.
 class RequestHead {
  public:
-  RequestHead(std::string authority, std::string path, std::string user_agent)
-      : authority_(std::move(authority)), path_(std::move(path)), agent_(std::move(user_agent)) {
+  // Without authorization where it is empty.
+  RequestHead(std::string authority, std::string path, std::string user_agent,
+              std::string authorization)
+      : authority_(std::move(authority)),
+        path_(std::move(path)),
+        agent_(std::move(user_agent)),
+        authorization_(std::move(authorization)) {
     add(":method", "POST");
     add(":scheme", "http");
     add(":path", path_);
@@ -25,13 +30,15 @@ class RequestHead {
     add("content-type", "application/grpc");
     add("te", "trailers");
     add("user-agent", agent_);
+    if (!authorization_.empty()) add("authorization", authorization_);
+    shared_ = headers_.size();
   }
   RequestHead(const RequestHead&) = delete;
   RequestHead& operator=(const RequestHead&) = delete;
 
   // With what is left of a deadline; infinity for none. Valid until the next call of this.
   const std::vector<nghttp2::Header>& headers(double seconds_left) {
-    headers_.resize(kShared);
+    headers_.resize(shared_);
     if (std::isfinite(seconds_left)) {
       timeout_ = grpc_timeout(seconds_left);
       add("grpc-timeout", timeout_);
@@ -42,8 +49,6 @@ class RequestHead {
   }
 
  private:
-  static constexpr std::size_t kShared = 7;
-
   // At most 8 digits and a unit, rounded up: the server must not be the first to give up.
   static std::string grpc_timeout(double seconds) {
     const std::pair<double, char> units[] = {{1e6, 'u'}, {1e3, 'm'}, {1.0, 'S'}};
@@ -60,8 +65,9 @@ class RequestHead {
                         value.size(), nghttp2::kNoCopyName | nghttp2::kNoCopyValue});
   }
 
-  std::string authority_, path_, agent_, timeout_;
+  std::string authority_, path_, agent_, authorization_, timeout_;
   std::vector<nghttp2::Header> headers_;
+  std::size_t shared_ = 0;  // by all calls; what comes after them is a call's own
 };
 
 }  // namespace sharded_infer::load

@@ -1,0 +1,83 @@
+"""What became of the calls of a load."""
+
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+CODE_NAMES: dict[int, str] = {code.value[0]: code.name for code in grpc.StatusCode}
+_LATE_SECONDS = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """What became of N calls, in the order in which they were to begin.
+
+    Times are seconds from the start, at which every connection was ready.
+
+    Attributes:
+        scheduled: float64 `[N]`, when each was to begin; in a closed loop, when it did.
+        sent: float64 `[N]`, when it was given to a connection; NaN where that never happened.
+        latency: float64 `[N]` seconds from `scheduled` to the end of the answer, or until the call
+            was given up.
+        lag: float64 `[N]` seconds from `scheduled` until this generator came to the call. Waiting
+            for a connection comes after it, and is the server's affair.
+        codes: uint8 `[N]`, gRPC status codes.
+        message_index: int32 `[N]`, which message was sent.
+        response_bytes: int32 `[N]`, length of the response message.
+        seconds: from the start to the end of the last call.
+        window_seconds: for how long calls were begun, the time that rates refer to.
+        ok_in_window: calls answered OK within that time.
+        responses: by message index, the first response that was OK.
+        errors: by status code, the first text that came with it, warm-up included.
+        connection_calls: int64 `[connections]`, calls that each carried; replacements count for
+            what they replaced, and warm-up counts too.
+        reconnects: int64 `[connections]`, how often each was replaced.
+        cpu_share: of a core, by this thread, warm-up included; near 1 the generator is the limit
+            of a closed loop. It also rises where calls follow so closely that it does not sleep.
+    """
+
+    scheduled: NDArray[np.float64]
+    sent: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    lag: NDArray[np.float64]
+    codes: NDArray[np.uint8]
+    message_index: NDArray[np.int32]
+    response_bytes: NDArray[np.int32]
+    seconds: float
+    window_seconds: float
+    ok_in_window: int
+    responses: dict[int, bytes]
+    errors: dict[int, str]
+    connection_calls: NDArray[np.int64]
+    reconnects: NDArray[np.int64]
+    cpu_share: float
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Calls by the name of their status code; only those that occurred."""
+        codes, counts = np.unique(self.codes, return_counts=True)
+        return {
+            CODE_NAMES[int(code)]: int(count) for code, count in zip(codes, counts, strict=True)
+        }
+
+    @property
+    def ok_per_second(self) -> float:
+        """Calls answered OK a second, while calls were begun."""
+        return self.ok_in_window / self.window_seconds if self.window_seconds > 0 else 0.0
+
+    @property
+    def largest_lag_seconds(self) -> float:
+        """The longest that this generator took to come to a call."""
+        return float(self.lag.max(initial=0.0))
+
+    @property
+    def p99_lag_seconds(self) -> float:
+        """The time within which this generator came to 99% of the calls."""
+        return float(np.quantile(self.lag, 0.99)) if len(self.lag) else 0.0
+
+    @property
+    def on_time(self) -> bool:
+        """Whether this generator kept up: it came to 99% of the calls within a millisecond."""
+        return self.p99_lag_seconds <= _LATE_SECONDS

@@ -1,0 +1,25 @@
+"""Where a load goes."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A gRPC server's method, without TLS.
+
+    Attributes:
+        host: name or address.
+        port: TCP port.
+        path: of the method.
+        token: sent as `authorization: Bearer …`; None: none is.
+    """
+
+    host: str
+    port: int
+    path: str = "/inference.GRPCInferenceService/ModelInfer"
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def authority(self) -> str:
+        """Host and port as one word."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
