@@ -166,6 +166,9 @@ def _kernels_of(model: Model) -> str:
 
 
 def _report_memory(model: Model) -> None:
+    about = {"model": model.name, "version": model.version}
+    for line in model.engine.memory_report():
+        _log.info("%s version %d: %s", model.name, model.version, line, extra=about)
     if model.memory is TableMemory.MAP:
         return
     huge, total = model.huge_page_bytes(), model.artifact.manifest.table_bytes

@@ -39,6 +39,10 @@ class HostEngine:
         """As `ModelEngine.backends`."""
         return self._lookup.backends
 
+    def memory_report(self) -> Sequence[str]:
+        """As `ModelEngine.memory_report`: the host is no device."""
+        return ()
+
     def run(self, batch: ModelInput) -> RanBatch:
         """As `ModelEngine.run`."""
         began = perf_counter()

@@ -21,7 +21,7 @@ from sharded_infer.device.device_choice import (
 )
 from sharded_infer.device.device_engine import DeviceEngine, ModelParts
 from sharded_infer.device.device_tower import DeviceTower
-from sharded_infer.device.engine_set import Towers
+from sharded_infer.device.engine_memory import Towers
 from sharded_infer.device.rank_tables import rank_bytes
 from sharded_infer.errors import ArtifactError, InternalError, TowerError
 from sharded_infer.host_engine import HostEngine
@@ -208,7 +208,11 @@ class Model:
 
         return DeviceEngine(
             parts,
-            Towers(tower, tuple(output.width for output in record.outputs)),
+            Towers(
+                tower,
+                tuple(output.width for output in record.outputs),
+                lambda made, batch: (made.memory_bytes, made.activation_bytes(batch)),
+            ),
             devices=rank_devices(parts.plan, choice, available),
             backends=backends,
             max_batch=choice.max_batch,

@@ -45,6 +45,10 @@ class ModelEngine(Protocol):
         """Whether a batch's thread waits for devices: its cost is time, not processor time."""
         ...
 
+    def memory_report(self) -> Sequence[str]:
+        """A line for each device: what was foretold and what is held."""
+        ...
+
     def run(self, batch: ModelInput) -> RanBatch:
         """Scores a batch.
 

@@ -107,6 +107,12 @@ class CudaRuntime:
                 graph.capture_end()
         return graph.replay
 
+    def free(self, device: torch.device) -> int | None:
+        """As `Runtime.free`; what torch keeps for itself counts as free."""
+        free, _ = torch.cuda.mem_get_info(device)
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return free + kept
+
     def allocated(self, device: torch.device) -> int:
         """As `Runtime.allocated`."""
         return torch.cuda.memory_allocated(device)

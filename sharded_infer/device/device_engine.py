@@ -11,13 +11,14 @@ from torch import Tensor
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.batch_sizes import padded_size
 from sharded_infer.device.buckets import device_buckets
-from sharded_infer.device.engine import EngineShape
-from sharded_infer.device.engine_set import Backends, EngineSet, Towers
+from sharded_infer.device.engine_memory import EngineShape, Towers
+from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.rank_tables import PlacedShard, place_ranks
 from sharded_infer.lookup_route import LookupWork, StepWork
 from sharded_infer.model_engine import RanBatch
 from sharded_infer.plan import Plan, StoredTable
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.sizes import size_text
 from sharded_infer.spec import ModelSpec
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_pieces import TablePiece
@@ -91,7 +92,7 @@ class DeviceEngine:
             backends=backends,
             progress=progress,
         )
-        self._name = backends.name
+        self._name, self._runtime = backends.name, backends.runtime
         self._ranks = _rank_rows(spec, self.placed)
         self._turn = itertools.count()
 
@@ -99,6 +100,14 @@ class DeviceEngine:
     def backends(self) -> Mapping[str, str]:
         """As `ModelEngine.backends`."""
         return {shard.table.row_format.value: self._name for shard in self.placed}
+
+    def memory_report(self) -> Sequence[str]:
+        """As `ModelEngine.memory_report`; what other versions hold is in the second number."""
+        return [
+            f"{device}: {memory} foretold, {size_text(self._runtime.allocated(device))} held by "
+            "this process"
+            for device, memory in self.set.memory.items()
+        ]
 
     def run(self, batch: ModelInput) -> RanBatch:
         """As `ModelEngine.run`."""

@@ -25,30 +25,15 @@ from sharded_infer.batch import ModelInput
 from sharded_infer.device.buckets import bucket_of
 from sharded_infer.device.engine_memory import (
     EngineMemory,
-    EngineParts,
+    EngineShape,
     Room,
     Slot,
     columns_of,
 )
 from sharded_infer.device.input_writer import is_shared
-from sharded_infer.device.runtime import Runtime, Work
+from sharded_infer.device.runtime import Work
 from sharded_infer.device.tower_step import ArrivedPart, put_together, score_into
 from sharded_infer.progress import Progress, no_progress
-
-
-@dataclass(frozen=True, slots=True)
-class EngineShape:
-    """How large an engine is.
-
-    Attributes:
-        buckets: batch sizes that are captured, ascending.
-        ids: that a slot holds for each device.
-        slots: batches that are in flight at once.
-    """
-
-    buckets: tuple[int, ...]
-    ids: int
-    slots: int = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,33 +53,32 @@ class Engine:
 
     Attributes:
         shape: how large it is.
+        memory: what its batches need.
     """
 
     def __init__(
         self,
-        parts: EngineParts,
+        memory: EngineMemory,
         shape: EngineShape,
-        runtime: Runtime,
         progress: Progress = no_progress,
     ) -> None:
         """Takes all memory that batches need, and captures every bucket.
 
         Args:
-            parts: what to run.
+            memory: of what it runs.
             shape: how large.
-            runtime: where.
             progress: told the graphs captured.
 
         Raises:
             CapacityError: a device has no memory for it; says what was asked for.
         """
         self.shape = shape
-        self._parts, self._runtime = parts, runtime
-        self._memory = EngineMemory(parts, runtime)
-        self._sites, self._home = self._memory.sites, self._memory.sites[0]
+        self._parts, self._runtime = memory.parts, memory.runtime
+        self.memory = memory
+        self._sites, self._home = self.memory.sites, self.memory.sites[0]
         self._launching = threading.Lock()
-        self._room = self._memory.room(shape.buckets[-1])
-        slots = [self._memory.slot(shape.buckets[-1], shape.ids) for _ in range(shape.slots)]
+        self._room = self.memory.room(shape.buckets[-1])
+        slots = [self.memory.slot(shape.buckets[-1], shape.ids) for _ in range(shape.slots)]
         self._capture(slots, progress)
         self._free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
         for slot in slots:
@@ -116,8 +100,8 @@ class Engine:
         ids = _most_ids(batch)
         if bucket is None or ids > self.shape.ids:
             size = bucket or batch.batch_size
-            room = self._room if bucket is not None else self._memory.room(size)
-            return self._run_in(self._memory.slot(size, ids), room, size, batch)
+            room = self._room if bucket is not None else self.memory.room(size)
+            return self._run_in(self.memory.slot(size, ids), room, size, batch)
         slot = self._free.get()
         try:
             return self._run_in(slot, self._room, bucket, batch)
@@ -134,8 +118,8 @@ class Engine:
             fp32 `[B, width]`.
         """
         size = batch.batch_size
-        slot = self._memory.slot(size, _most_ids(batch))
-        launch = self._write(slot, self._memory.room(size), size, batch)
+        slot = self.memory.slot(size, _most_ids(batch))
+        launch = self._write(slot, self.memory.room(size), size, batch)
         found = torch.empty(size, self._parts.width)
 
         def work() -> None:
@@ -182,14 +166,14 @@ class Engine:
             self._finish(launch)
         self._runtime.synchronize(slot.done)
         # The slot is about to be another batch's.
-        scores = self._memory.scores(slot, bucket)
+        scores = self.memory.scores(slot, bucket)
         return [one[: batch.batch_size].numpy().copy() for one in scores]
 
     def _write(self, slot: Slot, room: Room, bucket: int, batch: ModelInput) -> _Launch:
         ids, weights = [], []
         weighted = any(group.weights is not None for group in batch.groups)
         for number, site in enumerate(self._sites):
-            arrays = self._memory.host_arrays(slot, number, bucket)
+            arrays = self.memory.host_arrays(slot, number, bucket)
             ids.append(site.writer.write(batch, arrays, bucket))
             if weighted:
                 # At least one: a kernel wants an address.
@@ -203,7 +187,7 @@ class Engine:
         """Copies what was written to the devices."""
         runtime, slot = self._runtime, launch.slot
         for number, site in enumerate(self._sites):
-            views = self._memory.host_arrays(slot, number, launch.bucket).views
+            views = self.memory.host_arrays(slot, number, launch.bucket).views
             end = views.values_begin + launch.ids[number] * site.shape.id_dtype.itemsize
             runtime.copy(site.copies, slot.inputs[number][:end], slot.pinned[number][:end])
             runtime.record(slot.copied[number], site.copies)
@@ -242,8 +226,8 @@ class Engine:
 
     def _tower_work(self, launch: _Launch) -> Work:
         """What the tower's device does once everything has arrived."""
-        scores = self._memory.scores(launch.slot, launch.bucket)
-        inputs = self._memory.inputs(launch.slot, 0, launch.bucket)
+        scores = self.memory.scores(launch.slot, launch.bucket)
+        inputs = self.memory.inputs(launch.slot, 0, launch.bucket)
         return lambda: score_into(self._parts.tower, inputs, self._gather(launch), scores)
 
     def _gather(self, launch: _Launch) -> Tensor:
@@ -255,12 +239,12 @@ class Engine:
             for site, memory in zip(self._sites, room.arrived, strict=True)
         ]
         self._pool(launch, 0, pooled, arrived[0].columns)
-        inputs = self._memory.inputs(launch.slot, 0, bucket)
+        inputs = self.memory.inputs(launch.slot, 0, bucket)
         return put_together(pooled, arrived, inputs, self._parts.split, shared=launch.shared)
 
     def _pool(self, launch: _Launch, number: int, pooled: Tensor | None, part: Tensor) -> None:
         site = self._sites[number]
-        inputs = self._memory.inputs(launch.slot, number, launch.bucket)
+        inputs = self.memory.inputs(launch.slot, number, launch.bucket)
         weights, values = launch.weights, inputs.values
         there = None
         if weights is not None:

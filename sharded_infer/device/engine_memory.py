@@ -1,6 +1,6 @@
 """The memory of an engine's batches: slots for those in flight, a room that they take turns at."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +42,36 @@ class EngineParts:
     def width(self) -> int:
         """Of the tower's sparse input."""
         return int(self.columns[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """How large an engine is.
+
+    Attributes:
+        buckets: batch sizes that are captured, ascending.
+        ids: that a slot holds for each device.
+        slots: batches that are in flight at once.
+    """
+
+    buckets: tuple[int, ...]
+    ids: int
+    slots: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Towers:
+    """How towers are made.
+
+    Attributes:
+        make: puts the tower on a device.
+        output_widths: of each output K, or None where it is `[B]`.
+        bytes_of: of a tower's weights, and of a batch's activations, given its size.
+    """
+
+    make: Callable[[torch.device], Scorer]
+    output_widths: tuple[int | None, ...]
+    bytes_of: Callable[[Any, int], tuple[int, int]]
 
 
 @dataclass(slots=True)
@@ -107,6 +137,8 @@ class EngineMemory:
     """Makes an engine's sites, rooms and slots.
 
     Attributes:
+        parts: what the engine runs.
+        runtime: where.
         sites: the tower's first.
     """
 
@@ -117,7 +149,7 @@ class EngineMemory:
             parts: what the engine runs.
             runtime: where.
         """
-        self._parts, self._runtime = parts, runtime
+        self.parts, self.runtime = parts, runtime
         self.sites = tuple(self._site(lookups) for lookups in parts.lookups)
 
     def room(self, batch: int) -> Room:
@@ -133,7 +165,7 @@ class EngineMemory:
         ]
         home = self.sites[0]
         arrived = [self._floats(home, batch * width) for width in widths[1:]]
-        return Room(self._floats(home, batch * self._parts.width), parts, [parts[0], *arrived])
+        return Room(self._floats(home, batch * self.parts.width), parts, [parts[0], *arrived])
 
     def slot(self, batch: int, ids: int) -> Slot:
         """A slot for batches of up to so many samples, and so many ids a device.
@@ -141,9 +173,9 @@ class EngineMemory:
         Raises:
             CapacityError: a device or the host has no memory for it.
         """
-        runtime = self._runtime
+        runtime = self.runtime
         sizes = [input_bytes(site.shape, batch, ids) for site in self.sites]
-        width = sum(width or 1 for width in self._parts.output_widths)
+        width = sum(width or 1 for width in self.parts.output_widths)
         return Slot(
             pinned=[runtime.pinned(size) for size in sizes],
             inputs=[
@@ -154,6 +186,18 @@ class EngineMemory:
             copied=[runtime.event() for _ in self.sites],
             done=runtime.event(),
         )
+
+    def slot_bytes(self, batch: int, ids: int) -> dict[torch.device, int]:
+        """What a slot takes of each device."""
+        return {site.lookups.device: input_bytes(site.shape, batch, ids) for site in self.sites}
+
+    def room_bytes(self, batch: int) -> dict[torch.device, int]:
+        """What a room takes of each device."""
+        home, *others = self.sites
+        taken = {site.lookups.device: 4 * batch * site.lookups.part_width for site in self.sites}
+        arriving = sum(site.lookups.part_width for site in others)
+        taken[home.lookups.device] += 4 * batch * (self.parts.width + arriving)
+        return taken
 
     def host_arrays(self, slot: Slot, site: int, bucket: int) -> HostArrays:
         """Where the host writes a batch for a site."""
@@ -170,7 +214,7 @@ class EngineMemory:
     def scores(self, slot: Slot, bucket: int) -> list[Tensor]:
         """Where a batch's outputs arrive."""
         found, begin = [], 0
-        for width in self._parts.output_widths:
+        for width in self.parts.output_widths:
             end = begin + bucket * (width or 1)
             one = slot.scores[begin:end]
             found.append(one if width is None else one.view(bucket, width))
@@ -178,7 +222,7 @@ class EngineMemory:
         return found
 
     def _site(self, lookups: DeviceLookups) -> Site:
-        runtime, parts = self._runtime, self._parts
+        runtime, parts = self.runtime, self.parts
         return Site(
             lookups=lookups,
             shape=InputShape(
@@ -198,7 +242,7 @@ class EngineMemory:
         )
 
     def _floats(self, site: Site, count: int) -> Tensor:
-        return self._runtime.empty(site.lookups.device, 4 * count).view(torch.float32)
+        return self.runtime.empty(site.lookups.device, 4 * count).view(torch.float32)
 
 
 def columns_of(memory: Tensor, bucket: int, width: int) -> Tensor:

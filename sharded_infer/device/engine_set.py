@@ -2,7 +2,7 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,29 +18,16 @@ from sharded_infer.device.device_lookups import (
     first_columns,
     split_features,
 )
-from sharded_infer.device.engine import Engine, EngineShape
-from sharded_infer.device.engine_memory import EngineParts
+from sharded_infer.device.device_memory import add_engine, add_tower, check_room, table_memory
+from sharded_infer.device.engine import Engine
+from sharded_infer.device.engine_memory import EngineMemory, EngineParts, EngineShape, Towers
 from sharded_infer.device.rank_tables import PlacedShard
 from sharded_infer.device.runtime import Runtime
-from sharded_infer.device.tower_step import Scorer
 from sharded_infer.id_policy import IdPolicy
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.spec import ModelSpec
 
 _INT32_ROWS = 2**31
-
-
-@dataclass(frozen=True, slots=True)
-class Towers:
-    """How towers are made.
-
-    Attributes:
-        make: puts the tower on a device.
-        output_widths: of each output K, or None where it is `[B]`.
-    """
-
-    make: Callable[[torch.device], Scorer]
-    output_widths: tuple[int | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +51,7 @@ class EngineSet:
     Attributes:
         devices: where towers are, in order.
         engines: one a tower.
+        memory: what all of it takes of each device, as foretold.
     """
 
     def __init__(
@@ -95,37 +83,54 @@ class EngineSet:
         self._spec = spec
         self._policies: dict[tuple[int, ...], IdPolicy] = {}
         self.devices = tuple(dict.fromkeys(device for device in devices if device is not None))
-        split = split_features(spec, placed)
-        columns = np.array(first_columns(spec), np.int64)
-        narrow = all(table.rows <= _INT32_ROWS for table in spec.tables)
-        self.engines: list[Engine] = []
-        for home in self.devices:
-            order = [home, *(device for device in self.devices if device != home)]
-            lookups = [
-                DeviceLookups(
-                    spec,
-                    shards,
-                    device=device,
-                    split=split,
-                    has_tower=device == home,
-                    make=backends.make_lookup,
-                )
-                for device in order
-                if (shards := _shards_for(device, home, placed, devices)) or device == home
-            ]
-            parts = EngineParts(
-                lookups=lookups,
-                tower=towers.make(home),
-                split=split,
-                columns=columns,
-                dense_widths=tuple(spec.dense.inputs.values()),
-                output_widths=towers.output_widths,
-                id_dtype=torch.int32 if narrow else torch.int64,
-            )
-            self.engines.append(Engine(parts, shape, backends.runtime, progress))
+        self._split = split_features(spec, placed)
+        memories = [
+            EngineMemory(self._parts(home, placed, devices, towers, backends), backends.runtime)
+            for home in self.devices
+        ]
+        self.memory = table_memory(placed, devices)
+        for memory in memories:
+            add_engine(self.memory, memory, shape)
+            add_tower(self.memory, memory, towers, shape)
+        check_room(self.memory, backends.runtime)
+        self.engines = [Engine(memory, shape, progress) for memory in memories]
         self._choosing = threading.Lock()
         self._in_flight = [0] * len(self.engines)
         self._turn = itertools.count()
+
+    def _parts(
+        self,
+        home: torch.device,
+        placed: Sequence[PlacedShard],
+        devices: Sequence[torch.device | None],
+        towers: Towers,
+        backends: Backends,
+    ) -> EngineParts:
+        """What the engine of a tower on `home` runs."""
+        spec = self._spec
+        order = [home, *(device for device in self.devices if device != home)]
+        lookups = [
+            DeviceLookups(
+                spec,
+                shards,
+                device=device,
+                split=self._split,
+                has_tower=device == home,
+                make=backends.make_lookup,
+            )
+            for device in order
+            if (shards := _shards_for(device, home, placed, devices)) or device == home
+        ]
+        narrow = all(table.rows <= _INT32_ROWS for table in spec.tables)
+        return EngineParts(
+            lookups=lookups,
+            tower=towers.make(home),
+            split=self._split,
+            columns=np.array(first_columns(spec), np.int64),
+            dense_widths=tuple(spec.dense.inputs.values()),
+            output_widths=towers.output_widths,
+            id_dtype=torch.int32 if narrow else torch.int64,
+        )
 
     def run(self, batch: ModelInput) -> list[NDArray[np.float32]]:
         """Scores a batch on the tower that has the least to do.

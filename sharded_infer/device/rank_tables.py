@@ -108,8 +108,7 @@ def place_ranks(
             what the device has.
     """
     layouts = _lay_out(plan, tables)
-    total = sum(size for of_rank in layouts for _, size in of_rank.values())
-    done = 0
+    # All memory first: what does not fit is said before anything is copied.
     placed = []
     for rank, (layout, device) in enumerate(zip(layouts, devices, strict=True)):
         for places, size in layout.values():
@@ -121,12 +120,12 @@ def place_ranks(
                     f"rank {rank} of {plan.topology.name!r}: its tables need {needed} bytes: "
                     f"{error}"
                 ) from error
-            for place in places:
-                shard = _shard(place, tables[place.shard.table], rank, memory)
-                _fill(shard, pieces[place.shard.table])
-                placed.append(shard)
-                done += shard.rows * shard.row_stride
-                progress("copying tables to devices", min(done, total), total)
+            placed += [_shard(place, tables[place.shard.table], rank, memory) for place in places]
+    done, total = 0, sum(shard.rows * shard.row_stride for shard in placed)
+    for shard in placed:
+        _fill(shard, pieces[shard.table.name])
+        done += shard.rows * shard.row_stride
+        progress("copying tables to devices", done, total)
     return placed
 
 

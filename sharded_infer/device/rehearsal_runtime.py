@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -83,9 +84,10 @@ class RehearsalRuntime:
                 f"{size_text(self._device_bytes - held)} free of {size_text(self._device_bytes)}"
             )
         self._allocated[device] = held + count
-        memory = torch.zeros(count, dtype=torch.uint8, device=_HOST)
+        # A tensor's storage holds it, whatever views of the tensor there are.
+        memory = np.zeros(max(1, count), np.uint8)
         weakref.finalize(memory, self._give_back, device, count)
-        return memory
+        return torch.from_numpy(memory)[:count]
 
     def stream(self, device: torch.device) -> RehearsedStream:
         """As `Runtime.stream`."""
@@ -155,6 +157,12 @@ class RehearsalRuntime:
             raise InternalError("a stream that is captured for has work to do")
         self.captures += 1
         return work
+
+    def free(self, device: torch.device) -> int | None:
+        """As `Runtime.free`."""
+        if self._device_bytes is None:
+            return None
+        return self._device_bytes - self.allocated(device)
 
     def allocated(self, device: torch.device) -> int:
         """As `Runtime.allocated`."""

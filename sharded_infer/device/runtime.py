@@ -93,6 +93,10 @@ class Runtime(Protocol):
         """
         ...
 
+    def free(self, device: torch.device) -> int | None:
+        """Bytes of a device that nobody holds; None: no end of them."""
+        ...
+
     def allocated(self, device: torch.device) -> int:
         """Bytes of a device that this process holds and uses."""
         ...

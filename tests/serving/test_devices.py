@@ -73,6 +73,8 @@ def test_ranks_show_their_memory_and_rows(server: RunningServer) -> None:
     assert set(memory) >= {"0", "1"} and memory["0"] > 0 and memory["1"] > 0
     assert server.ready["models"][0]["topology"] == "h100:2"
     assert set(server.ready["models"][0]["kernels"].values()) == {"rehearsed"}
+    log = server.log.read_text()
+    assert "cuda:0: " in log and "foretold" in log and "held by this process" in log
 
 
 def test_a_swap_on_devices_fails_no_request(planned: Ranker, tmp_path: Path) -> None:

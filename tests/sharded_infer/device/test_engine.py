@@ -19,8 +19,8 @@ from kernels.device_reference import ReferenceLookup
 from kernels.device_tables import DeviceTables
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.device.buckets import device_buckets
-from sharded_infer.device.engine import EngineShape
-from sharded_infer.device.engine_set import Backends, EngineSet, Towers
+from sharded_infer.device.engine_memory import EngineShape, Towers
+from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.rank_tables import place_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
 from sharded_infer.errors import CapacityError, RequestError
@@ -83,7 +83,7 @@ def engines_of(
         DENSE,
         placed,
         places,
-        Towers(lambda device: EchoTower(), WIDTHS),
+        Towers(lambda device: EchoTower(), WIDTHS, lambda tower, batch: (0, 0)),
         shape=shape,
         backends=Backends(runtime, reference, "rehearsed"),
     )
@@ -249,7 +249,21 @@ def test_tables_beyond_a_devices_memory_are_refused_with_figures(tmp_path: Path)
         engines_of(tmp_path, "rows", runtime=RehearsalRuntime(device_bytes=200))
 
 
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_devices_hold_what_was_foretold(tmp_path: Path, plan: str, places: str) -> None:
+    runtime = RehearsalRuntime()
+    engines = engines_of(tmp_path, plan, PLACES[places], runtime=runtime)
+    for device, memory in engines.memory.items():
+        # Activations are the tower's own, which is none.
+        held = memory.tables + memory.inputs + memory.room
+        assert runtime.allocated(device) == held > 0
+        assert memory.total == held + memory.activations
+
+
 def test_what_batches_need_counts_too(tmp_path: Path) -> None:
     runtime = RehearsalRuntime(device_bytes=8000)
-    with pytest.raises(CapacityError, match=r"cuda:\d: out of memory"):
+    with pytest.raises(
+        CapacityError, match=r"cuda:\d: out of memory: batches need .* kB, .* free; the model takes"
+    ):
         engines_of(tmp_path, "rows", runtime=runtime)

@@ -1,0 +1,178 @@
+"""MLPerf Inference's offline and server scenarios on an engine, in this process.
+
+Offline: everything is there from the beginning, and some threads run batch after batch. Server:
+requests come at random times, whatever is still in flight; a free thread runs all that wait, merged
+into one batch of up to a size. Latency counts from the time at which a request was due.
+"""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter, sleep
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.batch import ModelInput
+from sharded_infer.merge import merge_inputs
+
+Run = Callable[[ModelInput], object]
+_SPIN_SECONDS = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFigures:
+    """What requests at random times met.
+
+    Attributes:
+        offered_per_second: requests.
+        answered_per_second: until the last was answered.
+        latency_ms: p50, p95 and p99.
+        mean_batch: samples of a batch.
+    """
+
+    offered_per_second: float
+    answered_per_second: float
+    latency_ms: dict[str, float]
+    mean_batch: float
+
+
+def run_offline(run: Run, batches: Sequence[ModelInput], *, threads: int, seconds: float) -> float:
+    """Runs batches over and over on some threads.
+
+    Args:
+        run: scores a batch; any thread may call.
+        batches: to take turns at.
+        threads: batches in flight.
+        seconds: how long to begin new ones.
+
+    Returns:
+        Samples scored in a second.
+    """
+    run(batches[0])
+    turn, done, lock = itertools.count(), 0, threading.Lock()
+    began = perf_counter()
+
+    def work() -> None:
+        nonlocal done
+        while perf_counter() - began < seconds:
+            batch = batches[next(turn) % len(batches)]
+            run(batch)
+            with lock:
+                done += batch.batch_size
+
+    _on_threads(work, threads)
+    return done / (perf_counter() - began)
+
+
+def run_server(
+    run: Run,
+    requests: Sequence[ModelInput],
+    *,
+    rate: float,
+    seconds: float,
+    threads: int,
+    max_batch: int,
+    seed: int = 1,
+) -> ServerFigures:
+    """Runs requests that come at random times.
+
+    Args:
+        run: scores a batch; any thread may call.
+        requests: to take turns at.
+        rate: requests a second; the times between them are exponential.
+        seconds: for how long they come.
+        threads: batches in flight.
+        max_batch: samples of a batch of several requests.
+        seed: of the times.
+    """
+    run(requests[0])
+    gaps = np.random.default_rng(seed).exponential(1 / rate, max(1, round(rate * seconds)))
+    queue = _DueRequests(np.cumsum(gaps), requests, max_batch)
+    _on_threads(lambda: queue.serve(run), threads)
+    latency = queue.latency * 1e3
+    return ServerFigures(
+        offered_per_second=len(gaps) / float(queue.due[-1]),
+        answered_per_second=len(gaps) / float((queue.due + queue.latency).max()),
+        latency_ms={f"p{p}": float(np.percentile(latency, p)) for p in (50, 95, 99)},
+        mean_batch=queue.samples / queue.batches,
+    )
+
+
+class _DueRequests:
+    """Requests in the order in which they are due, taken by whoever is free.
+
+    Attributes:
+        due: seconds from the beginning.
+        latency: seconds from then until the answer.
+        samples: of all batches.
+        batches: how many.
+    """
+
+    def __init__(
+        self, due: NDArray[np.float64], requests: Sequence[ModelInput], max_batch: int
+    ) -> None:
+        self.due = due
+        self.latency = np.zeros(len(due))
+        self.samples = self.batches = 0
+        self._requests, self._max_batch = requests, max_batch
+        self._next = 0
+        self._lock = threading.Lock()
+        self._began = perf_counter()
+
+    def serve(self, run: Run) -> None:
+        """Runs what is due, until nothing is left."""
+        while (taken := self._take()) is not None:
+            first, last = taken
+            count = len(self._requests)
+            batch = merge_inputs([self._requests[i % count] for i in range(first, last)])
+            run(batch)
+            self.latency[first:last] = perf_counter() - self._began - self.due[first:last]
+
+    def _take(self) -> tuple[int, int] | None:
+        """The requests of the next batch: from, and up to which; None: there are none left."""
+        with self._lock:
+            first = self._next
+            if first == len(self.due):
+                return None
+            wait = self.due[first] - (perf_counter() - self._began)
+            if wait > 0:
+                # Nobody else could take anything either.
+                sleep(max(0.0, wait - _SPIN_SECONDS))
+                while perf_counter() - self._began < self.due[first]:
+                    pass
+            now, last, samples = perf_counter() - self._began, first, 0
+            while last < len(self.due) and (last == first or self.due[last] <= now):
+                size = self._requests[last % len(self._requests)].batch_size
+                if last > first and samples + size > self._max_batch:
+                    break
+                samples += size
+                last += 1
+            self._next = last
+            self.samples += samples
+            self.batches += 1
+            return first, last
+
+
+def _on_threads(work: Callable[[], None], count: int) -> None:
+    """Runs work on so many threads to its end.
+
+    Raises:
+        Exception: the first that one of them raised.
+    """
+    raised: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=guarded) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if raised:
+        raise raised[0]
