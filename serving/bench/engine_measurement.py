@@ -19,13 +19,10 @@ import torch
 
 from kernels.row_format import RowFormat
 from serving.bench.cores import one_core
-from serving.bench.dlrm_v2 import (
+from serving.bench.dlrm_v2 import USER_FEATURES, DlrmRequest, DlrmV2, one_user
+from serving.bench.dlrm_v2_shape import (
     DIM,
     IDS_OF_A_BAG,
-    USER_FEATURES,
-    DlrmRequest,
-    DlrmV2,
-    one_user,
 )
 from serving.bench.engine_figures import (
     STAGES,

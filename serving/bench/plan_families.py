@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
-from serving.bench import dlrm_v2
+from serving.bench.dlrm_v2_shape import DIM, IDS_OF_A_BAG, ROWS
 from sharded_infer.load_model import LoadModel, TableUse
 from sharded_infer.plan import Shard, StoredTable
 from sharded_infer.statistics import FeatureStatistics
@@ -92,8 +92,14 @@ def mlperf_dlrm_v2(devices: int) -> PlanCase:
     Args:
         devices: how many, of 80 GB each.
     """
-    dims = np.full(len(dlrm_v2.ROWS), dlrm_v2.DIM)
-    return _case(MLPERF, np.array(dlrm_v2.ROWS), dims, f"h100:{devices}x80GB", dlrm_v2.IDS_OF_A_BAG)
+    dims = np.full(len(ROWS), DIM)
+    return _case(
+        MLPERF,
+        np.array(ROWS),
+        dims,
+        f"h100:{devices}x80GB",
+        IDS_OF_A_BAG,
+    )
 
 
 def three_hot_tables() -> PlanCase:

@@ -16,7 +16,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantizedCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from serving.bench.dlrm_v2 import (
+from serving.bench.dlrm_v2 import DlrmRequest, DlrmV2
+from serving.bench.dlrm_v2_shape import (
     BOTTOM,
     CROSS_LAYERS,
     CROSS_RANK,
@@ -24,8 +25,6 @@ from serving.bench.dlrm_v2 import (
     DIM,
     IDS_OF_A_BAG,
     TOP,
-    DlrmRequest,
-    DlrmV2,
 )
 
 _BLOCK = 65_536  # rows written at a time

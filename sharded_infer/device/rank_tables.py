@@ -107,9 +107,38 @@ def place_ranks(
         CapacityError: a rank's memory does not suffice; names the rank, what its tables need and
             what the device has.
     """
-    layouts = _lay_out(plan, tables)
     # All memory first: what does not fit is said before anything is copied.
-    placed = []
+    placed = allocate_ranks(plan, tables, devices, runtime)
+    done, total = 0, sum(shard.rows * shard.row_stride for shard in placed)
+    for shard in placed:
+        _fill(shard, pieces[shard.table.name])
+        done += shard.rows * shard.row_stride
+        progress("copying tables to devices", done, total)
+    return placed
+
+
+def allocate_ranks(
+    plan: Plan,
+    tables: Mapping[str, StoredTable],
+    devices: Sequence[torch.device | None],
+    runtime: Runtime,
+) -> list[PlacedShard]:
+    """Takes every rank's memory; rows are zeros.
+
+    Args:
+        plan: a checked plan.
+        tables: the model's tables, by name.
+        devices: of each rank; None: the host's pinned memory.
+        runtime: where the devices are.
+
+    Returns:
+        The shards, by rank.
+
+    Raises:
+        CapacityError: as `place_ranks`.
+    """
+    layouts = _lay_out(plan, tables)
+    placed: list[PlacedShard] = []
     for rank, (layout, device) in enumerate(zip(layouts, devices, strict=True)):
         for places, size in layout.values():
             try:
@@ -121,11 +150,6 @@ def place_ranks(
                     f"{error}"
                 ) from error
             placed += [_shard(place, tables[place.shard.table], rank, memory) for place in places]
-    done, total = 0, sum(shard.rows * shard.row_stride for shard in placed)
-    for shard in placed:
-        _fill(shard, pieces[shard.table.name])
-        done += shard.rows * shard.row_stride
-        progress("copying tables to devices", done, total)
     return placed
 
 

@@ -18,7 +18,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 _SECONDS = 420.0  # the stages' part of the 8 minutes
 # Shares of the time at which a stage begins nothing new.
-_ENDS = {"correctness": 0.35, "towers": 0.5, "lookups": 0.8, "tuning": 1.0}
+_ENDS = {"correctness": 0.25, "towers": 0.38, "engine": 0.62, "lookups": 0.86, "tuning": 1.0}
 
 
 def main() -> int:
@@ -61,11 +61,13 @@ def main() -> int:
     stage("ceilings", lambda: _ceilings(device))
     stage("correctness", lambda: _correctness(device, seed, has_time("correctness")))
     stage("towers", lambda: _towers(device, report, seed, has_time("towers")))
+    stage("plans", lambda: _plans(device))
+    stage("engine", lambda: _engine(device, seed, has_time("engine")))
     stage("lookups", lambda: _lookups(device, report, has_time("lookups")))
     stage("tuning", lambda: _tuning(device, arguments, has_time("tuning")))
-    for name in ("correctness", "towers", "lookups"):
+    for name in ("correctness", "towers", "plans", "engine", "lookups"):
         report["failures"] += report.get(name, {}).get("failures", [])
-    for name in ("correctness", "towers"):
+    for name in ("correctness", "towers", "engine"):
         for check in report.get(name, {}).get("left_out", []):
             report["failures"].append(f"not checked: {check}")
     _write(report, arguments.out)
@@ -131,6 +133,22 @@ def _towers(
     return check_towers(sizes, device, seed, report.get("ceilings", {}), has_time)
 
 
+def _plans(device: Any) -> dict[str, Any]:
+    from tests.gpu_check.engine import check_plans
+
+    return check_plans(device)
+
+
+def _engine(device: Any, seed: int, has_time: Callable[[], bool]) -> dict[str, Any]:
+    import torch
+
+    from tests.gpu_check.engine import TINY_ENGINE, USUAL, measure_engine
+
+    if device.type == "cpu":
+        return measure_engine(TINY_ENGINE, device, seed, has_time)
+    return measure_engine(USUAL, torch.device("cuda", 0), seed, has_time)
+
+
 def _lookups(device: Any, report: dict[str, Any], has_time: Callable[[], bool]) -> dict[str, Any]:
     from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
 
@@ -182,6 +200,22 @@ def _print_table(report: dict[str, Any]) -> None:
             f"{line['precision']:10}{line['batch']:>6}{line['seconds'] * 1e6:>9.1f}"
             f"{line['operations_per_second'] / 1e12:>9.2f}{line['share_of_ceiling']:>7.0%}"
             f"{line['max_score_diff']:>12.2e}{line['allowed_score_diff']:>9.0e}"
+        )
+    print("engine     batch  samples/s  write us  copy us  lookup us  tower us  replay us")
+    for line in report.get("engine", {}).get("measured", []):
+        for offline in line["offline"]:
+            stages = line["stages"][str(offline["batch"])]
+            names = ("write", "copy", "lookup", "tower", "replay")
+            micros = [stages[f"{name}_seconds"] * 1e6 for name in names]
+            print(
+                f"{line['precision']:10}{offline['batch']:>6}{offline['samples_per_second']:>11.0f}"
+                f"{micros[0]:>10.0f}{micros[1]:>9.0f}{micros[2]:>11.0f}{micros[3]:>10.0f}"
+                f"{micros[4]:>11.0f}"
+            )
+        print(
+            f"  {line['overhead_seconds'] * 1e6:.0f} us between replays; within 60 ms at p99: "
+            f"{line['server_within_60_ms']:.0f} samples/s; {line['foretold_bytes'] / 1e9:.2f} GB "
+            f"foretold, {(line['taken_bytes'] or 0) / 1e9:.2f} taken"
         )
     print("kernel        format  at bags      ids      batch       us  of copy")
     for line in report.get("lookups", {}).get("measured", []):

@@ -40,6 +40,13 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
         assert line["share_of_ceiling"] > 0 and line["activation_bytes"] > 0
         assert report["ceilings"][f"{precision}_operations_per_second"] > 0
     assert report["towers"]["spread"] > 0.2 and report["towers"]["left_out"] == []
+    assert len(report["plans"]["max_score_diff"]) == 4
+    assert max(report["plans"]["max_score_diff"].values()) < 1e-4
+    [engine] = report["engine"]["measured"]
+    assert [line["batch"] for line in engine["offline"]] == [3, 6]
+    assert all(line["samples_per_second"] > 0 for line in engine["offline"])
+    assert len(engine["server"]) == 3 and engine["foretold_bytes"] > 0
+    assert set(engine["stages"]) == {"3", "6"}
     assert set(report["tuning"]) == {"int8x32@16"}
     assert "dry run" in json.loads((tmp_path / "triton_choices.json").read_text())
 
@@ -50,9 +57,9 @@ def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
     done = run("--dry-run", "--seconds", "0", "--out", str(report_file))
     assert done.returncode == 1
     report = json.loads(report_file.read_text())
-    assert len(report["failures"]) == 7 + 4
+    assert len(report["failures"]) == 7 + 4 + 1
     assert report["failures"][0].startswith("not checked: fp32")
-    assert report["failures"][-1] == "not checked: tower, fp16"
+    assert report["failures"][-2:] == ["not checked: tower, fp16", "not checked: engine, fp32"]
     assert report["lookups"]["measured"] == report["towers"]["measured"] == []
 
 

@@ -112,7 +112,7 @@ def check_towers(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         samples = {batch: _samples(sizes, batch) for batch in sizes.batches}
-        module = _spread(_built(sizes), samples[sizes.batches[0]])
+        module = spread_tower(sizes, samples[sizes.batches[0]])
     with torch.inference_mode():
         expected = {batch: module(*given) for batch, given in samples.items()}
     spread = float(expected[sizes.batches[0]].std())
@@ -124,7 +124,7 @@ def check_towers(
             left_out.append(f"tower, {precision}")
             continue
         try:
-            tower = _placed(module, sizes, precision, device)
+            tower = placed_tower(module, sizes, precision, device)
             for batch, given in samples.items():
                 ceiling = ceilings.get(f"{precision}_operations_per_second", math.nan)
                 found = _measured(tower, given, expected[batch], ceiling, _operations(module))
@@ -133,6 +133,16 @@ def check_towers(
         except Exception as error:  # the others are measured all the same
             failures.append(f"tower, {precision}: {type(error).__name__}: {error}")
     return {"measured": measured, "spread": spread, "left_out": left_out, "failures": failures}
+
+
+def spread_tower(sizes: Sizes, given: tuple[Tensor, Tensor] | None = None) -> DCNv2:
+    """A tower of random weights whose scores spread.
+
+    Args:
+        sizes: of the tower.
+        given: the samples that show the spread; None draws some.
+    """
+    return _spread(_built(sizes), given or _samples(sizes, 64))
 
 
 def _built(sizes: Sizes) -> DCNv2:
@@ -172,7 +182,10 @@ def _operations(module: nn.Module) -> int:
     return sum(2 * linear.in_features * linear.out_features for linear in linears)
 
 
-def _placed(module: DCNv2, sizes: Sizes, precision: Precision, device: torch.device) -> DeviceTower:
+def placed_tower(
+    module: DCNv2, sizes: Sizes, precision: Precision, device: torch.device
+) -> DeviceTower:
+    """The tower on a device, exported and read back as an artifact's."""
     described = {"dense": _DENSE}, sizes.features * sizes.dim, ("score",)
     dense, width, outputs = described
     program = export_tower(

@@ -14,7 +14,8 @@ from torch import nn
 import serving.bench.engine_measurement as engine_measurement
 from kernels.native_backend import lookup_instruction_sets
 from serving.bench.cores import one_core
-from serving.bench.dlrm_v2 import IDS_OF_A_BAG, ROWS, DlrmV2, one_user
+from serving.bench.dlrm_v2 import DlrmV2, one_user
+from serving.bench.dlrm_v2_shape import IDS_OF_A_BAG, ROWS
 from serving.bench.drawn_ids import IdDistribution, draw_ids
 from serving.bench.lookup_measurement import private_memory
 from serving.bench.machine_limit import MatrixProducts

@@ -19,6 +19,7 @@ from kernels.device_reference import ReferenceLookup
 from kernels.device_tables import DeviceTables
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.device.buckets import device_buckets
+from sharded_infer.device.device_lookups import LookupMaker
 from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.rank_tables import place_ranks
@@ -74,6 +75,7 @@ def engines_of(
     runtime: RehearsalRuntime | None = None,
     replicated: tuple[str, ...] = (),
     shape: EngineShape = SHAPE,
+    make_lookup: LookupMaker = reference,
 ) -> EngineSet:
     runtime = runtime or RehearsalRuntime(seed=3)
     made = plan_of(PLANS[plan], replicated=replicated)
@@ -85,7 +87,7 @@ def engines_of(
         places,
         Towers(lambda device: EchoTower(), WIDTHS, lambda tower, batch: (0, 0)),
         shape=shape,
-        backends=Backends(runtime, reference, "rehearsed"),
+        backends=Backends(runtime, make_lookup, "rehearsed"),
     )
 
 

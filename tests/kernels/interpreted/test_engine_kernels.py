@@ -1,0 +1,46 @@
+"""Engines of rehearsed devices with the Triton kernels for lookups: every way to shard."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.device_tables import DeviceTables
+from sharded_infer.device.engine_memory import EngineShape
+from sharded_infer.device.triton_kernel import TritonKernel
+from sharded_infer.lookup import ShardedLookup
+from tests.sharded_infer.device.test_engine import PLACES, check, engines_of, input_of
+from tests.sharded_infer.test_lookup import (
+    PLANS,
+    WHOLE,
+    batch_of,
+    build_lookup,
+    encoded_tables,
+)
+
+
+def interpreted(tables: DeviceTables, _: torch.device) -> TritonKernel:
+    return TritonKernel(tables, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> ShardedLookup:
+    return build_lookup(tmp_path_factory.mktemp("oracle"), encoded_tables(), WHOLE)
+
+
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("places", ["one card", "a card and the host"])
+def test_engines_with_triton_kernels_give_what_the_host_gives(
+    tmp_path: Path, oracle: ShardedLookup, plan: str, places: str
+) -> None:
+    engines = engines_of(
+        tmp_path,
+        plan,
+        PLACES[places],
+        shape=EngineShape((4,), ids=200, slots=1),
+        make_lookup=interpreted,
+    )
+    check(engines, oracle, input_of(batch_of(3, seed=1)))
+    check(engines, oracle, input_of(batch_of(4, seed=2, weighted=True, outside=True)))
+    groups = batch_of(4, features=(0, 2, 4), seed=3), batch_of(1, features=(1, 3, 5), seed=4)
+    check(engines, oracle, input_of(*groups))
