@@ -1,6 +1,6 @@
 """MLPerf Inference's DLRM-v2: its tables and tower, random weights, and requests of its form."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -136,12 +136,18 @@ class DlrmV2:
                 options=spec.tower.options,
             )
 
-    def publish(self, repository: Path, progress: Progress = no_progress) -> None:
+    def publish(
+        self,
+        repository: Path,
+        progress: Progress = no_progress,
+        topologies: Sequence[str] = ("cpu:1",),
+    ) -> None:
         """Publishes the model with random weights, 132 bytes a row; no table is held in memory.
 
         Args:
             repository: where.
             progress: told what is being done, and how far it is.
+            topologies: what its tables are planned for.
         """
         spec = self.spec()
         weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
@@ -149,7 +155,15 @@ class DlrmV2:
         drawn = self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES)
         ids = {f"C{number}": matrix for number, matrix in enumerate(drawn.ids)}
         samples = make_input(spec, {_DENSE: drawn.dense, **ids})
-        publish(spec, weights, self.tower(), repository, samples=samples, progress=progress)
+        publish(
+            spec,
+            weights,
+            self.tower(),
+            repository,
+            topologies=topologies,
+            samples=samples,
+            progress=progress,
+        )
 
     def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
         """A random request.

@@ -14,9 +14,10 @@ from serving.bench.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
 from serving.bench.drawn_ids import IdDistribution
 from serving.bench.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.engine_measurement import measure_engine
+from serving.commands.bench_device import BenchDevice, bench_on_devices
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.memory_choice import MemoryChoice
-from serving.commands.tower_precision import TowerPrecisions
+from serving.commands.tower_precision import on_processors
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
 from sharded_infer.table_memory import TableMemory
@@ -49,7 +50,22 @@ def bench_engine_command(
     memory: Annotated[
         MemoryChoice, typer.Option(help="Our tables mapped, or copied to 2 MiB pages.")
     ] = MemoryChoice.HUGE,
-    precision: TowerPrecisions = None,
+    precision: Annotated[
+        list[Precision] | None,
+        typer.Option(
+            help="Of the tower; may be repeated.  [default: bf16, int8; on cards tf32, bf16]"
+        ),
+    ] = None,
+    device: Annotated[
+        BenchDevice,
+        typer.Option(help="cuda: on cards; rehearsed: on cards played by the host, to try it."),
+    ] = BenchDevice.CPU,
+    topology: Annotated[
+        str, typer.Option(help="On cards: what the tables are planned for, such as h200:1.")
+    ] = "cuda:1",
+    cards: Annotated[
+        str | None, typer.Option(help="On cards: the CUDA device of each rank, such as 0,0,1.")
+    ] = None,
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Of each variant's turn in a round.")
     ] = 1.0,
@@ -67,9 +83,26 @@ def bench_engine_command(
     features among their pairs, said once or for every pair. TorchRec's is its quantized model,
     eager, from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts cast to
     bf16; `make bench-setup` installs it. Takes 10 GB and about two minutes.
+
+    On cards it measures MLPerf Inference's scenarios instead, from decoded requests to scores:
+    offline, batch after batch of 1 to 8 requests, and server, requests at random times at shares
+    of the best offline rate, with the most that was offered within 60 ms at p99.
     """
     check_target(json_file)
     chosen = DlrmV2(max_rows=max_rows, ids=ids)
+    if device is not BenchDevice.CPU:
+        bench_on_devices(
+            chosen,
+            device=device,
+            topology=topology,
+            cards=cards,
+            precisions=precision or (),
+            pairs=pairs,
+            seconds=seconds,
+            json_file=json_file,
+        )
+        return
+    on_processors(precision)
     with progress_bars() as progress:
         measured = measure_engine(
             chosen,

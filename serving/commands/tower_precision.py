@@ -8,17 +8,12 @@ import typer
 from sharded_infer.precision import Precision
 
 
-def _on_processors(wanted: Precision | Sequence[Precision] | None) -> object:
+def on_processors(wanted: Precision | Sequence[Precision] | None) -> object:
+    """Refuses what processors do not compute."""
     given = [wanted] if isinstance(wanted, Precision) else wanted or []
     if Precision.TF32 in given:
         raise typer.BadParameter("processors compute a tf32 tower in fp32: measure fp32")
     return wanted
 
 
-TowerPrecision = Annotated[Precision, typer.Option(help="Of the tower.", callback=_on_processors)]
-TowerPrecisions = Annotated[
-    list[Precision] | None,
-    typer.Option(
-        help="Of the tower; may be repeated.  [default: bf16, int8]", callback=_on_processors
-    ),
-]
+TowerPrecision = Annotated[Precision, typer.Option(help="Of the tower.", callback=on_processors)]

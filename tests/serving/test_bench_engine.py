@@ -236,3 +236,33 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path
 def test_another_workload_is_refused() -> None:
     done = run("bench", "engine", "--workload", "ragged")
     assert done.returncode != 0 and "dlrm-v2" in done.stderr
+
+
+def test_on_devices_it_measures_offline_and_server(tmp_path: Path) -> None:
+    file = tmp_path / "engine.json"
+    words = ("--device", "rehearsed", "--topology", "h100:2", "--cards", "0,0", "--max-rows", 50)
+    more = ("--precision", "tf32", "--pairs", 2, "--seconds", 0.1, "--json", file)
+    done = run("bench", "engine", *words, *more)
+    assert done.returncode == 0, done.stderr
+    assert "offline" in done.stdout and "cuda:0: " in done.stdout
+    fields = json.loads(file.read_text())
+    tower = fields["towers"]["tf32"]
+    assert list(tower["offline_samples_per_second"]) == ["2", "4", "8", "16"]
+    assert all(rate > 0 for rate in tower["offline_samples_per_second"].values())
+    assert len(tower["server"]) == 5 and tower["golden_diff"] < 0.05
+    offered = [2 * one["offered_per_second"] for one in tower["server"]]
+    met = tower["server_samples_per_second_within_60_ms"]
+    assert met == 0 or met == pytest.approx(
+        max(
+            rate
+            for rate, one in zip(offered, tower["server"], strict=True)
+            if one["latency_ms"]["p99"] <= 60
+        )
+    )
+
+
+def test_without_a_card_the_engine_on_cards_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a card")
+    done = run("bench", "engine", "--device", "cuda", "--max-rows", 50)
+    assert done.returncode == 1 and "no CUDA device was found" in done.stderr
