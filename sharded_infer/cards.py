@@ -9,6 +9,9 @@ the architectures' white papers. A kernel's launch floor is 5 us, the usual orde
 `cpu` is one core of a 2.5 GHz server with 4 KiB pages: random 132-byte rows at 20 M/s, copies at
 10 GB/s, and 17 us for a fused call over 26 tables, as measured with this project. `sharded-infer
 calibrate` measures the machine at hand instead.
+
+`host`, beside cards, is memory of the host that their kernels read over the link: PCI Express 5.0
+x16, in transfers of 64 bytes at least, and no launch of its own.
 """
 
 from dataclasses import dataclass
@@ -22,7 +25,7 @@ class Card:
     """A kind of device.
 
     Attributes:
-        kind: `cpu` or `cuda`.
+        kind: `cpu`, `cuda`, or `host`: pinned memory that a card reads.
         memory_bytes: all of its memory; 0 where the machine decides.
         memory_bandwidth: of device memory, bytes a second.
         host_bandwidth: ids from the host to the device, bytes a second.
@@ -53,6 +56,7 @@ def _cuda(memory: int, bandwidth: float, host: float, peer: float, cache: int) -
 
 CARDS: dict[str, Card] = {
     "cpu": Card("cpu", 0, 3.9 * GB, 10 * GB, None, 17e-6, 64, 32 * MB, 12 * GB),
+    "host": Card("host", 0, 64 * GB, 64 * GB, None, 0.0, 64, 0, 64 * GB),
     "a10": _cuda(24 * GB, 600 * GB, 32 * GB, 32 * GB, 6 * MB),
     "a100": _cuda(80 * GB, 2039 * GB, 32 * GB, 300 * GB, 40 * MB),
     "h100": _cuda(80 * GB, 3350 * GB, 64 * GB, 450 * GB, 50 * MB),

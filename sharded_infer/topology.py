@@ -29,7 +29,7 @@ class Device:
     """One rank of a topology; bandwidths are bytes a second in one direction.
 
     Attributes:
-        kind: `cpu` or `cuda`.
+        kind: `cpu`, `cuda`, or `host`: pinned memory that a card beside it reads.
         host: index of its host.
         memory_bytes: how many bytes of tables it may hold; None is no limit.
         memory_bandwidth: of device memory.

@@ -1,8 +1,8 @@
 """A plan's tables in the memory of its ranks.
 
-Each rank has one piece of memory for each row format. Rows are padded where that lets them be read
-in wider accesses (docs/gpu.md). Ranks of a kind other than `cuda` are the host's pinned memory,
-which the kernels read over the link.
+Each rank has one piece of memory for each row format. Its rows are padded to 16 bytes, so that they
+can be read in accesses as wide, unless that takes a tenth more memory (docs/gpu.md). Ranks of a
+kind other than `cuda` are the host's pinned memory, which the kernels read over the link.
 """
 
 from collections import defaultdict
@@ -20,8 +20,9 @@ from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.table_pieces import TablePiece
 
-# Payloads begin at multiples of it, for loads of 16 bytes.
-ROW_ALIGNMENT = 16
+# Payloads begin at multiples of one of these, for loads as wide.
+WIDE_ALIGNMENT, WORD_ALIGNMENT = 16, 4
+_MOST_PADDING = 1.1
 _COPIED_BYTES = 64 * 2**20
 
 
@@ -153,6 +154,20 @@ def allocate_ranks(
     return placed
 
 
+def row_alignment(row_format: RowFormat, shapes: Sequence[tuple[int, int]]) -> int:
+    """The bytes that a rank's rows of one format begin at multiples of.
+
+    Args:
+        row_format: of all.
+        shapes: rows and columns of each shard.
+    """
+    bare = sum(rows * row_format.row_bytes(columns) for rows, columns in shapes)
+    padded = sum(
+        rows * rounded_up(row_format.row_bytes(columns), WIDE_ALIGNMENT) for rows, columns in shapes
+    )
+    return WIDE_ALIGNMENT if padded <= _MOST_PADDING * bare else WORD_ALIGNMENT
+
+
 def _lay_out(
     plan: Plan, tables: Mapping[str, StoredTable]
 ) -> list[dict[RowFormat, tuple[list[_Place], int]]]:
@@ -177,13 +192,14 @@ def _places(
     row_format: RowFormat, shards: Sequence[tuple[Shard, bool]]
 ) -> tuple[list[_Place], int]:
     header, end, places = row_format.header_bytes, 0, []
+    alignment = row_alignment(row_format, [(shard.rows, shard.columns) for shard, _ in shards])
     for shard, replicated in shards:
-        stride = rounded_up(row_format.row_bytes(shard.columns), ROW_ALIGNMENT)
-        begin = end + (-(end + header)) % ROW_ALIGNMENT
+        stride = rounded_up(row_format.row_bytes(shard.columns), alignment)
+        begin = end + (-(end + header)) % WIDE_ALIGNMENT
         places.append(_Place(shard, begin, stride, replicated))
         end = begin + shard.rows * stride
     # The last payload is read to the end of its last access.
-    return places, end + header + ROW_ALIGNMENT
+    return places, end + header + WIDE_ALIGNMENT
 
 
 def _shard(place: _Place, table: StoredTable, rank: int, memory: Tensor) -> PlacedShard:

@@ -31,7 +31,7 @@ from sharded_infer.device.device_tower import DeviceTower
 from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.input_writer import InputWriter
-from sharded_infer.device.rank_tables import ROW_ALIGNMENT, PlacedShard, allocate_ranks
+from sharded_infer.device.rank_tables import WIDE_ALIGNMENT, PlacedShard, allocate_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
 from sharded_infer.device.triton_kernel import TritonKernel
 from sharded_infer.golden import generate_samples
@@ -47,7 +47,7 @@ from tests.gpu_check.timing import seconds_of
 from tests.gpu_check.towers import DLRM_V2, TINY, Sizes, placed_tower, spread_tower
 
 # Ranks on one card, tables split by rows and columns, a rank in pinned memory.
-_TOPOLOGIES = ("h100:1", "h100:2", "h100:3x0.7KB", "h100:1x0.7KB+cpu:1")
+_TOPOLOGIES = ("h100:1", "h100:2", "h100:3x0.7KB", "h100:1x0.7KB+host:1")
 _ALLOWED_DIFF = 1e-4
 _CLIENTS = 6
 _TABLES_SHARE = 0.85  # of a card's free memory
@@ -269,7 +269,7 @@ def _dlrm(sizes: EngineSizes, free_bytes: int | None) -> ModelSpec:
     names = [f"C{number}" for number in range(shape.features)]
     while True:
         rows = [min(count, most) for count in ROWS[: shape.features]]
-        padded = rounded_up(RowFormat.INT8.row_bytes(shape.dim), ROW_ALIGNMENT)
+        padded = rounded_up(RowFormat.INT8.row_bytes(shape.dim), WIDE_ALIGNMENT)
         if free_bytes is None or sum(rows) * padded <= _TABLES_SHARE * free_bytes:
             break
         most //= 2

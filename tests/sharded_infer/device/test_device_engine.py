@@ -13,6 +13,7 @@ from kernels.row_format import RowFormat
 from sharded_infer.artifact import open_artifact
 from sharded_infer.device.device_choice import DeviceChoice, parse_cards, rank_devices
 from sharded_infer.device.device_engine import DeviceEngine
+from sharded_infer.device.rank_tables import row_alignment
 from sharded_infer.errors import InputError, PlanError
 from sharded_infer.executor import run_batch
 from sharded_infer.golden import generate_samples
@@ -24,7 +25,7 @@ from sharded_infer.spec import GateSpec, ModelSpec, TowerSpec
 from tests.sharded_infer.test_executor import SIZES, differences, request_of, requests_of
 
 # On the second a table is split by rows; on the third one rank is the host's memory.
-TOPOLOGIES = ("h100:1", "h100:3x0.55KB", "h100:1x0.6KB+cpu:1")
+TOPOLOGIES = ("h100:1", "h100:3x0.55KB", "h100:1x0.6KB+host:1")
 REHEARSED = DeviceChoice(rehearsed=True, max_batch=64)
 
 
@@ -103,6 +104,13 @@ def test_tables_take_the_bytes_that_were_foretold(model: Model) -> None:
     assert all(padded > bare for padded, bare in zip(held, plain, strict=True) if bare)
 
 
+def test_rows_are_padded_where_that_takes_little() -> None:
+    assert row_alignment(RowFormat.INT8, [(1000, 128)]) == 16  # 144 bytes for 132
+    assert row_alignment(RowFormat.INT8, [(1000, 16)]) == 4  # 32 for 20
+    assert row_alignment(RowFormat.INT8, [(1000, 128), (10, 16)]) == 16
+    assert row_alignment(RowFormat.BF16, [(1000, 8)]) == 16
+
+
 def test_ranks_share_cards_where_that_is_said(planned: Path) -> None:
     choice = DeviceChoice(cards=(1, 0, 1), rehearsed=True, max_batch=8)
     model = open_model(planned, topology="h100:3x0.55KB", devices=choice)
@@ -120,7 +128,7 @@ def test_ranks_without_a_card_of_their_own_are_named(planned: Path) -> None:
 
 
 def test_a_rank_that_is_no_card_lies_in_the_hosts_memory(planned: Path) -> None:
-    plan = open_artifact(planned).plan("h100:1x0.6KB+cpu:1")
+    plan = open_artifact(planned).plan("h100:1x0.6KB+host:1")
     assert rank_devices(plan, DeviceChoice(), 1) == [torch.device("cuda", 0), None]
 
 
