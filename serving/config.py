@@ -367,7 +367,7 @@ class ServerConfig:
         """
         if self.workers > 1:
             return None
-        return DeviceChoice(parse_cards(self.cards), self.rehearse_cards, self.max_batch)
+        return DeviceChoice(parse_cards(self.cards), self.rehearse_cards)
 
     @property
     def models(self) -> tuple[str, ...]:

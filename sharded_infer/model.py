@@ -215,7 +215,7 @@ class Model:
             ),
             devices=rank_devices(parts.plan, choice, available),
             backends=backends,
-            max_batch=choice.max_batch,
+            max_batch=choice.max_batch or self.spec.serving.max_batch,
             progress=progress,
         )
 

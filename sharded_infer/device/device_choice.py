@@ -23,12 +23,12 @@ class DeviceChoice:
     Attributes:
         cards: the CUDA device of each rank that is a card, by number; empty: one each, in order.
         rehearsed: play the devices on the host: slow, the same numbers.
-        max_batch: samples of a usual batch, at most.
+        max_batch: samples of a usual batch, at most; None: as the spec says.
     """
 
     cards: tuple[int, ...] = field(default=())
     rehearsed: bool = False
-    max_batch: int = 1024
+    max_batch: int | None = None
 
 
 def parse_cards(text: str | None) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
 """Servers of plans for cards, which are rehearsed: real processes, whole requests."""
 
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 
 from sharded_infer.model import open_model
 from sharded_infer.publication import publish
+from sharded_infer.spec import ServingSpec
 from tests.serving.conftest import (
     Ranker,
     RunningServer,
@@ -24,6 +27,8 @@ from tests.serving.conftest import (
 from tests.serving.test_server import samples
 
 PLAN = ("--topology", "h100:2")
+# Few sizes to capture.
+SPEC = replace(ranker_spec(), serving=ServingSpec(max_batch=32))
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +36,7 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     """The ranker, planned for two cards."""
     made = publish_ranker(tmp_path_factory.mktemp("host"))
     repository = tmp_path_factory.mktemp("cards")
-    published = publish(
-        ranker_spec(), made.tables, made.tower, repository, topologies=("h100:2", "cpu:1")
-    )
+    published = publish(SPEC, made.tables, made.tower, repository, topologies=("h100:2", "cpu:1"))
     return Ranker(repository, open_model(published.path), made.tables, made.tower)
 
 
@@ -79,14 +82,16 @@ def test_ranks_show_their_memory_and_rows(server: RunningServer) -> None:
 
 def test_a_swap_on_devices_fails_no_request(planned: Ranker, tmp_path: Path) -> None:
     repository = tmp_path / "repository"
-    publish(ranker_spec(), planned.tables, planned.tower, repository, topologies=("h100:2",))
+    publish(SPEC, planned.tables, planned.tower, repository, topologies=("h100:2",))
     words = (*PLAN, "--rehearse-cards", "--poll-seconds", 0.2)
     with running_server(repository, tmp_path / "log", *words) as server, server.stub() as stub:
         request = infer_request(good_inputs(3))
-        publish(ranker_spec(), planned.tables, planned.tower, repository, topologies=("h100:2",))
+        publish(SPEC, planned.tables, planned.tower, repository, topologies=("h100:2",))
         versions = set()
         while "2" not in versions:
             versions.add(stub.ModelInfer(request, timeout=60).model_version)
+            # The load has the cores too.
+            time.sleep(0.02)
         assert versions <= {"1", "2"}
 
 
