@@ -72,10 +72,11 @@ class Batcher:
         """Begins with all slots free.
 
         Args:
-            slots: batches that run side by side: one for each core.
+            slots: batches that run side by side: one for each core. Where a lane's devices hold
+                another number, that holds.
             limits: how much may wait.
         """
-        self.slots = slots
+        self.slots = self._cores = slots
         self._limits = limits or QueueLimits()
         self._lanes: list[Lane] = []
         self._running: list[Batch] = []
@@ -89,16 +90,23 @@ class Batcher:
     def add_lane(self, lane: Lane) -> None:
         """Takes a version in."""
         self._lanes.append(lane)
+        self._fit_slots()
 
     def remove_lane(self, lane: Lane) -> None:
         """Lets a version go; what waits in its lane, or still comes to it, is run."""
         lane.leaving = True
         if not len(lane):
             self._lanes.remove(lane)
+        self._fit_slots()
+
+    def _fit_slots(self) -> None:
+        # What waits for a device in line with others could have joined them in one batch.
+        held = (lane.policy.device_slots for lane in self._lanes if not lane.leaving)
+        self.slots = max(held, default=0) or self._cores
 
     @property
     def idle_slots(self) -> int:
-        """Slots that run nothing."""
+        """Slots that run nothing; below 0 where they have just become fewer."""
         return self.slots - len(self._running)
 
     def offer(self, ticket: Ticket, now: float) -> None:

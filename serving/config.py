@@ -169,7 +169,11 @@ class ServerConfig:
     ] = "grpcio"
     slots: Annotated[
         int,
-        Setting(Group.RUNNING, "Batches run side by side in a worker; 0: its cores.", at_least=0),
+        Setting(
+            Group.RUNNING,
+            "Batches run side by side in a worker; 0: its cores, or what its cards hold.",
+            at_least=0,
+        ),
     ] = 0
     threads: Annotated[
         int,

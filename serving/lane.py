@@ -62,12 +62,14 @@ class LanePolicy:
         max_delay: seconds that a batched lane waits for more requests.
         by_clock: a batch's cost is the time it takes, for it waits for devices; otherwise its
             thread's processor time.
+        device_slots: batches that its devices hold at once; 0: it runs on the host's cores.
     """
 
     mode: Mode = Mode.AUTO
     max_batch: int = 1024
     max_delay: float = 0.001
     by_clock: bool = False
+    device_slots: int = 0
 
 
 class Ticket:

@@ -133,6 +133,7 @@ def serve(
             config.max_delay_us,
             memory,
             config.devices,
+            config.slots > 0,
             InputLimits(config.max_ids, config.max_inputs),
         ),
     )

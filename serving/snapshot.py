@@ -58,6 +58,7 @@ class ServingOverrides:
         max_delay_us: microseconds that batched models wait.
         memory: where tables lie.
         devices: what plans for cards are executed on; None: they are refused.
+        fixed_slots: batches run side by side are as many as the user says, on devices too.
         limits: what a request may hold beside samples; these no spec says.
     """
 
@@ -65,6 +66,7 @@ class ServingOverrides:
     max_delay_us: int | None = None
     memory: TableMemory | None = None
     devices: DeviceChoice | None = None
+    fixed_slots: bool = False
     limits: InputLimits = field(default_factory=InputLimits)
 
     def lane_policy(self, model: Model) -> LanePolicy:
@@ -76,6 +78,7 @@ class ServingOverrides:
             max_batch=serving.max_batch,
             max_delay=delay_us / 1e6,
             by_clock=model.engine.waits,
+            device_slots=0 if self.fixed_slots else model.engine.device_slots,
         )
 
 

@@ -78,17 +78,17 @@ class Worker:
         self._tracing: Tracing | None = None
         if config.tracing is not None:
             self._tracing = start_tracing(config.tracing, number, metrics.traces_dropped)
-        self._slots = config.slots or slots_of(config.workers)
         inference = Inference(
             store,
             metrics,
-            slots=self._slots,
+            slots=config.slots or slots_of(config.workers),
             limits=QueueLimits(
                 config.max_queue_requests, config.max_queue_samples, config.max_queue_bytes
             ),
             memory=state.memory,
             reports=_reports(config, self._tracing),
         )
+        self._inference = inference
         self._health = health.HealthServicer()
         calls = CallCount(metrics.in_flight)
         self.guard = make_guard(config, metrics.unknown_failed)
@@ -180,7 +180,7 @@ class Worker:
         gc.collect()
         gc.freeze()
         self._store.report_loaded()
-        self._metrics.serving(True, slots=self._slots)
+        self._metrics.serving(True, slots=self._inference.dispatcher.slots)
         watch = ProcessWatch(self._store, self._metrics)
         watch.start()
         self._state.set_serving(self._number, True)

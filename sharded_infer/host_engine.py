@@ -17,9 +17,11 @@ class HostEngine:
 
     Attributes:
         waits: false: a batch's thread computes.
+        device_slots: none.
     """
 
     waits = False
+    device_slots = 0
 
     def __init__(self, lookup: ShardedLookup, tower: Tower) -> None:
         """Keeps both.

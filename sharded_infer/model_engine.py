@@ -45,6 +45,11 @@ class ModelEngine(Protocol):
         """Whether a batch's thread waits for devices: its cost is time, not processor time."""
         ...
 
+    @property
+    def device_slots(self) -> int:
+        """Batches that its devices hold at once; 0: there are none."""
+        ...
+
     def memory_report(self) -> Sequence[str]:
         """A line for each device: what was foretold and what is held."""
         ...

@@ -97,6 +97,11 @@ class DeviceEngine:
         self._turn = itertools.count()
 
     @property
+    def device_slots(self) -> int:
+        """As `ModelEngine.device_slots`."""
+        return sum(engine.shape.slots for engine in self.set.engines)
+
+    @property
     def backends(self) -> Mapping[str, str]:
         """As `ModelEngine.backends`."""
         return {shard.table.row_format.value: self._name for shard in self.placed}

@@ -256,11 +256,24 @@ class Engine:
         """Runs every bucket, which compiles what it needs, and keeps it as graphs."""
         # The largest first: the graphs that follow find its memory in their pool.
         done, total = 0, len(slots) * len(self.shape.buckets)
+        self._warm_weighted(slots[0])
         for bucket in reversed(self.shape.buckets):
             for slot in slots:
                 self._capture_bucket(slot, bucket)
                 done += 1
                 progress("capturing graphs", done, total)
+
+    def _warm_weighted(self, slot: Slot) -> None:
+        """Runs empty bags with weights: no graph has their kernels, which are compiled now."""
+        runtime = self._runtime
+        # One that no bag reads: a kernel wants an address.
+        unread = tuple(runtime.pinned(4).view(torch.float32) for _ in self._sites)
+        launch = _Launch(slot, self._room, self.shape.buckets[0], weights=unread)
+        for number, site in enumerate(self._sites):
+            work = self._tower_work(launch) if number == 0 else self._lookup_work(launch, number)
+            runtime.run(site.computes, work)
+            runtime.record(slot.done, site.computes)
+            runtime.synchronize(slot.done)
 
     def _capture_bucket(self, slot: Slot, bucket: int) -> None:
         # Nothing was written yet: all bags are empty.

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.batcher import Batch, Batcher, QueueLimits, Taken
+from serving.cost_table import CostTable
 from serving.lane import PATIENCE, PRIORITY_SECONDS, Lane, LanePolicy, Mode, Ticket, TicketState
 from serving.refusals import DeadlineError, QueueFullError
 from tests.serving.batcher_simulation import (
@@ -610,3 +611,15 @@ def test_unread_no_request_is_refused_that_another_lane_could_answer() -> None:
     # One of smaller requests, as far as is known.
     batcher.add_lane(lane_of(linear))
     assert not batcher.is_hopeless(0.05, 0.0)
+
+
+def test_a_lane_whose_devices_hold_fewer_batches_sets_the_slots_while_it_is_there() -> None:
+    batcher = Batcher(slots=8)
+    costs = CostTable({1: 1e-3})
+    cores, cards = Lane(LanePolicy(), costs), Lane(LanePolicy(device_slots=2), costs)
+    batcher.add_lane(cores)
+    assert batcher.slots == 8
+    batcher.add_lane(cards)
+    assert batcher.slots == 2
+    batcher.remove_lane(cards)
+    assert batcher.slots == 8
