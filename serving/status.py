@@ -20,6 +20,7 @@ from serving.refusals import (
 )
 from sharded_infer.errors import (
     ArtifactError,
+    CapacityError,
     InputError,
     NotFoundError,
     RequestTooLargeError,
@@ -33,6 +34,7 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
     (RequestTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (CapacityError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (RateLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),

@@ -61,7 +61,10 @@ class CudaRuntime:
     def run(self, stream: torch.cuda.Stream, work: Work) -> None:
         """As `Runtime.run`."""
         with torch.cuda.stream(stream):
-            work()
+            try:
+                work()
+            except torch.OutOfMemoryError as error:
+                raise _out_of_memory(stream.device, 0) from error
 
     def copy(self, stream: torch.cuda.Stream, target: Tensor, source: Tensor) -> None:
         """As `Runtime.copy`."""
@@ -124,9 +127,13 @@ def _capacity_of(device: torch.device, count: int) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        free, total = torch.cuda.mem_get_info(device)
-        wanted = f"{size_text(count)} asked for, " if count else ""
-        raise CapacityError(
-            f"{device} ({torch.cuda.get_device_name(device)}): out of memory: {wanted}"
-            f"{size_text(free)} free of {size_text(total)}"
-        ) from error
+        raise _out_of_memory(device, count) from error
+
+
+def _out_of_memory(device: torch.device, count: int) -> CapacityError:
+    free, total = torch.cuda.mem_get_info(device)
+    wanted = f"{size_text(count)} asked for, " if count else ""
+    return CapacityError(
+        f"{device} ({torch.cuda.get_device_name(device)}): out of memory: {wanted}"
+        f"{size_text(free)} free of {size_text(total)}"
+    )

@@ -28,6 +28,8 @@ from sharded_infer.progress import Progress, no_progress
 from sharded_infer.spec import ModelSpec
 
 _INT32_ROWS = 2**31
+# Which features a request shares varies by client, not by request; the bound holds hostile ones.
+_MOST_POLICIES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +185,11 @@ class EngineSet:
         )
 
     def _policy(self, features: tuple[int, ...]) -> IdPolicy:
-        # One for each way in which features are grouped: few.
         policy = self._policies.get(features)
         if policy is None:
             policy = IdPolicy([self._spec.features[feature] for feature in features])
-            self._policies[features] = policy
+            if len(self._policies) < _MOST_POLICIES:
+                self._policies[features] = policy
         return policy
 
 

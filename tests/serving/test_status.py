@@ -55,7 +55,7 @@ def test_a_bug_of_ours_is_an_id_that_the_log_has_too(
 
 def test_every_error_of_the_project_has_a_code_of_its_own_choice() -> None:
     # What is not in the table is a bug of ours, or never raised while serving: these alone may be.
-    internal = {"InternalError", "CapacityError", "GateError", "ShardedInferError", "StorageError"}
+    internal = {"InternalError", "GateError", "ShardedInferError", "StorageError"}
     for name in errors.__all__:
         code, _ = status_of(getattr(errors, name)("said"))
         assert (code is StatusCode.INTERNAL) == (name in internal), name

@@ -79,6 +79,7 @@ def engines_of(
 ) -> EngineSet:
     runtime = runtime or RehearsalRuntime(seed=3)
     made = plan_of(PLANS[plan], replicated=replicated)
+    folder.mkdir(exist_ok=True)
     pieces = stored_pieces(folder, encoded_tables(), 150)
     placed = place_ranks(made, TABLES, pieces, places, runtime)
     return EngineSet(
@@ -269,3 +270,14 @@ def test_what_batches_need_counts_too(tmp_path: Path) -> None:
         CapacityError, match=r"cuda:\d: out of memory: batches need .* kB, .* free; the model takes"
     ):
         engines_of(tmp_path, "rows", runtime=runtime)
+
+
+def test_a_batch_beyond_a_devices_memory_is_refused_and_the_next_is_run(
+    tmp_path: Path, oracle: ShardedLookup
+) -> None:
+    foretold = engines_of(tmp_path / "free", "whole", (CARDS[0],) * 3).memory[CARDS[0]]
+    tight = RehearsalRuntime(device_bytes=foretold.total + 2000)
+    engines = engines_of(tmp_path / "tight", "whole", (CARDS[0],) * 3, runtime=tight)
+    with pytest.raises(CapacityError, match="cuda:0: out of memory: .* asked for"):
+        engines.run(engines.checked(input_of(batch_of(500))))
+    check(engines, oracle, input_of(batch_of(12)))
