@@ -91,5 +91,5 @@ def backends_of(choice: DeviceChoice) -> tuple[Backends, int | None]:
     return Backends(CudaRuntime(), TritonKernel, "triton"), torch.cuda.device_count()
 
 
-def _reference(tables: DeviceTables, device: torch.device) -> Lookup:
+def _reference(tables: DeviceTables, _device: torch.device, _usual_ids: Sequence[float]) -> Lookup:
     return ReferenceLookup(tables)

@@ -1,6 +1,5 @@
 """A model on devices: its plan's tables placed, its towers loaded, its engines around them."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -94,7 +93,6 @@ class DeviceEngine:
         )
         self._name, self._runtime = backends.name, backends.runtime
         self._ranks = _rank_rows(spec, self.placed)
-        self._turn = itertools.count()
 
     @property
     def device_slots(self) -> int:

@@ -28,8 +28,9 @@ class Lookup(Protocol):
         ...
 
 
-# Prepares a lookup of tables, to be started on a device.
-LookupMaker = Callable[[DeviceTables, torch.device], Lookup]
+# Prepares a lookup of tables, to be started on a device; the numbers are ids of a usual bag of each
+# feature, which change speed, never results.
+LookupMaker = Callable[[DeviceTables, torch.device, Sequence[float]], Lookup]
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +183,16 @@ class DeviceLookups:
         groups: dict[int, list[tuple[int, PlacedShard, int]]] = defaultdict(list)
         for (index, shard), column in zip(used, columns, strict=True):
             groups[shard.memory.data_ptr()].append((index, shard, column))
-        return [make(self._tables(group), self.device) for group in groups.values()]
+        return [
+            make(self._tables(group), self.device, [self._usual_ids(*pair[:2]) for pair in group])
+            for group in groups.values()
+        ]
+
+    def _usual_ids(self, index: int, shard: PlacedShard) -> float:
+        """Ids of a usual bag of a feature whose rows a shard has."""
+        statistics = self._spec.statistics.get(self._spec.features[index].name)
+        usual = 1.0 if statistics is None else statistics.pooling_factor
+        return usual * shard.rows / shard.table.rows
 
     def _tables(self, group: Sequence[tuple[int, PlacedShard, int]]) -> DeviceTables:
         shards = [shard for _, shard, _ in group]

@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,12 +15,15 @@ from sharded_infer.errors import InputError
 class TritonKernel:
     """One launch over tables in a device's memory, or in pinned memory that it reads."""
 
-    def __init__(self, tables: DeviceTables, device: torch.device) -> None:
+    def __init__(
+        self, tables: DeviceTables, device: torch.device, usual_ids: Sequence[float]
+    ) -> None:
         """Prepares the kernel's constants.
 
         Args:
             tables: whose ids are checked.
             device: where it runs.
+            usual_ids: of a bag of each feature; they change speed, never results.
 
         Raises:
             InputError: Triton is not installed.
@@ -28,7 +32,7 @@ class TritonKernel:
         if importlib.util.find_spec("triton") is None:
             raise InputError("lookups on a CUDA device need triton (extra: cuda)")
         module: Any = importlib.import_module("kernels.triton_lookup")
-        self._lookup = module.TritonLookup(tables, device=device)
+        self._lookup = module.TritonLookup(tables, typical_lengths=usual_ids, device=device)
         # Nothing is counted there: ids are checked, and other ranks' are skipped silently.
         self._outside: Tensor = module.new_outside(device)
 

@@ -130,7 +130,7 @@ def measure_engine(
     is_card = device.type == "cuda"
     backends = Backends(
         CudaRuntime() if is_card else RehearsalRuntime(),
-        TritonKernel if is_card else lambda tables, _: ReferenceLookup(tables),
+        TritonKernel if is_card else lambda tables, _device, _usual_ids: ReferenceLookup(tables),
         "triton" if is_card else "rehearsed",
     )
     free_before = backends.runtime.free(device)

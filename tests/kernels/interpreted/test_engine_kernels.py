@@ -1,5 +1,6 @@
 """Engines of rehearsed devices with the Triton kernels for lookups: every way to shard."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from tests.sharded_infer.test_lookup import (
 )
 
 
-def interpreted(tables: DeviceTables, _: torch.device) -> TritonKernel:
-    return TritonKernel(tables, torch.device("cpu"))
+def interpreted(
+    tables: DeviceTables, _device: torch.device, usual_ids: Sequence[float]
+) -> TritonKernel:
+    return TritonKernel(tables, torch.device("cpu"), usual_ids)
 
 
 @pytest.fixture(scope="module")
