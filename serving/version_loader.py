@@ -19,8 +19,9 @@ from serving.wire_form import WireForm
 from sharded_infer.artifact import open_artifact
 from sharded_infer.device.device_choice import DeviceChoice, is_for_devices
 from sharded_infer.errors import PlanError
-from sharded_infer.model import Model, open_model
+from sharded_infer.model import Model
 from sharded_infer.model_check import check_golden
+from sharded_infer.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.sizes import size_text
 from sharded_infer.table_memory import HUGE_PAGE_BYTES, TableMemory
@@ -75,12 +76,13 @@ class VersionLoader:
             GateError: it does not score its golden requests as it should.
         """
         with phases.phase("open"):
-            model = open_model(
-                path,
-                topology=self._topology,
+            artifact = open_artifact(path)
+            plan = artifact.plan(self._topology)
+            model = Model(
+                artifact,
+                plan,
                 memory=self.overrides.memory,
-                devices=self._devices(path),
-                verify=False,
+                devices=self._devices(plan),
                 progress=progress,
             )
             self._map_pages(model, progress)
@@ -122,13 +124,12 @@ class VersionLoader:
         _report_memory(model)
         return snapshot
 
-    def _devices(self, path: Path) -> DeviceChoice | None:
-        """What the version's plan is executed on; None: the host.
+    def _devices(self, plan: Plan) -> DeviceChoice | None:
+        """What a plan is executed on; None: the host.
 
         Raises:
             PlanError: it is for cards, and this server has several processes.
         """
-        plan = open_artifact(path).plan(self._topology)
         if not is_for_devices(plan):
             return None
         if self.overrides.devices is None:

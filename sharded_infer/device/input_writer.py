@@ -68,16 +68,12 @@ class InputWriter:
         self._split_means = split_means
         self._patterns: dict[tuple[int, ...], _Pattern] = {}
 
-    def ids(self, batch: ModelInput) -> int:
-        """How many ids of a batch the device needs, at most."""
-        return sum(len(group.values) for group in batch.groups)
-
     def write(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> int:
         """Writes a batch.
 
         Args:
             batch: its ids are checked.
-            arrays: of the bucket, with room for `ids(batch)`.
+            arrays: of the bucket, with room for all ids of the batch.
             bucket: samples that the batch is padded to.
 
         Returns:
