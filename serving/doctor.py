@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from kernels.errors import ShardedInferError
+from sharded_infer.device.card_needs import missing_for_cards
 
 OUR_DISTRIBUTION = "sharded-infer"
 IMPORT_NAMES = ("kernels", "quant", "sharded_infer", "serving")
@@ -45,7 +46,7 @@ def examine(ports: Iterable[int]) -> list[Finding]:
         ports: TCP ports a server is to listen on.
     """
     checks: tuple[Callable[[], Finding], ...] = (
-        *(_python, _torch, _fbgemm, _cpu, _kernels, _huge_pages),
+        *(_python, _torch, _fbgemm, _cpu, _kernels, _cards, _huge_pages),
     )
     return [
         *(check() for check in checks),
@@ -111,6 +112,16 @@ def _kernels() -> Finding:
     limit = os.environ.get(library.MAX_INSTRUCTION_SET)
     said = f", {library.MAX_INSTRUCTION_SET}={limit}" if limit else ""
     return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}{said}")
+
+
+def _cards() -> Finding:
+    cuda = importlib.import_module("torch").cuda
+    if not cuda.is_available():
+        return Finding("cards", Verdict.NOTE, "no CUDA device: lookups run on processors")
+    names = ", ".join(cuda.get_device_name(number) for number in range(cuda.device_count()))
+    if missing := missing_for_cards():
+        return Finding("cards", Verdict.PROBLEM, f"{names}: lookups need {'; '.join(missing)}")
+    return Finding("cards", Verdict.OK, names)
 
 
 def _huge_pages() -> Finding:

@@ -7,6 +7,7 @@ import torch
 
 from kernels.device_reference import ReferenceLookup
 from kernels.device_tables import DeviceTables
+from sharded_infer.device.card_needs import missing_for_cards
 from sharded_infer.device.cuda_runtime import CudaRuntime
 from sharded_infer.device.device_lookups import Lookup
 from sharded_infer.device.engine_set import Backends
@@ -84,11 +85,14 @@ def backends_of(choice: DeviceChoice) -> tuple[Backends, int | None]:
     """What runs lookups, and how many devices there are; None: as many as are wanted.
 
     Raises:
-        InputError: there is no CUDA device, or Triton is not installed.
+        InputError: there is no CUDA device, or something is missing that Triton needs.
     """
     if choice.rehearsed:
         return Backends(RehearsalRuntime(), _reference, "rehearsed"), None
-    return Backends(CudaRuntime(), TritonKernel, "triton"), torch.cuda.device_count()
+    runtime = CudaRuntime()
+    if missing := missing_for_cards():
+        raise InputError(f"lookups on a CUDA device need {'; '.join(missing)}")
+    return Backends(runtime, TritonKernel, "triton"), torch.cuda.device_count()
 
 
 def _reference(tables: DeviceTables, _device: torch.device, _usual_ids: Sequence[float]) -> Lookup:

@@ -1,7 +1,6 @@
 """The Triton kernels as an engine's lookups."""
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from kernels.device_tables import DeviceTables
-from sharded_infer.errors import InputError
 
 
 class TritonKernel:
@@ -24,13 +22,8 @@ class TritonKernel:
             tables: whose ids are checked.
             device: where it runs.
             usual_ids: of a bag of each feature; they change speed, never results.
-
-        Raises:
-            InputError: Triton is not installed.
         """
-        # An optional dependency, for machines with a card.
-        if importlib.util.find_spec("triton") is None:
-            raise InputError("lookups on a CUDA device need triton (extra: cuda)")
+        # It needs Triton, which machines without a card do not have.
         module: Any = importlib.import_module("kernels.triton_lookup")
         self._lookup = module.TritonLookup(tables, typical_lengths=usual_ids, device=device)
         # Nothing is counted there: ids are checked, and other ranks' are skipped silently.

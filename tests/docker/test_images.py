@@ -38,11 +38,25 @@ def test_every_base_is_one_exact_version_of_python() -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL_STAGES)
-def test_images_run_without_root_and_without_a_compiler(stage: str) -> None:
+def test_images_run_without_root_and_take_nothing_from_the_builder(stage: str) -> None:
     user, _, group = values(stage, "USER")[-1].partition(":")
     assert int(user) > 0 and int(group) > 0
-    assert not any("apt-get" in step or "pip" in step for step in values(stage, "RUN"))
+    assert not any("pip" in step for step in values(stage, "RUN"))
     assert [value for value in values(stage, "COPY") if "--from=builder" in value] == []
+
+
+def test_a_compiler_is_only_where_kernels_are_compiled_for_a_card() -> None:
+    installed = {
+        stage: [step for step in values(stage, "RUN") if "apt-get install" in step]
+        for stage in FINAL_STAGES
+    }
+    assert installed["cpu"] == []
+    (step,) = installed["cuda"]
+    assert {"gcc", "libc6-dev"} <= set(step.split())
+    # Whoever serves must be able to write what it compiles, and find it again.
+    assert "install --directory --owner 10001 --group 10001 /var/cache/sharded-infer" in step
+    (cache,) = [value for value in values("cuda", "ENV") if "TRITON_CACHE_DIR" in value]
+    assert "TRITON_CACHE_DIR=/var/cache/sharded-infer/" in cache
 
 
 @pytest.mark.parametrize("stage", FINAL_STAGES)
