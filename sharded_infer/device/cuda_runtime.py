@@ -1,9 +1,12 @@
 """CUDA devices by torch: streams, events, graphs, pinned memory."""
 
 import contextlib
-from collections.abc import Iterator
+import gc
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,6 +43,29 @@ class CudaRuntime:
             raise CapacityError(
                 f"pinned host memory: {size_text(count)} cannot be had: {error}"
             ) from error
+
+    def pinned_for_good(self, count: int) -> Tensor:
+        """As `Runtime.pinned_for_good`."""
+        # torch's own would take the next power of two, and keep it when it is freed.
+        size = max(1, count)
+        try:
+            memory = np.zeros(size, np.uint8)
+        except MemoryError as error:
+            raise CapacityError(
+                f"pinned host memory: {size_text(count)} cannot be had: {error}"
+            ) from error
+        cudart: Any = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        address = memory.ctypes.data
+        # No flags: where hosts and devices have one address space, which is wherever torch runs,
+        # every device reads it at the host's address.
+        status = cudart.cudaHostRegister(address, size, 0)
+        if status != cudart.cudaError.success:
+            _forget_last_error()
+            reason = cudart.cudaGetErrorString(status)
+            raise CapacityError(f"pinned host memory: {size_text(count)} cannot be had: {reason}")
+        # A tensor's storage holds the array, whatever views of the tensor there are.
+        weakref.finalize(memory, cudart.cudaHostUnregister, address).atexit = False
+        return torch.from_numpy(memory)[:count]
 
     def empty(self, device: torch.device, count: int) -> Tensor:
         """As `Runtime.empty`."""
@@ -99,26 +125,74 @@ class CudaRuntime:
         """As `Runtime.capture`."""
         device = stream.device
         # torch.cuda.graph would hold the whole device up; other versions are being served.
-        with torch.cuda.device(device), torch.cuda.stream(stream), _capacity_of(device, 0):
+        with (
+            torch.cuda.device(device),
+            torch.cuda.stream(stream),
+            _capacity_of(device, 0),
+            _no_collection(),
+        ):
             pool = self._pools.setdefault(stream.cuda_stream, torch.cuda.graph_pool_handle())
             stream.synchronize()
             graph = torch.cuda.CUDAGraph()
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 work()
-            finally:
-                graph.capture_end()
+            except BaseException:
+                # The stream must not stay in capture; what ends it says only that it failed.
+                with contextlib.suppress(RuntimeError):
+                    graph.capture_end()
+                raise
+            graph.capture_end()
         return graph.replay
 
     def free(self, device: torch.device) -> int | None:
-        """As `Runtime.free`; what torch keeps for itself counts as free."""
+        """As `Runtime.free`; what torch keeps for itself counts as free, unless graphs use it."""
         free, _ = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return free + kept
+        return free + kept - _between_replays(device)
 
     def allocated(self, device: torch.device) -> int:
         """As `Runtime.allocated`."""
-        return torch.cuda.memory_allocated(device)
+        return torch.cuda.memory_allocated(device) + _between_replays(device)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Collects no garbage meanwhile: freeing another version's memory would break a capture."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _between_replays(device: torch.device) -> int:
+    """Bytes that graphs write when they are replayed; torch counts them as free meanwhile."""
+    segments = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    return graph_bytes(segments, device.index or 0)
+
+
+def graph_bytes(segments: Sequence[Mapping[str, Any]], device_index: int) -> int:
+    """Bytes of a device's graph pools that no tensor holds.
+
+    Args:
+        segments: of `torch.cuda.memory_snapshot`.
+        device_index: the device's number.
+    """
+    return sum(
+        segment["total_size"] - segment["allocated_size"]
+        for segment in segments
+        # (0, 0) is the pool of everything that is not captured.
+        if segment["device"] == device_index and tuple(segment["segment_pool_id"]) != (0, 0)
+    )
+
+
+def _forget_last_error() -> None:
+    """Takes the error of a failed call of CUDA's, or torch's next kernel would seem to have it."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 @contextlib.contextmanager

@@ -143,7 +143,9 @@ def allocate_ranks(
     for rank, (layout, device) in enumerate(zip(layouts, devices, strict=True)):
         for places, size in layout.values():
             try:
-                memory = runtime.pinned(size) if device is None else runtime.empty(device, size)
+                memory = (
+                    runtime.pinned_for_good(size) if device is None else runtime.empty(device, size)
+                )
             except CapacityError as error:
                 needed = sum(bytes_ for _, bytes_ in layout.values())
                 raise CapacityError(

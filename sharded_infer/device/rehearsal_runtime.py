@@ -75,6 +75,10 @@ class RehearsalRuntime:
         """As `Runtime.pinned`."""
         return torch.zeros(count, dtype=torch.uint8)
 
+    def pinned_for_good(self, count: int) -> Tensor:
+        """As `Runtime.pinned_for_good`."""
+        return self.pinned(count)
+
     def empty(self, device: torch.device, count: int) -> Tensor:
         """As `Runtime.empty`."""
         held = self._allocated.get(device, 0)

@@ -28,6 +28,18 @@ class Runtime(Protocol):
     def pinned(self, count: int) -> Tensor:
         """Host memory that devices copy from and to by themselves: uint8 `[count]`, zeros.
 
+        What is given back may be kept for the next who asks.
+
+        Raises:
+            CapacityError: there is no such memory left.
+        """
+        ...
+
+    def pinned_for_good(self, count: int) -> Tensor:
+        """The same for what lives as long as a model: takes no more, and gives all of it back.
+
+        Slow to have. Devices' kernels can read it.
+
         Raises:
             CapacityError: there is no such memory left.
         """
