@@ -17,7 +17,7 @@ from serving.spare_memory import available_bytes
 from serving.version_facts import VersionFacts
 from serving.wire_form import WireForm
 from sharded_infer.artifact import open_artifact
-from sharded_infer.device.device_choice import DeviceChoice, is_for_devices
+from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.errors import PlanError
 from sharded_infer.model import Model
 from sharded_infer.model_check import check_golden
@@ -130,7 +130,7 @@ class VersionLoader:
         Raises:
             PlanError: it is for cards, and this server has several processes.
         """
-        if not is_for_devices(plan):
+        if not plan.topology.has_cards:
             return None
         if self.overrides.devices is None:
             raise PlanError(

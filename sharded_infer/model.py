@@ -16,7 +16,6 @@ from sharded_infer.batch import ModelInput
 from sharded_infer.device.device_choice import (
     DeviceChoice,
     backends_of,
-    is_for_devices,
     rank_devices,
 )
 from sharded_infer.device.device_engine import DeviceEngine, ModelParts
@@ -70,11 +69,11 @@ class Model:
         self.spec: ModelSpec = artifact.manifest.model_spec()
         tables = artifact.manifest.stored_tables()
         self._memories: dict[int, Tensor] = {}
-        if devices is not None and is_for_devices(plan):
+        if devices is not None and plan.topology.has_cards:
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
             pieces = artifact.table_pieces(self.memory, progress)
-            self.rank_bytes = [sum(sizes.values()) for sizes in rank_bytes(plan, tables)]
+            self.rank_bytes = rank_bytes(plan, tables)
             parts = ModelParts(self.spec, plan, tables, pieces)
             self.engine: ModelEngine = self._on_devices(parts, devices, progress)
             return

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
 
+from kernels.device_rows import device_stride
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
 from sharded_infer.topology import Topology
@@ -88,13 +89,22 @@ class Plan:
     key: str = ""
 
     def bytes_by_rank(self, tables: Mapping[str, StoredTable]) -> list[int]:
-        """Bytes of tables that each rank holds; a column shard keeps each row's scale and bias."""
-        everywhere = sum(tables[name].stored_bytes for name in self.replicated)
+        """Bytes of tables that each rank holds.
+
+        A column shard keeps each row's scale and bias; where a rank is a card, rows are padded.
+        """
+        everywhere = sum(
+            tables[name].rows * self._row_bytes(tables[name], tables[name].dim)
+            for name in self.replicated
+        )
         held = [everywhere] * len(self.topology.devices)
         for shard in self.shards:
-            row_bytes = tables[shard.table].row_format.row_bytes(shard.columns)
-            held[shard.rank] += shard.rows * row_bytes
+            held[shard.rank] += shard.rows * self._row_bytes(tables[shard.table], shard.columns)
         return held
+
+    def _row_bytes(self, table: StoredTable, columns: int) -> int:
+        row_bytes = table.row_format.row_bytes(columns)
+        return device_stride(row_bytes) if self.topology.has_cards else row_bytes
 
 
 _ADAPTER = TypeAdapter(Plan)

@@ -68,6 +68,11 @@ class Topology:
     devices: tuple[Device, ...]
     network_bandwidth: float = NETWORK_BANDWIDTH
 
+    @property
+    def has_cards(self) -> bool:
+        """Whether a rank is a card; then tables lie as devices read them, on all ranks."""
+        return any(device.kind == "cuda" for device in self.devices)
+
 
 def parse_topology(text: str) -> Topology:
     """Reads `cpu:2`, `h100:8x70GB`, several of these joined by `+`, `local`, or a TOML file's name.

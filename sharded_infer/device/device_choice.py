@@ -46,11 +46,6 @@ def parse_cards(text: str | None) -> tuple[int, ...]:
     return tuple(map(int, parts))
 
 
-def is_for_devices(plan: Plan) -> bool:
-    """Whether a plan has a rank that is a card."""
-    return any(device.kind == "cuda" for device in plan.topology.devices)
-
-
 def rank_devices(
     plan: Plan, choice: DeviceChoice, available: int | None
 ) -> list[torch.device | None]:

@@ -1,8 +1,8 @@
 """A plan's tables in the memory of its ranks.
 
-Each rank has one piece of memory for each row format. Its rows are padded to 16 bytes, so that they
-can be read in accesses as wide, unless that takes a tenth more memory (docs/gpu.md). Ranks of a
-kind other than `cuda` are the host's pinned memory, which the kernels read over the link.
+Each rank has one piece of memory for each row format and width of access (`kernels.device_rows`):
+one launch reads all of it. Ranks of a kind other than `cuda` are the host's pinned memory, which
+the kernels read over the link.
 """
 
 from collections import defaultdict
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.device_tables import rounded_up
+from kernels.device_rows import WIDE_BYTES, device_stride
 from kernels.row_format import RowFormat, select_columns
 from sharded_infer.device.runtime import Runtime
 from sharded_infer.errors import CapacityError
@@ -20,9 +20,6 @@ from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.table_pieces import TablePiece
 
-# Payloads begin at multiples of one of these, for loads as wide.
-WIDE_ALIGNMENT, WORD_ALIGNMENT = 16, 4
-_MOST_PADDING = 1.1
 _COPIED_BYTES = 64 * 2**20
 
 
@@ -33,7 +30,7 @@ class PlacedShard:
     Attributes:
         table: the table.
         rank: the rank.
-        memory: uint8 `[bytes]`, all that the rank holds in the table's format.
+        memory: uint8 `[bytes]`, all that the rank holds in the table's format with rows as aligned.
         byte_offset: where the first row begins in `memory`, header first.
         row_stride: bytes from one row to the next.
         first_row: the first row, in the table.
@@ -62,7 +59,7 @@ class PlacedShard:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a shard is to lie in its rank's memory of its format."""
+    """Where a shard is to lie in its rank's memory of its kind."""
 
     shard: Shard
     byte_offset: int
@@ -70,17 +67,18 @@ class _Place:
     replicated: bool
 
 
-def rank_bytes(plan: Plan, tables: Mapping[str, StoredTable]) -> list[dict[RowFormat, int]]:
-    """Bytes that each rank's memory has for each row format, padding included.
+# A rank's pieces of memory: the format of their rows, and whether wide accesses read them.
+_Kind = tuple[RowFormat, bool]
+
+
+def rank_bytes(plan: Plan, tables: Mapping[str, StoredTable]) -> list[int]:
+    """Bytes that each rank's memory has, padding and the ends of its pieces included.
 
     Args:
         plan: the plan.
         tables: the model's tables, by name.
     """
-    return [
-        {row_format: size for row_format, (_, size) in of_rank.items()}
-        for of_rank in _lay_out(plan, tables)
-    ]
+    return [sum(size for _, size in of_rank.values()) for of_rank in _lay_out(plan, tables)]
 
 
 def place_ranks(
@@ -156,52 +154,40 @@ def allocate_ranks(
     return placed
 
 
-def row_alignment(row_format: RowFormat, shapes: Sequence[tuple[int, int]]) -> int:
-    """The bytes that a rank's rows of one format begin at multiples of.
-
-    Args:
-        row_format: of all.
-        shapes: rows and columns of each shard.
-    """
-    bare = sum(rows * row_format.row_bytes(columns) for rows, columns in shapes)
-    padded = sum(
-        rows * rounded_up(row_format.row_bytes(columns), WIDE_ALIGNMENT) for rows, columns in shapes
-    )
-    return WIDE_ALIGNMENT if padded <= _MOST_PADDING * bare else WORD_ALIGNMENT
-
-
 def _lay_out(
     plan: Plan, tables: Mapping[str, StoredTable]
-) -> list[dict[RowFormat, tuple[list[_Place], int]]]:
-    """For each rank and format the shards' places, and the bytes of all."""
-    by_rank: list[dict[RowFormat, list[tuple[Shard, bool]]]] = [
+) -> list[dict[_Kind, tuple[list[_Place], int]]]:
+    """For each rank and kind the shards' places, and the bytes of all."""
+    by_rank: list[dict[_Kind, list[tuple[Shard, int, bool]]]] = [
         defaultdict(list) for _ in plan.topology.devices
     ]
+
+    def put(shard: Shard, *, replicated: bool) -> None:
+        row_format = tables[shard.table].row_format
+        stride = device_stride(row_format.row_bytes(shard.columns))
+        kind = row_format, stride % WIDE_BYTES == 0
+        by_rank[shard.rank][kind].append((shard, stride, replicated))
+
     for shard in plan.shards:
-        by_rank[shard.rank][tables[shard.table].row_format].append((shard, False))
-    for rank, formats in enumerate(by_rank):
-        for name in plan.replicated:
-            table = tables[name]
-            whole = Shard(name, rank, 0, table.rows, 0, table.dim)
-            formats[table.row_format].append((whole, True))
-    return [
-        {row_format: _places(row_format, shards) for row_format, shards in formats.items()}
-        for formats in by_rank
-    ]
+        put(shard, replicated=False)
+    for name in plan.replicated:
+        table = tables[name]
+        for rank in range(len(by_rank)):
+            put(Shard(name, rank, 0, table.rows, 0, table.dim), replicated=True)
+    return [{kind: _places(kind[0], shards) for kind, shards in kinds.items()} for kinds in by_rank]
 
 
 def _places(
-    row_format: RowFormat, shards: Sequence[tuple[Shard, bool]]
+    row_format: RowFormat, shards: Sequence[tuple[Shard, int, bool]]
 ) -> tuple[list[_Place], int]:
     header, end, places = row_format.header_bytes, 0, []
-    alignment = row_alignment(row_format, [(shard.rows, shard.columns) for shard, _ in shards])
-    for shard, replicated in shards:
-        stride = rounded_up(row_format.row_bytes(shard.columns), alignment)
-        begin = end + (-(end + header)) % WIDE_ALIGNMENT
+    for shard, stride, replicated in shards:
+        # Payloads begin where the widest access can.
+        begin = end + (-(end + header)) % WIDE_BYTES
         places.append(_Place(shard, begin, stride, replicated))
         end = begin + shard.rows * stride
     # The last payload is read to the end of its last access.
-    return places, end + header + WIDE_ALIGNMENT
+    return places, end + header + WIDE_BYTES
 
 
 def _shard(place: _Place, table: StoredTable, rank: int, memory: Tensor) -> PlacedShard:

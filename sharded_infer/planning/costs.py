@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.device_rows import device_strides
 from sharded_infer.load_model import ID_BYTES, OUTPUT_BYTES, LoadModel
 from sharded_infer.topology import Device
 
@@ -53,6 +54,7 @@ class TableCosts:
         classes: the costs of each class.
         devices: a device of each class.
         column_step: columns of a column shard are a multiple of this, `[tables]`.
+        padded: whether rows are padded as devices read them.
     """
 
     names: tuple[str, ...]
@@ -64,11 +66,13 @@ class TableCosts:
     classes: tuple[ClassCosts, ...]
     devices: tuple[Device, ...]
     column_step: Integers
+    padded: bool
 
     def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
-        """Bytes of rectangles; a column shard keeps each row's header."""
+        """Bytes of rectangles, as `Plan.bytes_by_rank`; a column shard keeps each row's header."""
         # A row ends with a whole byte.
-        return rows * (self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns))
+        row_bytes = self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns)
+        return rows * (device_strides(row_bytes) if self.padded else row_bytes)
 
 
 # 16 bytes of every row format, so that vector loads of a column shard stay whole.
@@ -98,6 +102,7 @@ def table_costs(load: LoadModel) -> TableCosts:
         classes=tuple(_class_costs(load, device, names, header, element) for device in classes),
         devices=tuple(classes),
         column_step=np.maximum(1, _STEP_BYTES / element).astype(np.int64),
+        padded=load.topology.has_cards,
     )
 
 

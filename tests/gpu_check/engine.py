@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.device_reference import ReferenceLookup
-from kernels.device_tables import rounded_up
+from kernels.device_rows import device_stride
 from kernels.row_format import RowFormat
 from serving.bench.device_scenarios import run_offline, run_server
 from serving.bench.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG, ROWS
@@ -31,7 +31,7 @@ from sharded_infer.device.device_tower import DeviceTower
 from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.input_writer import InputWriter
-from sharded_infer.device.rank_tables import WIDE_ALIGNMENT, PlacedShard, allocate_ranks
+from sharded_infer.device.rank_tables import PlacedShard, allocate_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
 from sharded_infer.device.triton_kernel import TritonKernel
 from sharded_infer.golden import generate_samples
@@ -269,7 +269,7 @@ def _dlrm(sizes: EngineSizes, free_bytes: int | None) -> ModelSpec:
     names = [f"C{number}" for number in range(shape.features)]
     while True:
         rows = [min(count, most) for count in ROWS[: shape.features]]
-        padded = rounded_up(RowFormat.INT8.row_bytes(shape.dim), WIDE_ALIGNMENT)
+        padded = device_stride(RowFormat.INT8.row_bytes(shape.dim))
         if free_bytes is None or sum(rows) * padded <= _TABLES_SHARE * free_bytes:
             break
         most //= 2
