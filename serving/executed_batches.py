@@ -6,14 +6,14 @@
 Each process has a table of its own in the cells, since which sizes come is not known beforehand.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from serving.answered_counter import Answered
 from serving.metric_cells import MetricCells
 from serving.statistics import BatchTotals, Duration
 from sharded_infer.batch_sizes import padded_size
 
-# Batches of up to 1,024 samples run at 100 sizes.
+# Batches of up to 1,024 samples run at 100 sizes on processors.
 SIZES = 128
 _FIELDS = 5
 # In the place of a size: all for which there was no row. They are not reported.
@@ -32,9 +32,15 @@ class ExecutedBatches:
         """
         self._cells = cells
         self._first = cells.allocate((SIZES + 1) * _FIELDS)
+        self._run_size: Callable[[int], int] = padded_size
         # By samples: the row's first cell, and what must stand there. Another process may have
         # cleared it.
         self._known: dict[int, tuple[int, float]] = {}
+
+    def run_at(self, run_size: Callable[[int], int]) -> None:
+        """Says at what size the version that is counted runs a batch of so many samples."""
+        self._run_size = run_size
+        self._known.clear()
 
     def count(self, requests: Sequence[Answered], samples: int = 0) -> None:
         """Counts a batch at the size that it was padded to; the process's lock is held.
@@ -83,7 +89,7 @@ class ExecutedBatches:
 
     def _find(self, samples: int) -> tuple[int, float]:
         own = self._cells.own
-        size = float(padded_size(samples))
+        size = float(self._run_size(samples))
         last = self._first + SIZES * _FIELDS
         for row in range(self._first, last, _FIELDS):
             if own[row] in (size, 0.0):

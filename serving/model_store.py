@@ -237,6 +237,7 @@ def report_loaded(snapshot: Snapshot) -> None:
     """Says in the metrics that this process has a version loaded."""
     model = snapshot.model
     snapshot.metrics.loaded(True, created=model.artifact.manifest.created_seconds)
+    snapshot.metrics.run_at(model.engine.run_size)
     snapshot.metrics.tables(
         table_bytes=model.artifact.manifest.table_bytes,
         huge_page_bytes=model.huge_page_bytes(),

@@ -19,7 +19,6 @@ from serving.thread_usage import Reading, usage_between
 from serving.trace_sampling import RequestTrace
 from serving.tracer import Tracer
 from serving.version_metrics import Answered
-from sharded_infer.batch_sizes import padded_size
 from sharded_infer.executor import Execution
 
 _log = logging.getLogger("sharded_infer")
@@ -205,7 +204,7 @@ def _facts(
     return BatchFacts(
         requests=len(calls),
         samples=samples,
-        padded_samples=padded_size(samples),
+        padded_samples=call.snapshot.model.engine.run_size(samples),
         alone_seconds=costs.predicted(call.model_input.batch_size),
         together_seconds=costs.predicted(samples),
         usage=usage_between(*usage),

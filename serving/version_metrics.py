@@ -2,7 +2,7 @@
 
 import time
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from serving.answered_counter import Answered, AnsweredCounter
 from serving.executed_batches import ExecutedBatches
@@ -245,6 +245,15 @@ class VersionMetrics:
         with cells.lock:
             cells.own[self.block.cell(LOADED)] = float(flag)
             cells.own[self.block.cell(CREATED)] = created if flag else 0.0
+
+    def run_at(self, run_size: Callable[[int], int]) -> None:
+        """Says at what sizes this process runs the version's batches.
+
+        Args:
+            run_size: of a batch, given its samples.
+        """
+        with self._cells.lock:
+            self._executed.run_at(run_size)
 
     def clear(self) -> None:
         """Begins at zero, in all processes: another version is counted here from now on."""

@@ -41,6 +41,10 @@ class HostEngine:
         """As `ModelEngine.backends`."""
         return self._lookup.backends
 
+    def run_size(self, batch: int) -> int:
+        """As `ModelEngine.run_size`."""
+        return padded_size(batch)
+
     def memory_report(self) -> Sequence[str]:
         """As `ModelEngine.memory_report`: the host is no device."""
         return ()

@@ -50,6 +50,14 @@ class ModelEngine(Protocol):
         """Batches that its devices hold at once; 0: there are none."""
         ...
 
+    def run_size(self, batch: int) -> int:
+        """The size that the tower runs a batch at: itself, or more.
+
+        Args:
+            batch: samples, at least 1.
+        """
+        ...
+
     def memory_report(self) -> Sequence[str]:
         """A line for each device: what was foretold and what is held."""
         ...

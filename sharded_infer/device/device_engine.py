@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.batch_sizes import padded_size
-from sharded_infer.device.buckets import device_buckets
+from sharded_infer.device.buckets import bucket_of, device_buckets
 from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.rank_tables import PlacedShard, place_ranks
@@ -103,6 +103,10 @@ class DeviceEngine:
     def backends(self) -> Mapping[str, str]:
         """As `ModelEngine.backends`."""
         return {shard.table.row_format.value: self._name for shard in self.placed}
+
+    def run_size(self, batch: int) -> int:
+        """As `ModelEngine.run_size`."""
+        return bucket_of(batch, self.set.engines[0].shape.buckets) or batch
 
     def memory_report(self) -> Sequence[str]:
         """As `ModelEngine.memory_report`; what other versions hold is in the second number."""

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tritonclient.grpc import service_pb2
 
 from sharded_infer.model import open_model
 from sharded_infer.publication import publish
 from sharded_infer.spec import ServingSpec
 from tests.serving.conftest import (
+    MODEL,
     Ranker,
     RunningServer,
     good_inputs,
@@ -64,6 +66,20 @@ def test_many_clients_at_once_get_their_own_scores(server: RunningServer, planne
         answers = pool.map(lambda one: stub.ModelInfer(infer_request(one), timeout=60), cases)
         for answer, scores in zip(answers, expected, strict=True):
             np.testing.assert_allclose(scores_of(answer)["labels"], scores, atol=1e-4)
+
+
+def test_batches_count_at_the_sizes_of_their_graphs(planned: Ranker, tmp_path: Path) -> None:
+    with (
+        running_server(planned.repository, tmp_path / "log", *PLAN, "--rehearse-cards") as server,
+        server.stub() as stub,
+    ):
+        # 40 is more than the largest graph has.
+        for size in (1, 5, 7, 17, 31, 40):
+            stub.ModelInfer(infer_request(good_inputs(size)), timeout=60)
+        asked = service_pb2.ModelStatisticsRequest(name=MODEL)
+        [found] = stub.ModelStatistics(asked).model_stats
+    counts = {one.batch_size: one.compute_infer.count for one in found.batch_stats}
+    assert counts == {1: 1, 8: 2, 32: 2, 40: 1}
 
 
 def test_ranks_show_their_memory_and_rows(server: RunningServer) -> None:

@@ -50,6 +50,14 @@ def test_a_batch_counts_at_the_size_that_it_was_padded_to(batches: ExecutedBatch
     assert seconds_of(batches) == [(n, 7.0 * n, 5.0 * n) for n in (1, 2, 3, 1)]
 
 
+def test_a_version_may_run_at_sizes_of_its_own(batches: ExecutedBatches) -> None:
+    batches.count([answered(17)])
+    batches.run_at(lambda samples: 32)
+    for samples in (17, 20):
+        batches.count([answered(samples)])
+    assert batches_of(batches) == {20: 1, 32: 2}
+
+
 def test_requests_of_one_batch_are_one_batch(batches: ExecutedBatches) -> None:
     batches.count([answered(3), answered(4), answered(2)])
     assert batches_of(batches) == {9: 1}
