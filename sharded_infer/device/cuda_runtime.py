@@ -1,7 +1,6 @@
 """CUDA devices by torch: streams, events, graphs, pinned memory."""
 
 import contextlib
-import gc
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,13 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sharded_infer.device.cuda_graphs import capture, release_cached
+from sharded_infer.device.cuda_streams import CUDA_STREAMS
 from sharded_infer.device.runtime import Work
 from sharded_infer.errors import CapacityError, InputError
 from sharded_infer.sizes import size_text
 
 
 class CudaRuntime:
-    """The CUDA devices of this process."""
+    """The CUDA devices of this process, for one model: its streams are its own while it lives."""
+
+    # cuBLAS' on sm_90 (torch's CublasHandlePool.cpp, `getChosenWorkspaceSize`); elsewhere less.
+    workspace_bytes = 32 * 2**20
 
     def __init__(self) -> None:
         """Looks whether there are any.
@@ -77,7 +81,8 @@ class CudaRuntime:
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
         """As `Runtime.stream`."""
-        return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        stream: torch.cuda.Stream = CUDA_STREAMS.take(device, self)
+        return stream
 
     def event(self) -> torch.cuda.Event:
         """As `Runtime.event`."""
@@ -123,27 +128,13 @@ class CudaRuntime:
 
     def capture(self, stream: torch.cuda.Stream, work: Work) -> Work:
         """As `Runtime.capture`."""
-        device = stream.device
-        # torch.cuda.graph would hold the whole device up; other versions are being served.
-        with (
-            torch.cuda.device(device),
-            torch.cuda.stream(stream),
-            _capacity_of(device, 0),
-            _no_collection(),
-        ):
+        with _capacity_of(stream.device, 0):
             pool = self._pools.setdefault(stream.cuda_stream, torch.cuda.graph_pool_handle())
-            stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            try:
-                work()
-            except BaseException:
-                # The stream must not stay in capture; what ends it says only that it failed.
-                with contextlib.suppress(RuntimeError):
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-        return graph.replay
+            return capture(stream, work, pool)
+
+    def release_cached(self, device: torch.device) -> None:
+        """As `Runtime.release_cached`."""
+        release_cached(device)
 
     def free(self, device: torch.device) -> int | None:
         """As `Runtime.free`; what torch keeps for itself counts as free, unless graphs use it."""
@@ -154,18 +145,6 @@ class CudaRuntime:
     def allocated(self, device: torch.device) -> int:
         """As `Runtime.allocated`."""
         return torch.cuda.memory_allocated(device) + _between_replays(device)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Collects no garbage meanwhile: freeing another version's memory would break a capture."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _between_replays(device: torch.device) -> int:

@@ -5,10 +5,12 @@
     room         4 bytes * largest bucket * (the tower's sparse input + parts, where they are made
                  and where they arrive)
     tower        its weights
+    workspace    of matrix products on the engine's compute stream
     activations  of the largest bucket, and the sparse input twice more, for shared bags
 
-Not counted: what CUDA takes for itself (its context, kernels' code, cuBLAS' workspaces), and what
-the allocator leaves between tensors.
+Not counted: what CUDA takes for itself (its context, kernels' code), what the allocator leaves
+between tensors, and cuBLAS' workspaces for the default stream, on which a tower is tried, and for
+threads that run batches which no graph fits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,6 +34,7 @@ class DeviceMemory:
         inputs: of the slots of all engines.
         room: of all engines.
         tower: weights.
+        workspace: of its matrix products.
         activations: of a batch.
     """
 
@@ -39,6 +42,7 @@ class DeviceMemory:
     inputs: int = 0
     room: int = 0
     tower: int = 0
+    workspace: int = 0
     activations: int = 0
 
     @property
@@ -106,6 +110,7 @@ def add_tower(
     weights, activations = towers.bytes_of(parts.tower, largest)
     home = found[parts.lookups[0].device]
     home.tower += weights
+    home.workspace += memory.runtime.workspace_bytes
     # Where samples share bags: each sample's bags, and what the tower then reads.
     home.activations += activations + 2 * 4 * largest * parts.width
 
@@ -117,7 +122,8 @@ def check_room(found: Mapping[torch.device, DeviceMemory], runtime: Runtime) -> 
         CapacityError: names the device, what is wanted and what it has.
     """
     for device, memory in found.items():
-        wanted = memory.inputs + memory.room + memory.activations
+        runtime.release_cached(device)
+        wanted = memory.inputs + memory.room + memory.workspace + memory.activations
         free = runtime.free(device)
         if free is not None and wanted > free:
             raise CapacityError(

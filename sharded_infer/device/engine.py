@@ -11,9 +11,10 @@ kind of batch what a device does is captured once, as a graph. Batches that no g
 samples than the largest bucket, more ids than a slot holds, weights) run the same work uncaptured.
 """
 
+import itertools
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,7 @@ from sharded_infer.device.engine_memory import (
     EngineMemory,
     EngineShape,
     Room,
+    Site,
     Slot,
     columns_of,
 )
@@ -254,40 +256,43 @@ class Engine:
 
     def _capture(self, slots: Sequence[Slot], progress: Progress) -> None:
         """Runs every bucket, which compiles what it needs, and keeps it as graphs."""
-        # The largest first: the graphs that follow find its memory in their pool.
-        done, total = 0, len(slots) * len(self.shape.buckets)
+        # The largest first: what follows finds its memory.
+        buckets = self.shape.buckets[::-1]
         self._warm_weighted(slots[0])
-        for bucket in reversed(self.shape.buckets):
-            for slot in slots:
-                self._capture_bucket(slot, bucket)
-                done += 1
-                progress("capturing graphs", done, total)
+        for bucket in buckets:
+            for site, _, work in self._works(slots[0], bucket):
+                self._run_now(site, work)
+        for site in self._sites:
+            # What that took is free, but not for the graphs' memory.
+            self._runtime.release_cached(site.lookups.device)
+        for done, (bucket, slot) in enumerate(itertools.product(buckets, slots), start=1):
+            for site, key, work in self._works(slot, bucket):
+                slot.graphs[key] = self._runtime.capture(site.computes, work)
+            progress("capturing graphs", done, len(buckets) * len(slots))
 
     def _warm_weighted(self, slot: Slot) -> None:
         """Runs empty bags with weights: no graph has their kernels, which are compiled now."""
-        runtime = self._runtime
         # One that no bag reads: a kernel wants an address.
-        unread = tuple(runtime.pinned(4).view(torch.float32) for _ in self._sites)
+        unread = tuple(self._runtime.pinned(4).view(torch.float32) for _ in self._sites)
         launch = _Launch(slot, self._room, self.shape.buckets[0], weights=unread)
         for number, site in enumerate(self._sites):
             work = self._tower_work(launch) if number == 0 else self._lookup_work(launch, number)
-            runtime.run(site.computes, work)
-            runtime.record(slot.done, site.computes)
-            runtime.synchronize(slot.done)
+            self._run_now(site, work)
 
-    def _capture_bucket(self, slot: Slot, bucket: int) -> None:
-        # Nothing was written yet: all bags are empty.
-        runtime = self._runtime
-        for number, site in enumerate(self._sites):
-            for shared in (False, True) if number == 0 else (False,):
-                launch = _Launch(slot, self._room, bucket, shared)
-                work = (
-                    self._tower_work(launch) if number == 0 else self._lookup_work(launch, number)
-                )
-                runtime.run(site.computes, work)
-                runtime.record(slot.done, site.computes)
-                runtime.synchronize(slot.done)
-                slot.graphs[number, bucket, shared] = runtime.capture(site.computes, work)
+    def _works(self, slot: Slot, bucket: int) -> Iterator[tuple[Site, tuple[int, int, bool], Work]]:
+        """All that devices do for a bucket, on empty bags: nothing was written yet."""
+        plain, shared = (_Launch(slot, self._room, bucket, one) for one in (False, True))
+        yield self._home, (0, bucket, False), self._tower_work(plain)
+        yield self._home, (0, bucket, True), self._tower_work(shared)
+        for number, site in enumerate(self._sites[1:], start=1):
+            yield site, (number, bucket, False), self._lookup_work(plain, number)
+
+    def _run_now(self, site: Site, work: Work) -> None:
+        """Runs work and waits for it."""
+        done = self._runtime.event()
+        self._runtime.run(site.computes, work)
+        self._runtime.record(done, site.computes)
+        self._runtime.synchronize(done)
 
 
 def _most_ids(batch: ModelInput) -> int:

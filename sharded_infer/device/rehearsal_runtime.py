@@ -26,10 +26,11 @@ _HOST = torch.device("cpu")
 class RehearsedEvent:
     """An event: how often it was recorded, and how often reached."""
 
-    __slots__ = ("reached", "recorded")
+    __slots__ = ("device", "reached", "recorded")
 
     def __init__(self) -> None:
         """Begins as if it had been reached."""
+        self.device: torch.device | None = None
         self.recorded = 0
         self.reached = 0
 
@@ -52,6 +53,8 @@ class RehearsalRuntime:
     Attributes:
         captures: how often work was captured.
     """
+
+    workspace_bytes = 0
 
     def __init__(self, *, seed: int = 0, device_bytes: int | None = None) -> None:
         """Begins with idle devices.
@@ -130,7 +133,14 @@ class RehearsalRuntime:
         self.wait(arriving, done)
 
     def record(self, event: RehearsedEvent, stream: RehearsedStream) -> None:
-        """As `Runtime.record`."""
+        """As `Runtime.record`.
+
+        Raises:
+            InternalError: it was recorded on another device before, which CUDA refuses.
+        """
+        if event.device not in (None, stream.device):
+            raise InternalError(f"an event of {event.device} is recorded on {stream.device}")
+        event.device = stream.device
         event.recorded += 1
         number = event.recorded
 
@@ -161,6 +171,9 @@ class RehearsalRuntime:
             raise InternalError("a stream that is captured for has work to do")
         self.captures += 1
         return work
+
+    def release_cached(self, device: torch.device) -> None:
+        """As `Runtime.release_cached`: nothing is kept."""
 
     def free(self, device: torch.device) -> int | None:
         """As `Runtime.free`."""

@@ -19,7 +19,12 @@ class Runtime(Protocol):
     """Devices, and how work gets to them; any thread may call, one at a time for each stream.
 
     Streams, events and captured work are the runtime's own objects.
+
+    Attributes:
+        workspace_bytes: what matrix products take of a device for each stream that they run on.
     """
+
+    workspace_bytes: int
 
     def tensors_of(self, device: torch.device) -> torch.device:
         """Where tensors of a device lie for torch: there, or on the host that plays it."""
@@ -81,7 +86,10 @@ class Runtime(Protocol):
         ...
 
     def record(self, event: Any, stream: Any) -> None:
-        """Has an event reached when all is done that was put on the stream so far."""
+        """Has an event reached when all is done that was put on the stream so far.
+
+        An event is recorded on streams of one device.
+        """
         ...
 
     def wait(self, stream: Any, event: Any) -> None:
@@ -103,6 +111,10 @@ class Runtime(Protocol):
         Returns:
             What to put on the stream.
         """
+        ...
+
+    def release_cached(self, device: torch.device) -> None:
+        """Makes what was freed of a device free for graphs too; others may wait meanwhile."""
         ...
 
     def free(self, device: torch.device) -> int | None:

@@ -24,7 +24,7 @@ from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.rank_tables import place_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
-from sharded_infer.errors import CapacityError, RequestError
+from sharded_infer.errors import CapacityError, InternalError, RequestError
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.spec import DenseSpec
 from tests.sharded_infer.test_lookup import (
@@ -264,6 +264,24 @@ def test_devices_hold_what_was_foretold(tmp_path: Path, plan: str, places: str) 
         held = memory.tables + memory.inputs + memory.room
         assert runtime.allocated(device) == held > 0
         assert memory.total == held + memory.activations
+
+
+def test_what_matrix_products_take_is_foretold(tmp_path: Path) -> None:
+    runtime = RehearsalRuntime()
+    runtime.workspace_bytes = 1000
+    engines = engines_of(tmp_path, "whole", (CARDS[0], CARDS[1], CARDS[0]), runtime=runtime)
+    # Each tower's device has an engine of its own.
+    assert {memory.workspace for memory in engines.memory.values()} == {1000}
+    memory = engines.memory[CARDS[0]]
+    assert memory.total == runtime.allocated(CARDS[0]) + 1000 + memory.activations
+
+
+def test_an_event_is_of_one_device() -> None:
+    runtime = RehearsalRuntime()
+    event = runtime.event()
+    runtime.record(event, runtime.stream(CARDS[0]))
+    with pytest.raises(InternalError, match="an event of cuda:0 is recorded on cuda:1"):
+        runtime.record(event, runtime.stream(CARDS[1]))
 
 
 def test_what_batches_need_counts_too(tmp_path: Path) -> None:
