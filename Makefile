@@ -60,7 +60,7 @@ dashboards: setup
 requirements: setup
 	$(BIN)/python docker/pin_requirements.py
 
-# On a machine with a CUDA card, torch and Triton: nothing of ours is built or installed for it.
+# On a machine with a CUDA card, torch and Triton: nothing of ours need be built or installed for it.
 gpu-check:
 	$(or $(wildcard $(BIN)/python),$(PYTHON)) -m tests.gpu_check
 

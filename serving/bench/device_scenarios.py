@@ -18,7 +18,6 @@ from sharded_infer.batch import ModelInput
 from sharded_infer.merge import merge_inputs
 
 Run = Callable[[ModelInput], object]
-_SPIN_SECONDS = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +138,7 @@ class _DueRequests:
             wait = self.due[first] - (perf_counter() - self._began)
             if wait > 0:
                 # Nobody else could take anything either.
-                sleep(max(0.0, wait - _SPIN_SECONDS))
-                while perf_counter() - self._began < self.due[first]:
-                    pass
+                sleep(wait)
             now, last, samples = perf_counter() - self._began, first, 0
             while last < len(self.due) and (last == first or self.due[last] <= now):
                 size = self._requests[last % len(self._requests)].batch_size

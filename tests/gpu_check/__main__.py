@@ -1,11 +1,13 @@
 """Checks, measures and tunes the kernels on a card; `--dry-run` tries this script without one.
 
-Stages fail alone: what could be measured is written all the same, and the exit code says whether
-anything failed. Pure Python: nothing of ours need be built or installed.
+Stages fail alone: what was measured is written after each, and the exit code says whether anything
+failed. Nothing of ours need be built or installed; where g++ is, it compiles what is missing.
 """
 
 import argparse
+import faulthandler
 import json
+import math
 import os
 import platform
 import sys
@@ -17,6 +19,19 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _SECONDS = 420.0  # the stages' part of the 8 minutes
+_GRACE_SECONDS = 150.0
+_STAGES = (
+    "environment",
+    "ceilings",
+    "correctness",
+    "towers",
+    "plans",
+    "engine",
+    "lookups",
+    "tuning",
+)
+# Stages where nothing may be left out.
+_ALL_IS_CHECKED = ("correctness", "towers", "engine")
 # Shares of the time at which a stage begins nothing new.
 _ENDS = {"correctness": 0.25, "towers": 0.38, "engine": 0.62, "lookups": 0.86, "tuning": 1.0}
 
@@ -38,12 +53,16 @@ def main() -> int:
         print("gpu-check: no CUDA card here; --dry-run tries the script without", file=sys.stderr)
         return 2
     begin = time.monotonic()
+    # A device that hangs must not take what was measured along.
+    faulthandler.dump_traceback_later(arguments.seconds + _GRACE_SECONDS, exit=True)
     report: dict[str, Any] = {"dry_run": arguments.dry_run, "failures": []}
 
     def has_time(stage: str) -> Callable[[], bool]:
         return lambda: time.monotonic() - begin < arguments.seconds * _ENDS[stage]
 
     def stage(name: str, work: Callable[[], Any]) -> None:
+        if arguments.only and name not in arguments.only:
+            return
         started = time.monotonic()
         print(f"gpu-check: {name} ...", flush=True)
         try:
@@ -52,6 +71,12 @@ def main() -> int:
             traceback.print_exc()
             report["failures"].append(f"{name}: {type(error).__name__}: {error}")
         report.setdefault("stage_seconds", {})[name] = round(time.monotonic() - started, 1)
+        found = report.get(name)
+        if isinstance(found, dict):
+            report["failures"] += found.get("failures", [])
+            if name in _ALL_IS_CHECKED:
+                report["failures"] += [f"not checked: {one}" for one in found.get("left_out", [])]
+        _write(report, arguments.out)
 
     device = torch.device("cpu" if arguments.dry_run else "cuda")
     seed = int.from_bytes(os.urandom(4)) if arguments.seed is None else arguments.seed
@@ -65,12 +90,7 @@ def main() -> int:
     stage("engine", lambda: _engine(device, seed, has_time("engine")))
     stage("lookups", lambda: _lookups(device, report, has_time("lookups")))
     stage("tuning", lambda: _tuning(device, arguments, has_time("tuning")))
-    for name in ("correctness", "towers", "plans", "engine", "lookups"):
-        report["failures"] += report.get(name, {}).get("failures", [])
-    for name in ("correctness", "towers", "engine"):
-        for check in report.get(name, {}).get("left_out", []):
-            report["failures"].append(f"not checked: {check}")
-    _write(report, arguments.out)
+    faulthandler.cancel_dump_traceback_later()
     _print_table(report)
     return 1 if report["failures"] else 0
 
@@ -79,6 +99,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu_check", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes, interpreted, on a CPU")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="time of all stages")
+    parser.add_argument("--only", nargs="+", metavar="STAGE", help=f"of {', '.join(_STAGES)}")
     parser.add_argument("--seed", type=int, help="of the random numbers; another one each time")
     parser.add_argument(
         "--out",
@@ -95,11 +116,15 @@ def _environment(device: Any) -> dict[str, Any]:
     import torch
     import triton
 
+    from tests.gpu_check.native_build import build_missing
+
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "cuda": torch.version.cuda,
+        # Without them requests are merged by NumPy, which takes most of the host's time.
+        "compiled": build_missing(ROOT),
     }
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -134,7 +159,7 @@ def _towers(
 
 
 def _plans(device: Any) -> dict[str, Any]:
-    from tests.gpu_check.engine import check_plans
+    from tests.gpu_check.plans import check_plans
 
     return check_plans(device)
 
@@ -153,7 +178,7 @@ def _lookups(device: Any, report: dict[str, Any], has_time: Callable[[], bool]) 
     from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
 
     sizes = TINY if device.type == "cpu" else USUAL
-    copy_rate = report["ceilings"]["copy_bytes_per_second"]
+    copy_rate = report.get("ceilings", {}).get("copy_bytes_per_second", math.nan)
     return measure_lookups(sizes, device, copy_rate, has_time)
 
 
@@ -213,10 +238,16 @@ def _print_table(report: dict[str, Any]) -> None:
                 f"{micros[4]:>11.0f}"
             )
         print(
-            f"  {line['overhead_seconds'] * 1e6:.0f} us between replays; within 60 ms at p99: "
-            f"{line['server_within_60_ms']:.0f} samples/s; {line['foretold_bytes'] / 1e9:.2f} GB "
-            f"foretold, {(line['taken_bytes'] or 0) / 1e9:.2f} taken"
+            f"  within 60 ms at p99: {line['server_within_60_ms']:.0f} samples/s; "
+            f"{line['foretold_bytes'] / 1e9:.2f} GB foretold, "
+            f"{(line['taken_bytes'] or 0) / 1e9:.2f} taken"
         )
+        for one in line["replays"]:
+            print(
+                f"  batch of {one['batch']}: {one['overhead_seconds'] * 1e6:.0f} us a batch beyond "
+                f"the replay's {one['replay_seconds'] * 1e6:.0f}; the host's part on one thread: "
+                f"{one['host_seconds'] * 1e6:.0f}"
+            )
     print("kernel        format  at bags      ids      batch       us  of copy")
     for line in report.get("lookups", {}).get("measured", []):
         print(

@@ -13,6 +13,7 @@ from kernels.row_format import RowFormat, decode
 from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
 from kernels.triton_tiles import TileChoice
 from tests.gpu_check.cases import small_bags, small_tables
+from tests.gpu_check.processes import in_processes
 
 _SHAPES = {
     "one dim": [(50, 128), (20, 128), (3, 128)],
@@ -37,22 +38,34 @@ def check_kernels(
     Returns:
         How many comparisons were made, which were left out, and what failed.
     """
-    generator = torch.Generator().manual_seed(seed)
     is_card = device.type == "cuda"
-    checked, failures, left_out = 0, [], []
-    for row_format in RowFormat:
-        if has_time():
-            for failure in _check_strange(row_format, device, generator):
-                failures.append(f"{row_format}: {failure}")
-        for shape in _SHAPES if is_card else _DRY_SHAPES:
-            name = f"{row_format}, {shape}"
-            if not has_time():
-                left_out.append(name)
-                continue
-            for failure in _check_shape(row_format, shape, device, generator):
-                failures.append(f"{name}: {failure}")
-            checked += 1
-    return {"checked": checked, "left_out": left_out, "failures": failures}
+    shapes = tuple(_SHAPES if is_card else _DRY_SHAPES)
+    if not has_time():
+        names = [f"{row_format}, {shape}" for row_format in RowFormat for shape in shapes]
+        return {"checked": 0, "left_out": names, "failures": []}
+    checked, failures = 0, []
+    cases = [(row_format, shapes, device.type, seed) for row_format in RowFormat]
+    # On a card most of the time goes into compiling.
+    done = in_processes(_check_format, cases) if is_card else ((c, _check_format(c)) for c in cases)
+    for (row_format, *_), found in done:
+        if isinstance(found, Exception):
+            failures.append(f"{row_format}: {type(found).__name__}: {found}")
+        else:
+            failures += found
+            checked += len(shapes)
+    return {"checked": checked, "left_out": [], "failures": failures}
+
+
+def _check_format(case: tuple[RowFormat, tuple[str, ...], str, int]) -> list[str]:
+    """What is wrong with a format, in a process of its own."""
+    row_format, shapes, device_type, seed = case
+    device = torch.device(device_type)
+    generator = torch.Generator().manual_seed(seed)
+    failures = [f"{row_format}: {one}" for one in _check_strange(row_format, device, generator)]
+    for shape in shapes:
+        found = _check_shape(row_format, shape, device, generator)
+        failures += [f"{row_format}, {shape}: {one}" for one in found]
+    return failures
 
 
 def _check_shape(
