@@ -17,6 +17,7 @@ from sharded_infer.device.device_tower_graph import (
     widen_embeddings,
 )
 from sharded_infer.device.device_tower_memory import peak_bytes
+from sharded_infer.device.device_tower_passes import fuse_crosses
 from sharded_infer.device.device_tower_products import allow_tf32, exact_products
 from sharded_infer.errors import TowerError
 from sharded_infer.int8_product import INT8_LINEAR
@@ -86,6 +87,7 @@ class DeviceTower:
             kinds = kinds_of(program, zero_inputs(dense, embedding_width))
         fused = fuse_activations(program, kinds)
         drop_widenings(program, kinds)
+        fuse_crosses(program, kinds)
         if precision is Precision.TF32 and not emulate:
             allow_tf32(program, [fused.get(product, product) for product in products])
         widen_embeddings(program)

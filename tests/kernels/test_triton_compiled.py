@@ -18,6 +18,7 @@ from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.compiler import ASTSource  # noqa: E402
 
 from kernels.row_format import RowFormat  # noqa: E402
+from kernels.triton_dense import cross_kernel  # noqa: E402
 from kernels.triton_pooled import pooled_kernel  # noqa: E402
 from kernels.triton_sequence import sequence_kernel  # noqa: E402
 from kernels.triton_tiles import most_registers, plan_tiles  # noqa: E402
@@ -143,3 +144,33 @@ def test_nothing_that_differs_from_batch_to_batch_chooses_a_compilation(kernel: 
     for parameter in kernel.params:
         if not parameter.is_constexpr and parameter.name not in {"memory", "out"}:
             assert parameter.do_not_specialize or parameter.do_not_specialize_on_alignment
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize(("low", "keep"), [("bf16", True), ("bf16", False), ("fp16", True)])
+def test_the_pass_between_products_moves_sixteen_bytes_at_once(
+    capability: int, low: str, keep: bool, tmp_path: Path
+) -> None:
+    names = cross_kernel.arg_names
+    constants = {"KEEP": keep, "GROUP": 8, "BLOCK": 1024}
+    types = {"values": "*fp32", "first": "*fp32", "factor": f"*{low}", "low": f"*{low}"}
+    types |= {"out": "*fp32" if keep else f"*{low}", "groups": "i32", "rest": "i32"}
+    source = ASTSource(
+        fn=cross_kernel,
+        signature={name: "constexpr" if name in constants else types[name] for name in names},
+        constexprs=constants,
+        attrs={
+            (names.index(name),): [["tt.divisibility", 16]]
+            for name in ("values", "first", "factor", "out", "low")
+        },
+    )
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": 4})
+    used = resources(compiled, tmp_path)
+    assert used["STACK"] == 0 and used["LOCAL"] == 0, used
+    # 64 warps, all that a multiprocessor holds.
+    assert 0 < used["REG"] <= 32
+    # Eight elements a thread: two of 16 bytes in fp32, one of 16 in bf16. The rest is moved singly.
+    ptx = compiled.asm["ptx"]
+    assert ptx.count("ld.global.v4.b32") == 5, ptx
+    assert ptx.count("st.global.v4.b32") == (3 if keep else 1), ptx
