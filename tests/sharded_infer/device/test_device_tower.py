@@ -273,8 +273,12 @@ def test_activations_are_within_5_percent_of_what_the_allocator_gives(
 ) -> None:
     batch = 2048
     tower = on_cpu(written(tmp_path, zoo_tower(architecture), precision), precision)
-    # A cross's narrow factor is widened in memory on a CPU, where CUDA's kernel writes its cast.
-    assert tower.activation_bytes(batch) == pytest.approx(allocated_peak(tower, batch), rel=0.05)
+    measured = allocated_peak(tower, batch)
+    if architecture == "dcnv2" and precision in (Precision.BF16, Precision.FP16):
+        # The last cross, which gives narrow numbers alone, has its factor and itself in fp32 in a
+        # CPU's memory: 20 bytes an element, where the crosses before have 16, as on CUDA.
+        measured -= batch * (WIDTH + DIM) * 4
+    assert tower.activation_bytes(batch) == pytest.approx(measured, rel=0.05)
 
 
 def test_activations_grow_with_the_batch_and_with_embeddings_to_widen(tmp_path: Path) -> None:
