@@ -33,9 +33,12 @@ $(PEERS): $(STAMP)
 demo: setup
 	$(BIN)/sharded-infer demo
 
-# Two at a time: most wait for processes of their own. A file's tests share their servers.
+# Two at a time: most wait for processes of their own. A file's tests share their servers; the files
+# that take longest come first (tests/conftest.py), not those of most tests. Torch's threads wait for
+# each other without spinning: the cores have other work.
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+	  --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff format --check

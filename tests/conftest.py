@@ -31,6 +31,30 @@ TABLES = (
 )
 
 
+# Files that take most of a minute and more, the longest first: workers begin with them, and none
+# has one left when the others are done. All others come at random.
+LONG = (
+    "tests/docker/test_image_steps.py",
+    "tests/kernels/test_triton_interpreted.py",
+    "tests/serving/test_bench_serve.py",
+    "tests/serving/test_workers.py",
+    "tests/serving/test_clients.py",
+    "tests/serving/test_releases.py",
+    "tests/serving/test_live_page.py",
+    "tests/serving/test_security.py",
+    "tests/serving/test_tracing.py",
+    "tests/gpu_check/test_gpu_check.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts files that take long first, where processes share the tests."""
+    if hasattr(config, "workerinput"):
+        places = {config.rootpath / name: place for place, name in enumerate(LONG)}
+        items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
 class TwoHeads(nn.Module):
     """A tower with the outputs `click` `[B]` and `rating` `[B, 3]`."""
 

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 import grpc
 import numpy as np
@@ -35,8 +36,10 @@ from sharded_infer import (
     open_model,
     publish,
 )
+from tests.serving.forked_command import ForkedProcess, command_forker, environment
 
 Arrays = Mapping[str, NDArray[np.generic]]
+CommandProcess = subprocess.Popen[str] | ForkedProcess
 MODEL = "ranker"
 DENSE_WIDTH = 4
 NATIVE = pytest.param(
@@ -47,7 +50,6 @@ NATIVE = pytest.param(
 )
 TRANSPORTS = ("grpcio", NATIVE)
 DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
-_CHECKOUT = Path(__file__).parents[2]
 _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
 
@@ -177,7 +179,7 @@ class RunningServer:
         ready: the line it printed when it was ready.
     """
 
-    process: subprocess.Popen[str]
+    process: CommandProcess
     grpc_url: str
     metrics_url: str
     log: Path
@@ -197,25 +199,66 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "serving.cli", *map(str, words)]
 
 
-def environment() -> dict[str, str]:
-    """The environment for commands: the checkout's packages come first."""
-    path = os.pathsep.join(filter(None, (str(_CHECKOUT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path}
+def start_command(*words: object, stderr: IO[str], forked: bool = True) -> CommandProcess:
+    """Starts a command whose output is read here.
+
+    Args:
+        words: its command line.
+        stderr: the file for its error stream.
+        forked: from a process that has imported it.
+    """
+    asked = environment()
+    if not (forked and command_forker().fits(asked)):
+        return subprocess.Popen(
+            command(*words), stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked
+        )
+    read, write = os.pipe()
+    try:
+        streams = (sys.__stdin__.fileno(), write, stderr.fileno())
+        return command_forker().start([str(w) for w in words], asked, streams, os.fdopen(read))
+    finally:
+        os.close(write)
 
 
 def run(
-    *words: object, stdin: str | None = None, seconds: float = 120.0
+    *words: object, stdin: str | None = None, seconds: float = 120.0, forked: bool = True
 ) -> "subprocess.CompletedProcess[str]":
-    """Runs a command to its end in a process of its own."""
-    return subprocess.run(
-        command(*words),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=seconds,
-        check=False,
-        env=environment(),
-    )
+    """Runs a command to its end in a process of its own.
+
+    Args:
+        words: its command line.
+        stdin: what it reads.
+        seconds: after which it is killed.
+        forked: from a process that has imported it; otherwise as users start it.
+    """
+    asked = environment()
+    if not (forked and command_forker().fits(asked)):
+        return subprocess.run(
+            command(*words),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env=asked,
+        )
+    with ExitStack() as stack:
+        streams = [stack.enter_context(TemporaryFile("w+")) for _ in range(3)]
+        given, out, err = streams
+        given.write(stdin or "")
+        given.seek(0)
+        process = command_forker().start(
+            [str(word) for word in words], asked, (given.fileno(), out.fileno(), err.fileno())
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        for stream in (out, err):
+            stream.seek(0)
+        return subprocess.CompletedProcess(process.args, code, out.read(), err.read())
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +309,11 @@ def sharded_infer(
 
 @contextmanager
 def running_server(
-    repository: Path | str, log: Path, *options: object, exit_code: int | None = 0
+    repository: Path | str,
+    log: Path,
+    *options: object,
+    exit_code: int | None = 0,
+    forked: bool = True,
 ) -> Iterator[RunningServer]:
     """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
 
@@ -275,13 +322,12 @@ def running_server(
         log: the file for its error stream.
         options: more of the command line; what comes last holds.
         exit_code: what it must end with; None for a test that ends it otherwise.
+        forked: from a process that has imported it; otherwise its memory is all its own.
     """
     ports = ("--host", "127.0.0.1", "--port", 0, "--metrics-port", 0)
-    words = command("serve", "-r", repository, *ports, "--json", "--grace-seconds", 0, *options)
+    words = ("serve", "-r", repository, *ports, "--json", "--grace-seconds", 0, *options)
     with log.open("w") as errors:
-        process = subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment()
-        )
+        process = start_command(*words, stderr=errors, forked=forked)
     try:
         ready = _read_ready(process, log)
         yield RunningServer(process, ready["grpc_url"], ready["metrics_url"], log, ready)
@@ -298,7 +344,7 @@ def running_server(
     assert exit_code is None or process.returncode == exit_code, log.read_text()
 
 
-def _read_ready(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+def _read_ready(process: CommandProcess, log: Path) -> dict[str, Any]:
     assert process.stdout is not None
     deadline = time.monotonic() + _START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:

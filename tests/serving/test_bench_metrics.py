@@ -7,9 +7,9 @@ import pytest
 
 from serving.bench.load_library import load_generator_refusal
 from serving.bench.metrics_measurement import counting_seconds
-from serving.bench.workload import workload_named
+from serving.bench.workload import WORKLOADS, Workload, workload_named
 from serving.metric_family import Detail
-from tests.serving.conftest import run
+from tests.serving.conftest import Command
 
 needs_load = pytest.mark.skipif(
     load_generator_refusal() is not None, reason=str(load_generator_refusal())
@@ -17,12 +17,15 @@ needs_load = pytest.mark.skipif(
 
 
 @needs_load
-def test_it_loads_both_servers_with_requests_of_each_size(tmp_path: Path) -> None:
+def test_it_loads_both_servers_with_requests_of_each_size(
+    sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(WORKLOADS, "ragged", Workload("ragged", 5, 50, 4, 3, True, layers=(8,)))
     file = tmp_path / "metrics.json"
     words = ("bench", "metrics", "--workload", "ragged", "--rounds", 2, "--seconds", 0.3)
-    done = run(*words, "--pairs", 2, "--pairs", 1, "--json", file)
-    assert done.returncode == 0, done.stderr
-    assert "counting µs" in done.stdout
+    done = sharded_infer(*words, "--pairs", 2, "--pairs", 1, "--json", file)
+    assert done.code == 0, done.err
+    assert "counting µs" in done.out
     fields = json.loads(file.read_text())
     assert [one["pairs"] for one in fields["rounds"]] == [2, 1, 2, 1]
     assert [one["pairs"] for one in fields["sizes"]] == [2, 1]

@@ -109,11 +109,11 @@ def test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code(
     ranker: Ranker,
 ) -> None:
     where = ("predict", "-", "-r", ranker.repository, "--json")
-    scored = run(*where, stdin=json.dumps(SAMPLES))
+    scored = run(*where, stdin=json.dumps(SAMPLES), forked=False)
     assert scored.returncode == 0 and scored.stderr == ""
     expected = expected_scores(ranker)["score"]
     assert np.array_equal(np.array(json.loads(scored.stdout)["scores"]["score"], "f4"), expected)
-    refused = run(*where, stdin="seven")
+    refused = run(*where, stdin="seven", forked=False)
     assert (refused.returncode, refused.stdout) == (1, "")
     assert refused.stderr.startswith("error: line 1: not JSON")
 

@@ -271,8 +271,10 @@ def test_a_server_whose_newest_version_is_broken_starts_with_the_one_before(
 def test_memory_comes_back_from_versions_that_are_let_go(
     publisher: Publisher, tmp_path: Path
 ) -> None:
+    options = ("--poll-seconds", 0.05)
+    served = running_server(publisher.repository, tmp_path / "log", *options, forked=False)
     with (
-        running_server(publisher.repository, tmp_path / "log", "--poll-seconds", 0.05) as server,
+        served as server,
         client_of(server) as client,
     ):
 

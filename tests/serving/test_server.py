@@ -353,7 +353,7 @@ def test_requests_fault_hardly_any_pages_in_steady_state(tmp_path: Path) -> None
         concurrency=4,
         seconds=1.5,
     )
-    with running_server(tmp_path / "models", tmp_path / "log") as server:
+    with running_server(tmp_path / "models", tmp_path / "log", forked=False) as server:
         aimed = replace(load, target=target_of(server.grpc_url))
         run_in_process(aimed, None)
         time.sleep(0.3)

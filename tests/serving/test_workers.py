@@ -13,7 +13,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +144,10 @@ def listeners_among(pids: list[int], port: int) -> list[int]:
 
 def _open_files(pid: int) -> set[str]:
     files = set()
-    try:
+    with suppress(OSError):  # it has ended
         for name in os.listdir(f"/proc/{pid}/fd"):
-            files.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    except OSError:
-        pass  # it has closed one, or ended
+            with suppress(OSError):  # it has closed this one; others may be looked for
+                files.add(os.readlink(f"/proc/{pid}/fd/{name}"))
     return files
 
 
@@ -530,7 +529,8 @@ def test_workers_share_the_tables_pages(memory: str, tmp_path: Path) -> None:
     )
     options = ("--workers", 3, "--slots", 1, "--threads", 2, "--memory", memory)
     of_memory = _of_files if memory == "map" else _of_huge_pages
-    with running_server(tmp_path / "r", tmp_path / "stderr", *options) as server:
+    served = running_server(tmp_path / "r", tmp_path / "stderr", *options, forked=False)
+    with served as server:
         page = samples(server.metrics_url)
         [huge] = [v for (n, _), v in page.items() if n == "sharded_infer_table_huge_page_bytes"]
         if memory == "huge" and huge == 0:

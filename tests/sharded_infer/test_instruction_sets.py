@@ -1,13 +1,15 @@
 """Golden requests on every instruction set that this machine has, forced one by one.
 
-oneDNN reads ONEDNN_MAX_CPU_ISA when a process first uses it, so each combination is a process.
+oneDNN reads ONEDNN_MAX_CPU_ISA when a process first uses it, so each combination is a process. All
+are forked from one that has imported torch and used nothing of it.
 """
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +45,7 @@ BOUNDS = {
     Precision.INT8: 5e-3,
 }
 SCRIPT = """
-import json, sys
+import json, os, sys
 import torch
 from kernels.native_backend import lookup_instruction_sets
 from sharded_infer.golden import load_golden
@@ -51,15 +53,27 @@ from sharded_infer.int8_packing import has_exact_int8
 from sharded_infer.model import open_model
 from sharded_infer.model_check import check_golden
 
-torch.set_num_threads(1)
-told = {"sets": [s.name for s in lookup_instruction_sets()], "exact_int8": has_exact_int8()}
-for path in sys.argv[1:]:
-    model = open_model(path)
-    golden = load_golden(model.artifact.path / model.artifact.manifest.golden.file, model.spec)
-    scores = model.run(golden.model_input)["score"]
-    told[model.name] = {"difference": check_golden(model), "scores": scores.tolist()}
-print(json.dumps(told))
+def tell(paths):
+    torch.set_num_threads(1)
+    told = {"sets": [s.name for s in lookup_instruction_sets()], "exact_int8": has_exact_int8()}
+    for path in paths:
+        model = open_model(path)
+        golden = load_golden(model.artifact.path / model.artifact.manifest.golden.file, model.spec)
+        scores = model.run(golden.model_input)["score"]
+        told[model.name] = {"difference": check_golden(model), "scores": scores.tolist()}
+    print(json.dumps(told), flush=True)
+
+for line in sys.stdin:
+    child = os.fork()
+    if child == 0:
+        os.environ |= json.loads(line)
+        tell(sys.argv[1:])
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if status != 0:
+        sys.exit(status)
 """
+Asked = Callable[[str, str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -95,46 +109,58 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-def told(versions: list[Path], ours: str, onednn: str) -> dict[str, object]:
-    environment = os.environ | {MAX_INSTRUCTION_SET: ours, "ONEDNN_MAX_CPU_ISA": onednn}
-    done = subprocess.run(
+@pytest.fixture(scope="module")
+def told(versions: list[Path]) -> Iterator[Asked]:
+    """What a process tells that has a limit of ours and one of oneDNN's."""
+    with subprocess.Popen(
         [sys.executable, "-c", SCRIPT, *map(str, versions)],
-        env=environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        given, answers = process.stdin, process.stdout
+
+        def ask(ours: str, onednn: str) -> dict[str, Any]:
+            print(
+                json.dumps({MAX_INSTRUCTION_SET: ours, "ONEDNN_MAX_CPU_ISA": onednn}),
+                file=given,
+                flush=True,
+            )
+            line = answers.readline()
+            assert line, "it died; its error is above"
+            found: dict[str, Any] = json.loads(line)
+            return found
+
+        yield ask
 
 
 @pytest.fixture(scope="module")
-def fastest(versions: list[Path]) -> dict[str, object]:
-    return told(versions, "", "DEFAULT")
+def fastest(told: Asked) -> dict[str, Any]:
+    return told("", "DEFAULT")
 
 
 @pytest.mark.parametrize(("ours", "onednn"), COMBINATIONS)
 def test_golden_requests_score_alike_on_every_instruction_set(
-    versions: list[Path], fastest: dict[str, object], ours: str, onednn: str
+    told: Asked, fastest: dict[str, Any], ours: str, onednn: str
 ) -> None:
     if InstructionSet[ours.upper()] not in lookup_instruction_sets():
         pytest.skip(f"this machine has no {ours}, or nothing was compiled")
-    found = told(versions, ours, onednn)
-    assert found["sets"][-1] == ours.upper()  # type: ignore[index]
+    found = told(ours, onednn)
+    assert found["sets"][-1] == ours.upper()
     for precision in Precision:
         here, there = found[precision], fastest[precision]
         # `check_golden` has refused whatever the gate does not allow.
-        assert here["difference"] < 0.05  # type: ignore[index]
+        assert here["difference"] < 0.05
         torch.testing.assert_close(
-            torch.tensor(here["scores"]),  # type: ignore[index]
-            torch.tensor(there["scores"]),  # type: ignore[index]
+            torch.tensor(here["scores"]),
+            torch.tensor(there["scores"]),
             rtol=0,
             atol=BOUNDS[precision],
         )
 
 
-def test_the_fastest_set_is_used_where_none_is_forced(fastest: dict[str, object]) -> None:
+def test_the_fastest_set_is_used_where_none_is_forced(fastest: dict[str, Any]) -> None:
     assert fastest["sets"] == [s.name for s in lookup_instruction_sets()]
 
 
