@@ -78,9 +78,9 @@ def bench_on_devices(
         "pairs": pairs,
         "towers": {
             precision: {
-                "offline_samples_per_second": run.offline,
+                "offline_pairs_per_second": run.offline,
                 "server": [asdict(one) for one in run.server],
-                "server_samples_per_second_within_60_ms": run.within(P99_MS, pairs),
+                "server_pairs_per_second_within_60_ms": run.within(P99_MS, pairs),
                 "memory": run.memory,
                 "golden_diff": run.golden_diff,
             }
@@ -92,7 +92,7 @@ def bench_on_devices(
 
 def _print(found: dict[Precision, DeviceRun], pairs: int) -> None:
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for heading in ("tower", "scenario", "batch", "samples/s", "p50 ms", "p95", "p99"):
+    for heading in ("tower", "scenario", "batch", "pairs/s", "p50 ms", "p95", "p99"):
         justify = "left" if heading in {"tower", "scenario"} else "right"
         table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     for precision, run in found.items():
@@ -111,7 +111,7 @@ def _print(found: dict[Precision, DeviceRun], pairs: int) -> None:
         within = run.within(P99_MS, pairs)
         lines = "\n  ".join(run.memory)
         OUT.print(
-            f"{precision}: {within:,.0f} samples/s offered within {P99_MS:g} ms at p99; golden "
+            f"{precision}: {within:,.0f} pairs/s offered within {P99_MS:g} ms at p99; golden "
             f"requests within {run.golden_diff:.2g} of fp32\n  {lines}",
             highlight=False,
             soft_wrap=True,

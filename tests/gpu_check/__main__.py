@@ -226,19 +226,19 @@ def _print_table(report: dict[str, Any]) -> None:
             f"{line['operations_per_second'] / 1e12:>9.2f}{line['share_of_ceiling']:>7.0%}"
             f"{line['max_score_diff']:>12.2e}{line['allowed_score_diff']:>9.0e}"
         )
-    print("engine     batch  samples/s  write us  copy us  lookup us  tower us  replay us")
+    print("engine     batch    pairs/s  write us  copy us  lookup us  tower us  replay us")
     for line in report.get("engine", {}).get("measured", []):
         for offline in line["offline"]:
             stages = line["stages"][str(offline["batch"])]
             names = ("write", "copy", "lookup", "tower", "replay")
             micros = [stages[f"{name}_seconds"] * 1e6 for name in names]
             print(
-                f"{line['precision']:10}{offline['batch']:>6}{offline['samples_per_second']:>11.0f}"
+                f"{line['precision']:10}{offline['batch']:>6}{offline['pairs_per_second']:>11.0f}"
                 f"{micros[0]:>10.0f}{micros[1]:>9.0f}{micros[2]:>11.0f}{micros[3]:>10.0f}"
                 f"{micros[4]:>11.0f}"
             )
         print(
-            f"  within 60 ms at p99: {line['server_within_60_ms']:.0f} samples/s; "
+            f"  within 60 ms at p99: {line['server_within_60_ms']:.0f} pairs/s; "
             f"{line['foretold_bytes'] / 1e9:.2f} GB foretold, "
             f"{(line['taken_bytes'] or 0) / 1e9:.2f} taken"
         )

@@ -45,7 +45,8 @@ _FILLED_ROWS = 4_000_000  # at once
 _SERVER_SHARES = (0.5, 0.7, 0.9)
 _MOST_P99_MS = 60.0
 _HOST_RUNS = 200
-_TARGETS = {"offline_samples_per_second": 20_000.0, "overhead_seconds": 30e-6}
+# MLPerf's samples are requests of 270 pairs on average.
+_TARGETS = {"offline_pairs_per_second": 20_000.0 * 270, "overhead_seconds": 30e-6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +140,9 @@ def measure_engine(
 def _judged(found: Mapping[str, Any]) -> list[str]:
     name = f"engine, {found['precision']}"
     failures = []
-    best = max(line["samples_per_second"] for line in found["offline"])
-    if best < _TARGETS["offline_samples_per_second"]:
-        failures.append(f"{name}: {best:.0f} samples/s offline, expected 20,000")
+    best = max(line["pairs_per_second"] for line in found["offline"])
+    if best < _TARGETS["offline_pairs_per_second"]:
+        failures.append(f"{name}: {best:,.0f} pairs/s offline, expected 5,400,000")
     # Where the host needs longer for a batch than the card, the card waits for it.
     bound = [line for line in found["replays"] if line["replay_seconds"] > line["host_seconds"]]
     if not bound:
@@ -261,7 +262,7 @@ def _measured(
     offline = [
         {
             "batch": count * sizes.pairs,
-            "samples_per_second": run_offline(
+            "pairs_per_second": run_offline(
                 engines.run, of_size, threads=threads, seconds=sizes.seconds
             ),
         }
@@ -271,7 +272,7 @@ def _measured(
         str(count * sizes.pairs): _stages(engine, of_size, device, sizes.tower.dim)
         for count, of_size in batches.items()
     }
-    best = max(line["samples_per_second"] for line in offline)
+    best = max(line["pairs_per_second"] for line in offline)
     server = [
         asdict(
             run_server(
@@ -313,7 +314,7 @@ def _beside_the_host(
                 "batch": batch,
                 "replay_seconds": replay,
                 "host_seconds": host_seconds[batch],
-                "overhead_seconds": batch / line["samples_per_second"] - replay,
+                "overhead_seconds": batch / line["pairs_per_second"] - replay,
             }
         )
     return {"replays": replays}

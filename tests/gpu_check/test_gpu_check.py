@@ -44,7 +44,7 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
     assert max(report["plans"]["max_score_diff"].values()) < 1e-4
     [engine] = report["engine"]["measured"]
     assert [line["batch"] for line in engine["offline"]] == [3, 6]
-    assert all(line["samples_per_second"] > 0 for line in engine["offline"])
+    assert all(line["pairs_per_second"] > 0 for line in engine["offline"])
     assert len(engine["server"]) == 3 and engine["foretold_bytes"] > 0
     assert set(engine["stages"]) == {"3", "6"}
     assert set(report["tuning"]) == {"int8x32@16"}

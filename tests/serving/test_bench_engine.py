@@ -247,11 +247,11 @@ def test_on_devices_it_measures_offline_and_server(tmp_path: Path) -> None:
     assert "offline" in done.stdout and "cuda:0: " in done.stdout
     fields = json.loads(file.read_text())
     tower = fields["towers"]["tf32"]
-    assert list(tower["offline_samples_per_second"]) == ["2", "4", "8", "16"]
-    assert all(rate > 0 for rate in tower["offline_samples_per_second"].values())
+    assert list(tower["offline_pairs_per_second"]) == ["2", "4", "8", "16"]
+    assert all(rate > 0 for rate in tower["offline_pairs_per_second"].values())
     assert len(tower["server"]) == 5 and tower["golden_diff"] < 0.05
     offered = [2 * one["offered_per_second"] for one in tower["server"]]
-    met = tower["server_samples_per_second_within_60_ms"]
+    met = tower["server_pairs_per_second_within_60_ms"]
     assert met == 0 or met == pytest.approx(
         max(
             rate
