@@ -1,0 +1,82 @@
+"""Batches written for a device: every bag where the offsets say."""
+
+import numpy as np
+import pytest
+import torch
+
+from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.device.input_layout import InputShape, input_bytes, input_views
+from sharded_infer.device.input_writer import HostArrays, InputWriter
+
+# Positions of features, by group, and of those that the device needs.
+CASES = {
+    "one group": (((0, 1, 2, 3),), (0, 1, 2, 3)),
+    "some of a group": (((0, 1, 2, 3),), (1, 3)),
+    "groups in turn": (((0, 2), (1, 3)), (0, 1, 2, 3)),
+    "none of a group": (((0, 2), (1, 3)), (0, 2)),
+    "one that did not come": (((3, 0),), (0, 1, 3)),
+    "nothing that is needed": (((1,),), (0, 2)),
+    "no features": (((0, 1),), ()),
+}
+BUCKET = 8
+
+
+def batch_of(groups: tuple[tuple[int, ...], ...], size: int, *, empty: bool = False) -> ModelInput:
+    """The last of several groups has one bag for all samples."""
+    generator = np.random.default_rng(size)
+    made = []
+    for number, features in enumerate(groups):
+        bags = 1 if number and number == len(groups) - 1 else size
+        lengths = generator.integers(0, 1 if empty else 4, (len(features), bags))
+        ids = generator.integers(0, 2**31 - 1, int(lengths.sum()))
+        made.append(JaggedBatch(features, ids, lengths))
+    return ModelInput(size, tuple(made), (), ids_checked=True)
+
+
+def written(
+    batch: ModelInput, features: tuple[int, ...], dtype: torch.dtype
+) -> tuple[int, list[int], list[int]]:
+    """How many ids, the offsets, and the ids; what is not written is -1."""
+    shape = InputShape(len(features), dtype, False, 4, 0, ())
+    memory = torch.full((input_bytes(shape, BUCKET, 64),), -1, dtype=torch.int8).view(torch.uint8)
+    arrays = HostArrays(input_views(shape, memory, BUCKET))
+    writer = InputWriter(features, columns=np.arange(5), split_means=())
+    count = writer.write(batch, arrays, BUCKET)
+    assert (arrays.values[count:] == -1).all()
+    return count, arrays.offsets.tolist(), arrays.values[:count].tolist()
+
+
+def expected(batch: ModelInput, features: tuple[int, ...]) -> tuple[int, list[int], list[int]]:
+    """Bag by bag."""
+    offsets, ids = [0], []
+    for feature in features:
+        bags: list[list[int]] = [[] for _ in range(BUCKET)]
+        for group in batch.groups:
+            if feature in group.features:
+                row = group.features.index(feature)
+                first = int(group.lengths[:row].sum())
+                for bag, length in enumerate(group.lengths[row].tolist()):
+                    bags[bag] = group.values[first : first + length].tolist()
+                    first += length
+        for bag in bags:
+            ids += bag
+            offsets.append(len(ids))
+    return len(ids), offsets, ids
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("size", [1, 5, BUCKET])
+@pytest.mark.parametrize("case", CASES)
+def test_every_bag_is_where_it_is_said_to_be(case: str, size: int, dtype: torch.dtype) -> None:
+    groups, features = CASES[case]
+    for empty in (False, True):
+        batch = batch_of(groups, size, empty=empty)
+        assert written(batch, features, dtype) == expected(batch, features)
+
+
+def test_arrays_that_are_parts_of_others_are_read_right() -> None:
+    lengths = np.arange(24).reshape(4, 6)[:, ::3] % 3
+    ids = np.arange(200)[::2][: int(lengths.sum())]
+    batch = ModelInput(2, (JaggedBatch((0, 1, 2, 3), ids, lengths),), (), ids_checked=True)
+    for features in ((0, 1, 2, 3), (2,)):
+        assert written(batch, features, torch.int32) == expected(batch, features)
