@@ -1,10 +1,31 @@
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from typer.main import get_command
+
+from quant.checkpoint import open_weights
+from serving.cli import app
+from serving.samples import batch_samples, read_json
+from sharded_infer.publication import publish
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.spec_document import load_spec
+from sharded_infer.tower_source import load_tower
 
 ROOT = Path(__file__).parents[1]
+PAGES = [
+    *ROOT.glob("*.md"),
+    *(page for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md"),
+]
+# After variables that are set for it.
+_CALL = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*sharded-infer (.*)")
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 @pytest.mark.parametrize("reference", ["cli", "configuration"])
@@ -40,3 +61,107 @@ def test_the_architecture_page_names_every_package() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     for package in ("kernels", "quant", "sharded_infer", "serving"):
         assert f"`{package}`" in text
+
+
+def test_the_architecture_page_names_files_that_there_are() -> None:
+    rows = [
+        line.split("|")[3]
+        for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+        if line.startswith("| ") and "`" in line
+    ]
+    names = [name for row in rows for name in re.findall(r"`([a-z0-9_*]+)`", row)]
+    packages = ("kernels", "quant", "sharded_infer", "serving")
+    missing = [
+        name
+        for name in names
+        if not any(list((ROOT / package).glob(f"{name}.py")) for package in packages)
+    ]
+    assert len(names) > 60 and missing == []
+
+
+def _headings(page: Path) -> set[str]:
+    """The anchors of a page, as GitHub makes them."""
+    lines = [line for line in page.read_text().splitlines() if line.startswith("#")]
+    titles = [line.lstrip("#").strip().lower() for line in lines]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_to_a_file_finds_it_and_its_heading(page: Path) -> None:
+    missing = []
+    for link in _LINK.findall(page.read_text()):
+        if link.startswith(("http:", "https:")):
+            continue
+        name, _, heading = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists() or (heading and heading not in _headings(target)):
+            missing.append(link)
+    assert missing == []
+
+
+def test_the_readme_leads_to_every_page() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if page.name not in readme] == []
+
+
+def _console_lines(page: Path) -> Iterator[list[str]]:
+    """The words of each command of ours in a page's console blocks."""
+    for block in re.findall(r"```(?:console|sh)\n(.*?)```", page.read_text(), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if called := _CALL.match(line):
+                yield shlex.split(called[1], comments=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_console_blocks_have_the_options_that_are_shown(page: Path) -> None:
+    wrong = []
+    for words in _console_lines(page):
+        command: Any = get_command(app)
+        while hasattr(command, "commands") and words:
+            name, *words = words
+            command = command.commands[name]
+        known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+        options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+        wrong += [(command.name, option) for option in options if option not in known]
+    assert wrong == []
+
+
+def test_the_example_of_export_tower_makes_a_tower_that_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "model-toml.md").read_text()
+    (code,) = [block for block in _blocks(page, "python") if "export_tower" in block]
+    (tower,) = [block for block in _blocks(page, "toml") if block.startswith("[tower]\nprogram")]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/model-toml.md", "exec"), {})  # noqa: S102 - our own page
+    spec_path = tmp_path / "model.toml"
+    tables = "".join(
+        f'[[tables]]\nname = "{name}"\nrows = 20\ndim = 64\n' for name in ("item", "user")
+    )
+    spec_path.write_text(f'name = "own"\n{tables}[dense]\ninputs = {{ dense = 13 }}\n{tower}')
+    spec = load_spec(spec_path)
+    checkpoint = tmp_path / "checkpoint.pt"
+    torch.save({f"{name}.weight": torch.randn(20, 64) for name in ("item", "user")}, checkpoint)
+    source = open_weights(checkpoint)
+    loaded = load_tower(spec, source, tmp_path)
+    published = publish(spec, source, loaded, tmp_path / "models")
+    assert published.version == 1 and published.max_score_diff < 0.05
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def test_the_samples_of_the_page_are_read_as_it_says() -> None:
+    page = (ROOT / "docs" / "requests.md").read_text()
+    (block,) = [block for block in _blocks(page, "json") if '"item"' in block]
+    first, second = read_json(block)
+    assert first["user"] == [7, 42, 9] and "user" not in second
+    spec = ModelSpec(
+        name="ranker",
+        tables=(TableSpec("item", rows=100, dim=8), TableSpec("user", rows=100, dim=8)),
+        dense=DenseSpec({"dense": 13}),
+        tower=TowerSpec(outputs=("score",)),
+    )
+    inputs = batch_samples(spec, [first, second])
+    assert inputs["user.lengths"].tolist() == [3, 0] and inputs["dense"].shape == (2, 13)

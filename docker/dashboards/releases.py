@@ -238,7 +238,7 @@ def _quality() -> list[Builder[Panel]]:
                 "Scores",
                 "How the scores of sampled responses are spread, all outputs together. The shape "
                 "should survive a release; a jump at a version marker is a model or a feature "
-                "that changed: roll back with `sharded-infer repo rollback` and look.",
+                "that changed: roll back (docs/runbook.md, Rolling back) and look.",
             ),
             f"sum by (le) (increase({of_version(scores + '_bucket')}[$__rate_interval]))",
             unit=units.Short,

@@ -1,5 +1,6 @@
 """Moves labels, and moves them back."""
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -12,7 +13,7 @@ from serving.commands.repo_arguments import (
     named_version,
 )
 from serving.commands.versions import JsonOption
-from sharded_infer.errors import InputError
+from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.labels import Labels
 from sharded_infer.repository import Repository
 from sharded_infer.rollback import roll_back, rollback_target
@@ -60,16 +61,42 @@ def repo_rollback_command(
 ) -> None:
     """Move a label back to the version that it pointed at before, or to the next lower one.
 
-    Again, and it goes further back.
+    Again, and it goes further back. Servers that follow the label move at their next look, others
+    do not: one that follows latest goes back when an older version is published again (repo copy).
     """
     repository = Repository(location)
     before = repository.label_history(model)
+    if label not in before.versions:
+        raise NotFoundError(_without_label(repository, model, label, before))
     if dry_run:
         target = rollback_target(repository, model, before, label, to)
         after = before.moved_back(label, target)
     else:
         after = roll_back(repository, model, label, to)
     _tell(model, label, before, after, dry_run=dry_run, as_json=as_json)
+    if not as_json:
+        move = "would move" if dry_run else "move"
+        OUT.print(
+            f"servers that follow it (serve --follow labels:{label}) {move} at their next look; "
+            "others stay as they are",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _without_label(repository: Repository, model: str, label: str, labels: Labels) -> str:
+    """That there is no such label, and what takes servers back that follow none."""
+    published = repository.versions(model)
+    known = ", ".join(sorted(labels.versions)) or "none"
+    missing = f"{repository.location}: model {model!r} has no label {label!r}; there are {known}"
+    if len(published) == 1:
+        return f"{missing}, and version {published[0]} is the only one"
+    place = shlex.quote(repository.location)
+    again = f"sharded-infer repo copy {place} {model}@{published[-2]} {place}"
+    return (
+        f"{missing}. Servers that follow latest go back when an older version is published again, "
+        f"such as the one before: {again}"
+    )
 
 
 def _tell(

@@ -82,8 +82,38 @@ def test_a_label_is_moved_removed_and_rolled_back(
     assert filled.labels("small") == {"stable": 1}
     where = ("repo", "rollback", filled.location, "small")
     sharded_infer(*where).refused("label 'stable': no version before 1 to go back to")
-    sharded_infer(*where, "--label", "beta").refused("no label 'beta'; there are stable")
+    sharded_infer(*where, "--label", "beta").refused("has no label 'beta'; there are stable")
     sharded_infer(*where, "--to", 9).refused("has no version 9; it has 1, 2, 3, 4")
+
+
+def test_a_rollback_says_which_servers_move(filled: Repository, sharded_infer: Command) -> None:
+    where = ("repo", "rollback", filled.location, "small")
+    foreseen = sharded_infer(*where, "--dry-run").out
+    assert "(serve --follow labels:stable) would move at their next look; others stay" in foreseen
+    told = sharded_infer(*where).out
+    assert "small: stable version 1, version 3 before" in told
+    assert "(serve --follow labels:stable) move at their next look; others stay" in told
+
+
+def test_without_a_label_a_rollback_says_how_servers_of_the_latest_go_back(
+    filled: Repository, sharded_infer: Command
+) -> None:
+    filled.remove_label("small", "stable")
+    again = f"repo copy {filled.location} small@3 {filled.location}"
+    sharded_infer("repo", "rollback", filled.location, "small").refused(again)
+    done = sharded_infer(*again.split())
+    assert done.code == 0 and filled.versions("small") == [1, 2, 3, 4, 5]
+    files = [filled.manifest("small", version).files for version in (3, 5)]
+    assert files[0] == files[1]
+
+
+def test_the_only_version_has_none_to_go_back_to(
+    stored: Repository, publish_copy: Publisher, sharded_infer: Command
+) -> None:
+    publish_copy(stored)
+    sharded_infer("repo", "rollback", stored.location, "small").refused(
+        "model 'small' has no label 'stable'; there are none, and version 1 is the only one"
+    )
 
 
 def test_labels_that_make_no_sense_are_refused(filled: Repository, sharded_infer: Command) -> None:
