@@ -3,11 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from serving.cgroups import groups_of
 from sharded_infer.errors import CapacityError
 from sharded_infer.manifest import Manifest
 from sharded_infer.sizes import size_text
 from sharded_infer.table_memory import TableMemory
 
+# A group's limit, what it uses, and of its `memory.stat` what the kernel can take back.
+_FILES = ("memory.max", "memory.current", "inactive_file")
+_OLD_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 # A tower is read, built and packed for the matrix library: three copies at most.
 _TOWER_COPIES = 3
 
@@ -74,26 +78,9 @@ def _machine_bytes(root: Path, field: str) -> int:
 
 
 def _cgroup_bytes(root: Path) -> Iterator[tuple[int, int]]:
-    """The limits above this process, and what each leaves, of both generations of cgroups."""
-    groups = root / "sys/fs/cgroup"
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, place = line.split(":", 2)
-        if not controllers:
-            home, files = groups, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            home = groups / "memory"
-            files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        # A limit above holds too; in a container the place may not be there, only its root.
-        here = home / place.lstrip("/")
-        for folder in (here, *here.parents):
-            if folder.is_relative_to(home):
-                yield from _left_in(folder, files)
+    """The limits above this process, and what each leaves."""
+    for group in groups_of(root, "memory"):
+        yield from _left_in(group.folder, _OLD_FILES if group.is_old else _FILES)
 
 
 def _left_in(folder: Path, files: tuple[str, str, str]) -> Iterator[tuple[int, int]]:

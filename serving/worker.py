@@ -43,6 +43,7 @@ from serving.shared_memory_rpcs import SharedMemoryRpcs
 from serving.stream_behaviour import StreamBehaviour
 from serving.tracing import Tracing, start_tracing
 from serving.transport import make_transport
+from serving.usable_cores import usable_cores
 
 _log = logging.getLogger("sharded_infer")
 _POLL_SECONDS = 0.1
@@ -250,4 +251,4 @@ def _minor_faults() -> int:
 
 def slots_of(workers: int) -> int:
     """A worker's share of the cores that this process may use, at least one."""
-    return max(1, len(os.sched_getaffinity(0)) // workers)
+    return max(1, usable_cores() // workers)
