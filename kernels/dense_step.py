@@ -3,6 +3,7 @@
     x = values                          or values + first * factor, the cross of a DCNv2
     low = bf16(x)                       or
     low = clamp(round(x * inverse_scale + zero_point), 0, 255)
+    poison = 0, or NaN where a number of the row's x is not finite: bytes cannot say it
 
 torch needs a pass for each operator, and a tensor that nothing but the next operator reads. The
 compiled pass (`kernels/native/dense.h`) has torch's bits (of `addcmul`, but for the last one on the
@@ -12,7 +13,7 @@ baseline instruction set); where nothing was compiled, torch stands in.
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +36,7 @@ class _DenseStep(ctypes.Structure):
         ("inverse_scale", ctypes.c_void_p),
         ("out", ctypes.c_void_p),
         ("low", ctypes.c_void_p),
+        ("poison", ctypes.c_void_p),
         ("rows", ctypes.c_int64),
         ("width", ctypes.c_int64),
         ("zero_point", ctypes.c_float),
@@ -72,6 +74,20 @@ class ByteLevels:
     zero_point: int
 
 
+class Stepped(NamedTuple):
+    """What a pass gave; None where it was not wanted.
+
+    Attributes:
+        x: fp32 `[..., K]`.
+        low: bf16 or uint8 `[..., K]`.
+        poison: with bytes, fp32 `[..., 1]`: 0, or NaN where a row of x has NaN or infinity.
+    """
+
+    x: Tensor | None
+    low: Tensor | None
+    poison: Tensor | None
+
+
 class DenseStep:
     """The pass, ready to be run; any number of threads may.
 
@@ -106,23 +122,21 @@ class DenseStep:
 
     def __call__(
         self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> Stepped:
         """Runs the pass.
 
         Args:
             values: fp32 `[..., K]`.
             first: as `values`, or None.
             factor: fp32 or bf16, as `values`; given with `first`.
-
-        Returns:
-            fp32 x, and bf16 or uint8 low, each as `values`, or None where it is not wanted.
         """
         if self._set is None or not _fits(values, first, factor):
             return self._by_torch(values, first, factor)
         out = torch.empty_like(values) if self._keep else None
-        low, kind = None, 0
+        low, poison, kind = None, None, 0
         if self._levels is not None:
             low, kind = torch.empty_like(values, dtype=torch.uint8), _BYTES
+            poison = values.new_zeros((*values.shape[:-1], 1))
         elif self._bfloats:
             low, kind = torch.empty_like(values, dtype=torch.bfloat16), _BFLOATS
         width = values.shape[-1]
@@ -133,6 +147,7 @@ class DenseStep:
             None if self._levels is None else self._levels.inverse_scale.data_ptr(),
             None if out is None else out.data_ptr(),
             None if low is None else low.data_ptr(),
+            None if poison is None else poison.data_ptr(),
             values.numel() // width if width else 0,
             width,
             0.0 if self._levels is None else self._levels.zero_point,
@@ -140,18 +155,16 @@ class DenseStep:
             kind,
         )
         _run(self._set, step)
-        return out, low
+        return Stepped(out, low, poison)
 
-    def _by_torch(
-        self, values: Tensor, first: Tensor | None, factor: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    def _by_torch(self, values: Tensor, first: Tensor | None, factor: Tensor | None) -> Stepped:
         x = values
         if first is not None and factor is not None:
             x = torch.addcmul(values, first, factor.float())
         kept = x if self._keep else None
         if self._levels is not None:
-            return kept, to_bytes(x, self._levels)
-        return kept, x.to(torch.bfloat16) if self._bfloats else None
+            return Stepped(kept, to_bytes(x, self._levels), poison_of(x))
+        return Stepped(kept, x.to(torch.bfloat16) if self._bfloats else None, None)
 
 
 def to_bytes(values: Tensor, levels: ByteLevels) -> Tensor:
@@ -167,6 +180,18 @@ def to_bytes(values: Tensor, levels: ByteLevels) -> Tensor:
     scaled = values * levels.inverse_scale + levels.zero_point
     # Clamped first, as the compiled pass does: what it rounds is small.
     return scaled.nan_to_num(_LEVELS, _LEVELS, 0).clamp(0, _LEVELS).round().to(torch.uint8)
+
+
+def poison_of(values: Tensor) -> Tensor:
+    """What makes NaN of a row's results when it is added to them, and changes no others.
+
+    Args:
+        values: fp32 `[..., K]`.
+
+    Returns:
+        fp32 `[..., 1]`: 0, or NaN where a row has NaN or infinity.
+    """
+    return (values * 0).sum(-1, keepdim=True)
 
 
 def _run(instruction_set: InstructionSet, step: _DenseStep) -> None:

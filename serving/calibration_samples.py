@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.samples import LABEL, Sample, batch_samples, has_labels, read_samples, without_labels
+from serving.samples import (
+    LABEL,
+    Sample,
+    batch_samples,
+    has_labels,
+    place_of,
+    read_samples,
+    without_labels,
+)
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.golden import load_samples
@@ -38,7 +46,7 @@ def _read(spec: ModelSpec, path: Path) -> CalibrationSamples:
     samples = read_samples(path)
     labels = None
     if has_labels(spec, samples):
-        labels = np.array([_label(n, s) for n, s in enumerate(samples, start=1)], np.float32)
+        labels = np.array([_label(n, s) for n, s in enumerate(samples)], np.float32)
     return CalibrationSamples(_one_batch(spec, without_labels(spec, samples)), labels)
 
 
@@ -49,7 +57,9 @@ def _label(number: int, sample: Sample) -> float:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if isinstance(value, bool) or value not in (0, 1):
-        raise RequestError(f"sample {number}, {LABEL!r}: expected 0 or 1, got {value!r:.80}")
+        raise RequestError(
+            f"{place_of(number, sample)}, {LABEL!r}: expected 0 or 1, got {value!r:.80}"
+        )
     return float(str(value))
 
 

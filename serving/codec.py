@@ -54,16 +54,16 @@ def decode(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelInput:
     for tensor in tensors:
         if tensor.name in arrays:
             raise RequestError(f"input {tensor.name!r} came twice")
-        arrays[tensor.name] = _array(tensor)
+        arrays[tensor.name] = _array(tensor, reader)
     return reader.read(arrays)
 
 
-def _array(tensor: WireTensor) -> NDArray[np.generic]:
+def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
     dtype = DTYPES.get(tensor.datatype)
     if dtype is None:
         raise RequestError(
-            f"input {tensor.name!r}: datatype {tensor.datatype!r}, expected one of "
-            f"{', '.join(DTYPES)}"
+            f"input {tensor.name!r}: datatype {tensor.datatype!r}, expected "
+            f"{reader.datatypes(tensor.name)}"
         )
     if any(size < 0 for size in tensor.shape):
         raise RequestError(f"input {tensor.name!r}: shape {list(tensor.shape)} has a negative size")

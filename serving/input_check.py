@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from sharded_infer.batch import ModelInput
-from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.errors import RequestTooLargeError
+from sharded_infer.finite_check import FiniteCheck
 from sharded_infer.request import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.spec import ModelSpec
 
@@ -34,15 +33,13 @@ class InputCheck:
             limits: what a request may hold.
         """
         self._limits = limits
-        self._features = [feature.name for feature in spec.features]
-        self._dense = tuple(spec.dense.inputs)
-        self._refuses = spec.serving.non_finite == "refuse"
+        self._known = 3 * len(spec.features) + len(spec.dense.inputs)
+        self._finite = FiniteCheck(spec)
 
     @property
     def counts_inputs(self) -> bool:
         """Whether the model has more inputs, with companions, than a request may have."""
-        known = 3 * len(self._features) + len(self._dense) + len((VALUES, LENGTHS, WEIGHTS))
-        return known > self._limits.max_inputs
+        return self._known + len((VALUES, LENGTHS, WEIGHTS)) > self._limits.max_inputs
 
     def check_count(self, inputs: int) -> None:
         """Refuses a message of many tensors, before they are looked at.
@@ -71,22 +68,4 @@ class InputCheck:
         ids = sum(group.values.size for group in found.groups)
         if ids > self._limits.max_ids:
             raise RequestTooLargeError(f"ids: expected at most {self._limits.max_ids}, got {ids}")
-        if not self._refuses:
-            return
-        for name, array in zip(self._dense, found.dense, strict=True):
-            if not np.isfinite(array).all():
-                row, column = np.argwhere(~np.isfinite(array))[0].tolist()
-                raise RequestError(
-                    f"input {name!r}: expected finite numbers, got {array[row, column]} in row "
-                    f"{row}, column {column}"
-                )
-        for group in found.groups:
-            if group.weights is not None and not np.isfinite(group.weights).all():
-                at = int(np.flatnonzero(~np.isfinite(group.weights))[0])
-                # Ids lie feature by feature.
-                ends = np.cumsum(group.lengths.sum(axis=1))
-                feature = group.features[int(np.searchsorted(ends, at, side="right"))]
-                raise RequestError(
-                    f"weights of {self._features[feature]!r}: expected finite numbers, "
-                    f"got {group.weights[at]}"
-                )
+        self._finite.check(found)

@@ -1,6 +1,7 @@
 """PredictRequests read through protobuf: any form, every error's words."""
 
 import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,19 @@ class PredictInputs:
                 _put_feature(found, feature, is_user=is_user)
             for dense in inputs.dense:
                 self._check(dense.name, found, is_sparse=False)
-                found[dense.name] = self._dense(dense, is_user=is_user)
+                candidates = 1 if is_user else _candidates(inputs.sparse, found)
+                found[dense.name] = self._dense(dense, candidates, is_user=is_user)
         return found
 
     def _check(self, name: str, found: dict[str, Array], *, is_sparse: bool) -> None:
         known = self._features if is_sparse else self._widths
+        if name in (self._widths if is_sparse else self._features):
+            if is_sparse:
+                raise RequestError(f"{name!r} is a dense input: expected floats, got integers")
+            raise RequestError(
+                f"{name!r} is a feature: expected integers, got floats (what pandas makes of "
+                "integers where some are missing)"
+            )
         if name not in known:
             kind = "feature" if is_sparse else "dense input"
             near = difflib.get_close_matches(name, known, n=1)
@@ -68,13 +77,25 @@ class PredictInputs:
         if name in found:
             raise RequestError(f"input {name!r} came twice")
 
-    def _dense(self, dense: Any, *, is_user: bool) -> Array:
+    def _dense(self, dense: Any, candidates: int, *, is_user: bool) -> Array:
         width = self._widths[dense.name]
         values = np.array(dense.values, np.float32)
-        if len(values) % width or (is_user and len(values) != width):
-            wanted = f"{width} values" if is_user else f"{width} values for each candidate"
+        # Where no feature says how many candidates there are, dense inputs do.
+        rows = candidates if is_user or candidates > 1 else len(values) // width
+        if len(values) != rows * width:
+            wanted = f"{width} values for each candidate"
+            if is_user:
+                wanted = f"{width} values"
+            elif candidates > 1:
+                wanted = f"{candidates} candidates x {width} = {candidates * width} values"
             raise RequestError(f"dense input {dense.name!r}: expected {wanted}, got {len(values)}")
         return values.reshape(-1, width)
+
+
+def _candidates(features: Iterable[Any], found: Mapping[str, Array]) -> int:
+    """How many candidates the features say there are; 0: there are no features."""
+    counts = (len(found.get(f"{one.name}.lengths", found[one.name])) for one in features)
+    return max(counts, default=0)
 
 
 def _put_feature(found: dict[str, Array], feature: Any, *, is_user: bool) -> None:
@@ -112,7 +133,10 @@ def _candidate_bags(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
             raise RequestError(f"feature {name!r}: expected lengths or ids_per_bag, got both")
         return ids
     if not len(ids):
-        raise RequestError(f"feature {name!r}: neither ids nor lengths came; leave it out")
+        raise RequestError(
+            f"feature {name!r}: neither ids nor lengths came: it has no candidates; where theirs "
+            "are empty bags, leave it out"
+        )
     if not size:
         return ids
     if len(ids) % size:

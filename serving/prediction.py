@@ -1,7 +1,8 @@
 """Predictions from the command line: by a version opened here, or by a running server."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -11,9 +12,12 @@ from serving.caller import ANONYMOUS, Caller
 from serving.failed_call import failed_call
 from serving.samples import Sample, batch_samples
 from serving.triton_inputs import triton_inputs
-from sharded_infer.errors import ShardedInferError
+from sharded_infer.errors import NotFoundError, ShardedInferError
 from sharded_infer.model import Model
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+
+_LATEST: Final = "latest"
+_READY: Final = "READY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,8 @@ def predict_local(model: Model, samples: Sequence[Sample]) -> Prediction:
 
 def predict_remote(
     address: str,
-    model: str,
-    version: int | None,
+    model: str | None,
+    version: str | None,
     samples: Sequence[Sample],
     *,
     caller: Caller = ANONYMOUS,
@@ -66,19 +70,26 @@ def predict_remote(
 
     Args:
         address: the server's gRPC address, `host:port`.
-        model: the model's name.
-        version: a version's number; None is whichever is served.
+        model: the model's name; None: the only one that is served.
+        version: a version's number, a label that the server follows, or `latest`, the highest that
+            is ready; None: the server's default.
         samples: the samples.
         caller: who asks.
 
     Raises:
         RequestError: a sample is not one of this model's.
+        NotFoundError: no model is named, and none or several are served.
         ShardedInferError: the server cannot be reached or refused the request; says why.
     """
-    named = "" if version is None else str(version)
     headers = caller.headers
     with triton.InferenceServerClient(address, creds=caller.channel_credentials()) as client:
         try:
+            named = version or ""
+            # Asked only where it is needed: a token may not cover it.
+            if model is None or version == _LATEST:
+                index = client.get_model_repository_index(headers=headers).models
+                model = _only_model(address, index) if model is None else model
+                named = _latest(address, index, model) if version == _LATEST else named
             metadata = client.get_model_metadata(model, named, headers=headers)
             arrays = batch_samples(_spec_of(metadata), samples)
             result = client.infer(model, triton_inputs(arrays), named, headers=headers)
@@ -86,6 +97,20 @@ def predict_remote(
             raise ShardedInferError(failed_call(address, caller, error)) from error
     scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}
     return Prediction(model, int(result.get_response().model_version), scores)
+
+
+def _only_model(address: str, index: Iterable[Any]) -> str:
+    names = sorted({entry.name for entry in index if entry.state == _READY})
+    if len(names) != 1:
+        raise NotFoundError(f"{address}: say which --model; it serves {', '.join(names) or 'none'}")
+    return str(names[0])
+
+
+def _latest(address: str, index: Iterable[Any], model: str) -> str:
+    versions = [int(e.version) for e in index if e.name == model and e.state == _READY]
+    if not versions:
+        raise NotFoundError(f"{address}: no version of model {model!r} is ready")
+    return str(max(versions))
 
 
 def _spec_of(metadata: object) -> ModelSpec:

@@ -29,6 +29,22 @@ LABEL = "label"  # of a sample: what happened; no input, unless the model has on
 Sample = Mapping[str, object]
 
 
+class LineSample(dict[str, object]):
+    """A sample that came on a line of its own; `line` counts from 1, as editors do."""
+
+    __slots__ = ("line",)
+
+    def __init__(self, line: int, inputs: Mapping[str, object]) -> None:
+        """Keeps both."""
+        super().__init__(inputs)
+        self.line = line
+
+
+def place_of(number: int, sample: object) -> str:
+    """Where a sample is, for people: its line, or its number, which counts from 0 as arrays do."""
+    return f"line {sample.line}" if isinstance(sample, LineSample) else f"sample {number}"
+
+
 def read_samples(path: Path, *, tsv: bool = False) -> list[Sample]:
     """Reads a file of samples.
 
@@ -58,18 +74,21 @@ def read_json(text: str) -> list[Sample]:
     except (ValueError, RecursionError):
         document = [_json_line(n, line) for n, line in _lines(text)]
     samples = document if isinstance(document, list) else [document]
-    for number, sample in enumerate(samples, start=1):
+    for number, sample in enumerate(samples):
         if not isinstance(sample, dict):
             raise RequestError(f"sample {number}: expected a JSON object, got {sample!r:.80}")
     return samples
 
 
-def _json_line(number: int, line: str) -> object:
+def _json_line(number: int, line: str) -> Sample:
     try:
-        return json.loads(line)
+        sample = json.loads(line)
     # Beside syntax: integers of thousands of digits, and thousands of brackets.
     except (ValueError, RecursionError) as error:
         raise RequestError(f"line {number}: not JSON: {error}") from error
+    if not isinstance(sample, dict):
+        raise RequestError(f"line {number}: expected a JSON object, got {sample!r:.80}")
+    return LineSample(number, sample)
 
 
 def read_tsv(text: str) -> list[Sample]:
@@ -91,9 +110,8 @@ def read_tsv(text: str) -> list[Sample]:
         if len(cells) != len(names):
             raise RequestError(f"line {number}: {len(cells)} cells, expected {len(names)}")
         split = {n: cell.split(",") if cell.strip() else [] for n, cell in zip(names, cells)}  # noqa: B905 - lengths were compared
-        samples.append(
-            {n: [_number(number, n, part) for part in parts] for n, parts in split.items()}
-        )
+        inputs = {n: [_number(number, n, part) for part in parts] for n, parts in split.items()}
+        samples.append(LineSample(number, inputs))
     return samples
 
 
@@ -128,15 +146,16 @@ def batch_samples(spec: ModelSpec, samples: Sequence[Sample]) -> dict[str, NDArr
     if not samples:
         raise RequestError("the input holds no samples")
     features = {feature.name for feature in spec.features}
-    for number, sample in enumerate(samples, start=1):
+    for number, sample in enumerate(samples):
         if unknown := sorted(set(sample) - features - set(spec.dense.inputs)):
-            raise RequestError(f"sample {number}: {unknown[0]!r} is not one of the model's inputs")
+            where = place_of(number, sample)
+            raise RequestError(f"{where}: {unknown[0]!r} is not one of the model's inputs")
     inputs: dict[str, NDArray[np.generic]] = {}
     for name, width in spec.dense.inputs.items():
-        rows = [_dense(number, name, s, width) for number, s in enumerate(samples, start=1)]
+        rows = [_dense(number, name, s, width) for number, s in enumerate(samples)]
         inputs[name] = np.array(rows, np.float32)
     for name in features & {name for sample in samples for name in sample}:
-        bags = [_ids(number, name, sample) for number, sample in enumerate(samples, start=1)]
+        bags = [_ids(number, name, sample) for number, sample in enumerate(samples)]
         inputs[name] = np.array([i for bag in bags for i in bag], np.int64)
         inputs[f"{name}.lengths"] = np.array([len(bag) for bag in bags], np.int32)
     return inputs
@@ -149,7 +168,7 @@ def _dense(number: int, name: str, sample: Sample, width: int) -> list[float]:
         isinstance(v, int | float) and not isinstance(v, bool) for v in values
     ):
         raise RequestError(
-            f"sample {number}, {name!r}: expected {width} numbers, got {value!r:.80}"
+            f"{place_of(number, sample)}, {name!r}: expected {width} numbers, got {value!r:.80}"
         )
     return [float(str(v)) for v in values]
 
@@ -159,7 +178,8 @@ def _ids(number: int, name: str, sample: Sample) -> list[int]:
     ids: list[Any] = value if isinstance(value, list) else [value]
     if not all(type(i) is int and -(2**63) <= i < 2**63 for i in ids):
         raise RequestError(
-            f"sample {number}, {name!r}: expected an id or a list of ids, got {value!r:.80}"
+            f"{place_of(number, sample)}, {name!r}: expected an id or a list of ids, "
+            f"got {value!r:.80}"
         )
     return ids
 
@@ -174,4 +194,9 @@ def without_labels(spec: ModelSpec, samples: Sequence[Sample]) -> list[Sample]:
     """Samples as the model takes them."""
     if not has_labels(spec, samples):
         return list(samples)
-    return [{k: v for k, v in sample.items() if k != LABEL} for sample in samples]
+    return [_without_label(sample) for sample in samples]
+
+
+def _without_label(sample: Sample) -> Sample:
+    inputs = {k: v for k, v in sample.items() if k != LABEL}
+    return LineSample(sample.line, inputs) if isinstance(sample, LineSample) else inputs

@@ -4,16 +4,18 @@
 
 Where one product goes straight, or through a ReLU, to another one, it writes the other's bytes:
 what the other divides its columns by is folded into this one's scales and bias (a positive scale
-goes through a ReLU), so nothing is in fp32 between them.
+goes through a ReLU), so nothing is in fp32 between them. Bytes are always numbers: a row that was
+not finite before the first of them is NaN again after the last.
 
 oneDNN's int8 products are exact where the processor adds products of bytes in 32 bits (VNNI, AMX);
 before, AVX2 adds pairs of them in 16 bits, which overflow. What this machine does is tried once.
 Where it is not exact, the integers are multiplied as fp32.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ from kernels.dense_step import ByteLevels
 from sharded_infer.errors import TowerError
 from sharded_infer.int8_product import INT8_LINEAR
 from sharded_infer.program_constants import constant_of, give_up_unused
-from sharded_infer.tower_steps import Step, add_step
+from sharded_infer.tower_steps import Added, Step, add_step
 
 _aten = torch.ops.aten
 _onednn = torch.ops.onednn
@@ -43,10 +45,11 @@ def pack_int8_products(program: GraphModule) -> int:
     """
     nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
     products = {node: _Product.of(program, node) for node in nodes}
-    given: dict[Node, Node] = {}  # from a product to what writes its bytes
+    given: dict[Node, _Given] = {}
     for number, (node, product) in enumerate(products.items()):
         if node not in given:
-            given[node] = _bytes_step(program, node, product, f"_int8_bytes_{number}")
+            added = _bytes_step(program, node, product, f"_int8_bytes_{number}")
+            given[node] = _Given(added.low, added.poison)
         if not has_exact_int8():
             _multiply_as_fp32(program, node, product, given[node], number)
             continue
@@ -54,15 +57,30 @@ def pack_int8_products(program: GraphModule) -> int:
         levels = products[follower].levels if follower is not None else None
         name = f"_int8_packed_{number}"
         replaced = next(iter(node.users)) if activated else node
-        made = _packed(program, node, product, given[node], levels, activated, name)
+        made = _packed(program, node, product, given[node].low, levels, activated, name)
         if follower is not None:
-            given[follower] = made
+            given[follower] = _Given(made, given[node].poison)
+        else:
+            made = _poisoned(program, replaced, made, given[node].poison)
         replaced.replace_all_uses_with(made)
     if products:
         program.graph.eliminate_dead_code()
         give_up_unused(program)
         program.recompile()
     return len(products)
+
+
+class Poison(torch.nn.Module):
+    """Adds NaN to the rows that were not finite; costs nothing to speak of where all were."""
+
+    def forward(self, product: Tensor, poison: Tensor) -> Tensor:
+        """The product.
+
+        Args:
+            product: fp32 `[..., N]`.
+            poison: fp32 `[..., 1]`, 0 or NaN.
+        """
+        return product + poison if math.isnan(float(poison.sum())) else product
 
 
 @cache
@@ -79,6 +97,13 @@ def has_exact_int8() -> bool:
         *(largest, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
     )
     return bool((found == 255 * 127 * width).all())
+
+
+class _Given(NamedTuple):
+    """What a product reads: the node of its bytes, and the poison of the rows they came from."""
+
+    low: Node
+    poison: Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,10 +157,17 @@ def _follower(node: Node) -> tuple[bool, Node | None]:
     return activated, readers[0]
 
 
-def _bytes_step(program: GraphModule, node: Node, product: _Product, name: str) -> Node:
+def _bytes_step(program: GraphModule, node: Node, product: _Product, name: str) -> Added:
     step = Step(keep=False, low=product.levels)
     with program.graph.inserting_before(node):
-        return add_step(program, name, step, (node.args[0],))[1]
+        return add_step(program, name, step, (node.args[0],))
+
+
+def _poisoned(program: GraphModule, before: Node, product: Node, poison: Node) -> Node:
+    name = f"{product.name}_poison"
+    program.add_submodule(name, Poison())
+    with program.graph.inserting_before(before):
+        return program.graph.call_module(name, (product, poison))
 
 
 def _packed(
@@ -174,7 +206,7 @@ def _packed(
 
 
 def _multiply_as_fp32(
-    program: GraphModule, node: Node, product: _Product, given: Node, number: int
+    program: GraphModule, node: Node, product: _Product, given: _Given, number: int
 ) -> None:
     """Every integer up to 2^24 is exact in fp32; sums round as they do in any fp32 product."""
     name = f"_int8_as_fp32_{number}"
@@ -182,9 +214,9 @@ def _multiply_as_fp32(
     program.register_buffer(name, weight, persistent=False)
     graph = program.graph
     with graph.inserting_before(node):
-        numbers = graph.call_function(_aten.to.dtype, (given, torch.float32))
+        numbers = graph.call_function(_aten.to.dtype, (given.low, torch.float32))
         centred = graph.call_function(_aten.sub.Scalar, (numbers, product.levels.zero_point))
         made = graph.call_function(
             _aten.linear.default, (centred, graph.get_attr(name), node.args[3])
         )
-    node.replace_all_uses_with(made)
+    node.replace_all_uses_with(_poisoned(program, node, made, given.poison))

@@ -2,6 +2,7 @@
 
     q = clamp(round(x * inverse_scale + zero_point), 0, 255)         bytes, one scale a column
     y = ((q - zero_point) @ weight.T) * weight_scale + bias          weight int8, one scale a row
+    y = NaN                                    in a row whose x has NaN or infinity: no byte says it
 
 Static quantization in the sense of Jacob et al. 2018 ("Quantization and Training of Neural Networks
 for Efficient Integer-Arithmetic-Only Inference", equation 3): a sample's result does not depend on
@@ -15,7 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kernels.dense_step import ByteLevels, to_bytes
+from kernels.dense_step import ByteLevels, poison_of, to_bytes
 
 __all__ = ["INT8_LINEAR", "INT8_LINEAR_TARGET", "int8_linear"]
 
@@ -47,6 +48,7 @@ def int8_linear(
     """
     levels = to_bytes(x, ByteLevels(inverse_scale, zero_point)).to(torch.float32) - zero_point
     product = torch.nn.functional.linear(levels, weight.to(torch.float32)) * weight_scale
+    product = product + poison_of(x)
     return product if bias is None else product + bias
 
 

@@ -1,5 +1,6 @@
 """The manifest: what one published version consists of. `FORMAT.md` is its specification."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
@@ -176,13 +177,35 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
     try:
         manifest = _ADAPTER.validate_json(text)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        place = ".".join(map(str, problem["loc"])) or "the document"
-        raise ArtifactError(
-            f"{where}: {place}: {problem['msg']}, got {str(problem['input'])[:80]!r}"
-        ) from error
+        raise ArtifactError(f"{where}: {_explain(error, text)}") from error
     _check_agreement(manifest, where)
     return manifest
+
+
+def _explain(error: ValidationError, text: bytes) -> str:
+    problems = error.errors(include_url=False)
+    # A later format may differ in every field: this one says why.
+    of_format = [problem for problem in problems if problem["loc"] == ("format_version",)]
+    problem = (of_format or problems)[0]
+    place = ".".join(map(str, problem["loc"])) or "the document"
+    if problem["type"] == "json_invalid":
+        return f"{place}: {problem['msg']}: {len(text)} bytes: damaged, or not a manifest"
+    came = str(problem["input"])[:80]
+    if of_format and problem["type"] == "literal_error":
+        return f"{place}: expected 1, got {came!r}{_written_by(text, problem['input'])}"
+    return f"{place}: {problem['msg']}, got {came!r}"
+
+
+def _written_by(text: bytes, said: object) -> str:
+    """What wrote a manifest of another format, and what to do about one of a later format."""
+    try:
+        producer = json.loads(text).get("producer")
+    except (ValueError, RecursionError):
+        producer = None
+    version = producer.get("sharded-infer") if isinstance(producer, dict) else None
+    writer = f"; sharded-infer {version!s:.40} wrote it" if version else ""
+    is_later = type(said) is int and said > 1
+    return f"{writer}; upgrade sharded-infer to read it" if is_later else writer
 
 
 def _check_agreement(manifest: Manifest, where: str) -> None:

@@ -23,6 +23,7 @@ from sharded_infer.device.device_tower import DeviceTower
 from sharded_infer.device.engine_memory import Towers
 from sharded_infer.device.rank_tables import rank_bytes
 from sharded_infer.errors import ArtifactError, InternalError, TowerError
+from sharded_infer.finite_check import FiniteCheck
 from sharded_infer.host_engine import HostEngine
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.model_engine import ModelEngine, padded_dense
@@ -67,6 +68,7 @@ class Model:
         self.artifact = artifact
         self.plan = plan
         self.spec: ModelSpec = artifact.manifest.model_spec()
+        self._finite = FiniteCheck(self.spec)
         tables = artifact.manifest.stored_tables()
         self._memories: dict[int, Tensor] = {}
         if devices is not None and plan.topology.has_cards:
@@ -182,10 +184,12 @@ class Model:
             fp32 `[B]` or `[B, K]` by output name.
 
         Raises:
-            RequestError: an input is missing, unknown, of the wrong dtype or shape, or an id is
-                outside its table.
+            RequestError: an input is missing, unknown, of the wrong dtype or shape, not finite
+                where the spec refuses that, or an id is outside its table.
         """
-        return self.run(make_input(self.spec, inputs))
+        model_input = make_input(self.spec, inputs)
+        self._finite.check(model_input)
+        return self.run(model_input)
 
     def _on_devices(
         self, parts: ModelParts, choice: DeviceChoice, progress: Progress

@@ -58,7 +58,7 @@ class CalibrationSamples:
         if strange.any():
             sample = int(np.flatnonzero(strange)[0])
             raise InputError(
-                f"sample {sample + 1}: its label is {self.labels[sample]:g}, expected 0 or 1"
+                f"sample {sample}: its label is {self.labels[sample]:g}, expected 0 or 1"
             )
 
     @property

@@ -26,6 +26,7 @@ Array = NDArray[np.generic]
 VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
 _INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
 _FP32 = (np.dtype(np.float32),)
+_INTEGERS_SAID, _LENGTHS_SAID, _FLOATS_SAID = "INT64 or INT32", "INT32 or INT64", "FP32"
 
 
 class _Bags(NamedTuple):
@@ -49,6 +50,25 @@ class RequestReader:
         self._features = {feature.name: i for i, feature in enumerate(spec.features)}
         self._dense = dict(spec.dense.inputs)
         self._max_batch = max_batch
+
+    def datatypes(self, name: str) -> str:
+        """What an input may be of, for people.
+
+        Args:
+            name: the input's, or any other.
+        """
+        owner, _, kind = name.rpartition(".")
+        if (
+            name in self._dense
+            or name == WEIGHTS
+            or (kind == "weights" and owner in self._features)
+        ):
+            return _FLOATS_SAID
+        if name in self._features or name == VALUES:
+            return _INTEGERS_SAID
+        if name == LENGTHS or (kind == "lengths" and owner in self._features):
+            return _LENGTHS_SAID
+        return "INT64, INT32 or FP32"
 
     def read(self, inputs: Mapping[str, Array]) -> ModelInput:
         """Lays a request out for the model.
@@ -82,7 +102,7 @@ class RequestReader:
         width = self._dense[name]
         if name not in inputs:
             raise RequestError(f"input {name!r} is missing: expected FP32 [B, {width}]")
-        array = _checked(name, inputs[name], _FP32, "FP32")
+        array = _checked(name, inputs[name], _FP32, _FLOATS_SAID)
         if array.ndim != 2 or array.shape[1] != width:
             raise RequestError(
                 f"input {name!r}: expected FP32 [B, {width}], got {list(array.shape)}"
@@ -120,7 +140,7 @@ class RequestReader:
             raise RequestError(f"input {strange[0]!r} cannot stand beside {VALUES!r}")
         count = len(self._features)
         lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, "INT32")
-        values = _checked(VALUES, inputs[VALUES], _INTEGERS, "INT64 or INT32")
+        values = _checked(VALUES, inputs[VALUES], _INTEGERS, _INTEGERS_SAID)
         if lengths.ndim != 2 or lengths.shape[0] != count:
             raise RequestError(
                 f"input {LENGTHS!r}: expected INT32 [{count}, B], got {list(lengths.shape)}"
@@ -190,7 +210,7 @@ def make_input(spec: ModelSpec, inputs: Mapping[str, Array]) -> ModelInput:
 
 
 def _read_feature(name: str, array: Array, inputs: Mapping[str, Array]) -> _Bags:
-    ids = _checked(name, array, _INTEGERS, "INT64 or INT32")
+    ids = _checked(name, array, _INTEGERS, _INTEGERS_SAID)
     companion = f"{name}.lengths"
     weights = _read_weights(f"{name}.weights", inputs, ids.shape)
     values = ids.reshape(-1).astype(np.int64, copy=False)
@@ -213,7 +233,7 @@ def _read_weights(
 ) -> NDArray[np.float32] | None:
     if name not in inputs:
         return None
-    weights = _checked(name, inputs[name], _FP32, "FP32")
+    weights = _checked(name, inputs[name], _FP32, _FLOATS_SAID)
     if weights.shape != shape:
         raise RequestError(
             f"input {name!r}: expected FP32 {list(shape)} like its ids, got {list(weights.shape)}"

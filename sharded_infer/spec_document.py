@@ -1,9 +1,12 @@
 """A model's spec as plain values, such as those of `model.toml`, and back."""
 
+import difflib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields as fields_of
+from dataclasses import is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -81,9 +84,29 @@ def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
             else:
                 words.append(str(step))
         message = problem["msg"].removeprefix("Value error, ")
+        if problem["type"] == "unexpected_keyword_argument":
+            message += _hint(problem["loc"])
         came = "" if problem["type"] in {"missing", "value_error"} else f", got {value!r}"
         reasons.append(": ".join([*words, message]) + came)
     return "; ".join(reasons)
+
+
+def _hint(place: Sequence[Any]) -> str:
+    """What a key that is none was probably meant to be."""
+    kinds: list[Any] = [ModelSpec]
+    for step in place[:-1]:
+        if isinstance(step, str):
+            kinds = [kind for owner in kinds for kind in _dataclasses(get_type_hints(owner)[step])]
+    known = [field.name for kind in kinds for field in fields_of(kind)]
+    near = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _dataclasses(hint: Any) -> Iterator[Any]:
+    if is_dataclass(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _dataclasses(part)
 
 
 def _has(value: Any, step: Any) -> bool:

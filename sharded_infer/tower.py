@@ -142,7 +142,9 @@ def export_tower(
     evaluated = copy.deepcopy(module).cpu().eval().requires_grad_(False)
     named = _NamedTower(evaluated, (*dense, EMBEDDINGS), tuple(outputs))
     samples = [_sample(batch, widths) for batch in _VERIFIED_BATCHES]
-    expected = [run_program(named, sample, outputs, "the module")[0] for sample in samples]
+    told = ", ".join(f"{name} {width}" for name, width in dense.items()) or "none"
+    where = f"the module (dense.inputs: {told}; embeddings {embedding_width})"
+    expected = [run_program(named, sample, outputs, where)[0] for sample in samples]
     program = _export(named, widths)
     stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")
     for sample, wanted in zip(samples, expected, strict=True):
@@ -179,7 +181,10 @@ class _NamedTower(torch.nn.Module):
         if isinstance(result, dict) and set(result) == set(self._outputs):
             return tuple(result[name] for name in self._outputs)
         got = sorted(result) if isinstance(result, dict) else f"a {type(result).__name__}"
-        raise TowerError(f"expected the outputs {sorted(self._outputs)}, the module returned {got}")
+        raise TowerError(
+            f"expected the outputs {sorted(self._outputs)} (tower.outputs), the module returned "
+            f"{got}"
+        )
 
 
 def _check_names(module: torch.nn.Module, dense: Mapping[str, int], outputs: Sequence[str]) -> None:

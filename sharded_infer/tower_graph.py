@@ -6,8 +6,9 @@ symbolic expressions, guards and metadata are never looked at: torch's own loade
 """
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch.fx.node import Argument as FxArgument
@@ -17,7 +18,10 @@ from sharded_infer.tower_argument import Argument, Value, parse_argument
 from sharded_infer.tower_document import Element
 from sharded_infer.tower_operators import ALLOWED, ASSERTIONS, Operator
 
-__all__ = ["TowerGraph", "Weight", "parse_graph"]
+__all__ = ["WIDTH", "TowerGraph", "Weight", "parse_graph"]
+
+# In the `meta` of a module's inputs: the width that they were traced with, or None.
+WIDTH: Final = "width"
 
 _POSITIONAL, _KEYWORD = 1, 2
 _SCHEMA_MAJOR = 8
@@ -46,11 +50,19 @@ class Weight:
 
 @dataclass(frozen=True, slots=True)
 class TowerGraph:
-    """A checked program: its inputs in order (None: given by the caller), calls and outputs."""
+    """A checked program.
+
+    Attributes:
+        inputs: in order; None: given by the caller.
+        calls: in order.
+        outputs: names of their results.
+        widths: of the caller's inputs as they were traced, for messages; None: not said.
+    """
 
     inputs: tuple[tuple[str, Weight | None], ...]
     calls: tuple[Call, ...]
     outputs: tuple[str, ...]
+    widths: Mapping[str, int | None]
 
     def build(self, load: Callable[[Weight], torch.Tensor]) -> torch.fx.GraphModule:
         """The program as a module from its inputs, positional, to a tuple of tensors.
@@ -67,6 +79,7 @@ class TowerGraph:
         user_inputs = [name for name, weight in self.inputs if weight is None]
         for i, name in enumerate(user_inputs):
             nodes[name] = graph.placeholder(f"input{i}")
+            nodes[name].meta[WIDTH] = self.widths.get(name)
         for i, (name, weight) in enumerate(self.inputs):
             if weight is not None and name in used:
                 root.register_buffer(f"weight{i}", load(weight))
@@ -135,7 +148,8 @@ def parse_graph(program: Element) -> TowerGraph:
     for name in outputs:
         if name not in defined:
             raise TowerError(f"{graph.where}: output {name!r} is not defined")
-    return TowerGraph(inputs, calls, outputs)
+    widths = {name: _width(graph, name) for name, weight in inputs if weight is None}
+    return TowerGraph(inputs, calls, outputs, widths)
 
 
 def _check_operator(target: Element, where: str) -> None:
@@ -170,6 +184,16 @@ def _parse_inputs(graph: Element, signature: Element) -> tuple[tuple[str, Weight
     if names != [name for name, _ in inputs]:
         raise TowerError(f"{graph.where}: the graph's inputs are not those of its signature")
     return tuple(inputs)
+
+
+def _width(graph: Element, name: str) -> int | None:
+    """The last size of an input that the program was traced with, where the file says it."""
+    try:
+        sizes = graph.field("tensor_values").field(name).field("sizes").elements()
+        kind, size = sizes[-1].union()
+        return size.count() if kind == "as_int" else None
+    except (TowerError, IndexError):
+        return None  # nothing but words depends on it
 
 
 def _parse_outputs(graph: Element, signature: Element) -> tuple[str, ...]:

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.fx import GraphModule
 
 from quant.source import WeightSource
 from sharded_infer.errors import SpecError, TowerError, WeightsError
 from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.tower_archive import read_program
+from sharded_infer.tower_graph import WIDTH
 from sharded_infer.zoo.registry import build_tower
 from sharded_infer.zoo.torchrec_names import (
     bare_name,
@@ -50,7 +52,8 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
     Raises:
         SpecError: the spec names no tower, or sizes that the architecture refuses.
         WeightsError: the checkpoint lacks a parameter of the tower, or has another shape of it.
-        TowerError: the program cannot be read or must not be loaded.
+        TowerError: the program cannot be read or must not be loaded, or has other inputs or outputs
+            than the spec says.
     """
     described = spec.tower
     if described.program is not None:
@@ -58,7 +61,9 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
         if not path.is_file():
             raise TowerError(f"tower program {path}: no such file")
         inputs = (*spec.dense.inputs, "embeddings")
-        return ProgramTower(read_program(path), inputs, described.outputs)
+        program = read_program(path)
+        _check_program(program, path, spec)
+        return ProgramTower(program, inputs, described.outputs)
     if described.architecture is None:
         raise SpecError("tower: expected an architecture of the zoo, or a program's file")
     tower = build_tower(
@@ -74,6 +79,33 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
     else:
         tower.load_state_dict(_torchrec_parameters(wanted, source, prefix))
     return tower
+
+
+def _check_program(program: GraphModule, path: Path, spec: ModelSpec) -> None:
+    """Compares a program with what the spec says of it, before torch fails on the difference."""
+    (output,) = program.graph.find_nodes(op="output")
+    found, named = len(output.args[0]), spec.tower.outputs
+    if found != len(named):
+        raise TowerError(
+            f"tower program {path}: it has {found} output{'s' * (found != 1)}, tower.outputs names "
+            f"{len(named)} ({', '.join(named)})"
+        )
+    inputs = program.graph.find_nodes(op="placeholder")
+    widths = {**spec.dense.inputs, "embeddings": spec.embedding_width}
+    if len(inputs) != len(widths):
+        raise TowerError(
+            f"tower program {path}: it has {len(inputs)} input{'s' * (len(inputs) != 1)}, "
+            f"dense.inputs and the embeddings are {len(widths)} ({', '.join(widths)})"
+        )
+    for node, (name, width) in zip(inputs, widths.items(), strict=True):
+        traced = node.meta.get(WIDTH)
+        if traced is not None and traced != width:
+            told = f"dense.inputs says {name} = {width}"
+            if name not in spec.dense.inputs:
+                told = f"the dims of the features' tables add up to {width}"
+            raise TowerError(
+                f"tower program {path}: its input for {name!r} has a width of {traced}, {told}"
+            )
 
 
 def _torchrec_prefix(wanted: Mapping[str, Tensor], source: WeightSource, prefix: str) -> str | None:

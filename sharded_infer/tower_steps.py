@@ -8,13 +8,13 @@ The cross of a DCNv2 then reads and writes memory once, not three times.
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from kernels.dense_step import ByteLevels, DenseStep
+from kernels.dense_step import ByteLevels, DenseStep, Stepped
 from sharded_infer.errors import InternalError
 from sharded_infer.program_kinds import Kind, kinds_of
 
@@ -38,9 +38,17 @@ class Step(torch.nn.Module):
 
     def forward(
         self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
-    ) -> tuple[Tensor | None, Tensor | None]:
+    ) -> Stepped:
         """Runs the pass; shapes and dtypes as in `DenseStep`."""
         return self._run(values, first, factor)
+
+
+class Added(NamedTuple):
+    """The nodes of what a pass gives; see `kernels.dense_step.Stepped`."""
+
+    x: Node
+    low: Node
+    poison: Node
 
 
 def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
@@ -67,16 +75,15 @@ def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
     return made
 
 
-def add_step(program: GraphModule, name: str, step: Step, args: Sequence[Any]) -> tuple[Node, Node]:
+def add_step(program: GraphModule, name: str, step: Step, args: Sequence[Any]) -> Added:
     """Adds a pass to a program, where its graph inserts now.
 
     Returns:
-        The nodes of x and of low; what is not used is dead code.
+        The nodes of x, of low and of poison; what is not used is dead code.
     """
     program.add_submodule(name, step)
-    both = program.graph.call_module(name, tuple(args))
-    x, low = (program.graph.call_function(operator.getitem, (both, i)) for i in range(2))
-    return x, low
+    found = program.graph.call_module(name, tuple(args))
+    return Added(*(program.graph.call_function(operator.getitem, (found, i)) for i in range(3)))
 
 
 _Cross = tuple[Node, Node, Node]  # values, first, factor
@@ -126,11 +133,11 @@ def _fuse(
     low = None if narrowing is None else _low_of(program, narrowing)
     keep = len(node.users) > (narrowing is not None)
     with program.graph.inserting_before(node):
-        made, lowered = add_step(program, name, Step(keep=keep, low=low), (values, first, factor))
+        made = add_step(program, name, Step(keep=keep, low=low), (values, first, factor))
     if narrowing is not None:
-        _replace_narrowing(narrowing, lowered)
-    node.replace_all_uses_with(made)
-    kinds[made] = kinds[node]  # what crosses it in turn looks it up
+        _replace_narrowing(narrowing, made)
+    node.replace_all_uses_with(made.x)
+    kinds[made.x] = kinds[node]  # what crosses it in turn looks it up
 
 
 def _low_of(program: GraphModule, user: Node) -> ByteLevels | torch.dtype | None:
@@ -144,12 +151,11 @@ def _low_of(program: GraphModule, user: Node) -> ByteLevels | torch.dtype | None
     return None
 
 
-def _replace_narrowing(narrowing: Node, lowered: Node) -> None:
+def _replace_narrowing(narrowing: Node, made: Added) -> None:
     if narrowing.op != "call_module":
-        narrowing.replace_all_uses_with(lowered)
+        narrowing.replace_all_uses_with(made.low)
         return
     for reader in list(narrowing.users):
         if reader.target is not operator.getitem:
             raise InternalError(f"a pass is read by {reader.target}")
-        if reader.args[1] == 1:
-            reader.replace_all_uses_with(lowered)
+        reader.replace_all_uses_with(made[reader.args[1]])  # type: ignore[index]

@@ -5,8 +5,9 @@
 //         out = x                               where it is wanted
 //         low = bf16(x)                         or
 //         low = clamp(round(x * inverse_scale[column] + zero_point), 0, 255)
+//     poison = 0, or NaN where a number of the row's x is not finite
 //
-// Rounded half to even; what is not a number becomes 255. On AVX2 and AVX-512 the cross is fused, as
+// Rounded half to even; what is not a number becomes 255, so the row's poison tells of it. On AVX2 and AVX-512 the cross is fused, as
 // in torch's addcmul; the scaling to bytes never is, so that they are the same everywhere.
 #pragma once
 #include <cstdint>
@@ -22,6 +23,7 @@ struct DenseStep {
   const float* inverse_scale;  // [width], for bytes
   float* out;                  // or null
   void* low;                   // bf16 or bytes, or null
+  float* poison;               // [rows], with bytes
   std::int64_t rows;
   std::int64_t width;
   float zero_point;

@@ -15,18 +15,28 @@ from serving.commands.caller_options import (
     caller_of,
 )
 from serving.commands.console import print_json
+from serving.commands.repo_arguments import named_version
 from serving.commands.versions import (
     JsonOption,
     ModelOption,
-    VersionOption,
     fetched_artifact,
+    only_model,
     open_published,
 )
 from serving.prediction import Prediction, predict_local, predict_remote
 from serving.progress import progress_bars
 from serving.samples import Sample, read_samples
+from sharded_infer.artifact import verify_files
 from sharded_infer.errors import InputError
 from sharded_infer.repository import Repository
+
+NamedVersionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--version",
+        help="Version: a number, a label or latest; default: latest, on a server its default.",
+    ),
+]
 
 
 def predict_command(
@@ -46,13 +56,20 @@ def predict_command(
         str | None, typer.Option("--address", "-a", help="Score on a server, HOST:PORT.")
     ] = None,
     model: ModelOption = None,
-    version: VersionOption = None,
+    version: NamedVersionOption = None,
     tsv: Annotated[bool, typer.Option("--tsv", help="Stdin is TSV; default: JSON.")] = False,
     tls: TlsOption = False,
     tls_ca: TlsCaOption = None,
     tls_certificate: TlsCertificateOption = None,
     tls_key: TlsKeyOption = None,
     token_file: TokenFileOption = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify/--no-verify",
+            help="With --repository: compare the version's files with its manifest's hashes first.",
+        ),
+    ] = True,
     as_json: JsonOption = False,
 ) -> None:
     """Score samples from a file, with a published version or on a running server.
@@ -65,8 +82,6 @@ def predict_command(
         raise InputError("expected one of --repository and --address")
     files = CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file)
     if address is not None:
-        if model is None:
-            raise InputError("--address needs --model")
         caller = caller_of(files)
         prediction = predict_remote(address, model, version, rows, caller=caller)
     elif files != CallerFiles():
@@ -74,7 +89,10 @@ def predict_command(
             "--tls, --tls-ca, --tls-certificate, --tls-key, --token-file need --address"
         )
     else:
-        prediction = _predict_here(Repository(repository or "."), model, version, rows)
+        published = Repository(repository or ".")
+        name = only_model(published, model)
+        number = None if version is None else named_version(published, name, version)
+        prediction = _predict_here(published, name, number, rows, verify=verify)
     if as_json:
         print_json(prediction.fields())
         return
@@ -83,10 +101,12 @@ def predict_command(
 
 
 def _predict_here(
-    repository: Repository, model: str | None, version: int | None, rows: list[Sample]
+    repository: Repository, model: str, version: int | None, rows: list[Sample], *, verify: bool
 ) -> Prediction:
     with (
         progress_bars() as progress,
         fetched_artifact(repository, model, version, progress) as artifact,
     ):
+        if verify:
+            verify_files(artifact, progress)
         return predict_local(open_published(artifact), rows)

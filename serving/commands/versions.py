@@ -62,7 +62,7 @@ def fetched_artifact(
 
 
 def open_published(artifact: Artifact, topology: str | None = None) -> Model:
-    """Opens a version as a server does, without hashing its files."""
+    """Opens a version as a server does; its files are taken as they are: see `verify_files`."""
     # One intra-op thread, as in a server: scores are then equal to the bit.
     torch.set_num_threads(1)
     return Model(artifact, artifact.plan(topology))

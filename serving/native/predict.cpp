@@ -122,6 +122,9 @@ class InputsReader {
 
   std::int64_t inputs() const { return inputs_; }
 
+  // Whether candidates' dense inputs have a row for each: one row for many is the user's to send.
+  bool has_row_for_each() const { return candidates_ <= 1 || !single_row_; }
+
  private:
   bool add(const SparseFeature& feature, bool user) {
     const std::int32_t found = find(feature.name);
@@ -132,6 +135,10 @@ class InputsReader {
     if (!set(ids, is_long ? feature.long_ids : feature.ids, is_long ? kInt64Type : kUint32Type))
       return false;
     if (user ? !shape_user(ids, feature) : !shape_candidates(ids, feature, found)) return false;
+    if (!user) {
+      const Tensor& counted = feature.has(kLengths) ? request_.tensors[found + 1] : ids;
+      if (counted.sizes[0] > candidates_) candidates_ = counted.sizes[0];
+    }
     if (!feature.has(kWeights)) return true;
     Tensor& weights = request_.tensors[found + 2];
     if (!take(found + 2) || !set(weights, feature.weights, kFp32Type)) return false;
@@ -175,6 +182,7 @@ class InputsReader {
     tensor.rank = 2;
     tensor.sizes[0] = tensor.elements / width;
     tensor.sizes[1] = width;
+    if (!user && tensor.sizes[0] == 1) single_row_ = true;
     return !user || tensor.sizes[0] == 1;
   }
 
@@ -209,6 +217,8 @@ class InputsReader {
   Request& request_;
   const Model& model_;
   std::int64_t inputs_ = 0;
+  std::int64_t candidates_ = 0;  // bags of the candidates' feature that has most
+  bool single_row_ = false;      // a dense input of the candidates has but one
   std::int32_t previous_ = -1;
 };
 
@@ -269,6 +279,7 @@ bool Request::scan_predict(Bytes message) {
                                                : !is_ascii(bytes))
       return false;
   }
+  if (!inputs.has_row_for_each()) return false;
   return inputs.inputs() > 0 && lay_out(*this, inputs.inputs());
 }
 

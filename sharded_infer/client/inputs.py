@@ -61,10 +61,17 @@ class SparseFeature:
 
 @dataclass(frozen=True, slots=True)
 class DenseInput:
-    """A dense input's numbers as they are sent: rows one after another."""
+    """A dense input's numbers as they are sent: rows one after another.
+
+    Attributes:
+        name: the input's.
+        values: of all rows.
+        shape: as the caller gave them: `[K]` or `[B, K]`.
+    """
 
     name: str
     values: NDArray[np.floating[Any]]
+    shape: tuple[int, ...]
 
 
 Input: TypeAlias = SparseFeature | DenseInput
@@ -79,12 +86,41 @@ def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> l
         is_user: whether they are what all candidates share.
 
     Raises:
-        RequestError: an input is none of the forms above; it is named.
+        RequestError: an input is none of the forms above, has no candidates, or of dense inputs
+            not a row for each; it is named.
     """
+    found = list(_read(inputs, is_user=is_user))
+    if not is_user:
+        _check_candidates(found)
+    return found
+
+
+def _check_candidates(inputs: Sequence[Input]) -> None:
+    """Refuses dense inputs without a row for each candidate, where features say how many."""
+    counts = {one.name: _bag_count(one) for one in inputs if isinstance(one, SparseFeature)}
+    if empty := [name for name, count in counts.items() if not count]:
+        raise RequestError(f"there are no candidates: input {empty[0]!r} is empty")
+    largest = max(counts, key=counts.__getitem__, default="")
+    candidates = counts.get(largest, 1)
+    for one in inputs:
+        if isinstance(one, DenseInput) and candidates > 1 and one.shape[:1] != (candidates,):
+            raise RequestError(
+                f"input {one.name!r}: expected a row for each of {candidates} candidates (as "
+                f"{largest!r} has them), got {list(one.shape)}; what they share goes under user"
+            )
+
+
+def _bag_count(feature: SparseFeature) -> int:
+    if feature.lengths is not None:
+        return feature.lengths.size
+    return feature.ids.size // max(feature.ids_per_bag, 1)
+
+
+def _read(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[Input]:
     if inputs is None:
         return []
     if isinstance(inputs, list | tuple):
-        return [one for part in inputs for one in read_inputs(part, is_user=is_user)]
+        return [one for part in inputs for one in _read(part, is_user=is_user)]
     if callable(getattr(inputs, "lengths", None)) and callable(getattr(inputs, "keys", None)):
         return list(_jagged(inputs, is_user=is_user))
     if isinstance(inputs, Mapping):
@@ -160,13 +196,12 @@ def _dense(name: str, array: NDArray[Any], *, is_user: bool) -> DenseInput:
     if array.ndim > 2 or (is_user and array.ndim == 2 and len(array) != 1):
         wanted = "[K] or [1, K]" if is_user else "[B] or [B, K]"
         raise RequestError(f"input {name!r}: expected {wanted}, got {list(array.shape)}")
-    return DenseInput(name, array.reshape(-1))
+    return DenseInput(name, array.reshape(-1), array.shape)
 
 
 def _bags(name: str, bags: Bags, *, is_user: bool) -> SparseFeature:
     ids, lengths = _array(name, bags.values).reshape(-1), _array(name, bags.lengths).reshape(-1)
-    if ids.size == 0:
-        ids = ids.astype(np.int64)
+    ids, lengths = (part if part.size else part.astype(np.int64) for part in (ids, lengths))
     for what, numbers in (("ids", ids), ("lengths", lengths)):
         if numbers.dtype.kind not in "iu":
             raise RequestError(f"input {name!r}: {what} must be integers, got {numbers.dtype}")

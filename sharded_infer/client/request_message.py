@@ -15,7 +15,7 @@ def request_message(
     *,
     user: Inputs | Sequence[Inputs] | None = None,
     candidates: Inputs | Sequence[Inputs] | None = None,
-    version: str = "",
+    version: str | int = "",
     outputs: Iterable[str] = (),
     request_id: str = "",
     priority: int = 0,
@@ -37,7 +37,7 @@ def request_message(
     return b"".join(
         (
             text_field(1, model),
-            text_field(2, version),
+            text_field(2, str(version)),
             text_field(3, request_id),
             number_field(4, priority),
             *(text_field(5, output) for output in outputs),

@@ -46,7 +46,7 @@ class Client:
         *,
         user: Inputs | Sequence[Inputs] | None = None,
         candidates: Inputs | Sequence[Inputs] | None = None,
-        version: str = "",
+        version: str | int = "",
         outputs: Iterable[str] = (),
         request_id: str = "",
         priority: int = 0,

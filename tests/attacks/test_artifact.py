@@ -220,6 +220,25 @@ def test_an_unknown_format_version_is_refused(version_copy: Path, said: object) 
     refused(version_copy, "manifest.json: format_version: ")
 
 
+def test_a_later_format_is_refused_with_who_wrote_it_and_what_to_do(version_copy: Path) -> None:
+    def later(document: Document) -> None:
+        document.update(format_version=9, producer={"sharded-infer": "7.1"})
+        del document["tables"]
+
+    edited(version_copy, later)
+    words = "expected 1, got '9'; sharded-infer 7.1 wrote it; upgrade sharded-infer to read it"
+    refused(version_copy, f"manifest.json: format_version: {words}")
+
+
+def test_a_manifest_that_was_cut_off_is_refused_without_its_bytes(version_copy: Path) -> None:
+    path = version_copy / "manifest.json"
+    content = path.read_bytes()[:100]
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match="Invalid JSON: EOF .*: 100 bytes: damaged") as caught:
+        open_model(version_copy)
+    assert "format_version" not in str(caught.value)
+
+
 PLACES: dict[str, Callable[[Document], Document]] = {
     "": lambda document: document,
     "tables.0.": lambda document: document["tables"][0],

@@ -4,7 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.dense_step import ByteLevels, DenseStep, dense_instruction_sets, to_bytes
+from kernels.dense_step import (
+    ByteLevels,
+    DenseStep,
+    dense_instruction_sets,
+    poison_of,
+    to_bytes,
+)
 from kernels.errors import InputError
 from kernels.native_library import InstructionSet
 
@@ -27,7 +33,7 @@ def levels_of(width: int) -> ByteLevels:
 def test_bytes_are_those_of_torch(instruction_set: InstructionSet, rows: int, width: int) -> None:
     values, levels = numbers(rows, width, 1), levels_of(width)
     step = DenseStep(keep=False, low=levels, instruction_set=instruction_set)
-    kept, low = step(values)
+    kept, low, _ = step(values)
     assert kept is None and low is not None
     assert torch.equal(low, to_bytes(values, levels))
 
@@ -44,7 +50,7 @@ def test_a_cross_is_that_of_torch(
     levels = levels_of(width)
     wanted = {"nothing": None, "bf16": torch.bfloat16, "bytes": levels}[low]
     step = DenseStep(keep=True, low=wanted, instruction_set=instruction_set)
-    kept, made = step(values, first, factor)
+    kept, made, _ = step(values, first, factor)
     expected = torch.addcmul(values, first, factor.float())
     assert kept is not None
     if instruction_set is InstructionSet.BASELINE:  # it has no fused product and sum
@@ -65,29 +71,57 @@ def test_numbers_beyond_the_levels_and_what_is_no_number_stay_bytes(
 ) -> None:
     values = torch.tensor([[1e30, -1e30, float("inf"), -float("inf"), float("nan"), 0.5]])
     levels = ByteLevels(torch.ones(6), 100)
-    _, low = DenseStep(keep=False, low=levels, instruction_set=instruction_set)(values)
+    step = DenseStep(keep=False, low=levels, instruction_set=instruction_set)
+    low = step(values).low
     assert low is not None
     # Half to even: 100.5 is 100.
     assert low.tolist() == [[255, 0, 255, 0, 255, 100]]
     assert torch.equal(low, to_bytes(values, levels))
 
 
+@every_set
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("strange", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("crosses", [False, True])
+def test_a_row_that_is_not_finite_is_poisoned_and_no_other(
+    instruction_set: InstructionSet, width: int, strange: float, crosses: bool
+) -> None:
+    values, factors = numbers(4, width, 1), [numbers(4, width, n) for n in (2, 3)]
+    values[0, 0] = values[2, -1] = strange
+    step = DenseStep(keep=False, low=levels_of(width), instruction_set=instruction_set)
+    poison = step(values, *factors).poison if crosses else step(values).poison
+    assert poison is not None
+    assert poison.isnan()[:, 0].tolist() == [True, False, True, False]
+    assert poison[1::2].tolist() == [[0], [0]]
+    assert torch.equal(poison.isnan(), poison_of(values).isnan())
+
+
+@every_set
+def test_a_nan_stays_one_in_bf16(instruction_set: InstructionSet) -> None:
+    values = torch.full((2, 17), float("nan"))
+    step = DenseStep(keep=True, low=torch.bfloat16, instruction_set=instruction_set)
+    x, low, _ = step(values, values, values)
+    assert x is not None and bool(x.isnan().all())
+    assert low is not None and bool(low.isnan().all())
+
+
 def test_what_the_compiled_pass_cannot_read_is_left_to_torch() -> None:
     values, column = numbers(4, 6, 5), numbers(4, 1, 6)
     step = DenseStep(keep=True, low=torch.bfloat16)
     broadcast = torch.addcmul(values, column, values)
-    kept, low = step(values, column, values)
+    kept, low, _ = step(values, column, values)
     assert kept is not None and low is not None
     assert torch.equal(kept, broadcast) and torch.equal(low, broadcast.to(torch.bfloat16))
     turned = numbers(6, 4, 7).t()
-    kept, _ = step(turned, turned, turned)
+    kept = step(turned, turned, turned).x
     assert kept is not None and torch.equal(kept, torch.addcmul(turned, turned, turned))
 
 
 def test_leading_dimensions_are_kept() -> None:
     values = numbers(6, 20, 8).view(2, 3, 20)
-    _, low = DenseStep(keep=False, low=levels_of(20))(values)
+    _, low, poison = DenseStep(keep=False, low=levels_of(20))(values)
     assert low is not None and low.shape == (2, 3, 20)
+    assert poison is not None and poison.shape == (2, 3, 1)
 
 
 def test_wrong_settings_are_refused() -> None:

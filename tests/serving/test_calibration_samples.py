@@ -122,20 +122,20 @@ def test_samples_whose_labels_are_all_empty_have_none_that_counts(tmp_path: Path
 
 @pytest.mark.parametrize("label", [2, -1, 0.5, "1", True, [0, 1], [2], {"value": 1}])
 def test_another_label_is_refused_with_its_sample(label: object, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^sample 2, 'label': expected 0 or 1, got "):
+    with pytest.raises(InputError, match="^sample 1, 'label': expected 0 or 1, got "):
         read_json(tmp_path, [{**DENSE, "label": 1}, {**DENSE, "label": label}])
 
 
 def test_other_labels_in_tsv_are_refused_with_their_sample(tmp_path: Path) -> None:
     for cell in ("7", "0.5", "nan", "0,1"):
-        with pytest.raises(InputError, match="^sample 2, 'label': expected 0 or 1, got "):
+        with pytest.raises(InputError, match="^line 3, 'label': expected 0 or 1, got "):
             read_tsv(tmp_path, "label\tage\tcontext", "1\t0\t0,0", f"{cell}\t0\t0,0")
     with pytest.raises(InputError, match="^line 2, 'label': 'yes' is not a number"):
         read_tsv(tmp_path, "label\tage\tcontext", "yes\t0\t0,0")
 
 
 def test_other_labels_in_tensors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^sample 2: its label is 0.25, expected 0 or 1"):
+    with pytest.raises(InputError, match="^sample 1: its label is 0.25, expected 0 or 1"):
         read_tensors(tmp_path, {"label": np.array([1, 0.25])})
     with pytest.raises(InputError, match=r"labels: expected \[2\], got \[3\]"):
         read_tensors(tmp_path, {"label": np.zeros(3)})
@@ -159,11 +159,11 @@ def test_a_model_whose_own_input_is_called_label_has_no_labels_in_text(tmp_path:
 
 REFUSED: dict[str, tuple[object, str]] = {
     "no samples": ([], "the input holds no samples"),
-    "a number": ([DENSE, 7], "^sample 2: expected a JSON object, got 7"),
-    "an unknown input": ([DENSE, {**DENSE, "adz": 1}], "^sample 2: 'adz' is not one of"),
-    "no dense input": ([DENSE, {"age": 1}], "^sample 2, 'context': expected 2 numbers, got None"),
-    "too many numbers": ([{**DENSE, "age": [1, 2]}], "^sample 1, 'age': expected 1 numbers"),
-    "an id of text": ([DENSE, {**DENSE, "user": "3"}], "^sample 2, 'user': expected an id or"),
+    "a number": ([DENSE, 7], "^sample 1: expected a JSON object, got 7"),
+    "an unknown input": ([DENSE, {**DENSE, "adz": 1}], "^sample 1: 'adz' is not one of"),
+    "no dense input": ([DENSE, {"age": 1}], "^sample 1, 'context': expected 2 numbers, got None"),
+    "too many numbers": ([{**DENSE, "age": [1, 2]}], "^sample 0, 'age': expected 1 numbers"),
+    "an id of text": ([DENSE, {**DENSE, "user": "3"}], "^sample 1, 'user': expected an id or"),
 }
 
 

@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from serving.doctor import Verdict, compiled_parts, examine
+from sharded_infer.repository import Repository
 from sharded_infer.zoo.dlrm import DLRM
 from tests.serving.conftest import MODEL, Command, Ranker, RunningServer, run
 
@@ -495,17 +496,56 @@ def test_a_server_and_a_repository_score_the_same_to_the_bit(
 ) -> None:
     text = json.dumps(SAMPLES)
     remote = ("predict", "-", "-a", server.grpc_url, "-m", MODEL)
-    for more in (("--json",), (), ("--version", 1)):
+    for more in (("--json",), (), ("--version", 1), ("--version", "latest")):
         here = sharded_infer("predict", "-", "-r", ranker.repository, *more, stdin=text)
         there = sharded_infer(*remote, *more, stdin=text)
         assert here.code == there.code == 0, there.err
         assert here.out == there.out
+    unnamed = sharded_infer("predict", "-", "-a", server.grpc_url, stdin=text)
+    assert unnamed.code == 0, unnamed.err
+
+
+def test_predict_takes_labels_of_the_repository(
+    ranker: Ranker, tmp_path: Path, sharded_infer: Command
+) -> None:
+    where = ("predict", "-", "-r", ranker.repository, "--version")
+    sharded_infer(*where, "stable", stdin=json.dumps(SAMPLES)).refused("'stable'")
+    labelled = shutil.copytree(ranker.repository, tmp_path / "labelled")
+    Repository(labelled).set_label(MODEL, "stable", 1)
+    where = ("predict", "-", "-r", labelled, "--json", "--version")
+    for name in ("stable", "latest", "1"):
+        assert sharded_infer(*where, name, stdin=json.dumps(SAMPLES)).json()["version"] == 1
+    sharded_infer(*where, "7", stdin=json.dumps(SAMPLES)).refused("no version 7")
+
+
+def test_predict_refuses_an_altered_table_unless_told_not_to_look(
+    ranker: Ranker, tmp_path: Path, sharded_infer: Command
+) -> None:
+    copied = shutil.copytree(ranker.repository, tmp_path / "altered")
+    file = next(copied.glob("*/1/tables/*.safetensors"))
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    where = ("predict", "-", "-r", copied)
+    sharded_infer(*where, stdin=json.dumps(SAMPLES)).refused(file.name)
+    done = sharded_infer(*where, "--no-verify", stdin=json.dumps(SAMPLES))
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity"])
+def test_predict_refuses_what_is_no_number(
+    number: str, ranker: Ranker, server: RunningServer, sharded_infer: Command
+) -> None:
+    text = f'{{"dense": [0, {number}, 0, 0]}}'
+    for where in (("-r", ranker.repository), ("-a", server.grpc_url)):
+        done = sharded_infer("predict", "-", *where, stdin=text)
+        done.refused("'dense'", "sample 0", "expected finite numbers")
 
 
 def test_what_a_server_refuses_is_passed_on(server: RunningServer, sharded_infer: Command) -> None:
     remote = ("predict", "-", "-a", server.grpc_url)
     good = json.dumps(SAMPLES)
-    sharded_infer(*remote, stdin=good).refused("--address needs --model")
+    sharded_infer(*remote, "--version", "newest", stdin=good).refused("NOT_FOUND", "'newest'")
     sharded_infer(*remote, "-m", "other", stdin=good).refused("NOT_FOUND", "'other'")
     outside = json.dumps({"dense": [0, 0, 0, 0], "user": [1, 50]})
     words = (server.grpc_url, "INVALID_ARGUMENT", "'user'", "sample 0", "id 50")
@@ -524,17 +564,17 @@ MALFORMED: dict[str, tuple[str, bool, tuple[str, ...]]] = {
         False,
         ("line 3", "not JSON"),
     ),
-    "a number for a sample": ('[{"dense": [0, 0, 0, 0]}, 7]', False, ("sample 2", "object", "7")),
+    "a number for a sample": ('[{"dense": [0, 0, 0, 0]}, 7]', False, ("sample 1", "object", "7")),
     "no samples": ("[]", False, ("no samples",)),
     "nothing": ("", False, ("no samples",)),
-    "an unknown input": ('{"dense": [0, 0, 0, 0], "usr": 1}', False, ("sample 1", "'usr'")),
-    "dense left out": ('{"user": 1}', False, ("sample 1", "'dense'", "4 numbers")),
-    "dense too short": ('{"dense": [1, 2, 3]}', False, ("sample 1", "'dense'", "4 numbers")),
-    "dense of text": ('{"dense": [1, 2, 3, "4"]}', False, ("sample 1", "'dense'", "'4'")),
+    "an unknown input": ('{"dense": [0, 0, 0, 0], "usr": 1}', False, ("sample 0", "'usr'")),
+    "dense left out": ('{"user": 1}', False, ("sample 0", "'dense'", "4 numbers")),
+    "dense too short": ('{"dense": [1, 2, 3]}', False, ("sample 0", "'dense'", "4 numbers")),
+    "dense of text": ('{"dense": [1, 2, 3, "4"]}', False, ("sample 0", "'dense'", "'4'")),
     "an id of text": (
         '[{"dense": [0, 0, 0, 0]}, {"dense": [0, 0, 0, 0], "user": "7"}]',
         False,
-        ("sample 2", "'user'", "'7'"),
+        ("sample 1", "'user'", "'7'"),
     ),
     "an id with a fraction": ('{"dense": [0, 0, 0, 0], "user": 7.0}', False, ("'user'", "7.0")),
     "an id that is true": ('{"dense": [0, 0, 0, 0], "user": [true]}', False, ("'user'", "True")),
@@ -553,7 +593,7 @@ MALFORMED: dict[str, tuple[str, bool, tuple[str, ...]]] = {
     "TSV: no number": ("dense\tuser\n0,0,0,0\t1,\n", True, ("line 2", "'user'", "''")),
     "TSV: nothing": ("\n", True, ("empty", "names")),
     "TSV: names only": ("dense\tuser\n", True, ("no samples",)),
-    "TSV: an unknown name": ("dense\tusr\n0,0,0,0\t1\n", True, ("sample 1", "'usr'")),
+    "TSV: an unknown name": ("dense\tusr\n0,0,0,0\t1\n", True, ("line 2", "'usr'")),
 }
 
 

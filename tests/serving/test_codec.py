@@ -51,8 +51,15 @@ def test_arrays_are_views_of_the_message() -> None:
     [
         (
             WireTensor("a", "UINT8", [1], b"\0"),
-            "input 'a': datatype 'UINT8', expected one of INT64",
+            "input 'a': datatype 'UINT8', expected INT64 or INT32",
         ),
+        (
+            WireTensor("dense", "FP64", [1, 2], bytes(16)),
+            "'dense': datatype 'FP64', expected FP32$",
+        ),
+        (WireTensor("a.weights", "INT8", [1], b"0"), "datatype 'INT8', expected FP32$"),
+        (WireTensor("a.lengths", "FP64", [1], bytes(8)), "'FP64', expected INT32 or INT64$"),
+        (WireTensor("no", "FP64", [1], bytes(8)), "'FP64', expected INT64, INT32 or FP32$"),
         (WireTensor("a", "INT64", [-1], b""), r"input 'a': shape \[-1\] has a negative size"),
         (WireTensor("a", "INT64", [2], bytes(15)), r"'a': INT64 \[2\] is 16 bytes, got 15"),
         (WireTensor("a", "INT32", [2**62, 4], b""), f"is {2**66} bytes, got 0"),

@@ -37,7 +37,9 @@ def decode(
 def test_a_model_may_take_what_is_no_number() -> None:
     dense = np.array([[0, np.nan], [np.inf, 0]], np.float32)
     decode(ServingSpec(non_finite="pass"), dense=dense)
-    with pytest.raises(RequestError, match=r"'dense': expected finite numbers, got nan in row 0"):
+    with pytest.raises(
+        RequestError, match=r"'dense', sample 0: expected finite .* nan in column 1"
+    ):
         decode(dense=dense)
 
 

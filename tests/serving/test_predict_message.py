@@ -141,11 +141,20 @@ def test_a_clients_messages_are_read_by_compiled_code() -> None:
         ({"sparse": [{"name": "itm", "ids": [1, 2]}]}, "feature 'itm' is not one of .*'item'"),
         ({"sparse": [{"name": "sparse.values", "ids": [1]}]}, "'sparse.values' is not one"),
         ({"sparse": [{"name": "item.lengths", "ids": [1]}]}, "'item.lengths' is not one"),
-        ({"sparse": [{"name": "context", "ids": [1]}]}, "feature 'context' is not one"),
-        ({"dense": [{"name": "item", "values": [1]}]}, "dense input 'item' is not one"),
+        (
+            {"sparse": [{"name": "context", "ids": [1]}]},
+            "'context' is a dense input: expected floats, got integers",
+        ),
+        (
+            {"dense": [{"name": "item", "values": [1]}]},
+            "'item' is a feature: expected integers, got floats",
+        ),
         ({"dense": [{"name": "bid", "values": [1, 2]}]}, "'bid' came twice"),
-        ({"dense": [{"name": "context", "values": [1] * 4}]}, "3 values for each candidate, got 4"),
-        ({"sparse": [{"name": "item"}]}, "'item': neither ids nor lengths"),
+        ({"dense": [{"name": "context", "values": [1] * 4}]}, "2 candidates x 3 = 6 values, got 4"),
+        ({"dense": [{"name": "context", "values": [1] * 3}]}, "2 candidates x 3 = 6 values, got 3"),
+        ({"dense": [{"name": "context", "values": [1] * 9}]}, "2 candidates x 3 = 6 values, got 9"),
+        ({"dense": [{"name": "cntext", "values": [1]}]}, "'cntext' is not one .* 'context'"),
+        ({"sparse": [{"name": "item"}]}, "'item': neither ids nor lengths came: it has no cand"),
         ({"sparse": [{"name": "item", "ids": [1], "long_ids": [1]}]}, "both ids and long_ids"),
         (
             {"sparse": [{"name": "item", "ids": [1, 2], "lengths": [2], "ids_per_bag": 2}]},
@@ -155,7 +164,7 @@ def test_a_clients_messages_are_read_by_compiled_code() -> None:
         ({"sparse": [{"name": "item", "ids": [1, 2], "weights": [1]}]}, "weight for each of 2"),
         ({"sparse": [{"name": "item", "ids": [1, 2], "lengths": [1, 2]}]}, "lengths"),
         ({"sparse": [{"name": "item", "ids": [1, 9]}]}, "id 9 is outside"),
-        ({"sparse": [{"name": "item", "ids": [1, 2, 3]}]}, "item.*3|3.*item"),
+        ({"sparse": [{"name": "item", "ids": [1, 2, 3]}]}, "3 candidates x 3 = 9 values, got 6"),
     ],
 )
 def test_what_does_not_fit_is_refused_by_name(inputs: dict[str, Any], words: str) -> None:
@@ -178,6 +187,17 @@ def test_what_does_not_fit_is_refused_by_name(inputs: dict[str, Any], words: str
         assert native(written) is None
     with pytest.raises(RequestError, match=words):
         RequestDecoder(SPEC, max_batch=MAX_BATCH, form=WireForm.PREDICT).decode(written)
+
+
+def test_candidates_without_features_are_as_many_as_their_dense_inputs_have_rows() -> None:
+    decoder = RequestDecoder(SPEC, max_batch=MAX_BATCH, form=WireForm.PREDICT)
+    shared = {"bid": BID}
+    assert decoder.decode(request_message("s", user=shared, candidates=DENSE)).batch_size == 2
+    one = {"context": CONTEXT[:1], "item": [1]}
+    assert decoder.decode(request_message("s", user=shared, candidates=one)).batch_size == 1
+    short = message(candidates={"dense": [{"name": "context", "values": [0] * 4}]})
+    with pytest.raises(RequestError, match="expected 3 values for each candidate, got 4"):
+        decoder.decode(short)
 
 
 def test_a_users_ids_are_one_bag() -> None:

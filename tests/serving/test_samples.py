@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from serving.samples import batch_samples, read_json, read_tsv
+from serving.samples import batch_samples, read_json, read_tsv, without_labels
 from sharded_infer.errors import RequestError
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
 
@@ -25,9 +25,9 @@ def test_json_is_an_array_one_object_or_an_object_a_line() -> None:
 def test_json_lines_that_are_not_objects_are_counted_and_named() -> None:
     with pytest.raises(RequestError, match="line 3: not JSON"):
         read_json('{"C1": 1}\n{"C1": 2}\n{"C1": \n')
-    with pytest.raises(RequestError, match=r"sample 2: expected a JSON object, got \[1\]"):
+    with pytest.raises(RequestError, match=r"line 2: expected a JSON object, got \[1\]"):
         read_json('{"C1": 1}\n[1]\n')
-    with pytest.raises(RequestError, match="sample 1: expected a JSON object, got 'C1'"):
+    with pytest.raises(RequestError, match="sample 0: expected a JSON object, got 'C1'"):
         read_json('"C1"')
 
 
@@ -83,20 +83,20 @@ GOOD = {"dense": [0, 0], "bias": 0}
 @pytest.mark.parametrize(
     ("sample", "words"),
     [
-        ({**GOOD, "C4": 1}, "sample 2: 'C4' is not one of the model's inputs"),
+        ({**GOOD, "C4": 1}, "sample 1: 'C4' is not one of the model's inputs"),
         ({**GOOD, "t": 1}, "'t' is not one of"),
-        ({"dense": [0, 0]}, "sample 2, 'bias': expected 1 numbers, got None"),
-        ({**GOOD, "dense": [0]}, r"sample 2, 'dense': expected 2 numbers, got \[0\]"),
-        ({**GOOD, "dense": [0, True]}, "sample 2, 'dense': expected 2 numbers"),
-        ({**GOOD, "dense": [0, None]}, "sample 2, 'dense': expected 2 numbers"),
-        ({**GOOD, "dense": [[0, 0]]}, "sample 2, 'dense': expected 2 numbers"),
-        ({**GOOD, "C1": 1.0}, "sample 2, 'C1': expected an id or a list of ids, got 1.0"),
-        ({**GOOD, "C1": "1"}, "sample 2, 'C1': expected an id or a list of ids, got '1'"),
-        ({**GOOD, "C1": [1, [2]]}, "sample 2, 'C1'"),
-        ({**GOOD, "C1": False}, "sample 2, 'C1'"),
-        ({**GOOD, "C1": None}, "sample 2, 'C1'"),
-        ({**GOOD, "C1": 2**63}, "sample 2, 'C1'"),
-        ({**GOOD, "C1": -(2**63) - 1}, "sample 2, 'C1'"),
+        ({"dense": [0, 0]}, "sample 1, 'bias': expected 1 numbers, got None"),
+        ({**GOOD, "dense": [0]}, r"sample 1, 'dense': expected 2 numbers, got \[0\]"),
+        ({**GOOD, "dense": [0, True]}, "sample 1, 'dense': expected 2 numbers"),
+        ({**GOOD, "dense": [0, None]}, "sample 1, 'dense': expected 2 numbers"),
+        ({**GOOD, "dense": [[0, 0]]}, "sample 1, 'dense': expected 2 numbers"),
+        ({**GOOD, "C1": 1.0}, "sample 1, 'C1': expected an id or a list of ids, got 1.0"),
+        ({**GOOD, "C1": "1"}, "sample 1, 'C1': expected an id or a list of ids, got '1'"),
+        ({**GOOD, "C1": [1, [2]]}, "sample 1, 'C1'"),
+        ({**GOOD, "C1": False}, "sample 1, 'C1'"),
+        ({**GOOD, "C1": None}, "sample 1, 'C1'"),
+        ({**GOOD, "C1": 2**63}, "sample 1, 'C1'"),
+        ({**GOOD, "C1": -(2**63) - 1}, "sample 1, 'C1'"),
     ],
 )
 def test_a_sample_that_is_off_is_named_with_its_input(
@@ -109,3 +109,13 @@ def test_a_sample_that_is_off_is_named_with_its_input(
 def test_there_must_be_a_sample() -> None:
     with pytest.raises(RequestError, match="no samples"):
         batch_samples(SPEC, [])
+
+
+@pytest.mark.parametrize("text", ['{"bias": 0, "dense": [0, 0]}\n\n{"bias": 0}\n', "tsv"])
+def test_a_sample_with_a_line_of_its_own_is_named_by_it(text: str) -> None:
+    samples = read_tsv("bias\tdense\n0\t0,0\n0\t\n") if text == "tsv" else read_json(text)
+    with pytest.raises(RequestError, match="^line 3, 'dense': expected 2 numbers, got"):
+        batch_samples(SPEC, samples)
+    labelled = read_json('{"label": 1}\n\n{"bias": 0, "label": 0}\n')
+    with pytest.raises(RequestError, match="^line 1, 'dense': expected 2 numbers, got None"):
+        batch_samples(SPEC, without_labels(SPEC, labelled))

@@ -21,8 +21,10 @@ from sharded_infer.fp32_model import fp32_scores
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, open_model
 from sharded_infer.model_check import check_golden
+from sharded_infer.precision import Precision
 from sharded_infer.publication import publish
-from sharded_infer.spec import ModelSpec
+from sharded_infer.quality import CalibrationSamples
+from sharded_infer.spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
 
 BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
 if lookup_instruction_sets():
@@ -150,6 +152,59 @@ def test_an_id_outside_a_strict_table_is_refused(model: Model) -> None:
     inputs = request_of(model.spec, 3) | {"item": np.array([0, 40, 0])}
     with pytest.raises(RequestError, match="feature 'item', sample 1: id 40 is outside"):
         model.predict(inputs)
+
+
+def test_numbers_that_are_none_are_refused_where_the_spec_says_so(model: Model) -> None:
+    inputs = request_of(model.spec, 3)
+    inputs["context"][1, 2] = np.nan
+    with pytest.raises(RequestError, match="'context', sample 1: expected finite numbers, got nan"):
+        model.predict(inputs)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_nan_that_a_model_takes_gives_nan_to_its_sample_alone(
+    precision: str, tmp_path: Path
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        tower = _Wide()
+    spec = ModelSpec(
+        name="taking",
+        tables=(TableSpec("item", 20, 64),),
+        dense=DenseSpec({"dense": 13}),
+        tower=TowerSpec(precision=Precision(precision)),
+        serving=ServingSpec(non_finite="pass"),
+    )
+    weights = {"item": torch.randn(20, 64, generator=torch.Generator().manual_seed(1))}
+    samples = generate_samples(spec, 300, seed=2)
+    published = publish(
+        spec, weights, tower, tmp_path, calibration=CalibrationSamples(samples, None)
+    )
+    opened = open_model(published.path)
+    inputs = request_of(spec, 4)
+    expected = opened.predict(inputs)["score"]
+    inputs["dense"][1, 0] = np.nan
+    by_dense = opened.predict(inputs)["score"]
+    assert np.isnan(by_dense).tolist() == [False, True, False, False]
+    assert np.array_equal(by_dense[[0, 2, 3]], expected[[0, 2, 3]])
+    weighted = request_of(spec, 4) | {"item.weights": np.ones((4, 2), np.float32)}
+    weighted["item.weights"][2, 1] = np.nan
+    assert np.isnan(opened.predict(weighted)["score"]).tolist() == [False, False, True, False]
+
+
+class _Wide(nn.Module):
+    """Products before ReLUs: oneDNN's own would make 0 of NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        self.last = nn.Linear(64, 1)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        hidden = self.top(torch.cat([self.bottom(dense), embeddings], 1))
+        scores: Tensor = self.last(hidden).squeeze(1).sigmoid()
+        return scores
 
 
 def test_threads_that_predict_at_once_agree(model: Model) -> None:

@@ -192,7 +192,7 @@ def test_the_gate_says_by_how_much_and_which_tables(report: CalibrationReport, w
     ("labels", "words"),
     [
         (np.ones(3, np.float32), r"labels: expected \[600\], got \[3\]"),
-        (np.full(SAMPLES, 2, np.float32), "sample 1: its label is 2, expected 0 or 1"),
+        (np.full(SAMPLES, 2, np.float32), "sample 0: its label is 2, expected 0 or 1"),
     ],
 )
 def test_labels_that_are_none_are_refused(

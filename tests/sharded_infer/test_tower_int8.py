@@ -148,6 +148,59 @@ def test_where_bytes_overflow_the_integers_are_multiplied_as_fp32(
         torch.testing.assert_close(scores(packed, size), scores(plain, size), rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("strange", [float("nan"), float("inf")])
+def test_a_row_that_is_not_finite_has_no_score_and_its_neighbours_have_theirs(
+    exact: bool, strange: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if exact and not has_exact_int8():
+        pytest.skip("oneDNN's int8 products are not exact on this processor")
+    monkeypatch.setattr(int8_packing, "has_exact_int8", lambda: exact)
+    plain, packed = (program_of(layers()) for _ in range(2))
+    pack_int8_products(packed)
+    pack_products(packed)
+    fuse_steps(packed, [inputs(2)])
+    given = inputs(5)
+    expected = packed(given)[0]
+    given[1, 0] = given[3, WIDTH - 1] = strange
+    for program in (plain, packed):
+        found = program(given)[0]
+        assert found.isnan().tolist() == [False, True, False, True, False]
+    assert torch.equal(found[::2], expected[::2])
+
+
+class Hidden(nn.Module):
+    """Makes NaN of finite inputs, in the last of several products that hand on bytes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)
+        )
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        scores: Tensor = self.layers(torch.log1p(embeddings)).sigmoid().squeeze(1)
+        return scores
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16, Precision.INT8])
+def test_what_becomes_nan_inside_a_tower_stays_nan(precision: Precision) -> None:
+    exported = export_tower(
+        Hidden().eval(),
+        dense={},
+        embedding_width=WIDTH,
+        outputs=("score",),
+        precision=precision,
+        calibration=[inputs(512).abs()],
+    )
+    program = read_packed(io.BytesIO(pack_program(exported)), "the test's tower")
+    pack_int8_products(program)
+    pack_products(program)
+    given = inputs(3).abs()
+    given[1, 5] = -2
+    assert program(given)[0].isnan().tolist() == [False, True, False]
+
+
 def test_a_tower_without_a_wide_product_is_refused() -> None:
     with pytest.raises(TowerError, match="no product to lower"):
         program_of(Narrow())

@@ -94,12 +94,18 @@ def test_fp32_products_differ_by_rounding_only() -> None:
 
 
 @needs_onednn
-def test_a_relu_is_taken_along_only_where_nothing_else_reads_the_product() -> None:
-    program = program_of(layers(), Precision.FP32)
-    pack_products(program)
-    assert packed_nodes(program) == ["relu", "none", "none", "none"]
-    relus = [n for n in program.graph.nodes if n.target is torch.ops.aten.relu.default]
-    assert len(relus) == 1
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize("strange", [float("nan"), float("inf"), -float("inf")])
+def test_what_is_no_number_goes_through_as_in_torch(precision: Precision, strange: float) -> None:
+    plain, packed = (program_of(layers(), precision) for _ in range(2))
+    pack_products(packed)
+    embeddings = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
+    embeddings[1, 0] = embeddings[3, -1] = strange
+    with torch.inference_mode():
+        expected, found = plain(embeddings)[0], packed(embeddings)[0]
+    assert found.isnan().tolist() == expected.isnan().tolist()
+    if strange != strange:
+        assert found.isnan().tolist() == [False, True, False, True, False]
 
 
 @needs_onednn

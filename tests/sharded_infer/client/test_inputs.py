@@ -158,3 +158,23 @@ def test_requests_say_what_they_want() -> None:
     request = sent(version="stable", outputs=["score"], request_id="r", priority=3)
     assert (request.model, request.version, request.request_id) == ("m", "stable", "r")
     assert (list(request.outputs), request.priority) == (["score"], 3)
+
+
+@pytest.mark.parametrize("nothing", [[], np.empty((0, 3), np.int64), Bags([], []), pd.Series([])])
+def test_candidates_that_are_none_are_refused(nothing: Any) -> None:
+    with pytest.raises(RequestError, match="there are no candidates: input 'item' is empty"):
+        sent(candidates={"item": nothing})
+
+
+@pytest.mark.parametrize("shape", [(1, 13), (2, 13), (4,), (1,)])
+@pytest.mark.parametrize("items", [[1, 2, 3], [[1, 2]] * 3, [[], [1], [2, 3]]])
+def test_a_dense_input_has_a_row_for_each_candidate(shape: tuple[int, ...], items: Any) -> None:
+    with pytest.raises(RequestError, match=r"'dense': expected a row for each of 3 candidates"):
+        sent(candidates={"item": items, "dense": np.zeros(shape, np.float32)})
+    whole = sent(candidates={"item": items, "dense": np.zeros((3, 13), np.float32)})
+    assert len(whole.candidates.dense[0].values) == 39
+
+
+def test_a_version_may_be_a_number_as_answers_have_it() -> None:
+    assert sent(version=9).version == "9"
+    assert sent(version="stable").version == "stable"
