@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.device_tables import DeviceTables, OutOfRange
 from kernels.errors import InputError
-from kernels.row_format import decode
+from kernels.stored_rows import decode
 
 
 class ReferenceLookup:

@@ -12,7 +12,7 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.mean import MeanPooling
-from kernels.row_format import decode
+from kernels.stored_rows import decode
 
 
 class _Grid(NamedTuple):

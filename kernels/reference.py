@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.row_format import decode
+from kernels.stored_rows import decode
 
 
 def pooled_lookup(tables: FusedTables, bags: Bags) -> Tensor:

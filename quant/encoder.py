@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.encoded import EncodedRows, UnrepresentableRowError
 from quant.native_encoder import MAX_DIM, encode_native, encoder_instruction_sets
 from quant.rowwise import encode

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.row_format import HEADER_BYTES, RowFormat, pack
+from kernels.row_format import HEADER_BYTES, RowFormat
+from kernels.stored_rows import pack
 from quant.clipping import levels_of, scale_and_bias, search_range
 from quant.encoded import UnrepresentableRowError
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.source import SourceError, WeightSource
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -1,46 +1,113 @@
 """The `sharded-infer` command: where everything is put together."""
 
 import sys
+from typing import Annotated
 
 import typer
 
-from serving.commands.bench import bench_app
-from serving.commands.calibrate import calibrate_command
-from serving.commands.console import ERRORS
-from serving.commands.demo import demo_command
-from serving.commands.doctor import doctor_command
-from serving.commands.inspect import inspect_command
-from serving.commands.plan import plan_command
-from serving.commands.predict import predict_command
-from serving.commands.publish import publish_command
-from serving.commands.quantize import quantize_command
-from serving.commands.repo import repo_app
-from serving.commands.serve import serve_command
-from serving.commands.spec import spec_command
-from serving.commands.verify import verify_command
+from serving.commands.console import ERRORS, OUT
+from serving.commands.lazy_group import CommandEntry, lazy_group
+from serving.installation import installation_text
 from sharded_infer.errors import ShardedInferError
+
+COMMANDS = (
+    CommandEntry(
+        "spec",
+        "serving.commands.spec:spec_command",
+        "Draft a model.toml from a checkpoint's names and shapes.",
+    ),
+    CommandEntry(
+        "quantize",
+        "serving.commands.quantize:quantize_command",
+        "Quantize a model's tables into a folder.",
+    ),
+    CommandEntry(
+        "publish",
+        "serving.commands.publish:publish_command",
+        "Quantize, plan and publish a model as its next version.",
+    ),
+    CommandEntry(
+        "inspect",
+        "serving.commands.inspect:inspect_command",
+        "Show what a version holds: tables, sizes, plans and the tower.",
+    ),
+    CommandEntry(
+        "verify",
+        "serving.commands.verify:verify_command",
+        "Check every file and plan, then score the golden requests.",
+    ),
+    CommandEntry(
+        "predict",
+        "serving.commands.predict:predict_command",
+        "Score samples from a file.",
+    ),
+    CommandEntry(
+        "serve",
+        "serving.commands.serve:serve_command",
+        "Serve published models over gRPC and REST.",
+    ),
+    CommandEntry(
+        "doctor",
+        "serving.commands.doctor:doctor_command",
+        "Check the installation, the machine and the ports.",
+    ),
+    CommandEntry(
+        "plan",
+        "serving.commands.plan:plan_command",
+        "Plan where every table goes, and explain it.",
+    ),
+    CommandEntry(
+        "calibrate",
+        "serving.commands.calibrate:calibrate_command",
+        "Measure this machine's constants for the planner.",
+    ),
+    CommandEntry(
+        "demo",
+        "serving.commands.demo:demo_command",
+        "Train a DLRM on click logs, publish, serve and score it.",
+    ),
+    CommandEntry(
+        "repo",
+        "serving.commands.repo:repo_app",
+        "Look at a repository: versions and labels, move them, clean up.",
+    ),
+    CommandEntry(
+        "bench",
+        "serving.commands.bench:bench_app",
+        "Measure this project beside its peers.",
+    ),
+)
 
 app = typer.Typer(
     name="sharded-infer",
+    cls=lazy_group(*COMMANDS),
     help="Quantize, plan, publish and serve recommendation models with large embedding tables.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("spec")(spec_command)
-app.command("quantize")(quantize_command)
-app.command("publish")(publish_command)
-app.command("inspect")(inspect_command)
-app.command("verify")(verify_command)
-app.command("predict")(predict_command)
-app.command("serve")(serve_command)
-app.command("doctor")(doctor_command)
-app.command("plan")(plan_command)
-app.command("calibrate")(calibrate_command)
-app.command("demo")(demo_command)
-app.add_typer(repo_app, name="repo")
-app.add_typer(bench_app, name="bench")
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        OUT.print(installation_text(), highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="Show the version, what it runs on and what of it is compiled.",
+            callback=_say_version,
+            is_eager=True,
+        ),
+    ] = False,
+) -> None:
+    """What stands before a command."""
 
 
 def main() -> None:

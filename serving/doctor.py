@@ -13,18 +13,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from kernels.errors import ShardedInferError
+from serving.compiled_code import COMPILED_CODE, missing_code, missing_text
 from sharded_infer.device.card_needs import missing_for_cards
 
 OUR_DISTRIBUTION = "sharded-infer"
 IMPORT_NAMES = ("kernels", "quant", "sharded_infer", "serving")
 # FBGEMM is built against one release of torch (FBGEMM's release notes).
 FBGEMM_OF_TORCH = {"2.13": "1.8", "2.12": "1.7", "2.11": "1.6"}
-# What stands in for a package's compiled part where there was no compiler; `_kernels` has its own.
-_STAND_INS = {
-    "quant": "torch encodes rows",
-    "sharded_infer": "NumPy merges requests",
-    "serving": "Python reads and counts requests",
-}
 _CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
@@ -52,7 +47,7 @@ def examine(ports: Iterable[int]) -> list[Finding]:
         ports: TCP ports a server is to listen on.
     """
     checks: tuple[Callable[[], Finding], ...] = (
-        *(_python, _torch, _fbgemm, _cpu, _kernels, _compiled, _cards, _huge_pages),
+        *(_python, _torch, _fbgemm, _cpu, _compiled, _kernels, _cards, _huge_pages),
     )
     return [
         *(check() for check in checks),
@@ -105,6 +100,12 @@ def _cpu() -> Finding:
     return Finding("cpu", verdict, f"{', '.join(found) or 'no vector extensions'}{bf16}")
 
 
+def _compiled() -> Finding:
+    if missing := missing_code():
+        return Finding("compiled", Verdict.PROBLEM, missing_text(missing))
+    return Finding("compiled", Verdict.OK, ", ".join(code.package for code in COMPILED_CODE))
+
+
 def _kernels() -> Finding:
     backend = importlib.import_module("kernels.native_backend")
     library = importlib.import_module("kernels.native_library")
@@ -118,25 +119,6 @@ def _kernels() -> Finding:
     limit = os.environ.get(library.MAX_INSTRUCTION_SET)
     said = f", {library.MAX_INSTRUCTION_SET}={limit}" if limit else ""
     return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}{said}")
-
-
-def _compiled() -> Finding:
-    return compiled_parts(Path(__file__).parents[1])
-
-
-def compiled_parts(root: Path) -> Finding:
-    """Which packages have their compiled part, but for the kernels.
-
-    Args:
-        root: the folder that holds the packages.
-    """
-    load_library = importlib.import_module("kernels.native_library").load_library
-    missing = [name for name in _STAND_INS if load_library(root / name) is None]
-    if missing:
-        stand_ins = "; ".join(f"{_STAND_INS[name]} ({name})" for name in missing)
-        detail = f"not compiled here, which takes g++ when it is installed: {stand_ins}"
-        return Finding("compiled", Verdict.NOTE, detail)
-    return Finding("compiled", Verdict.OK, "the encoder, merging, reading and counting")
 
 
 def _cards() -> Finding:

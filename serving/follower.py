@@ -16,6 +16,7 @@ from time import monotonic, time
 
 from serving.background import paced
 from serving.board import Board
+from serving.failure_log import FailedLoad, FailureLog
 from serving.follow_settings import FollowSettings
 from serving.load_phases import LoadPhases
 from serving.metrics import Metrics
@@ -74,6 +75,7 @@ class Follower:
         self._deferred: set[tuple[str, int]] = set()
         # What was raised here, by model, the first time that each could not be prepared.
         self.errors: dict[str, Exception] = {}
+        self.failures = FailureLog()
 
     def _hold_again(self, release: ModelReleases) -> None:
         """Locks what is served, as a predecessor in a process that has ended did."""
@@ -261,10 +263,7 @@ class Follower:
             )
         except StorageError as error:
             # The store may answer at the next look: nothing is wrong with the version.
-            _log.warning(
-                "%s version %d: cannot be fetched now: %s", model, version, error,
-                extra={"model": model, "version": version},
-            )  # fmt: skip
+            self.failures.add(FailedLoad(model, version, None, str(error)))
             self._metrics.releases(model).failed(phases.current)
             self._deferred.add((model, version))
             self.errors.setdefault(model, error)
@@ -285,11 +284,7 @@ class Follower:
     def _failed(
         self, release: ModelReleases, version: int, phase: str, reason: str
     ) -> ModelReleases:
-        _log.error(
-            "%s version %d is not served, it failed at %r: %s",
-            release.model, version, phase, reason,
-            extra={"model": release.model, "version": version, "phase": phase},
-        )  # fmt: skip
+        self.failures.add(FailedLoad(release.model, version, phase, reason))
         self._metrics.releases(release.model).failed(phase)
         fingerprint = self._preparation.fingerprint(release.model, version)
         return release.failed(Failure(version, phase, reason, fingerprint))

@@ -68,17 +68,35 @@ class Following:
         if self.settings.explicit:
             # The others, for the index.
             follower.look()
-        # There is no old version to protect: what does not fit is found out.
-        while follower.step(progress, checks_memory=False):
+        follower.failures.hold_back()
+        # There is no old version to leave room for; the loader looks whether one fits by itself.
+        raised: Exception | None = None
+        try:
+            while follower.step(progress, checks_memory=False):
+                installer.catch_up(progress)
             installer.catch_up(progress)
-        installer.catch_up(progress)
-        for model in models:
-            if DEFAULT_NAME in self.board.releases()[1].models[model].names:
-                continue
-            errors = [e.errors[model] for e in (follower, installer) if model in e.errors]
-            if errors:
-                raise errors[0]
-            raise NotFoundError(
-                f"model {model!r}: nothing to serve; {self.settings.policy} names no version of it"
-            )
+            raised = self._why_not_served(models, follower, installer)
+        finally:
+            # Whoever catches what is raised says why.
+            follower.failures.release(but=raised)
+        if raised is not None:
+            raise raised
         return installer
+
+    def _why_not_served(
+        self, models: list[str], follower: Follower, installer: Installer
+    ) -> Exception | None:
+        """Why the first model of which nothing can be served cannot be; None: all are served."""
+        meant = self.board.releases()[1].models
+        unserved = next((m for m in models if DEFAULT_NAME not in meant[m].names), None)
+        if unserved is None:
+            return None
+        errors = [e.errors[unserved] for e in (follower, installer) if unserved in e.errors]
+        # The most wanted version's.
+        first = follower.failures.first(unserved)
+        errors.sort(key=lambda error: first is None or str(error) != first.reason)
+        if errors:
+            return errors[0]
+        return NotFoundError(
+            f"model {unserved!r}: nothing to serve; {self.settings.policy} names no version of it"
+        )

@@ -5,13 +5,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import asdict, dataclass
 
 import torch
 
 from serving.background import lower_priority
 from serving.board import Board
+from serving.compiled_code import missing_code, missing_text
 from serving.config import ALL_MODELS, ServerConfig
 from serving.dashboard.dashboard import Dashboard
 from serving.follow_settings import FollowSettings
@@ -104,6 +105,8 @@ def serve(
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
     if not keep_freed_memory():
         _log.warning("this C library cannot be told to keep freed memory: requests may fault pages")
+    if missing := tuple(code for code in missing_code() if code.serves):
+        _log.warning("%s", missing_text(missing))
     repository = Repository(config.repository)
     known = list(config.models) or repository.models()
     models = _first_models(config, known)
@@ -223,7 +226,9 @@ def _serve_alone(
             installer = load()
             worker.warm_up()
         except BaseException:
-            worker.close()
+            # Ending it takes a thread: where memory is short, that is not what failed first.
+            with suppress(RuntimeError):
+                worker.close()
             raise
         installer.start()
         thread = threading.Thread(

@@ -57,16 +57,17 @@ def check_fits(needed: int, available: int, spare: int, what: str) -> None:
     Args:
         needed: bytes that it takes.
         available: bytes that there are.
-        spare: bytes that must stay free.
+        spare: bytes that must stay free; 0 where nothing else is served yet.
         what: to load, for the message.
 
     Raises:
         CapacityError: it does not fit; says the figures.
     """
     if needed + spare > available:
+        kept = f" and {size_text(spare)} must stay free (--spare-mib)" if spare else ""
         raise CapacityError(
-            f"{what} does not fit: it takes {size_text(needed)} and {size_text(spare)} must stay "
-            f"free (--spare-mib), {size_text(available)} are available"
+            f"{what} does not fit: it takes {size_text(needed)}{kept}, {size_text(available)} are "
+            "available"
         )
 
 

@@ -13,12 +13,13 @@ from serving.predict_encoder import PredictEncoder
 from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from serving.snapshot import ServingOverrides, Snapshot, measure_costs
-from serving.spare_memory import available_bytes
+from serving.spare_memory import available_bytes, check_fits, needed_bytes
 from serving.version_facts import VersionFacts
 from serving.wire_form import WireForm
-from sharded_infer.artifact import open_artifact
+from sharded_infer.address_space import address_space_left, is_short_of_memory, memory_short
+from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.device.device_choice import DeviceChoice
-from sharded_infer.errors import PlanError
+from sharded_infer.errors import CapacityError, DeviceError, PlanError
 from sharded_infer.model import Model
 from sharded_infer.model_check import check_golden
 from sharded_infer.plan import Plan
@@ -72,19 +73,33 @@ class VersionLoader:
 
         Raises:
             ArtifactError: the version is damaged.
-            CapacityError: a device has too little memory; names it, with figures.
+            CapacityError: the host or a device has too little memory; says which, with figures.
             GateError: it does not score its golden requests as it should.
+            PlanError: its plan needs cards, and there are none; says what else can be done.
         """
+        try:
+            return self._loaded(path, metrics, phases, progress)
+        except (MemoryError, OSError, RuntimeError) as error:
+            if not is_short_of_memory(error):
+                raise
+            raise memory_short(f"{path}: loading it") from error
+
+    def _loaded(
+        self, path: Path, metrics: VersionMetrics, phases: LoadPhases, progress: Progress
+    ) -> Snapshot:
         with phases.phase("open"):
             artifact = open_artifact(path)
             plan = artifact.plan(self._topology)
-            model = Model(
-                artifact,
-                plan,
-                memory=self.overrides.memory,
-                devices=self._devices(plan),
-                progress=progress,
-            )
+            devices = self._devices(plan)
+        with phases.phase("memory"):
+            self._check_memory(artifact, on_cards=devices is not None)
+        with phases.phase("open"):
+            try:
+                model = Model(
+                    artifact, plan, memory=self.overrides.memory, devices=devices, progress=progress
+                )
+            except DeviceError as error:
+                raise PlanError(_without_cards(artifact, plan, error)) from error
             self._map_pages(model, progress)
         with phases.phase("golden"):
             difference = check_golden(model)
@@ -139,6 +154,38 @@ class VersionLoader:
             )
         return self.overrides.devices
 
+    def _check_memory(self, artifact: Artifact, *, on_cards: bool) -> None:
+        """Says what a version takes and what there is; refuses a copy that cannot fit.
+
+        Mapped tables may be larger than memory: the kernel takes their pages back. It is said then.
+        """
+        manifest = artifact.manifest
+        chosen = self.overrides.memory or TableMemory(manifest.model_spec().serving.memory)
+        memory = TableMemory.MAP if on_cards else chosen
+        needed, available = needed_bytes(manifest, memory, 1), available_bytes()
+        what = f"{manifest.model} version {manifest.version}"
+        about = {"model": manifest.model, "version": manifest.version}
+        tables = manifest.table_bytes
+        _log.info(
+            "%s takes %s of memory, its tables %s of it (%s); %s are available",
+            what, size_text(needed), size_text(tables), memory.value, size_text(available),
+            extra=about,
+        )  # fmt: skip
+        if memory is TableMemory.HUGE:
+            check_fits(needed, available, 0, what)
+        elif tables > available:
+            _log.warning(
+                "%s: tables of %s are mapped, but %s of memory are available: rows will be read "
+                "from the disk, and slowly",
+                what, size_text(tables), size_text(available), extra=about,
+            )  # fmt: skip
+        left = address_space_left()
+        if left is not None and needed > left:
+            raise CapacityError(
+                f"{what} does not fit: it takes {size_text(needed)}, {size_text(left)} are left of "
+                "this process's address space (ulimit -v)"
+            )
+
     def _map_pages(self, model: Model, progress: Progress) -> None:
         """Where everything fits: what is read in vain would drive out what serves."""
         if model.engine.waits or model.artifact.manifest.table_bytes > available_bytes():
@@ -150,6 +197,22 @@ class VersionLoader:
                 model.version,
                 extra={"model": model.name, "version": model.version},
             )
+
+
+def _without_cards(artifact: Artifact, plan: Plan, error: DeviceError) -> str:
+    """Which version cannot be served for want of cards, and what can be done."""
+    manifest = artifact.manifest
+    hosts = [name for name in manifest.plans if not artifact.plan(name).topology.has_cards]
+    instead = (
+        f"--topology {hosts[0]} takes its plan for the host"
+        if hosts
+        else "publish it for the host too (publish --topology cpu:N)"
+    )
+    return (
+        f"model {manifest.model!r} version {manifest.version}: its plan for "
+        f"{plan.topology.name!r} needs cards: {error}. Without them: {instead}, or "
+        "--rehearse-cards plays the cards on the host, slowly"
+    )
 
 
 def _facts_of(model: Model) -> VersionFacts:

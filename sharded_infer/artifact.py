@@ -1,11 +1,8 @@
 """A version on disk: checked against its manifest, and opened."""
 
 import hashlib
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-
-from torch import Tensor
 
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
 from sharded_infer.manifest import (
@@ -17,9 +14,6 @@ from sharded_infer.manifest import (
 )
 from sharded_infer.plan import Plan, check_plan, load_plan
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.table_file import MappedTable, map_table_file
-from sharded_infer.table_memory import TableMemory, copy_to_huge_pages
-from sharded_infer.table_pieces import TablePiece
 
 _READ_BYTES = 2**20  # what is hashed stays in the cache meanwhile
 
@@ -84,51 +78,6 @@ class Artifact:
         if hashlib.sha256(content).hexdigest() != record.sha256:
             raise ArtifactError(f"{self.path / name}: altered: its SHA-256 is another")
         return content
-
-    def table_pieces(
-        self, memory: TableMemory = TableMemory.MAP, progress: Progress = no_progress
-    ) -> dict[str, list[TablePiece]]:
-        """Maps or copies the table files: where each table's rows lie.
-
-        Args:
-            memory: where they are to lie.
-            progress: told the bytes copied so far.
-
-        Raises:
-            ArtifactError: a table file does not hold what the manifest says, or there is no memory
-                for a copy.
-        """
-        files = {record.file for table in self.manifest.tables for record in table.pieces}
-        copied, total = 0, sum(self.manifest.files[name].bytes for name in files)
-
-        def copy(path: Path) -> Tensor:
-            def read(count: int) -> None:
-                nonlocal copied
-                copied += count
-                progress("copying tables", copied, total)
-
-            return copy_to_huge_pages(path, read)
-
-        mapped: dict[str, dict[str, MappedTable]] = {}
-        pieces: dict[str, list[TablePiece]] = defaultdict(list)
-        for table in self.manifest.tables:
-            row_bytes = table.row_format.row_bytes(table.dim)
-            for record in table.pieces:
-                if record.file not in mapped:
-                    mapped[record.file] = map_table_file(
-                        self.path / record.file, None if memory is TableMemory.MAP else copy
-                    )
-                found = mapped[record.file].get(record.entry)
-                shape = None if found is None else (found.entry.rows, found.entry.row_bytes)
-                if found is None or shape != (record.rows, row_bytes):
-                    raise ArtifactError(
-                        f"{record.file}: {record.entry!r}: expected {record.rows} rows of "
-                        f"{row_bytes} bytes for table {table.name!r}, got {shape}"
-                    )
-                pieces[table.name].append(
-                    TablePiece(found.memory, found.byte_offset, record.first_row, record.rows)
-                )
-        return pieces
 
 
 def open_artifact(path: Path) -> Artifact:

@@ -5,6 +5,7 @@ from kernels.errors import InputError, InternalError, ShardedInferError
 __all__ = [
     "ArtifactError",
     "CapacityError",
+    "DeviceError",
     "GateError",
     "InputError",
     "InternalError",
@@ -30,6 +31,10 @@ class WeightsError(InputError):
 
 class PlanError(InputError):
     """No plan exists for these tables on this topology, or a given plan is not one."""
+
+
+class DeviceError(InputError):
+    """A machine without the devices that something is to run on, or without what they need."""
 
 
 class TowerError(InputError):

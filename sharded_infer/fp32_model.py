@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.bags import Bags
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.encoder import encode_zeroing
 from quant.table_weight import TableWeight
 from sharded_infer.arrays import tensor_of

@@ -13,6 +13,7 @@ from sharded_infer.errors import ArtifactError, NotFoundError, SpecError
 from sharded_infer.format_plan import FormatPlan
 from sharded_infer.fp32_model import TRAINED, Fp32Model
 from sharded_infer.load_model import LoadModel, TableUse, plan_key, table_uses
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, check_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.precision import Precision
@@ -21,7 +22,6 @@ from sharded_infer.quantize import open_format_plan
 from sharded_infer.repository import Repository
 from sharded_infer.spec import ModelSpec
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import parse_topology
 from sharded_infer.tower import export_tower
 
 # Of the samples, those that an int8 tower's integers are chosen on.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.artifact_tables import table_pieces
 from sharded_infer.batch import ModelInput
 from sharded_infer.device.device_choice import (
     DeviceChoice,
@@ -61,8 +62,8 @@ class Model:
         """Maps or copies the tables and builds the tower; see `open_model`, the checked way in.
 
         Raises:
-            ArtifactError: a file does not hold what the manifest says, or there is no memory.
-            CapacityError: a device has too little memory.
+            ArtifactError: a file does not hold what the manifest says.
+            CapacityError: the host or a device has too little memory.
             InputError: the forced backend cannot look the tables up, or there is no such device.
         """
         self.artifact = artifact
@@ -74,13 +75,13 @@ class Model:
         if devices is not None and plan.topology.has_cards:
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
-            pieces = artifact.table_pieces(self.memory, progress)
+            pieces = table_pieces(artifact, self.memory, progress)
             self.rank_bytes = rank_bytes(plan, tables)
             parts = ModelParts(self.spec, plan, tables, pieces)
             self.engine: ModelEngine = self._on_devices(parts, devices, progress)
             return
         self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
-        pieces = artifact.table_pieces(self.memory, progress)
+        pieces = table_pieces(artifact, self.memory, progress)
         self._memories = {
             piece.memory.data_ptr(): piece.memory for parts in pieces.values() for piece in parts
         }

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,6 +41,7 @@ from sharded_infer.manifest import (
 )
 from sharded_infer.model import Model
 from sharded_infer.model_check import check_golden
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import dump_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.precision import Precision
@@ -63,7 +64,6 @@ from sharded_infer.spec import ModelSpec
 from sharded_infer.spec_document import dump_spec
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
-from sharded_infer.topology import parse_topology
 from sharded_infer.tower import Tower
 from sharded_infer.tower_archive import write_program
 
@@ -90,7 +90,7 @@ class PublishedVersion:
     fp32_bytes: int
     table_bytes: int
     max_score_diff: float
-    report: QuantizationReport
+    report: QuantizationReport = field(repr=False)
 
 
 def publish(

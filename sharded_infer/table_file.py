@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.errors import ArtifactError, InternalError
 from sharded_infer.manifest import FileRecord
 
@@ -96,7 +97,9 @@ def map_table_file(
 
     Raises:
         ArtifactError: it is not a table file: a bad header, a hole, an overlap, another dtype.
+        CapacityError: there is no memory for it; says how much.
     """
+    size = 0
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -104,19 +107,16 @@ def map_table_file(
             if not 2 <= length <= min(_MAX_HEADER_BYTES, size - 8):
                 raise ArtifactError(f"{path.name}: its header of {length} bytes cannot be right")
             header = json.loads(file.read(length))
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Where there is a copy, its file takes no room beside it.
+            mapping = b"" if copy else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     # Python's JSON reader has no limit of its own on nesting.
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, ArtifactError):
             raise
+        if is_short_of_memory(error):
+            raise memory_short(f"{path.name}: mapping it", size) from error
         raise ArtifactError(f"{path.name}: not a readable safetensors file: {error}") from error
-    if copy is None:
-        with warnings.catch_warnings():
-            # torch warns that it cannot mark the tensor read-only; nothing here writes to it.
-            warnings.filterwarnings("ignore", message="The given buffer is not writable")
-            memory = torch.frombuffer(mapping, dtype=torch.uint8)
-    else:
-        memory = copy(path)
+    memory = copy(path) if copy else _bytes_of(mapping)
     tables: dict[str, MappedTable] = {}
     expected = 0
     for name, begin, entry in sorted(_entries(path, header), key=lambda item: item[1]):
@@ -129,6 +129,13 @@ def map_table_file(
             f"{path.name}: its tensors end at byte {8 + length + expected}, the file at {size}"
         )
     return tables
+
+
+def _bytes_of(mapping: mmap.mmap | bytes) -> Tensor:
+    with warnings.catch_warnings():
+        # torch warns that it cannot mark the tensor read-only; nothing here writes to it.
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        return torch.frombuffer(mapping, dtype=torch.uint8)
 
 
 def _entries(path: Path, header: object) -> list[tuple[str, int, TableEntry]]:

@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.errors import ArtifactError
 
 HUGE_PAGE_BYTES = 2 * 2**20
@@ -57,8 +58,10 @@ def copy_to_huge_pages(path: Path, on_read: Callable[[int], None]) -> Tensor:
         uint8 `[bytes of the file]`; the memory is given back with the last tensor that uses it.
 
     Raises:
-        ArtifactError: the file cannot be read, or there is no memory for it.
+        ArtifactError: the file cannot be read.
+        CapacityError: there is no memory for it; says how much.
     """
+    size = 0
     try:
         size = path.stat().st_size
         memory = _anonymous(size)
@@ -71,9 +74,11 @@ def copy_to_huge_pages(path: Path, on_read: Callable[[int], None]) -> Tensor:
                     raise ArtifactError(f"{path}: ends at byte {done}, expected {size}")
                 done += count
                 on_read(count)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, MemoryError) as error:
         if isinstance(error, ArtifactError):
             raise
+        if is_short_of_memory(error):
+            raise memory_short(f"{path}: copying it to huge pages", size) from error
         raise ArtifactError(f"{path}: cannot be copied to huge pages: {error}") from error
     return memory
 

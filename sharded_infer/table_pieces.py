@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kernels.row_format import select_columns
+from kernels.stored_rows import select_columns
 from sharded_infer.plan import Plan, Shard, StoredTable
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sharded_infer.artifact import Artifact, open_artifact
+from sharded_infer.artifact_tables import table_pieces
 from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.manifest import REPORT_NAME, Manifest
 from sharded_infer.pages.table_errors import relative_error
@@ -164,7 +165,7 @@ def _changed_rows(
     try:
         first, second = (open_artifact(folder) for folder in folders)
         tables = second.manifest.stored_tables()
-        before, after = first.table_pieces(), second.table_pieces()
+        before, after = table_pieces(first), table_pieces(second)
         done, total = 0, sum(tables[name].stored_bytes for name in names)
         changed = {}
         for name in names:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from kernels.row_format import RowFormat
 from serving.bench.dlrm_v2_shape import DIM, IDS_OF_A_BAG, ROWS
 from sharded_infer.load_model import LoadModel, TableUse
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Shard, StoredTable
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import Topology, parse_topology
+from sharded_infer.topology import Topology
 
 Integers = NDArray[np.int64]
 

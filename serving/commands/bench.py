@@ -2,25 +2,64 @@
 
 import typer
 
-from serving.commands.bench_decode import bench_decode_command
-from serving.commands.bench_engine import bench_engine_command
-from serving.commands.bench_executors import bench_executors_command
-from serving.commands.bench_formats import bench_formats_command
-from serving.commands.bench_lookup import bench_lookup_command
-from serving.commands.bench_metrics import bench_metrics_command
-from serving.commands.bench_plan import bench_plan_command
-from serving.commands.bench_quantize import bench_quantize_command
-from serving.commands.bench_releases import bench_releases_command
-from serving.commands.bench_serve import bench_serve_command
+from serving.commands.lazy_group import CommandEntry, lazy_group
 
-bench_app = typer.Typer(no_args_is_help=True, help="Measure this project beside its peers.")
-bench_app.command("plan")(bench_plan_command)
-bench_app.command("formats")(bench_formats_command)
-bench_app.command("lookup")(bench_lookup_command)
-bench_app.command("quantize")(bench_quantize_command)
-bench_app.command("decode")(bench_decode_command)
-bench_app.command("engine")(bench_engine_command)
-bench_app.command("serve")(bench_serve_command)
-bench_app.command("executors")(bench_executors_command)
-bench_app.command("releases")(bench_releases_command)
-bench_app.command("metrics")(bench_metrics_command)
+BENCH_COMMANDS = (
+    CommandEntry(
+        "plan",
+        "serving.commands.bench_plan:bench_plan_command",
+        "Measure the planner's time and the quality of its plans.",
+    ),
+    CommandEntry(
+        "formats",
+        "serving.commands.bench_formats:bench_formats_command",
+        "Measure AUC, log loss and score differences of a trained model.",
+    ),
+    CommandEntry(
+        "lookup",
+        "serving.commands.bench_lookup:bench_lookup_command",
+        "Measure pooled lookups beside FBGEMM's kernel.",
+    ),
+    CommandEntry(
+        "quantize",
+        "serving.commands.bench_quantize:bench_quantize_command",
+        "Measure quantization from a checkpoint to tables.",
+    ),
+    CommandEntry(
+        "decode",
+        "serving.commands.bench_decode:bench_decode_command",
+        "Measure decoding beside protobuf's parsing and a plain loop.",
+    ),
+    CommandEntry(
+        "engine",
+        "serving.commands.bench_engine:bench_engine_command",
+        "Measure lookups and tower on one core, beside TorchRec.",
+    ),
+    CommandEntry(
+        "serve",
+        "serving.commands.bench_serve:bench_serve_command",
+        "Measure a server under load.",
+    ),
+    CommandEntry(
+        "executors",
+        "serving.commands.bench_executors:bench_executors_command",
+        "Measure inline, batched and auto executors beside each other.",
+    ),
+    CommandEntry(
+        "releases",
+        "serving.commands.bench_releases:bench_releases_command",
+        "Measure latency while a version is loaded.",
+    ),
+    CommandEntry(
+        "metrics",
+        "serving.commands.bench_metrics:bench_metrics_command",
+        "Measure throughput with all metrics and with none.",
+    ),
+)
+
+bench_app = typer.Typer(
+    cls=lazy_group(*BENCH_COMMANDS),
+    no_args_is_help=True,
+    help="Measure this project beside its peers.",
+    rich_markup_mode=None,
+)

@@ -3,7 +3,6 @@
 import os
 import platform
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import torch
@@ -12,6 +11,7 @@ from rich.table import Table
 
 from serving.bench.decode_measurement import measure_decoding
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.progress import progress_bars
 
 
@@ -22,9 +22,7 @@ def bench_decode_command(
     batch: Annotated[
         int, typer.Option(min=1, max=65_536, help="Samples of the first request.")
     ] = 16,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
     """Measure decoding beside protobuf's parsing and a plain loop, and our form of the request.
 

@@ -3,7 +3,6 @@
 import os
 import platform
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,6 +15,7 @@ from serving.bench.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.engine_measurement import measure_engine
 from serving.commands.bench_device import BenchDevice, bench_on_devices
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.commands.memory_choice import MemoryChoice
 from serving.commands.tower_precision import on_processors
 from serving.progress import progress_bars
@@ -70,9 +70,7 @@ def bench_engine_command(
         float, typer.Option(min=0.01, help="Of each variant's turn in a round.")
     ] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of turns; medians count.")] = 5,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
     """Measure lookups and tower on one core, beside TorchRec and what the machine allows.
 

@@ -3,7 +3,6 @@
 import os
 from dataclasses import asdict
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,6 +13,7 @@ from serving.bench.overload_measurement import OverloadFigures, measure_overload
 from serving.bench.queueing_measurement import QueueFigures, measure_queueing
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.commands.tower_precision import TowerPrecision
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
@@ -60,9 +60,7 @@ def bench_executors_command(
     share: Annotated[float, typer.Option(help="arrivals: of the capacity.", min=0.01)] = 0.7,
     times: Annotated[float, typer.Option(help="overload: of the capacity.", min=0.1)] = 3.0,
     deadline_ms: Annotated[float, typer.Option(help="overload: of each request.", min=0.1)] = 100.0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
     """Measure inline, batched and auto executors beside each other and a bare echo server.
 

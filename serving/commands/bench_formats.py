@@ -10,6 +10,7 @@ from rich.table import Table
 
 from serving.bench.format_quality import measure_formats
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.progress import progress_bars
 
 
@@ -21,9 +22,7 @@ def bench_formats_command(
     rows: Annotated[
         int, typer.Option(min=10, help="Lines to generate, or to read at most.")
     ] = 20_000,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
     """Measure AUC, log loss and score differences of a trained model in each row format.
 

@@ -3,7 +3,6 @@
 import os
 import platform
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from kernels.native_backend import lookup_instruction_sets
 from kernels.row_format import RowFormat
 from serving.bench.lookup_measurement import DIM, IDS_OF_A_BAG, TABLES, measure_lookups
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.progress import progress_bars
 
 
@@ -24,9 +24,7 @@ def bench_lookup_command(
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Of calls, for each size, distribution and page size.")
     ] = 1.5,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
     """Measure pooled lookups beside FBGEMM's kernel, torch's embedding_bag and a bare gather.
 

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from rich.table import Table
 from serving.bench.metrics_measurement import MetricsCost, measure_metrics
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.commands.tower_precision import TowerPrecision
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
@@ -29,11 +29,9 @@ def bench_metrics_command(
         float, typer.Option(help="Of load on each server in a round.", min=0.2)
     ] = 4.0,
     concurrency: Annotated[int, typer.Option(help="Requests in flight.", min=1)] = 8,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
-    """Measure throughput with all metrics (`serve --metrics full`) and with none (`off`).
+    """Measure throughput with all metrics and with none (`serve --metrics full` and `off`).
 
     Two servers share one core and are loaded in turn, round by round, by a closed loop on another
     core; requests are of 16 pairs and of 1 unless --pairs says otherwise. Beside it stands what the

@@ -20,6 +20,7 @@ from serving.bench.plan_measurement import PlanBench, PlanMeasurement, TorchRecF
 from serving.bench.scaling_chart import Series, scaling_chart
 from serving.bench.torchrec_planner import INSTALL, Outcome, Search, torchrec_is_installed
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.progress import progress_bars
 from sharded_infer.errors import InputError
 
@@ -28,9 +29,7 @@ def bench_plan_command(
     family: Annotated[
         list[str] | None, typer.Option(help="Family to measure; may be repeated. Default: all.")
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
     chart: Annotated[
         Path | None,
         typer.Option(help="Also measure 100 to 50,000 tables, and draw that here as SVG."),
@@ -59,11 +58,11 @@ def bench_plan_command(
                 progress(name, len(rows), len(of_family))
         OUT.print(_table(name, rows, torchrec_seconds))
         measured += rows
-    write_json(json_file, [one.fields() for one in measured])
     _print_notes(torchrec_seconds)
     if chart is not None:
         curve = measured[-len(CURVE_SIZES) :]
         chart.write_text(_chart(curve))
+    write_json(json_file, [one.fields() for one in measured])
 
 
 def _cases(families: Sequence[str] | None) -> list[PlanCase]:

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from serving.bench.quantize_measurement import FORMATS, measure_quantize
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.progress import progress_bars
 from sharded_infer.sizes import size_text
 
@@ -19,9 +20,7 @@ def bench_quantize_command(
         float, typer.Option(min=0.01, help="Size of the checkpoint, fp32 GB.")
     ] = 2.0,
     rounds: Annotated[int, typer.Option(min=1, help="How often each is measured.")] = 5,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
     folder: Annotated[
         Path | None,
         typer.Option(help="Where to put the checkpoint and the tables; default: the system's."),

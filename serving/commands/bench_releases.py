@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from rich.table import Table
 from serving.bench.release_measurement import ReleaseMeasurement, measure_releases
 from serving.bench.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.commands.tower_precision import TowerPrecision
 from serving.progress import progress_bars
 from sharded_infer.precision import Precision
@@ -34,9 +34,7 @@ def bench_releases_command(
         list[str] | None,
         typer.Option(help="For the server, such as --serve-option=--workers=2."),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
 ) -> None:
     """Measure latency while a version is loaded, beside the same load without a release.
 

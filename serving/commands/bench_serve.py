@@ -20,6 +20,7 @@ from serving.bench.workload import BenchModel, workload_named
 from serving.caller import CallerFiles
 from serving.commands.caller_options import TokenFileOption, caller_of
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.commands.tower_precision import TowerPrecision
 from sharded_infer.errors import InputError
 from sharded_infer.precision import Precision
@@ -79,9 +80,7 @@ def bench_serve_command(
         list[str] | None,
         typer.Option(help="For the server that is started, such as --serve-option=--workers=2."),
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
     tls: Annotated[bool, typer.Option("--tls", hidden=True)] = False,
     tls_files: Annotated[
         list[str] | None,

@@ -1,12 +1,14 @@
 """Measures this machine for the planner."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from serving.commands.console import OUT
+from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.progress import progress_bars
 from sharded_infer.calibration import calibrate, write_topology
 
@@ -14,8 +16,9 @@ from sharded_infer.calibration import calibrate, write_topology
 def calibrate_command(
     out: Annotated[Path, typer.Option(help="Topology file to write.")] = Path("topology.toml"),
     ranks: Annotated[int, typer.Option(help="CPU ranks in it.", min=1)] = 1,
+    as_json: JsonOption = False,
 ) -> None:
-    """Measure this machine's constants and write them to a topology file for --topology.
+    """Measure this machine's constants for the planner, into a topology file for --topology.
 
     Takes about 15 seconds and 1.1 GiB on one thread. The machine should be quiet.
     """
@@ -23,6 +26,9 @@ def calibrate_command(
     with progress_bars() as progress:
         device = calibrate(progress)
     write_topology(out, device, ranks)
+    if as_json:
+        print_json({"path": str(out), "ranks": ranks, "device": asdict(device)})
+        return
     OUT.print(
         f"random rows {device.memory_bandwidth / 1e9:.2f} GB/s, from cache "
         f"{device.cache_bandwidth / 1e9:.2f} GB/s, copies {device.host_bandwidth / 1e9:.2f} GB/s, "

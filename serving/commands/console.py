@@ -8,6 +8,8 @@ from rich.console import Console, ConsoleDimensions
 
 from sharded_infer.errors import InputError
 
+# In a file's place: the end of what a command prints.
+_PRINTED = Path("-")
 _PIPED_COLUMNS = 160  # tables in a pipe or a file are not cut to a terminal's width
 
 
@@ -47,12 +49,15 @@ def check_target(path: Path | None) -> None:
 
 
 def write_json(path: Path | None, fields: object) -> None:
-    """Writes figures to a file, if there is one.
+    """Writes figures to a file, if there is one, or prints them as one line, if it is `-`.
 
     Raises:
         InputError: it cannot be written.
     """
     if path is None:
+        return
+    if path == _PRINTED:
+        print_json(fields)
         return
     try:
         path.write_text(json.dumps(fields, indent=1) + "\n")

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from serving.commands.console import OUT, check_target, write_json
+from serving.commands.json_option import JsonFileOption
 from serving.demo.run import DemoResult, run_demo
 from serving.progress import progress_bars
 from sharded_infer.sizes import size_text
@@ -24,12 +25,10 @@ def demo_command(
         typer.Option("--repository", "-r", help="Where to publish; default: temporary."),
     ] = None,
     port: Annotated[int, typer.Option(help="The server's gRPC port; 0: any.")] = 0,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the figures to this file as JSON.")
-    ] = None,
+    json_file: JsonFileOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave the server running.")] = False,
 ) -> None:
-    """Train a DLRM on click logs, quantize, plan, publish and serve it, and score it over gRPC.
+    """Train a DLRM on click logs, publish, serve and score it over gRPC.
 
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
@@ -38,8 +37,8 @@ def demo_command(
         result = run_demo(
             data=data, rows=rows, repository=repository, port=port, keep=keep, progress=progress
         )
-    write_json(json_file, result.fields())
     _print_demo(result)
+    write_json(json_file, result.fields())
 
 
 def _print_demo(result: DemoResult) -> None:

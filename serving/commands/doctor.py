@@ -6,7 +6,7 @@ import typer
 from rich.table import Table
 
 from serving.commands.console import OUT, print_json
-from serving.commands.versions import JsonOption
+from serving.commands.json_option import JsonOption
 from serving.doctor import Verdict, examine
 
 
@@ -14,7 +14,10 @@ def doctor_command(
     port: Annotated[list[int] | None, typer.Option(help="Port to check; may be repeated.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check versions, CPU features, FBGEMM's pairing with torch, import names and ports."""
+    """Check the installation, the machine and the ports.
+
+    Versions, FBGEMM's pairing with torch, compiled libraries, CPU features, cards, import names.
+    """
     findings = examine(port or (8001, 8002))
     problems = [finding for finding in findings if finding.verdict is Verdict.PROBLEM]
     if as_json:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from serving.commands.console import OUT, print_json
+from serving.commands.version_summary import print_version
 from serving.commands.versions import (
     JsonOption,
     ModelOption,
@@ -16,12 +16,10 @@ from serving.commands.versions import (
     only_model,
 )
 from serving.quantization_tables import render_report
-from sharded_infer.artifact import Artifact
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
 from sharded_infer.quantize import storage_errors
 from sharded_infer.repository import Repository
-from sharded_infer.sizes import size_text
 
 
 def inspect_command(
@@ -60,44 +58,6 @@ def inspect_command(
         print_json(manifest_fields(manifest))
         return
     print_version(artifact, published.where(manifest.model, manifest.version))
-
-
-def print_version(artifact: Artifact, where: str) -> None:
-    """Prints what a version holds.
-
-    Args:
-        artifact: the version.
-        where: its place, as people write it.
-    """
-    manifest = artifact.manifest
-    table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
-    for heading in ("table", "rows", "dim", "format", "size", "ranks"):
-        table.add_column(heading, justify="left" if heading in {"table", "format"} else "right")
-    plan = artifact.plan()
-    for stored in manifest.stored_tables().values():
-        ranks = sorted({shard.rank for shard in plan.shards if shard.table == stored.name})
-        table.add_row(
-            stored.name,
-            f"{stored.rows:,}",
-            str(stored.dim),
-            stored.row_format,
-            size_text(stored.stored_bytes),
-            "all" if stored.name in plan.replicated else ", ".join(map(str, ranks)),
-        )
-    OUT.print(table)
-    outputs = ", ".join(output.name for output in manifest.tower.outputs)
-    held = plan.bytes_by_rank(manifest.stored_tables())
-    OUT.print(
-        f"created {manifest.created_at} by "
-        f"{', '.join(f'{name} {number}' for name, number in manifest.producer.items())}\n"
-        f"tower {manifest.tower.precision}, outputs {outputs}\n"
-        f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
-        f"{', '.join(size_text(used) for used in held)}\n"
-        f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
-        f"{manifest.golden.allowed_score_diff:g} allowed\n{where}",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _parsed(content: bytes, where: str) -> dict[str, object]:

@@ -13,13 +13,13 @@ from serving.sample_statistics import statistics_of
 from serving.samples import read_samples
 from sharded_infer.errors import InputError
 from sharded_infer.load_model import DEFAULT_BATCH, LoadModel, table_uses
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.planner import make_plan
 from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.planning.result import PlanResult
 from sharded_infer.replanner import replan
 from sharded_infer.sizes import parse_size, size_text
 from sharded_infer.spec_document import load_spec
-from sharded_infer.topology import parse_topology
 
 _SHOWN = 12  # decisions and moves on the terminal; files have all
 
@@ -46,7 +46,13 @@ def plan_command(
         tuple[Path, Path] | None, typer.Option(help="Two plans' --json files: what differs.")
     ] = None,
     json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write the plan and its figures to this file.")
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the plan and its figures to this file; -: the last line of what is "
+            "printed.",
+        ),
     ] = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write a page that draws the plan.")

@@ -2,25 +2,60 @@
 
 import typer
 
-from serving.commands.repo_copy import repo_copy_command
-from serving.commands.repo_diff import repo_diff_command
-from serving.commands.repo_gc import repo_gc_command
-from serving.commands.repo_label import repo_label_command, repo_rollback_command
-from serving.commands.repo_list import repo_list_command, repo_show_command
-from serving.commands.repo_verify import repo_verify_command
-from serving.commands.repo_watch import repo_watch_command
+from serving.commands.lazy_group import CommandEntry, lazy_group
+
+REPO_COMMANDS = (
+    CommandEntry(
+        "list",
+        "serving.commands.repo_list:repo_list_command",
+        "List models with their versions, labels, sizes and ages.",
+    ),
+    CommandEntry(
+        "show",
+        "serving.commands.repo_list:repo_show_command",
+        "Show the versions of a model, or what one of them holds.",
+    ),
+    CommandEntry(
+        "diff",
+        "serving.commands.repo_diff:repo_diff_command",
+        "Show what changed from A to B.",
+    ),
+    CommandEntry(
+        "label",
+        "serving.commands.repo_label:repo_label_command",
+        "Point a label at a version, or remove it.",
+    ),
+    CommandEntry(
+        "rollback",
+        "serving.commands.repo_label:repo_rollback_command",
+        "Move a label back to the version that it pointed at before.",
+    ),
+    CommandEntry(
+        "gc",
+        "serving.commands.repo_gc:repo_gc_command",
+        "Remove old versions that no label names and that nobody uses.",
+    ),
+    CommandEntry(
+        "verify",
+        "serving.commands.repo_verify:repo_verify_command",
+        "Read every file where it is stored, and compare it.",
+    ),
+    CommandEntry(
+        "copy",
+        "serving.commands.repo_copy:repo_copy_command",
+        "Copy a version to another repository.",
+    ),
+    CommandEntry(
+        "watch",
+        "serving.commands.repo_watch:repo_watch_command",
+        "Follow what a server makes of its repository.",
+    ),
+)
 
 repo_app = typer.Typer(
+    cls=lazy_group(*REPO_COMMANDS),
     no_args_is_help=True,
     help="Look at a repository: versions and labels, move them, clean up. A repository is a "
     "folder or a URL such as s3://bucket/prefix.",
+    rich_markup_mode=None,
 )
-repo_app.command("list")(repo_list_command)
-repo_app.command("show")(repo_show_command)
-repo_app.command("diff")(repo_diff_command)
-repo_app.command("label")(repo_label_command)
-repo_app.command("rollback")(repo_rollback_command)
-repo_app.command("gc")(repo_gc_command)
-repo_app.command("verify")(repo_verify_command)
-repo_app.command("copy")(repo_copy_command)
-repo_app.command("watch")(repo_watch_command)

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import DryRunOption, LocationArgument, named_version
-from serving.commands.versions import JsonOption
 from serving.progress import progress_bars
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.repository import Repository

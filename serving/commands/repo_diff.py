@@ -8,8 +8,8 @@ import typer
 from rich.table import Table
 
 from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import LocationArgument, ModelArgument, named_version
-from serving.commands.versions import JsonOption
 from serving.progress import progress_bars
 from sharded_infer.pages.table_errors import error_text
 from sharded_infer.repository import Repository

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import DryRunOption, LocationArgument
-from serving.commands.versions import JsonOption
 from serving.progress import progress_bars
 from sharded_infer.collection import SAFE_SECONDS, Collected, collect
 from sharded_infer.repository import Repository
@@ -31,7 +31,7 @@ def repo_gc_command(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Remove versions that are not among the latest, that no label names and that nobody uses.
+    """Remove old versions that no label names and that nobody uses.
 
     What a label would be rolled back to stays too. Killed publishers' leftovers are removed. A
     server that uses a version in a folder keeps it; of a store, servers have copies of their own.

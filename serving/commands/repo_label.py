@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import (
     DryRunOption,
     LocationArgument,
     ModelArgument,
     named_version,
 )
-from serving.commands.versions import JsonOption
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.labels import Labels
 from sharded_infer.repository import Repository

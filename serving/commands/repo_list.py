@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from serving.commands.console import OUT, print_json
-from serving.commands.inspect import print_version
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import (
     LocationArgument,
     ModelArgument,
@@ -17,7 +17,7 @@ from serving.commands.repo_arguments import (
     labels_by_version,
     named_version,
 )
-from serving.commands.versions import JsonOption
+from serving.commands.version_summary import print_version
 from serving.progress import progress_bars
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import Manifest, manifest_fields

@@ -5,8 +5,8 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import ERRORS, OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import LocationArgument, named_version
-from serving.commands.versions import JsonOption
 from serving.progress import progress_bars
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
 from sharded_infer.repository import Repository
@@ -23,7 +23,7 @@ def repo_verify_command(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Read every file where it is stored; compare sizes, hashes, plans and labels.
+    """Read every file where it is stored, and compare it: sizes, hashes, plans and labels.
 
     All versions are read, whatever is found; the exit code is 1 if one is damaged. `verify` scores
     the golden requests too.

@@ -18,7 +18,8 @@ from serving.commands.caller_options import (
     caller_of,
 )
 from serving.commands.console import OUT, print_json
-from serving.commands.versions import JsonOption, ModelOption
+from serving.commands.json_option import JsonOption
+from serving.commands.version_options import ModelOption
 from serving.release_watch import Watched, WatchedVersion, watching
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}

@@ -22,7 +22,10 @@ def verify_command(
     version: VersionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check every file's size and hash, then every plan, then score the golden requests."""
+    """Check every file and plan, then score the golden requests.
+
+    Sizes and hashes are compared with the manifest, scores with the fp32 model's.
+    """
     published = Repository(repository)
     name = only_model(published, model)
     with progress_bars() as progress:

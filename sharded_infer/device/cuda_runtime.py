@@ -12,7 +12,7 @@ from torch import Tensor
 from sharded_infer.device.cuda_graphs import capture, release_cached
 from sharded_infer.device.cuda_streams import CUDA_STREAMS
 from sharded_infer.device.runtime import Work
-from sharded_infer.errors import CapacityError, InputError
+from sharded_infer.errors import CapacityError, DeviceError
 from sharded_infer.sizes import size_text
 
 
@@ -26,11 +26,11 @@ class CudaRuntime:
         """Looks whether there are any.
 
         Raises:
-            InputError: torch finds no CUDA device.
+            DeviceError: torch finds no CUDA device.
         """
         if not torch.cuda.is_available():
             built = "" if torch.version.cuda else "; this build of torch has no CUDA"
-            raise InputError(f"no CUDA device was found{built}")
+            raise DeviceError(f"no CUDA device was found{built}")
         # Graphs of one device share a pool: they never run at the same time on a stream, and each
         # engine has pools of its own.
         self._pools: dict[int, Any] = {}

@@ -13,7 +13,7 @@ from sharded_infer.device.device_lookups import Lookup
 from sharded_infer.device.engine_set import Backends
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
 from sharded_infer.device.triton_kernel import TritonKernel
-from sharded_infer.errors import InputError, PlanError
+from sharded_infer.errors import DeviceError, InputError, PlanError
 from sharded_infer.plan import Plan
 
 
@@ -80,13 +80,13 @@ def backends_of(choice: DeviceChoice) -> tuple[Backends, int | None]:
     """What runs lookups, and how many devices there are; None: as many as are wanted.
 
     Raises:
-        InputError: there is no CUDA device, or something is missing that Triton needs.
+        DeviceError: there is no CUDA device, or something is missing that Triton needs.
     """
     if choice.rehearsed:
         return Backends(RehearsalRuntime(), _reference, "rehearsed"), None
     runtime = CudaRuntime()
     if missing := missing_for_cards():
-        raise InputError(f"lookups on a CUDA device need {'; '.join(missing)}")
+        raise DeviceError(f"lookups on a CUDA device need {'; '.join(missing)}")
     return Backends(runtime, TritonKernel, "triton"), torch.cuda.device_count()
 
 

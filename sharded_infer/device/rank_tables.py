@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from kernels.device_rows import WIDE_BYTES, device_stride
-from kernels.row_format import RowFormat, select_columns
+from kernels.row_format import RowFormat
+from kernels.stored_rows import select_columns
 from sharded_infer.device.runtime import Runtime
 from sharded_infer.errors import CapacityError
 from sharded_infer.plan import Plan, Shard, StoredTable

@@ -9,7 +9,8 @@ from kernels import reference
 from kernels.bags import Bags
 from kernels.device_tables import OutOfRange, copy_to_device
 from kernels.fused_tables import FusedTables
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
 from kernels.triton_tiles import TileChoice
 from tests.gpu_check.cases import small_bags, small_tables

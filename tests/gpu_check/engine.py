@@ -31,11 +31,11 @@ from sharded_infer.device.rank_tables import PlacedShard, allocate_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
 from sharded_infer.device.triton_kernel import TritonKernel
 from sharded_infer.merge import merge_inputs
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.precision import Precision
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import parse_topology
 from tests.gpu_check.idle_runtime import IdleRuntime
 from tests.gpu_check.timing import seconds_of
 from tests.gpu_check.towers import DLRM_V2, TINY, Sizes, placed_tower, spread_tower

@@ -14,9 +14,9 @@ from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import open_model
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.publication import publish
 from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
-from sharded_infer.topology import parse_topology
 
 # Ranks on one card, tables split by rows and columns, a rank in pinned memory.
 _TOPOLOGIES = ("h100:1", "h100:2", "h100:3x0.7KB", "h100:1x0.7KB+host:1")

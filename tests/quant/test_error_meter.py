@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.encoder import encode_rows
 from quant.error_meter import ErrorMeter, errors_of
 from quant.rowwise import encode

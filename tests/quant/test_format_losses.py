@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.format_losses import measure_losses, sampled_rows
 from quant.rowwise import encode
 from quant.source import TensorSource

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.native_library import InstructionSet
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.clipping import scale_and_bias
 from quant.encoded import EncodedRows, UnrepresentableRowError
 from quant.encoder import encoder_name

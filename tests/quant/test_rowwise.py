@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.rowwise import UnrepresentableRowError, encode
 
 DIMS = (1, 2, 3, 4, 7, 8, 16, 33, 64, 128, 257)

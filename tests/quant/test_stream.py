@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant import stream
 from quant.checkpoint import open_weights
 from quant.rowwise import encode

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.rowwise import encode
 from quant.source import SourceError, TensorSource, WeightSource
 from quant.table_weight import FLOATING, TableWeight, find_weight

@@ -17,6 +17,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import serving.cli
+from serving.commands import bench, repo
 
 _MOST_BYTES = 1 << 18
 _DESCRIPTORS = 4
@@ -98,6 +99,9 @@ def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
 if __name__ == "__main__":
     # Ctrl-C is for who runs the tests.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Children would import them one by one.
+    for entry in (*serving.cli.COMMANDS, *repo.REPO_COMMANDS, *bench.BENCH_COMMANDS):
+        entry.load()
     # Children would copy the pages of whatever the collector looks at.
     gc.collect()
     gc.freeze()

@@ -24,8 +24,8 @@ from serving.bench.plan_measurement import (
 from serving.bench.scaling_chart import Series, scaling_chart
 from serving.bench.torchrec_planner import Outcome, Search, run_torchrec, torchrec_is_installed
 from serving.cli import app
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Shard
-from sharded_infer.topology import parse_topology
 
 KEYS = {
     "family",

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from serving.doctor import Verdict, compiled_parts, examine
+from serving.doctor import Verdict, examine
 from sharded_infer.repository import Repository
 from sharded_infer.zoo.dlrm import DLRM
 from tests.serving.conftest import MODEL, Command, Ranker, RunningServer, run
@@ -630,17 +630,6 @@ def test_doctor_names_the_kernels_and_a_limit_that_is_none(monkeypatch: pytest.M
         monkeypatch.setenv("SHARDED_INFER_MAX_INSTRUCTION_SET", "avx3")
         refused = {finding.check: finding for finding in examine([])}["kernels"]
         assert refused.verdict is Verdict.PROBLEM and "got 'avx3'" in refused.detail
-
-
-def test_doctor_says_what_stands_in_for_parts_that_were_not_compiled(tmp_path: Path) -> None:
-    bare = compiled_parts(tmp_path)
-    assert bare.verdict is Verdict.NOTE and "g++" in bare.detail
-    for package in ("quant", "sharded_infer", "serving"):
-        assert f"({package})" in bare.detail
-    here = {finding.check: finding for finding in examine([])}["compiled"]
-    root = Path(__file__).parents[2]
-    there = all(list((root / name).glob("_native*.so")) for name in ("sharded_infer", "serving"))
-    assert (here.verdict is Verdict.OK) == there
 
 
 def test_doctor_finds_this_installation_well_and_a_taken_port_a_problem(

@@ -112,10 +112,19 @@ def test_a_swap_on_devices_fails_no_request(planned: Ranker, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
-def test_without_a_card_the_server_says_so(planned: Ranker) -> None:
-    ended = run("serve", "-r", planned.repository, "--port", 0, "--metrics-port", 0, *PLAN)
+def test_without_a_card_the_server_says_for_what_and_what_else_can_be_done(
+    planned: Ranker, tmp_path: Path
+) -> None:
+    ports = ("--port", 0, "--metrics-port", 0)
+    ended = run("serve", "-r", planned.repository, *ports, *PLAN)
     assert ended.returncode == 1
-    assert "no CUDA device was found" in ended.stderr
+    named = f"model {planned.model.name!r} version 1: its plan for 'h100:2' needs cards: no CUDA"
+    assert ended.stderr.count(named) == 1, ended.stderr
+    for way_out in ("--topology cpu:1 takes", "--rehearse-cards"):
+        assert way_out in ended.stderr
+    publish(SPEC, planned.tables, planned.tower, tmp_path / "cards", topologies=("h100:2",))
+    ended = run("serve", "-r", tmp_path / "cards", *ports)
+    assert "publish --topology cpu:N" in ended.stderr and "--rehearse-cards" in ended.stderr
 
 
 def test_cards_have_one_process(planned: Ranker) -> None:

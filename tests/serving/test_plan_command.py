@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from serving.cli import app
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.topology import parse_topology
+from sharded_infer.named_topology import parse_topology
 
 SPEC = """
 name = "ranker"
@@ -46,6 +46,17 @@ def planned(path: Path, *words: object) -> dict[str, object]:
     assert done.exit_code == 0, done.output
     fields: dict[str, object] = json.loads(path.read_text())
     return fields
+
+
+def test_a_plan_printed_as_json_is_the_last_line_and_what_a_file_would_hold(
+    spec: Path, tmp_path: Path
+) -> None:
+    words = ("--spec", spec, "--topology", "h100:4")
+    done = run("plan", *words, "--json", "-")
+    assert done.exit_code == 0 and "plan for h100:4" in done.output
+    printed = json.loads(done.output.splitlines()[-1])
+    written = planned(tmp_path / "plan.json", *words)
+    assert printed["ranks"] == written["ranks"] and printed.keys() == written.keys()
 
 
 def test_a_plan_is_explained_and_written(spec: Path, tmp_path: Path) -> None:
@@ -103,11 +114,14 @@ def test_what_cannot_be_planned_is_refused(spec: Path, words: tuple[str, ...], r
 
 def test_this_machines_constants_are_measured_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "here.toml"
-    done = run("calibrate", "--out", path, "--ranks", 2)
+    done = run("calibrate", "--out", path, "--ranks", 2, "--json")
     assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["path"], told["ranks"]) == (str(path), 2)
     topology = parse_topology(str(path))
     (one, two) = topology.devices
     assert one == two and topology.name == "here"
+    assert told["device"]["memory_bandwidth"] == pytest.approx(one.memory_bandwidth, rel=1e-3)
     # Between a slow disk and a fast cache.
     assert 1e8 < one.memory_bandwidth <= one.cache_bandwidth < 1e12
     assert 1e8 < one.host_bandwidth < 1e12

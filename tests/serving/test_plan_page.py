@@ -10,11 +10,12 @@ import pytest
 from kernels.row_format import RowFormat
 from serving.plan_page import render_plan_page
 from sharded_infer.load_model import LoadModel, TableUse
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.planner import make_plan
 from sharded_infer.planning.result import PlanResult, figures_of
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import Device, Topology, parse_topology
+from sharded_infer.topology import Device, Topology
 
 HOSTILE = '</style><script>alert("1")</script>" onfocus=\'x\' & <i style="width:1%">'
 VOID = {"meta", "input", "br", "link", "img"}

@@ -246,7 +246,8 @@ def test_a_damaged_version_is_not_served_and_the_file_is_named(
     damaged.write_bytes(content)
     done = run("serve", "-r", repository, "--port", 0, "--metrics-port", 0, "--json")
     assert done.returncode == 1 and done.stdout == ""
-    assert str(damaged) in done.stderr and "altered" in done.stderr
+    assert done.stderr.count(str(damaged)) == done.stderr.count("altered") == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: {damaged}")
     assert "Traceback" not in done.stderr
 
 

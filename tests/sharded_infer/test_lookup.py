@@ -15,17 +15,18 @@ import torch
 from numpy.typing import NDArray
 
 from kernels.native_backend import lookup_instruction_sets
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from quant.rowwise import encode
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InternalError, RequestError
 from sharded_infer.lookup import ShardedLookup
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.spec import ModelSpec, TableSpec
 from sharded_infer.table_file import TableEntry, map_table_file, write_table_file
 from sharded_infer.table_layout import MAX_FILE_BYTES, lay_out
 from sharded_infer.table_pieces import TablePiece, place
-from sharded_infer.topology import parse_topology
 
 BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
 if lookup_instruction_sets():

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from kernels.errors import InputError
 from kernels.native_backend import lookup_instruction_sets
-from kernels.row_format import decode
+from kernels.stored_rows import decode
 from quant.rowwise import encode
 from quant.source import TensorSource
 from quant.table_weight import TableWeight

@@ -7,8 +7,8 @@ import pytest
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable, check_plan, dump_plan, load_plan
-from sharded_infer.topology import parse_topology
 
 ADS = StoredTable("ads", rows=10, dim=6, row_format=RowFormat.INT8)  # 10 bytes a row
 USER = StoredTable("user", rows=4, dim=3, row_format=RowFormat.BF16)  # 6 bytes a row

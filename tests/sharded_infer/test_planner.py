@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
 from sharded_infer.load_model import LoadModel, TableUse
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planner import TIME_RESOLUTION, make_plan
 from sharded_infer.planning.result import PlanResult, figures_of
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import Topology, parse_topology
+from sharded_infer.topology import Topology
 
 
 @st.composite

@@ -16,6 +16,7 @@ from quant.checkpoint import open_weights
 from quant.rowwise import encode
 from sharded_infer import publish as publish_function
 from sharded_infer.artifact import open_artifact, verify_files
+from sharded_infer.artifact_tables import table_pieces
 from sharded_infer.batch import ModelInput
 from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.errors import (
@@ -117,7 +118,7 @@ def test_every_kind_of_weights_makes_the_same_tables(
 ) -> None:
     published = publish(TINY, given(weights, tmp_path), Scorer(), tmp_path / "models")
     for table in TINY.tables:
-        (piece,) = open_artifact(published.path).table_pieces()[table.name]
+        (piece,) = table_pieces(open_artifact(published.path))[table.name]
         row_format = TINY.row_format(table)
         stored = encode(row_format, weights[table.name]).view(-1)
         start = piece.byte_offset
@@ -189,6 +190,8 @@ def test_what_publish_returns_is_what_it_made(weights: Weights, tmp_path: Path) 
     tables = (second.path / "tables").iterdir()
     assert second.table_bytes == sum(file.stat().st_size for file in tables)
     assert second.max_score_diff == open_artifact(second.path).manifest.golden.max_score_diff
+    # What a notebook shows of it is a line, not the report's histograms.
+    assert len(repr(second)) < 500 + 2 * len(str(second.path))
 
 
 def test_the_same_model_makes_the_same_files(weights: Weights, tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import pytest
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
 from sharded_infer.load_model import LoadModel, TableUse
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.replanner import Replan, replan
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import parse_topology
 
 USES = {
     f"t{i:02}": TableUse(

@@ -5,9 +5,9 @@ import pytest
 
 from kernels.row_format import RowFormat
 from sharded_infer.load_model import LoadModel, TableUse, plan_key
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.statistics import FeatureStatistics, count_statistics, share_of_hottest
-from sharded_infer.topology import parse_topology
 
 
 def test_pooling_factors_and_histograms_are_counted() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kernels.row_format import RowFormat
 from quant.checkpoint import open_weights
 from sharded_infer.artifact import open_artifact
+from sharded_infer.artifact_tables import table_pieces
 from sharded_infer.model import Model, open_model
 from sharded_infer.publication import publish
 from sharded_infer.spec import GateSpec, ModelSpec, QuantizationSpec, TableSpec
@@ -142,7 +143,7 @@ def test_a_quantized_model_is_published_with_its_bits(
     served = torch.from_numpy(model.run(batch.model_input)["score"])
     torch.testing.assert_close(served, scores, atol=1e-6, rtol=0)
     stored = quantized.state_dict()
-    for name, (piece,) in open_artifact(published.path).table_pieces().items():
+    for name, (piece,) in table_pieces(open_artifact(published.path)).items():
         key = f"sparse_arch.embedding_bag_collection.embedding_bags.{name}.weight"
         table = next(table for table in model.spec.tables if table.name == name)
         assert table.format is not None

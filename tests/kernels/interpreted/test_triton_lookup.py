@@ -18,7 +18,8 @@ from kernels.bags import Bags
 from kernels.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.row_format import RowFormat, decode
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
 from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
 from kernels.triton_tiles import TileChoice
 from tests.kernels.test_pooled_lookup import BATCHES, CASES, Case, fill, store

@@ -20,11 +20,11 @@ from sharded_infer.executor import run_batch
 from sharded_infer.golden import generate_samples
 from sharded_infer.model import Model, open_model
 from sharded_infer.model_check import check_golden
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.precision import Precision
 from sharded_infer.publication import publish
 from sharded_infer.spec import GateSpec, ModelSpec, TowerSpec
-from sharded_infer.topology import parse_topology
 from tests.sharded_infer.test_executor import SIZES, differences, request_of, requests_of
 
 # On the second a table is split by rows; on the third one rank is the host's memory.

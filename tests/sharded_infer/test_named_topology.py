@@ -6,8 +6,9 @@ import pytest
 
 from sharded_infer.cards import CARDS
 from sharded_infer.errors import InputError, PlanError
+from sharded_infer.named_topology import parse_topology
 from sharded_infer.sizes import parse_size
-from sharded_infer.topology import Device, Topology, parse_topology
+from sharded_infer.topology import Device, Topology
 
 
 @pytest.mark.parametrize(

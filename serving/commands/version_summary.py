@@ -1,0 +1,45 @@
+"""What a version holds, printed for people."""
+
+from rich.table import Table
+
+from serving.commands.console import OUT
+from sharded_infer.artifact import Artifact
+from sharded_infer.sizes import size_text
+
+
+def print_version(artifact: Artifact, where: str) -> None:
+    """Prints what a version holds.
+
+    Args:
+        artifact: the version.
+        where: its place, as people write it.
+    """
+    manifest = artifact.manifest
+    table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
+    for heading in ("table", "rows", "dim", "format", "size", "ranks"):
+        table.add_column(heading, justify="left" if heading in {"table", "format"} else "right")
+    plan = artifact.plan()
+    for stored in manifest.stored_tables().values():
+        ranks = sorted({shard.rank for shard in plan.shards if shard.table == stored.name})
+        table.add_row(
+            stored.name,
+            f"{stored.rows:,}",
+            str(stored.dim),
+            stored.row_format,
+            size_text(stored.stored_bytes),
+            "all" if stored.name in plan.replicated else ", ".join(map(str, ranks)),
+        )
+    OUT.print(table)
+    outputs = ", ".join(output.name for output in manifest.tower.outputs)
+    held = plan.bytes_by_rank(manifest.stored_tables())
+    OUT.print(
+        f"created {manifest.created_at} by "
+        f"{', '.join(f'{name} {number}' for name, number in manifest.producer.items())}\n"
+        f"tower {manifest.tower.precision}, outputs {outputs}\n"
+        f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
+        f"{', '.join(size_text(used) for used in held)}\n"
+        f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
+        f"{manifest.golden.allowed_score_diff:g} allowed\n{where}",
+        highlight=False,
+        soft_wrap=True,
+    )

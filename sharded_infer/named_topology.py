@@ -1,0 +1,156 @@
+"""Topologies as users name them: `cpu:2`, a file, or the machine at hand."""
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from sharded_infer.cards import CARDS, Card
+from sharded_infer.errors import InputError, PlanError
+from sharded_infer.sizes import parse_size
+from sharded_infer.topology import Device, Topology, device_of
+
+_PART = re.compile(
+    r"(?P<card>[a-z][a-z0-9]*)(:(?P<count>[0-9]+))?(x(?P<size>[0-9]+(\.[0-9]+)?[KMGT]i?B))?"
+)
+MAX_RANKS = 4096
+# Of a card's memory, kept for the tower, activations and the runtime when no size is given.
+RESERVED_SHARE = 0.15
+
+
+def parse_topology(text: str) -> Topology:
+    """Reads `cpu:2`, `h100:8x70GB`, several of these joined by `+`, `local`, or a TOML file's name.
+
+    Args:
+        text: a card's name (`sharded_infer/cards.py`), the number of ranks, and how many bytes of
+            tables each may hold (GB is 1000^3, GiB 1024^3). Without a size, a GPU may hold its
+            memory less 15%, and a CPU rank has no limit. `local` is
+            the machine at hand. A text that ends in `.toml` is a file.
+
+    Raises:
+        PlanError: it does not read as a topology, or names an unknown card.
+    """
+    if text.endswith(".toml"):
+        return load_topology(Path(text))
+    if text == "local":
+        return local_topology()
+    devices: list[Device] = []
+    for part in text.split("+"):
+        match = _PART.fullmatch(part.strip())
+        if match is None:
+            raise PlanError(
+                f"topology {text!r}: {part!r} is not CARD:COUNT or CARD:COUNTxMEMORY, "
+                "such as cpu:2 or h100:8x70GB"
+            )
+        card = _card(match["card"], f"topology {text!r}")
+        count = int(match["count"] or 1)
+        if not 1 <= count <= MAX_RANKS:
+            raise PlanError(f"topology {text!r}: {count} ranks, expected 1 to {MAX_RANKS}")
+        memory = parse_size(match["size"], text) if match["size"] else _usable(card)
+        devices += [device_of(card, memory_bytes=memory)] * count
+    return Topology(text, tuple(devices))
+
+
+def load_topology(path: Path) -> Topology:
+    """Reads a topology file.
+
+        name = "two-hosts"
+        network_bandwidth = 25e9
+        [[devices]]
+        card = "h100"          # starting figures; any field of a device may follow
+        count = 8
+        host = 0
+        memory = "70GB"
+
+    Raises:
+        PlanError: no such file, not TOML, or a field that is unknown or wrong; names it.
+    """
+    try:
+        fields = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise PlanError(f"topology {path}: cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise PlanError(f"topology {path}: not TOML: {error}") from error
+    groups = fields.pop("devices", None)
+    if not isinstance(groups, list) or not groups:
+        raise PlanError(f"topology {path}: expected [[devices]], at least one")
+    devices: list[Device] = []
+    for number, group in enumerate(groups, start=1):
+        devices += _devices(group, f"topology {path}: devices {number}")
+    if len(devices) > MAX_RANKS:
+        raise PlanError(f"topology {path}: {len(devices)} ranks, expected at most {MAX_RANKS}")
+    values = {"name": path.stem, **fields, "devices": devices}
+    try:
+        return TypeAdapter(Topology).validate_python(values)
+    except ValidationError as error:
+        raise PlanError(f"topology {path}: {_first_problem(error)}") from error
+
+
+def _devices(group: object, where: str) -> list[Device]:
+    if not isinstance(group, dict):
+        raise PlanError(f"{where}: expected a table of fields, got {group!r}")
+    own = dict(group)
+    card = _card(str(own.pop("card", "cpu")), where)
+    count = own.pop("count", 1)
+    if type(count) is not int or not 1 <= count <= MAX_RANKS:
+        raise PlanError(f"{where}: count {count!r}, expected 1 to {MAX_RANKS}")
+    if "memory" in own:
+        try:
+            own["memory_bytes"] = parse_size(str(own.pop("memory")), f"{where}: memory")
+        except InputError as error:
+            raise PlanError(str(error)) from error
+    adapter = TypeAdapter(Device)
+    fields = adapter.dump_python(device_of(card, memory_bytes=_usable(card))) | own
+    try:
+        return [adapter.validate_python(fields)] * count
+    except ValidationError as error:
+        raise PlanError(f"{where}: {_first_problem(error)}") from error
+
+
+def _card(name: str, where: str) -> Card:
+    if name not in CARDS:
+        near = difflib.get_close_matches(name, CARDS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise PlanError(f"{where}: unknown card {name!r}, expected one of {', '.join(CARDS)}{hint}")
+    return CARDS[name]
+
+
+def _usable(card: Card) -> int | None:
+    return round(card.memory_bytes * (1 - RESERVED_SHARE)) or None
+
+
+def _first_problem(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    place = ".".join(map(str, problem["loc"]))
+    return f"{place}: {problem['msg']}, got {problem['input']!r}"
+
+
+def local_topology() -> Topology:
+    """Looks at the machine: its GPUs, or one CPU rank with the memory that is free.
+
+    A share of 15% is kept for the tower, activations and the runtime.
+    """
+    if torch.cuda.is_available():
+        devices = []
+        for index in range(torch.cuda.device_count()):
+            properties = torch.cuda.get_device_properties(index)
+            name = properties.name.lower()
+            card = next((card for key, card in CARDS.items() if key in name), CARDS["cuda"])
+            usable_bytes = round(properties.total_memory * (1 - RESERVED_SHARE))
+            devices.append(device_of(card, memory_bytes=usable_bytes))
+        return Topology("local", tuple(devices))
+    free = _available_bytes()
+    usable = None if free is None else round(free * (1 - RESERVED_SHARE))
+    return Topology("local", (device_of(CARDS["cpu"], memory_bytes=usable),))
+
+
+def _available_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    fields = dict(line.split(":", 1) for line in lines if ":" in line)
+    return int(fields["MemAvailable"].split()[0]) * 1024 if "MemAvailable" in fields else None

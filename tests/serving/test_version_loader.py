@@ -1,0 +1,59 @@
+"""What a load says of memory, and what it refuses."""
+
+import logging
+
+import pytest
+
+import serving.version_loader
+from serving.load_phases import LoadPhases
+from serving.metrics import Metrics
+from serving.snapshot import ServingOverrides
+from serving.version_loader import VersionLoader
+from sharded_infer.errors import CapacityError
+from sharded_infer.table_memory import TableMemory
+from tests.serving.conftest import MODEL, Ranker
+
+
+def load(ranker: Ranker, memory: TableMemory) -> LoadPhases:
+    metrics = Metrics()
+    metrics.follow(MODEL, slots=3, labels=())
+    counters = metrics.releases(MODEL)
+    counters.assign(1, set())
+    loader = VersionLoader(topology=None, max_batch=4, overrides=ServingOverrides(memory=memory))
+    phases = LoadPhases("open")
+    loader.load(ranker.repository / MODEL / "1", counters.version(1), phases=phases)
+    return phases
+
+
+def test_a_load_says_what_it_takes_and_what_there_is(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(ranker, TableMemory.MAP)
+    (said,) = (r.getMessage() for r in caplog.records if "are available" in r.getMessage())
+    assert said.startswith(f"{MODEL} version 1 takes ") and "its tables" in said and "(map)" in said
+
+
+def test_a_copy_that_cannot_fit_is_refused_with_figures(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.version_loader, "available_bytes", lambda: 1000)
+    with pytest.raises(CapacityError, match=r"ranker version 1 does not fit: it takes .*1.00 kB"):
+        load(ranker, TableMemory.HUGE)
+
+
+def test_mapped_tables_larger_than_memory_are_served_and_it_is_said(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving.version_loader, "available_bytes", lambda: 1000)
+    assert "golden" in load(ranker, TableMemory.MAP).seconds
+    (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert "are mapped, but 1.00 kB of memory are available" in warned
+
+
+def test_a_limit_on_the_address_space_is_named(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.version_loader, "address_space_left", lambda: 1000)
+    with pytest.raises(CapacityError, match=r"1.00 kB are left .* \(ulimit -v\)"):
+        load(ranker, TableMemory.MAP)
