@@ -1,6 +1,6 @@
 """Batches on the host, on the thread that brings them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
 from torch import Tensor
@@ -41,9 +41,10 @@ class HostEngine:
         """As `ModelEngine.backends`."""
         return self._lookup.backends
 
-    def run_size(self, batch: int) -> int:
+    @property
+    def run_size(self) -> Callable[[int], int]:
         """As `ModelEngine.run_size`."""
-        return padded_size(batch)
+        return padded_size
 
     def memory_report(self) -> Sequence[str]:
         """As `ModelEngine.memory_report`: the host is no device."""

@@ -1,6 +1,6 @@
 """What runs a model's batches, on the host or on devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -50,11 +50,11 @@ class ModelEngine(Protocol):
         """Batches that its devices hold at once; 0: there are none."""
         ...
 
-    def run_size(self, batch: int) -> int:
-        """The size that the tower runs a batch at: itself, or more.
+    @property
+    def run_size(self) -> Callable[[int], int]:
+        """The size that the tower runs a batch at, given its samples: as many, or more.
 
-        Args:
-            batch: samples, at least 1.
+        Who keeps the function does not keep the engine.
         """
         ...
 

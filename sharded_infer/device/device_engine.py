@@ -1,7 +1,8 @@
 """A model on devices: its plan's tables placed, its towers loaded, its engines around them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import torch
@@ -104,9 +105,10 @@ class DeviceEngine:
         """As `ModelEngine.backends`."""
         return {shard.table.row_format.value: self._name for shard in self.placed}
 
-    def run_size(self, batch: int) -> int:
+    @property
+    def run_size(self) -> Callable[[int], int]:
         """As `ModelEngine.run_size`."""
-        return bucket_of(batch, self.set.engines[0].shape.buckets) or batch
+        return partial(_run_size, self.set.engines[0].shape.buckets)
 
     def memory_report(self) -> Sequence[str]:
         """As `ModelEngine.memory_report`; what other versions hold is in the second number."""
@@ -159,6 +161,10 @@ class DeviceEngine:
             size = sum(count * row for count, (_, _, row) in zip(rows, shares, strict=True))
             steps.append((rank, round(sum(rows)), round(size), 0.0))
         return LookupWork(steps, saved)
+
+
+def _run_size(buckets: tuple[int, ...], batch: int) -> int:
+    return bucket_of(batch, buckets) or batch
 
 
 def ids_of_a_sample(spec: ModelSpec) -> int:
