@@ -1,6 +1,9 @@
 """A stored tower program on one device, for CUDA graphs to capture."""
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -27,11 +30,12 @@ from sharded_infer.tower_precision import inner_products
 from sharded_infer.tower_program import open_program, run_program, zero_inputs
 from sharded_infer.tower_tf32 import emulate_tf32
 
-__all__ = ["DEVICE_PRECISIONS", "DeviceTower"]
+__all__ = ["DEVICE_PRECISIONS", "DeviceTower", "loses_no_nan"]
 
 # What a device runs: int8 towers are made for processors.
 DEVICE_PRECISIONS: Final = (Precision.FP32, Precision.TF32, Precision.BF16, Precision.FP16)
 _META: Final = torch.device("meta")
+_NAN_ROWS: Final = 256
 
 
 class DeviceTower:
@@ -79,22 +83,19 @@ class DeviceTower:
         _check_precision(program, precision, path)
         if emulate and precision is not Precision.TF32:
             raise TowerError(f"{path}: only tf32 is emulated, the tower is in {precision}")
-        kinds = kinds_of(program, zero_inputs(dense, embedding_width))
-        check_capturable(program, kinds, str(path))
-        products = inner_products(program.graph)
-        if emulate:
-            emulate_tf32(program)
-            kinds = kinds_of(program, zero_inputs(dense, embedding_width))
-        fused = fuse_activations(program, kinds)
-        drop_widenings(program, kinds)
-        fuse_crosses(program, kinds)
-        if precision is Precision.TF32 and not emulate:
-            allow_tf32(program, [fused.get(product, product) for product in products])
-        widen_embeddings(program)
+        inputs = zero_inputs(dense, embedding_width)
+        check_capturable(program, kinds_of(program, inputs), str(path))
         self.device = _numbered(device)
         self.precision = precision
-        self._program = move_program(program, self.device)
         self._widths = (*dense.values(), embedding_width)
+        prepare = partial(_prepared, inputs=inputs, precision=precision, emulate=emulate)
+        plain = copy.deepcopy(program) if self.device.type == "cuda" else None
+        self._program = move_program(prepare(program, fuse=True), self.device)
+        if plain is not None:
+            # What a library's kernel makes of NaN behind a product is its own affair.
+            moved = move_program(prepare(plain, fuse=False), self.device)
+            if not loses_no_nan(self._program, moved, self._widths, self.device):
+                self._program = moved
         self.memory_bytes = weight_bytes(self._program)
         zeros = zero_inputs(dense, embedding_width, self.device)
         with exact_products():
@@ -144,6 +145,45 @@ class DeviceTower:
         ]
         with exact_products():
             return peak_bytes(move_program(self._program, _META), inputs)
+
+
+def _prepared(
+    program: GraphModule,
+    *,
+    inputs: Sequence[Tensor],
+    precision: Precision,
+    emulate: bool,
+    fuse: bool,
+) -> GraphModule:
+    """The program as a device runs it, changed in place; `fuse`: with ReLUs in their products."""
+    products = inner_products(program.graph)
+    if emulate:
+        emulate_tf32(program)
+    kinds = kinds_of(program, inputs)
+    fused = fuse_activations(program, kinds) if fuse else {}
+    drop_widenings(program, kinds)
+    fuse_crosses(program, kinds)
+    if precision is Precision.TF32 and not emulate:
+        allow_tf32(program, [fused.get(product, product) for product in products])
+    widen_embeddings(program)
+    return program
+
+
+def loses_no_nan(
+    program: GraphModule, plain: GraphModule, widths: Sequence[int], device: torch.device
+) -> bool:
+    """Whether a program gives NaN where another one does, when it is given nothing else.
+
+    Args:
+        program: on the device.
+        plain: likewise, of torch's own operators.
+        widths: of the inputs.
+        device: where both are.
+    """
+    inputs = [torch.full((_NAN_ROWS, width), math.nan, device=device) for width in widths]
+    with torch.inference_mode(), exact_products():
+        pairs = list(zip(program(*inputs), plain(*inputs), strict=True))
+        return all(torch.equal(one.isnan(), other.isnan()) for one, other in pairs)
 
 
 def _check_precision(program: GraphModule, precision: Precision, path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sharded_infer.device.device_tower import DEVICE_PRECISIONS, DeviceTower
+from sharded_infer.device.device_tower import DEVICE_PRECISIONS, DeviceTower, loses_no_nan
 from sharded_infer.device.device_tower_memory import LiveBytes
 from sharded_infer.errors import TowerError
 from sharded_infer.precision import Precision
@@ -205,6 +205,38 @@ def test_emulated_tf32_needs_no_switch(tmp_path: Path) -> None:
     assert {precision for _, precision in seen.seen} == {"ieee"}
     # Without a card and unemulated, tf32 is fp32.
     assert 1e-6 < (rounded - plain(*inputs_of(40))[0]).abs().max() < 1e-2
+
+
+class Replacing(nn.Module):
+    """Makes 0 of NaN, as some libraries' ReLU does."""
+
+    def __init__(self, replaces: bool) -> None:
+        super().__init__()
+        self.replaces = replaces
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> tuple[Tensor]:
+        found = dense.sum(1) + embeddings.sum(1)
+        return (torch.where(found > 0, found, 0.0) if self.replaces else torch.relu(found),)
+
+
+def test_a_program_that_loses_nan_is_told_from_one_that_does_not() -> None:
+    keeps, loses = (torch.fx.symbolic_trace(Replacing(one)) for one in (False, True))
+    cpu = torch.device("cpu")
+    assert loses_no_nan(keeps, keeps, (3, 4), cpu) and loses_no_nan(loses, loses, (3, 4), cpu)
+    assert not loses_no_nan(loses, keeps, (3, 4), cpu)
+
+
+@pytest.mark.parametrize("precision", DEVICE_PRECISIONS)
+def test_nan_in_a_row_is_nan_in_its_score_and_in_no_other(
+    precision: Precision, tmp_path: Path
+) -> None:
+    tower = on_cpu(written(tmp_path, zoo_tower("dcnv2"), precision), precision)
+    (dense,), embeddings = inputs_of(3)
+    clean = tower([dense], embeddings)[0]
+    dense[1, 0] = torch.nan
+    (score,) = tower([dense], embeddings)
+    assert score.isnan().tolist() == [False, True, False]
+    assert torch.equal(score[[0, 2]], clean[[0, 2]])
 
 
 @pytest.mark.parametrize("said", [Precision.INT8, Precision.BF16])
