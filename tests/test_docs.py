@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
 from typer.main import get_command
@@ -119,7 +120,8 @@ def test_commands_in_console_blocks_have_the_options_that_are_shown(page: Path) 
         command: Any = get_command(app)
         while hasattr(command, "commands") and words:
             name, *words = words
-            command = command.commands[name]
+            # The group's own lists are names alone until a command is asked for.
+            command = command.get_command(click.Context(command), name)
         known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
         options = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
         wrong += [(command.name, option) for option in options if option not in known]
