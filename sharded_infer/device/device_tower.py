@@ -95,17 +95,17 @@ class DeviceTower:
             # What a library's kernel makes of NaN behind a product is its own affair.
             moved = move_program(prepare(plain, fuse=False), self.device)
             if not loses_no_nan(self._program, moved, self._widths, self.device):
-                self._program = moved
+                self._program, moved = moved, self._program
+            _let_go(moved)
         self.memory_bytes = weight_bytes(self._program)
         zeros = zero_inputs(dense, embedding_width, self.device)
         with exact_products():
             _, self.output_widths = run_program(self._program, zeros, outputs, str(path))
 
     def __del__(self) -> None:
-        # A graph's nodes refer to each other: its weights would stay until a full collection.
         program = vars(self).get("_program")
         if program is not None:
-            vars(program).clear()
+            _let_go(program)
 
     def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
         """Scores a batch on the device's current stream.
@@ -145,6 +145,11 @@ class DeviceTower:
         ]
         with exact_products():
             return peak_bytes(move_program(self._program, _META), inputs)
+
+
+def _let_go(program: GraphModule) -> None:
+    """Frees its weights: a graph's nodes refer to each other, and would wait for a collection."""
+    vars(program).clear()
 
 
 def _prepared(
