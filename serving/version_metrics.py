@@ -247,11 +247,7 @@ class VersionMetrics:
             cells.own[self.block.cell(CREATED)] = created if flag else 0.0
 
     def run_at(self, run_size: Callable[[int], int]) -> None:
-        """Says at what sizes this process runs the version's batches.
-
-        Args:
-            run_size: of a batch, given its samples.
-        """
+        """Says at what size this process runs a batch, given its samples."""
         with self._cells.lock:
             self._executed.run_at(run_size)
 

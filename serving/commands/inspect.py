@@ -7,14 +7,10 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
+from serving.commands.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.version_summary import print_version
-from serving.commands.versions import (
-    JsonOption,
-    ModelOption,
-    RepositoryOption,
-    VersionOption,
-    only_model,
-)
+from serving.commands.versions import only_model
 from serving.quantization_tables import render_report
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields

@@ -15,14 +15,10 @@ from serving.commands.caller_options import (
     caller_of,
 )
 from serving.commands.console import print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import named_version
-from serving.commands.versions import (
-    JsonOption,
-    ModelOption,
-    fetched_artifact,
-    only_model,
-    open_published,
-)
+from serving.commands.version_options import ModelOption
+from serving.commands.versions import fetched_artifact, only_model, open_published
 from serving.prediction import Prediction, predict_local, predict_remote
 from serving.progress import progress_bars
 from serving.samples import Sample, read_samples

@@ -10,6 +10,7 @@ import typer
 from quant.checkpoint import open_weights
 from serving.calibration_samples import read_calibration
 from serving.commands.console import OUT, print_json
+from serving.commands.json_option import JsonOption
 from serving.commands.quantization import (
     CalibrationOption,
     ErrorBudgetOption,
@@ -22,7 +23,6 @@ from serving.commands.quantization import (
     summary,
     with_budget,
 )
-from serving.commands.versions import JsonOption
 from serving.progress import progress_bars
 from serving.sample_statistics import statistics_of
 from serving.samples import read_samples

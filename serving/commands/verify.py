@@ -1,15 +1,9 @@
 """Verifies a version."""
 
 from serving.commands.console import OUT, print_json
-from serving.commands.versions import (
-    JsonOption,
-    ModelOption,
-    RepositoryOption,
-    VersionOption,
-    fetched_artifact,
-    only_model,
-    open_published,
-)
+from serving.commands.json_option import JsonOption
+from serving.commands.version_options import ModelOption, RepositoryOption, VersionOption
+from serving.commands.versions import fetched_artifact, only_model, open_published
 from serving.progress import progress_bars
 from sharded_infer.model_check import check_golden
 from sharded_infer.repository import Repository

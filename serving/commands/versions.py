@@ -1,32 +1,15 @@
-"""The options that name a published version, and the version they name."""
+"""The published version that a command's options name."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
 
 import torch
-import typer
 
 from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.errors import NotFoundError
 from sharded_infer.model import Model
 from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
-
-RepositoryOption = Annotated[
-    str,
-    typer.Option(
-        "--repository",
-        "-r",
-        metavar="REPO",
-        help="Where versions are published: a folder, or a URL such as s3://bucket/prefix.",
-    ),
-]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help="Model; may be left out if there is only one.")
-]
-VersionOption = Annotated[int | None, typer.Option("--version", help="Version; default: latest.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
 
 
 def only_model(repository: Repository, model: str | None) -> str:
