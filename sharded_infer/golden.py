@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save
 
 from sharded_infer.batch import JaggedBatch, ModelInput
@@ -91,6 +91,19 @@ def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
     except (KeyError, OSError, SafetensorError, InputError) as error:
         raise ArtifactError(f"{path}: not golden requests of {spec.name!r}: {error}") from error
     return GoldenRequests(model_input, scores)
+
+
+def has_weights(path: Path) -> bool:
+    """Whether ids of golden requests have weights; reads no samples.
+
+    Raises:
+        ArtifactError: the file is not one of golden requests.
+    """
+    try:
+        with safe_open(path, "np") as file:
+            return "sparse.weights" in file.keys()  # noqa: SIM118 (it is no dict)
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"{path}: not golden requests: {error}") from error
 
 
 def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, NDArray[np.float32] | None]:

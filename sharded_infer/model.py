@@ -25,6 +25,7 @@ from sharded_infer.device.engine_memory import Towers
 from sharded_infer.device.rank_tables import rank_bytes
 from sharded_infer.errors import ArtifactError, InternalError, TowerError
 from sharded_infer.finite_check import FiniteCheck
+from sharded_infer.golden import has_weights
 from sharded_infer.host_engine import HostEngine
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.model_engine import ModelEngine, padded_dense
@@ -77,7 +78,8 @@ class Model:
             self.memory = TableMemory.MAP
             pieces = table_pieces(artifact, self.memory, progress)
             self.rank_bytes = rank_bytes(plan, tables)
-            parts = ModelParts(self.spec, plan, tables, pieces)
+            weighted = has_weights(artifact.path / artifact.manifest.golden.file)
+            parts = ModelParts(self.spec, plan, tables, pieces, weighted)
             self.engine: ModelEngine = self._on_devices(parts, devices, progress)
             return
         self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory

@@ -37,12 +37,14 @@ class ModelParts:
         plan: where its shards go; at least one rank is a card.
         tables: as stored, by name.
         pieces: where their rows are on the host.
+        weighted: whether ids of its requests usually have weights: such batches are captured too.
     """
 
     spec: ModelSpec
     plan: Plan
     tables: Mapping[str, StoredTable]
     pieces: Mapping[str, Sequence[TablePiece]]
+    weighted: bool = False
 
 
 class DeviceEngine:
@@ -88,7 +90,11 @@ class DeviceEngine:
             self.placed,
             devices,
             towers,
-            shape=EngineShape(device_buckets(max_batch), ids=max_batch * ids_of_a_sample(spec)),
+            shape=EngineShape(
+                device_buckets(max_batch),
+                ids=max_batch * ids_of_a_sample(spec),
+                weighted=parts.weighted,
+            ),
             backends=backends,
             progress=progress,
         )

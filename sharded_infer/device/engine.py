@@ -8,13 +8,14 @@
 There are a few slots, so that the next batch is written and copied while one is computed. Whoever
 brings a batch launches it, one at a time; no other thread stands between. For each slot, bucket and
 kind of batch what a device does is captured once, as a graph. Batches that no graph fits (more
-samples than the largest bucket, more ids than a slot holds, weights) run the same work uncaptured.
+samples than the largest bucket, more ids than a slot holds, weights where none are expected) run
+the same work uncaptured.
 """
 
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,14 +26,14 @@ from torch import Tensor
 from sharded_infer.batch import ModelInput
 from sharded_infer.device.buckets import bucket_of
 from sharded_infer.device.engine_memory import (
+    BatchKind,
     EngineMemory,
     EngineShape,
     Room,
-    Site,
     Slot,
     columns_of,
 )
-from sharded_infer.device.input_writer import is_shared
+from sharded_infer.device.input_writer import is_shared, is_weighted
 from sharded_infer.device.runtime import Work
 from sharded_infer.device.tower_step import ArrivedPart, put_together, score_into
 from sharded_infer.progress import Progress, no_progress
@@ -45,9 +46,8 @@ class _Launch:
     slot: Slot
     room: Room
     bucket: int
-    shared: bool = False
+    kind: BatchKind
     ids: tuple[int, ...] = ()  # by site
-    weights: tuple[Tensor, ...] | None = None  # by site, pinned
 
 
 class Engine:
@@ -172,18 +172,14 @@ class Engine:
         return [one[: batch.batch_size].numpy().copy() for one in scores]
 
     def _write(self, slot: Slot, room: Room, bucket: int, batch: ModelInput) -> _Launch:
-        ids, weights = [], []
-        weighted = any(group.weights is not None for group in batch.groups)
+        ids = []
+        kind = BatchKind(is_shared(batch), is_weighted(batch))
         for number, site in enumerate(self._sites):
             arrays = self.memory.host_arrays(slot, number, bucket)
             ids.append(site.writer.write(batch, arrays, bucket))
-            if weighted:
-                # At least one: a kernel wants an address.
-                pinned = self._runtime.pinned(4 * max(1, ids[-1])).view(torch.float32)
-                of_site = site.writer.weights(batch, arrays, bucket)
-                pinned[: ids[-1]] = torch.from_numpy(of_site)
-                weights.append(pinned[: ids[-1]])
-        return _Launch(slot, room, bucket, is_shared(batch), tuple(ids), tuple(weights) or None)
+            if kind.weighted:
+                site.writer.write_weights(batch, arrays, bucket)
+        return _Launch(slot, room, bucket, kind, tuple(ids))
 
     def _send(self, launch: _Launch) -> None:
         """Copies what was written to the devices."""
@@ -192,6 +188,11 @@ class Engine:
             views = self.memory.host_arrays(slot, number, launch.bucket).views
             end = views.values_begin + launch.ids[number] * site.shape.id_dtype.itemsize
             runtime.copy(site.copies, slot.inputs[number][:end], slot.pinned[number][:end])
+            if launch.kind.weighted:
+                begin = views.weights_begin
+                end = begin + 4 * launch.ids[number]
+                source = slot.pinned[number][begin:end]
+                runtime.copy(site.copies, slot.inputs[number][begin:end], source)
             runtime.record(slot.copied[number], site.copies)
             runtime.wait(site.computes, slot.copied[number])
 
@@ -199,10 +200,7 @@ class Engine:
         """Lookups of the other devices, and their parts' way to the tower's."""
         runtime = self._runtime
         for number, site in enumerate(self._sites[1:], start=1):
-            graph = launch.slot.graphs.get((number, launch.bucket, False))
-            if graph is None or launch.weights is not None:
-                graph = self._lookup_work(launch, number)
-            runtime.run(site.computes, graph)
+            runtime.run(site.computes, self._graph(launch, number))
             size = launch.bucket * site.lookups.part_width
             runtime.peer_copy(
                 self._home.computes,
@@ -214,11 +212,17 @@ class Engine:
     def _finish(self, launch: _Launch) -> None:
         """What the tower's device does."""
         runtime, home = self._runtime, self._home
-        graph = launch.slot.graphs.get((0, launch.bucket, launch.shared))
-        if graph is None or launch.weights is not None:
-            graph = self._tower_work(launch)
-        runtime.run(home.computes, graph)
+        runtime.run(home.computes, self._graph(launch, 0))
         runtime.record(launch.slot.done, home.computes)
+
+    def _graph(self, launch: _Launch, number: int) -> Work:
+        """What a site does with a batch, captured if there is such a graph."""
+        graph = launch.slot.graphs.get(_graph_key(launch, number))
+        return graph or self._work(launch, number)
+
+    def _work(self, launch: _Launch, number: int) -> Work:
+        """What a site does with a batch."""
+        return self._lookup_work(launch, number) if number else self._tower_work(launch)
 
     def _lookup_work(self, launch: _Launch, number: int) -> Work:
         """What a device without the tower does."""
@@ -242,57 +246,51 @@ class Engine:
         ]
         self._pool(launch, 0, pooled, arrived[0].columns)
         inputs = self.memory.inputs(launch.slot, 0, bucket)
-        return put_together(pooled, arrived, inputs, self._parts.split, shared=launch.shared)
+        return put_together(pooled, arrived, inputs, self._parts.split, shared=launch.kind.shared)
 
     def _pool(self, launch: _Launch, number: int, pooled: Tensor | None, part: Tensor) -> None:
         site = self._sites[number]
         inputs = self.memory.inputs(launch.slot, number, launch.bucket)
-        weights, values = launch.weights, inputs.values
-        there = None
-        if weights is not None:
-            there = weights[number].to(site.tensors, non_blocking=True)
-            values = values[: len(there)]
-        site.lookups.pool(values, inputs.offsets, pooled=pooled, part=part, weights=there)
+        weights = inputs.weights if launch.kind.weighted else None
+        site.lookups.pool(inputs.values, inputs.offsets, pooled=pooled, part=part, weights=weights)
 
     def _capture(self, slots: Sequence[Slot], progress: Progress) -> None:
         """Runs every bucket, which compiles what it needs, and keeps it as graphs."""
         # The largest first: what follows finds its memory.
         buckets = self.shape.buckets[::-1]
-        self._warm_weighted(slots[0])
-        for bucket in buckets:
-            for site, _, work in self._works(slots[0], bucket):
-                self._run_now(site, work)
+        if not self.shape.weighted:
+            # No graph has their kernels, which are compiled now.
+            self._run_all(_Launch(slots[0], self._room, buckets[-1], BatchKind(weighted=True)))
+        for bucket, kind in itertools.product(buckets, self.shape.kinds):
+            self._run_all(_Launch(slots[0], self._room, bucket, kind))
         for site in self._sites:
             # What that took is free, but not for the graphs' memory.
             self._runtime.release_cached(site.lookups.device)
         for done, (bucket, slot) in enumerate(itertools.product(buckets, slots), start=1):
-            for site, key, work in self._works(slot, bucket):
-                slot.graphs[key] = self._runtime.capture(site.computes, work)
+            for kind in self.shape.kinds:
+                self._capture_all(_Launch(slot, self._room, bucket, kind))
             progress("capturing graphs", done, len(buckets) * len(slots))
 
-    def _warm_weighted(self, slot: Slot) -> None:
-        """Runs empty bags with weights: no graph has their kernels, which are compiled now."""
-        # One that no bag reads: a kernel wants an address.
-        unread = tuple(self._runtime.pinned(4).view(torch.float32) for _ in self._sites)
-        launch = _Launch(slot, self._room, self.shape.buckets[0], weights=unread)
+    def _run_all(self, launch: _Launch) -> None:
+        """Runs what all sites do and waits for it, on empty bags: nothing was written yet."""
         for number, site in enumerate(self._sites):
-            work = self._tower_work(launch) if number == 0 else self._lookup_work(launch, number)
-            self._run_now(site, work)
+            done = self._runtime.event()
+            self._runtime.run(site.computes, self._work(launch, number))
+            self._runtime.record(done, site.computes)
+            self._runtime.synchronize(done)
 
-    def _works(self, slot: Slot, bucket: int) -> Iterator[tuple[Site, tuple[int, int, bool], Work]]:
-        """All that devices do for a bucket, on empty bags: nothing was written yet."""
-        plain, shared = (_Launch(slot, self._room, bucket, one) for one in (False, True))
-        yield self._home, (0, bucket, False), self._tower_work(plain)
-        yield self._home, (0, bucket, True), self._tower_work(shared)
-        for number, site in enumerate(self._sites[1:], start=1):
-            yield site, (number, bucket, False), self._lookup_work(plain, number)
+    def _capture_all(self, launch: _Launch) -> None:
+        """Keeps what all sites do as graphs."""
+        for number, site in enumerate(self._sites):
+            key, graphs = _graph_key(launch, number), launch.slot.graphs
+            if key not in graphs:
+                graphs[key] = self._runtime.capture(site.computes, self._work(launch, number))
 
-    def _run_now(self, site: Site, work: Work) -> None:
-        """Runs work and waits for it."""
-        done = self._runtime.event()
-        self._runtime.run(site.computes, work)
-        self._runtime.record(done, site.computes)
-        self._runtime.synchronize(done)
+
+def _graph_key(launch: _Launch, number: int) -> tuple[int, int, BatchKind]:
+    """By which a slot keeps a site's graph; shared bags matter where the tower is."""
+    kind = launch.kind
+    return number, launch.bucket, kind if number == 0 else BatchKind(weighted=kind.weighted)
 
 
 def _most_ids(batch: ModelInput) -> int:

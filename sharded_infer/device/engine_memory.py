@@ -45,18 +45,41 @@ class EngineParts:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchKind:
+    """What decides, beside its size, what a device does with a batch.
+
+    Attributes:
+        shared: samples share bags.
+        weighted: ids have weights.
+    """
+
+    shared: bool = False
+    weighted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class EngineShape:
     """How large an engine is.
 
     Attributes:
         buckets: batch sizes that are captured, ascending.
         ids: that a slot holds for each device.
+        weighted: whether batches whose ids have weights are captured too.
         slots: batches that are in flight at once.
     """
 
     buckets: tuple[int, ...]
     ids: int
+    weighted: bool = False
     slots: int = 2
+
+    @property
+    def kinds(self) -> tuple[BatchKind, ...]:
+        """The kinds of batches that are captured."""
+        weights = (False, True) if self.weighted else (False,)
+        return tuple(
+            BatchKind(shared, weighted) for weighted in weights for shared in (False, True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +144,7 @@ class Slot:
         copied: of each site, an event: the input is there.
         done: an event: the scores are.
         host: views of `pinned`, by site and bucket.
-        graphs: by site, bucket and whether bags are shared.
+        graphs: by site, bucket and kind of batch.
     """
 
     pinned: list[Tensor]
@@ -130,7 +153,7 @@ class Slot:
     copied: list[Any]
     done: Any
     host: dict[tuple[int, int], HostArrays] = field(default_factory=dict)
-    graphs: dict[tuple[int, int, bool], Work] = field(default_factory=dict)
+    graphs: dict[tuple[int, int, BatchKind], Work] = field(default_factory=dict)
 
 
 class EngineMemory:

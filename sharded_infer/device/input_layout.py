@@ -6,9 +6,11 @@
         shared    bool [width]        columns of features that samples share
         factors   fp32 [K, B]         what the sums of split means are multiplied by
         dense     fp32 [B, width]     of each dense input
-    values    int32 or int64 [N]      ids, last: only as many are copied as there are
+    values    int32 or int64 [N]      ids: only as many are copied as there are
+    weights   fp32 [N]                of ids, where a batch has any; likewise
 
-Each begins at a multiple of 16 bytes. B is the bucket that the batch is padded to.
+Each begins at a multiple of 16 bytes. B is the bucket that the batch is padded to, N what there is
+room for.
 """
 
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ from torch import Tensor
 from kernels.device_tables import rounded_up
 
 _ALIGNMENT = 16
+_IDS_TOGETHER = 4  # so that weights begin where they may
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,10 @@ class InputViews:
         shared: bool `[width]`.
         factors: fp32 `[K, B]`.
         dense: fp32 `[B, width]` each.
-        values: `[capacity]`.
+        values: `[N]`.
         values_begin: bytes before them.
+        weights: fp32 `[N]`.
+        weights_begin: bytes before them.
     """
 
     offsets: Tensor
@@ -64,6 +69,8 @@ class InputViews:
     dense: tuple[Tensor, ...]
     values: Tensor
     values_begin: int
+    weights: Tensor
+    weights_begin: int
 
 
 def input_bytes(shape: InputShape, bucket: int, ids: int) -> int:
@@ -74,7 +81,7 @@ def input_bytes(shape: InputShape, bucket: int, ids: int) -> int:
         bucket: samples.
         ids: that may come.
     """
-    return _begins(shape, bucket)[-1] + rounded_up(ids * shape.id_dtype.itemsize, _ALIGNMENT)
+    return _begins(shape, bucket)[-1] + rounded_up(ids, _IDS_TOGETHER) * _bytes_of_id(shape)
 
 
 def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
@@ -82,7 +89,8 @@ def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
 
     Args:
         shape: of the device.
-        memory: uint8 `[bytes]`, on the host or the device; what is left of it is for ids.
+        memory: uint8 `[bytes]`, on the host or the device; what is left of it is for ids and
+            their weights.
         bucket: samples.
     """
     begins = _begins(shape, bucket)
@@ -100,17 +108,25 @@ def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
         shared = view(torch.bool, shape.width)
         factors = view(torch.float32, shape.split_means, bucket)
         dense = tuple(view(torch.float32, bucket, width) for width in shape.dense_widths)
-    size = shape.id_dtype.itemsize
-    end = begins[-1] + (len(memory) - begins[-1]) // size * size
+    left = (len(memory) - begins[-1]) // _bytes_of_id(shape)
+    ids = left // _IDS_TOGETHER * _IDS_TOGETHER
+    weights_begin = begins[-1] + ids * shape.id_dtype.itemsize
     return InputViews(
         offsets=offsets,
         owners=owners,
         shared=shared,
         factors=factors,
         dense=dense,
-        values=memory[begins[-1] : end].view(shape.id_dtype),
+        values=memory[begins[-1] : weights_begin].view(shape.id_dtype),
         values_begin=begins[-1],
+        weights=memory[weights_begin : weights_begin + 4 * ids].view(torch.float32),
+        weights_begin=weights_begin,
     )
+
+
+def _bytes_of_id(shape: InputShape) -> int:
+    """Of an id and its weight."""
+    return shape.id_dtype.itemsize + 4
 
 
 def _begins(shape: InputShape, bucket: int) -> list[int]:

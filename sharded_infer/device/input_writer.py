@@ -34,6 +34,7 @@ class HostArrays:
     factors: NDArray[np.float32] | None = field(init=False)
     dense: tuple[NDArray[np.float32], ...] = field(init=False)
     values: NDArray[Any] = field(init=False)
+    weights: NDArray[np.float32] = field(init=False)
 
     def __post_init__(self) -> None:
         """Looks at the same memory."""
@@ -44,6 +45,7 @@ class HostArrays:
         self.factors = None if views.factors is None else views.factors.numpy()
         self.dense = tuple(one.numpy() for one in views.dense)
         self.values = views.values.numpy()
+        self.weights = views.weights.numpy()
 
 
 class InputWriter:
@@ -91,14 +93,15 @@ class InputWriter:
             self._write_tower(batch, arrays)
         return int(arrays.offsets[-1])
 
-    def weights(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> NDArray[np.float32]:
-        """The weights of a batch that was written: fp32 `[N]`, 1 where a group has none."""
-        weights = np.ones(int(arrays.offsets[-1]), np.float32)
+    def write_weights(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> None:
+        """Writes the weights of a batch that was written: 1 where a group has none."""
         for group in batch.groups:
-            if group.weights is not None:
-                for source, first, count in self._places(group, arrays, bucket):
-                    weights[first : first + count] = group.weights[source : source + count]
-        return weights
+            for source, first, count in self._places(group, arrays, bucket):
+                weights = arrays.weights[first : first + count]
+                if group.weights is None:
+                    weights[:] = 1.0
+                else:
+                    weights[:] = group.weights[source : source + count]
 
     def _write_ids(
         self, group: JaggedBatch, pattern: _Pattern, arrays: HostArrays, bucket: int
@@ -177,6 +180,11 @@ class InputWriter:
             device_rows=np.array([row for row, _ in pairs], np.int64),
             runs=tuple(runs),
         )
+
+
+def is_weighted(batch: ModelInput) -> bool:
+    """Whether any ids of a batch have weights."""
+    return any(group.weights is not None for group in batch.groups)
 
 
 def is_shared(batch: ModelInput) -> bool:

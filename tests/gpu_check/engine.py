@@ -24,7 +24,7 @@ from sharded_infer.device.buckets import bucket_of, device_buckets
 from sharded_infer.device.cuda_runtime import CudaRuntime
 from sharded_infer.device.device_engine import ids_of_a_sample
 from sharded_infer.device.device_tower import DeviceTower
-from sharded_infer.device.engine_memory import EngineShape, Towers
+from sharded_infer.device.engine_memory import BatchKind, EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.input_writer import InputWriter
 from sharded_infer.device.rank_tables import PlacedShard, allocate_ranks
@@ -386,7 +386,7 @@ def _stages(
         def score() -> None:
             memory.parts.tower(inputs.dense, pooled)
 
-        replay = slot.graphs[0, bucket, False]
+        replay = slot.graphs[0, bucket, BatchKind()]
         home = torch.device("cpu") if device.type == "cpu" else device
         return {
             "write_seconds": writing,

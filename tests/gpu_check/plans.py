@@ -36,7 +36,12 @@ def check_plans(device: torch.device) -> dict[str, object]:
     differences: dict[str, float] = {}
     failures = []
     with tempfile.TemporaryDirectory() as folder:
-        path = publish(*_small_model(), Path(folder), topologies=_TOPOLOGIES).path
+        spec, weights, tower = _small_model()
+        # With weights in golden requests, batches with weights are captured too.
+        golden = _weighted(generate_samples(spec))
+        path = publish(
+            spec, weights, tower, Path(folder), samples=golden, topologies=_TOPOLOGIES
+        ).path
         host = open_model(path)
         for topology in _TOPOLOGIES:
             kinds = [one.kind for one in parse_topology(topology).devices]

@@ -40,7 +40,7 @@ def test_engines_with_triton_kernels_give_what_the_host_gives(
         tmp_path,
         plan,
         PLACES[places],
-        shape=EngineShape((4,), ids=200, slots=1),
+        shape=EngineShape((4,), ids=200, weighted=True, slots=1),
         make_lookup=interpreted,
     )
     check(engines, oracle, input_of(batch_of(3, seed=1)))

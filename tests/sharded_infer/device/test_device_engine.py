@@ -188,5 +188,27 @@ def test_every_row_format_is_looked_up(
         np.testing.assert_allclose(model.run(samples)[name], scores, atol=1e-4)
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_batches_with_weights_are_captured_where_golden_requests_have_weights(
+    trained_weights: dict[str, torch.Tensor],
+    trained_spec: ModelSpec,
+    trained_tower: nn.Module,
+    tmp_path: Path,
+    weighted: bool,
+) -> None:
+    golden = request_of(trained_spec, 30, seed=3, weighted=weighted)
+    published = publish(
+        trained_spec,
+        trained_weights,
+        trained_tower,
+        tmp_path,
+        samples=golden,
+        topologies=("h100:2",),
+    )
+    model = open_model(published.path, devices=REHEARSED)
+    assert {engine.shape.weighted for engine in engine_of(model).set.engines} == {weighted}
+    assert check_golden(model) < 0.05
+
+
 def _in_precision(spec: ModelSpec, precision: Precision) -> ModelSpec:
     return replace(spec, tower=TowerSpec(outputs=spec.tower.outputs, precision=precision))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.rank_tables import place_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
+from sharded_infer.device.runtime import Work
 from sharded_infer.errors import CapacityError, InternalError, RequestError
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.spec import DenseSpec
@@ -151,16 +153,62 @@ def test_shared_bags_are_looked_up_once_and_given_to_their_samples(
     check(engines, oracle, input_of(batch_of(5, seed=9)))
 
 
+@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("plan", ["whole", "columns", "rows"])
 def test_weights_and_ids_outside_their_tables_are_as_on_the_host(
-    tmp_path: Path, oracle: ShardedLookup, plan: str
+    tmp_path: Path, oracle: ShardedLookup, plan: str, captured: bool
 ) -> None:
-    engines = engines_of(tmp_path, plan)
+    engines = engines_of(tmp_path, plan, shape=replace(SHAPE, weighted=captured))
     batch = input_of(batch_of(6, weighted=True, outside=True))
     checked = engines.checked(batch)
     assert checked.ids_outside > 0
     check_scores(engines.run(checked), oracle, batch)
     check(engines, oracle, input_of(batch_of(6)))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("plan", ["whole", "mixed"])
+def test_groups_with_weights_and_without_are_run_together(
+    tmp_path: Path, oracle: ShardedLookup, plan: str, captured: bool
+) -> None:
+    engines = engines_of(tmp_path, plan, shape=replace(SHAPE, weighted=captured))
+    for weighted in ((0, 2, 4), (1, 3, 5)):
+        plain = [feature for feature in FEATURES if feature not in weighted]
+        groups = [batch_of(7, features=plain, seed=1), batch_of(7, features=weighted, seed=2)]
+        groups[1] = batch_of(7, features=weighted, weighted=True, seed=2)
+        check(engines, oracle, input_of(*groups))
+        groups[1] = batch_of(1, features=weighted, weighted=True, seed=3)
+        check(engines, oracle, input_of(*groups))
+
+
+class CountingRuntime(RehearsalRuntime):
+    """Counts what is replayed."""
+
+    replays = 0
+
+    def capture(self, stream: Any, work: Work) -> Work:
+        kept = super().capture(stream, work)
+
+        def replay() -> None:
+            self.replays += 1
+            kept()
+
+        return replay
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_batches_with_weights_are_replayed_where_they_are_expected(
+    tmp_path: Path, captured: bool
+) -> None:
+    runtime = CountingRuntime()
+    shape = replace(SHAPE, weighted=captured)
+    engines = engines_of(tmp_path, "whole", (CARDS[0],) * 3, runtime=runtime, shape=shape)
+    kinds = 4 if captured else 2  # with and without shared bags, and weights
+    assert runtime.captures == kinds * SHAPE.slots * len(SHAPE.buckets)
+    engines.run(engines.checked(input_of(batch_of(6, weighted=True))))
+    assert runtime.replays == captured
+    engines.run(engines.checked(input_of(batch_of(6))))
+    assert runtime.replays == captured + 1
 
 
 def test_an_id_that_is_refused_names_its_feature(tmp_path: Path) -> None:

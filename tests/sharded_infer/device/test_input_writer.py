@@ -1,5 +1,7 @@
 """Batches written for a device: every bag where the offsets say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -62,6 +64,46 @@ def expected(batch: ModelInput, features: tuple[int, ...]) -> tuple[int, list[in
             ids += bag
             offsets.append(len(ids))
     return len(ids), offsets, ids
+
+
+@pytest.mark.parametrize("weighted", [(), (0,), (1,), (0, 1)])
+@pytest.mark.parametrize("case", CASES)
+def test_every_id_has_its_weight(case: str, weighted: tuple[int, ...]) -> None:
+    groups, features = CASES[case]
+    batch = batch_of(groups, 5)
+    # An id's weight says which it is; a group without weights has ones.
+    batch = replace(
+        batch,
+        groups=tuple(
+            replace(group, weights=(group.values % 1000).astype(np.float32))
+            if number in weighted
+            else group
+            for number, group in enumerate(batch.groups)
+        ),
+    )
+    of_group = {f: n for n, group in enumerate(groups) for f in group}
+    arrays, count = write_weighted(batch, features, ids=63)
+    owners = np.repeat(features, np.diff(arrays.offsets[::BUCKET]))
+    expected = [
+        float(value % 1000) if of_group[owner] in weighted else 1.0
+        for owner, value in zip(owners.tolist(), arrays.values[:count].tolist(), strict=True)
+    ]
+    assert arrays.weights[:count].tolist() == expected
+
+
+def write_weighted(
+    batch: ModelInput, features: tuple[int, ...], *, ids: int
+) -> tuple[HostArrays, int]:
+    """A batch written where there is room for `ids`, and how many it has."""
+    shape = InputShape(len(features), torch.int64, False, 4, 0, ())
+    memory = torch.zeros(input_bytes(shape, BUCKET, ids), dtype=torch.uint8)
+    arrays = HostArrays(input_views(shape, memory, BUCKET))
+    assert len(arrays.values) == len(arrays.weights) >= ids
+    assert arrays.views.weights_begin % 16 == 0
+    writer = InputWriter(features, columns=np.arange(5), split_means=())
+    count = writer.write(batch, arrays, BUCKET)
+    writer.write_weights(batch, arrays, BUCKET)
+    return arrays, count
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
