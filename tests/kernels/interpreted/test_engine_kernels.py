@@ -3,15 +3,18 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from kernels.device_tables import DeviceTables
+from sharded_infer.batch import JaggedBatch
 from sharded_infer.device.engine_memory import EngineShape
 from sharded_infer.device.triton_kernel import TritonKernel
 from sharded_infer.lookup import ShardedLookup
 from tests.sharded_infer.device.test_engine import PLACES, check, engines_of, input_of
 from tests.sharded_infer.test_lookup import (
+    FEATURES,
     PLANS,
     WHOLE,
     batch_of,
@@ -47,3 +50,7 @@ def test_engines_with_triton_kernels_give_what_the_host_gives(
     check(engines, oracle, input_of(batch_of(4, seed=2, weighted=True, outside=True)))
     groups = batch_of(4, features=(0, 2, 4), seed=3), batch_of(1, features=(1, 3, 5), seed=4)
     check(engines, oracle, input_of(*groups))
+    # Of no graph, without an id: nothing of the ids' and weights' memory is left to point at.
+    none = np.zeros((len(FEATURES), 6), np.int64)
+    empty = JaggedBatch(FEATURES, np.empty(0, np.int64), none, np.empty(0, np.float32))
+    check(engines, oracle, input_of(empty))
