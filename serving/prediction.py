@@ -1,4 +1,4 @@
-"""Predictions from the command line: by a version opened here, or by a running server."""
+"""Predictions from the command line, and those of a running server."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,6 @@ from serving.failed_call import failed_call
 from serving.samples import Sample, batch_samples
 from serving.triton_inputs import triton_inputs
 from sharded_infer.errors import NotFoundError, ShardedInferError
-from sharded_infer.model import Model
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
 
 _LATEST: Final = "latest"
@@ -46,16 +45,6 @@ class Prediction:
         for row in zip(*columns, strict=True):
             # %.9g keeps every fp32 number apart from its neighbours.
             yield "\t".join(",".join(f"{value:.9g}" for value in cell) for cell in row)
-
-
-def predict_local(model: Model, samples: Sequence[Sample]) -> Prediction:
-    """Scores samples as one batch, with a version opened in this process.
-
-    Raises:
-        RequestError: a sample is not one of this model's.
-    """
-    scores = model.predict(batch_samples(model.spec, samples))
-    return Prediction(model.name, model.version, scores)
 
 
 def predict_remote(

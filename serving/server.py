@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
-from dataclasses import asdict, dataclass
 
 import torch
 
@@ -26,6 +25,7 @@ from serving.metrics import Metrics
 from serving.model_store import ModelStore
 from serving.pages import Pages, http_door, http_limits, listen
 from serving.protection import check_protection
+from serving.ready import Ready, ServedModel
 from serving.server_state import ServerState
 from serving.shared_memory import SharedMemory
 from serving.snapshot import ServingOverrides, Snapshot
@@ -43,35 +43,6 @@ _log = logging.getLogger("sharded_infer")
 _SPARE_SLOTS = 2
 # Models that may come to a server which clients tell what to load.
 _SPARE_MODELS = 64
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel:
-    """One line of what a server says when it is ready."""
-
-    name: str
-    version: int
-    topology: str
-    table_bytes: int
-    memory: str
-    kernels: dict[str, str]
-    executor: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """What a server says when it is ready."""
-
-    grpc_url: str
-    metrics_url: str
-    admin_url: str | None
-    workers: int
-    transport: str
-    models: tuple[ServedModel, ...]
-
-    def fields(self) -> dict[str, object]:
-        """As plain values."""
-        return asdict(self)
 
 
 Bars = Callable[[], AbstractContextManager[Progress]]

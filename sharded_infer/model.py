@@ -14,11 +14,8 @@ from torch import Tensor
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.artifact_tables import table_pieces
 from sharded_infer.batch import ModelInput
-from sharded_infer.device.device_choice import (
-    DeviceChoice,
-    backends_of,
-    rank_devices,
-)
+from sharded_infer.device.device_backends import backends_of, rank_devices
+from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.device.device_engine import DeviceEngine, ModelParts
 from sharded_infer.device.device_tower import DeviceTower
 from sharded_infer.device.engine_memory import Towers

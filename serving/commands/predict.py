@@ -16,15 +16,11 @@ from serving.commands.caller_options import (
 )
 from serving.commands.console import print_json
 from serving.commands.json_option import JsonOption
-from serving.commands.repo_arguments import named_version
+from serving.commands.lazy_group import load_by_name
 from serving.commands.version_options import ModelOption
-from serving.commands.versions import fetched_artifact, only_model, open_published
-from serving.prediction import Prediction, predict_local, predict_remote
-from serving.progress import progress_bars
-from serving.samples import Sample, read_samples
-from sharded_infer.artifact import verify_files
+from serving.prediction import predict_remote
+from serving.samples import read_samples
 from sharded_infer.errors import InputError
-from sharded_infer.repository import Repository
 
 NamedVersionOption = Annotated[
     str | None,
@@ -85,24 +81,10 @@ def predict_command(
             "--tls, --tls-ca, --tls-certificate, --tls-key, --token-file need --address"
         )
     else:
-        published = Repository(repository or ".")
-        name = only_model(published, model)
-        number = None if version is None else named_version(published, name, version)
-        prediction = _predict_here(published, name, number, rows, verify=verify)
+        predict_here = load_by_name("serving.commands.predict_here:predict_here")
+        prediction = predict_here(repository or ".", model, version, rows, verify=verify)
     if as_json:
         print_json(prediction.fields())
         return
     for line in prediction.lines():
         print(line)  # noqa: T201 - output for pipes
-
-
-def _predict_here(
-    repository: Repository, model: str, version: int | None, rows: list[Sample], *, verify: bool
-) -> Prediction:
-    with (
-        progress_bars() as progress,
-        fetched_artifact(repository, model, version, progress) as artifact,
-    ):
-        if verify:
-            verify_files(artifact, progress)
-        return predict_local(open_published(artifact), rows)

@@ -3,7 +3,7 @@
 from rich.table import Table
 
 from serving.commands.console import OUT
-from serving.server import Ready
+from serving.ready import Ready
 from sharded_infer.sizes import size_text
 
 

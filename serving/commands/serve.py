@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.commands.console import print_json
+from serving.commands.lazy_group import load_by_name
 from serving.commands.ready_table import print_ready
 from serving.commands.setting_options import given_flags, option_of
 from serving.commands.setting_table import print_settings
@@ -17,7 +18,7 @@ from serving.config import ServerConfig
 from serving.logs import configure_logs
 from serving.progress import progress_bars
 from serving.protection import protection_of
-from serving.server import Ready, serve
+from serving.ready import Ready
 from serving.setting import declared_settings
 from serving.setting_sources import (
     CONFIG_VARIABLE,
@@ -94,6 +95,7 @@ def serve_command(
         else:
             print_ready(ready, protection_of(settings))
 
+    serve = load_by_name("serving.server:serve")
     serve(settings, on_ready=on_ready, progress=progress_bars)
 
 

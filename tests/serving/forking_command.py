@@ -7,6 +7,7 @@ is told the child's process id and, when it has ended, its exit code: a line eac
 """
 
 import gc
+import importlib
 import json
 import os
 import signal
@@ -102,6 +103,8 @@ if __name__ == "__main__":
     # Children would import them one by one.
     for entry in (*serving.cli.COMMANDS, *repo.REPO_COMMANDS, *bench.BENCH_COMMANDS):
         entry.load()
+    for name in ("serving.server", "serving.commands.predict_here"):
+        importlib.import_module(name)
     # Children would copy the pages of whatever the collector looks at.
     gc.collect()
     gc.freeze()

@@ -37,10 +37,23 @@ def imported_by(*words: object) -> set[str]:
 
 @pytest.mark.parametrize(
     "words",
-    ["--help", "--version", "repo --help", "bench --help", "doctor --help", "repo gc --help"],
+    [
+        "--help",
+        "--version",
+        "repo --help",
+        "bench --help",
+        "doctor --help",
+        "repo gc --help",
+        "serve --help",
+        "serve --print-config --repository here",
+    ],
 )
 def test_help_imports_nothing_heavy(words: str) -> None:
     assert imported_by(*words.split()) & HEAVY == set()
+
+
+def test_asking_a_server_takes_no_torch() -> None:
+    assert imported_by("predict", "--help") & HEAVY == {"tritonclient"}
 
 
 def test_looking_at_a_repository_imports_nothing_heavy(ranker: Ranker) -> None:

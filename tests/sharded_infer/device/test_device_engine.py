@@ -11,7 +11,8 @@ from torch import nn
 
 from kernels.row_format import RowFormat
 from sharded_infer.artifact import open_artifact
-from sharded_infer.device.device_choice import DeviceChoice, parse_cards, rank_devices
+from sharded_infer.device.device_backends import rank_devices
+from sharded_infer.device.device_choice import DeviceChoice, parse_cards
 from sharded_infer.device.device_engine import DeviceEngine
 from sharded_infer.device.rank_tables import allocate_ranks
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
