@@ -250,8 +250,10 @@ def test_every_line_of_the_log_is_json_and_names_its_process(traced: Traced) -> 
 
 @needs_load
 def test_a_queue_is_said_to_be_what_makes_requests_slow(traced: Traced) -> None:
+    # Requests of tests before may have been slow for other reasons: a busy machine, for one.
+    before = len(traced.lines())
     load(traced.server, messages_of(4), connections=4, concurrency=24, seconds=1.5)
-    slow = [line for line in traced.lines() if line.get("event") == "slow_request"]
+    slow = [line for line in traced.lines()[before:] if line.get("event") == "slow_request"]
     # 10 at once, and 10 a second, of each worker.
     assert 10 <= len(slow) <= 80
     queued = [line for line in slow if line["phase"] == "queue"]
