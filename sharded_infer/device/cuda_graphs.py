@@ -58,7 +58,12 @@ def capture(stream: torch.cuda.Stream, work: Work, pool: Any) -> CapturedGraph:
         except BaseException:
             _give_up(graph, device, pool)
             raise
-        graph.capture_end()
+        try:
+            graph.capture_end()
+        except RuntimeError:
+            # Something that cannot be captured may show only now.
+            _end_allocation(device, pool)
+            raise
         captured = CapturedGraph(graph)
         del graph
     _destroy_unused()
@@ -77,10 +82,15 @@ def _give_up(graph: torch.cuda.CUDAGraph, device: torch.device, pool: Any) -> No
     try:
         graph.capture_end()
     except RuntimeError:
-        # It looks at the stream first, and then does not get to the allocator.
-        end: Any = torch._C._cuda_endAllocateToPool
-        with contextlib.suppress(RuntimeError):
-            end(device.index, pool)
+        _end_allocation(device, pool)
+
+
+def _end_allocation(device: torch.device, pool: Any) -> None:
+    """Takes torch's allocator out of a capture that `capture_end` refused to end."""
+    # It looks at the stream first, and then (2.11) does not get to the allocator.
+    end: Any = torch._C._cuda_endAllocateToPool
+    with contextlib.suppress(RuntimeError):
+        end(device.index, pool)
 
 
 def _let_go(held: list[torch.cuda.CUDAGraph]) -> None:

@@ -6,74 +6,44 @@ Inference's scenarios, in this process, from requests that are decoded to scores
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from kernels.device_reference import ReferenceLookup
-from kernels.device_rows import device_stride
 from kernels.row_format import RowFormat
 from serving.bench.device_scenarios import run_offline, run_server
-from serving.bench.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG, ROWS
-from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.device.buckets import bucket_of, device_buckets
+from sharded_infer.batch import ModelInput
+from sharded_infer.device.buckets import bucket_of
 from sharded_infer.device.cuda_runtime import CudaRuntime
-from sharded_infer.device.device_engine import ids_of_a_sample
 from sharded_infer.device.device_tower import DeviceTower
 from sharded_infer.device.engine_memory import BatchKind, EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
 from sharded_infer.device.input_writer import InputWriter
-from sharded_infer.device.rank_tables import PlacedShard, allocate_ranks
+from sharded_infer.device.rank_tables import PlacedShard
 from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
 from sharded_infer.device.triton_kernel import TritonKernel
-from sharded_infer.merge import merge_inputs
-from sharded_infer.named_topology import parse_topology
-from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.precision import Precision
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
-from sharded_infer.statistics import FeatureStatistics
-from tests.gpu_check.idle_runtime import IdleRuntime
-from tests.gpu_check.timing import seconds_of
-from tests.gpu_check.towers import DLRM_V2, TINY, Sizes, placed_tower, spread_tower
+from sharded_infer.spec import ModelSpec
+from tests.gpu_check.dlrm_v2 import (
+    EngineSizes,
+    dlrm,
+    engine_shape,
+    merged_batches,
+    random_requests,
+    random_tables,
+)
+from tests.gpu_check.host_part import host_seconds
+from tests.gpu_check.timing import captured, seconds_after, seconds_of
+from tests.gpu_check.towers import Sizes, placed_tower, spread_tower
 
-_TABLES_SHARE = 0.85  # of a card's free memory
-_FILLED_ROWS = 4_000_000  # at once
 _SERVER_SHARES = (0.5, 0.7, 0.9)
 _MOST_P99_MS = 60.0
-_HOST_RUNS = 200
 # MLPerf's samples are requests of 270 pairs on average.
 _TARGETS = {"offline_pairs_per_second": 20_000.0 * 270, "overhead_seconds": 30e-6}
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSizes:
-    """How much to run.
-
-    Attributes:
-        max_rows: larger tables are cut to so many.
-        pairs: samples of a request.
-        merged: requests of a batch, each measured offline.
-        requests: drawn.
-        seconds: of each scenario.
-        precisions: of the tower.
-        tower: its sizes.
-    """
-
-    max_rows: int
-    pairs: int
-    merged: tuple[int, ...]
-    requests: int
-    seconds: float
-    precisions: tuple[Precision, ...]
-    tower: Sizes
-
-
-USUAL = EngineSizes(40_000_000, 270, (1, 4, 8), 64, 3.0, (Precision.TF32, Precision.BF16), DLRM_V2)
-TINY_ENGINE = EngineSizes(40, 3, (1, 2), 4, 0.2, (Precision.FP32,), TINY)
 
 
 def measure_engine(
@@ -98,9 +68,11 @@ def measure_engine(
     )
     backends.runtime.release_cached(device)
     free_before = backends.runtime.free(device)
-    spec = _dlrm(sizes, free_before)
-    placed = _random_tables(spec, device, backends, seed)
-    requests = _requests(spec, sizes, seed)
+    spec = dlrm(sizes, free_before)
+    shape = engine_shape(spec, sizes)
+    placed = random_tables(spec, device, backends.runtime, seed)
+    requests = random_requests(spec, sizes, seed)
+    batches = merged_batches(sizes, requests)
     measured: list[dict[str, object]] = []
     left_out: list[str] = []
     failures: list[str] = []
@@ -110,13 +82,22 @@ def measure_engine(
             continue
         engines: EngineSet | None = None
         try:
-            engines = _engines(spec, sizes, placed, device, precision, backends)
-            found = _measured(engines, sizes, requests, device)
-            found |= _beside_the_host(found, _host_seconds(spec, sizes, requests))
+            engines = _engines(spec, shape, sizes.tower, placed, device, precision, backends)
+            found = _measured(engines, sizes, requests, batches, device)
             memory = engines.memory[device]
             backends.runtime.release_cached(device)
             free = backends.runtime.free(device)
             taken = None if free is None or free_before is None else free_before - free
+            # Only now: it takes memory too.
+            firsts = [of_size[0] for of_size in batches.values()]
+            host = host_seconds(spec, shape, firsts, device, backends.runtime)
+            found |= _beside_the_host(found, host)
+            if precision is sizes.precisions[-1]:
+                # Whether more in flight would hide the host's part better.
+                more = replace(shape, slots=shape.slots + 1)
+                made = _engines(spec, more, sizes.tower, placed, device, precision, backends)
+                found["offline_with_another_slot"] = _offline(made, batches, sizes)
+                del made
             measured.append(
                 {
                     "precision": str(precision),
@@ -158,88 +139,26 @@ def _judged(found: Mapping[str, Any]) -> list[str]:
     return failures
 
 
-def _dlrm(sizes: EngineSizes, free_bytes: int | None) -> ModelSpec:
-    """DLRM-v2, its tables cut further where the card cannot hold them."""
-    shape, most = sizes.tower, sizes.max_rows
-    names = [f"C{number}" for number in range(shape.features)]
-    while True:
-        rows = [min(count, most) for count in ROWS[: shape.features]]
-        padded = device_stride(RowFormat.INT8.row_bytes(shape.dim))
-        if free_bytes is None or sum(rows) * padded <= _TABLES_SHARE * free_bytes:
-            break
-        most //= 2
-    return ModelSpec(
-        name="dlrm-v2",
-        tables=tuple(
-            TableSpec(name, count, shape.dim) for name, count in zip(names, rows, strict=True)
-        ),
-        dense=DenseSpec({"dense": DENSE_WIDTH}),
-        tower=TowerSpec(outputs=("score",)),
-        statistics={
-            name: FeatureStatistics(pooling_factor=float(length))
-            for name, length in zip(names, IDS_OF_A_BAG, strict=False)
-        },
-    )
-
-
-def _random_tables(
-    spec: ModelSpec, device: torch.device, backends: Backends, seed: int
-) -> list[PlacedShard]:
-    """All tables whole on the device, with random int8 rows between -1 and 1."""
-    stored = {t.name: StoredTable(t.name, t.rows, t.dim, RowFormat.INT8) for t in spec.tables}
-    shards = tuple(Shard(t.name, 0, 0, t.rows, 0, t.dim) for t in spec.tables)
-    plan = Plan(parse_topology("cuda:1"), shards)
-    placed = allocate_ranks(plan, stored, [device], backends.runtime)
-    memory = placed[0].memory
-    generator = torch.Generator(memory.device).manual_seed(seed)
-    header = torch.tensor([2 / 255, -1.0], dtype=torch.float16).view(torch.uint8)
-    for shard in placed:
-        end = shard.byte_offset + shard.rows * shard.row_stride
-        lines = memory[shard.byte_offset : end].view(shard.rows, shard.row_stride)
-        for first in range(0, shard.rows, _FILLED_ROWS):
-            lines[first : first + _FILLED_ROWS].random_(0, 256, generator=generator)
-        lines[:, : len(header)] = header.to(memory.device)
-    return placed
-
-
-def _requests(spec: ModelSpec, sizes: EngineSizes, seed: int) -> list[ModelInput]:
-    generator = np.random.default_rng(seed)
-    features = tuple(range(len(spec.features)))
-    requests = []
-    for _ in range(sizes.requests):
-        ids, lengths = [], np.empty((len(features), sizes.pairs), np.int64)
-        for row, (feature, length) in enumerate(zip(spec.features, IDS_OF_A_BAG, strict=False)):
-            count = length * sizes.pairs
-            ids.append(generator.integers(0, feature.table.rows, count))
-            lengths[row] = length
-        group = JaggedBatch(features, np.concatenate(ids), lengths)
-        dense = tuple(
-            generator.standard_normal((sizes.pairs, width), np.float32)
-            for width in spec.dense.inputs.values()
-        )
-        requests.append(ModelInput(sizes.pairs, (group,), dense, ids_checked=True))
-    return requests
-
-
 def _engines(
     spec: ModelSpec,
-    sizes: EngineSizes,
+    shape: EngineShape,
+    sizes: Sizes,
     placed: Sequence[PlacedShard],
     device: torch.device,
     precision: Precision,
     backends: Backends,
 ) -> EngineSet:
-    module = spread_tower(sizes.tower)
+    module = spread_tower(sizes)
 
     def tower(home: torch.device) -> DeviceTower:
-        return placed_tower(module, sizes.tower, precision, backends.runtime.tensors_of(home))
+        return placed_tower(module, sizes, precision, backends.runtime.tensors_of(home))
 
     return EngineSet(
         spec,
         placed,
         [device],
         Towers(tower, (None,), lambda one, batch: (one.memory_bytes, one.activation_bytes(batch))),
-        shape=_shape(spec, sizes),
+        shape=shape,
         backends=backends,
     )
 
@@ -248,26 +167,11 @@ def _measured(
     engines: EngineSet,
     sizes: EngineSizes,
     requests: Sequence[ModelInput],
+    batches: Mapping[int, Sequence[ModelInput]],
     device: torch.device,
 ) -> dict[str, Any]:
     [engine] = engines.engines
-    threads = engine.shape.slots + 1
-    batches = {
-        count: [
-            merge_inputs([requests[(first + i) % len(requests)] for i in range(count)])
-            for first in range(0, len(requests), count)
-        ]
-        for count in sizes.merged
-    }
-    offline = [
-        {
-            "batch": count * sizes.pairs,
-            "pairs_per_second": run_offline(
-                engines.run, of_size, threads=threads, seconds=sizes.seconds
-            ),
-        }
-        for count, of_size in batches.items()
-    ]
+    offline = _offline(engines, batches, sizes)
     stages = {
         str(count * sizes.pairs): _stages(engine, of_size, device, sizes.tower.dim)
         for count, of_size in batches.items()
@@ -280,7 +184,7 @@ def _measured(
                 requests,
                 rate=share * best / sizes.pairs,
                 seconds=sizes.seconds,
-                threads=threads,
+                threads=engine.shape.slots + 1,
                 max_batch=max(sizes.merged) * sizes.pairs,
             )
         )
@@ -299,6 +203,22 @@ def _measured(
             default=0.0,
         ),
     }
+
+
+def _offline(
+    engines: EngineSet, batches: Mapping[int, Sequence[ModelInput]], sizes: EngineSizes
+) -> list[dict[str, Any]]:
+    """MLPerf's offline scenario with batches of each size."""
+    threads = engines.engines[0].shape.slots + 1
+    return [
+        {
+            "batch": count * sizes.pairs,
+            "pairs_per_second": run_offline(
+                engines.run, of_size, threads=threads, seconds=sizes.seconds
+            ),
+        }
+        for count, of_size in batches.items()
+    ]
 
 
 def _beside_the_host(
@@ -320,60 +240,34 @@ def _beside_the_host(
     return {"replays": replays}
 
 
-def _host_seconds(
-    spec: ModelSpec, sizes: EngineSizes, requests: Sequence[ModelInput]
-) -> dict[int, float]:
-    """Seconds of the host for a batch of each size, on one thread, with devices that do nothing."""
-    device = torch.device("cuda", 0)
-    backends = Backends(IdleRuntime(), lambda tables, *_: ReferenceLookup(tables), "idle")
-    placed = _random_tables(_cut(spec), device, backends, seed=1)
-    towers = Towers(lambda _: _no_tower, (None,), lambda _tower, _batch: (0, 0))
-    engines = EngineSet(
-        spec, placed, [device], towers, shape=_shape(spec, sizes), backends=backends
-    )
-    found = {}
-    for count in sizes.merged:
-        batch = merge_inputs([requests[i % len(requests)] for i in range(count)])
-        times = []
-        for _ in range(_HOST_RUNS):
-            began = perf_counter()
-            engines.run(batch)
-            times.append(perf_counter() - began)
-        found[batch.batch_size] = statistics.median(times)
-    return found
-
-
-def _no_tower(dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
-    return ()
-
-
-def _cut(spec: ModelSpec) -> ModelSpec:
-    """The model with few rows: nobody reads them."""
-    return replace(spec, tables=tuple(replace(table, rows=1) for table in spec.tables))
-
-
-def _shape(spec: ModelSpec, sizes: EngineSizes) -> EngineShape:
-    largest = max(sizes.merged) * sizes.pairs
-    return EngineShape(device_buckets(largest), ids=largest * ids_of_a_sample(spec))
-
-
 def _stages(
     engine: Any, batches: Sequence[ModelInput], device: torch.device, dim: int
 ) -> dict[str, float]:
-    """Seconds of each stage of a batch by itself, the host's and the device's."""
+    """Seconds of each stage of a batch by itself, the host's and the device's.
+
+    Lookups and replays read another batch's rows each time: one's own would come from the cache.
+    """
     memory, runtime = engine.memory, engine.memory.runtime
     size = batches[0].batch_size
     bucket = bucket_of(size, engine.shape.buckets) or size
+    home = torch.device("cpu") if device.type == "cpu" else device
     slot = engine._free.get()
     try:
         [site] = memory.sites
         arrays = memory.host_arrays(slot, 0, bucket)
         writing = _written(site.writer, batches, arrays, bucket)
-        ids = site.writer.write(batches[0], arrays, bucket)
-        end = arrays.views.values_begin + ids * site.shape.id_dtype.itemsize
-        runtime.copy(site.copies, slot.inputs[0], slot.pinned[0])
-        runtime.record(slot.done, site.copies)
-        runtime.synchronize(slot.done)
+
+        def put(batch: ModelInput) -> int:
+            """Brings a batch to the device."""
+            ids: int = site.writer.write(batch, arrays, bucket)
+            end: int = arrays.views.values_begin + ids * site.shape.id_dtype.itemsize
+            runtime.copy(site.copies, slot.inputs[0][:end], slot.pinned[0][:end])
+            runtime.record(slot.done, site.copies)
+            runtime.synchronize(slot.done)
+            return end
+
+        end = put(batches[0])
+        ids = int(arrays.offsets[-1])
         inputs = memory.inputs(slot, 0, bucket)
         pooled = torch.zeros(bucket, memory.parts.width, device=site.tensors)
 
@@ -386,16 +280,17 @@ def _stages(
         def score() -> None:
             memory.parts.tower(inputs.dense, pooled)
 
+        lookup = look_up if home.type == "cpu" else captured(look_up, home)
         replay = slot.graphs[0, bucket, BatchKind()]
-        home = torch.device("cpu") if device.type == "cpu" else device
+        puts = [partial(put, batch) for batch in batches]
         return {
             "write_seconds": writing,
             "copy_seconds": seconds_of([copy], home, graph=False),
             "copy_bytes": end,
-            "lookup_seconds": seconds_of([look_up], home),
+            "lookup_seconds": seconds_after(puts, lookup, home),
             "row_bytes": ids * RowFormat.INT8.row_bytes(dim),
             "tower_seconds": seconds_of([score], home),
-            "replay_seconds": seconds_of([replay], home, graph=False),
+            "replay_seconds": seconds_after(puts, replay, home),
         }
     finally:
         engine._free.put(slot)

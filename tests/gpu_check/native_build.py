@@ -2,7 +2,10 @@
 
 import shutil
 import subprocess
+import tempfile
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from kernels.native_library import load_library
 
@@ -11,7 +14,7 @@ _SECONDS = 120
 
 
 def build_missing(root: Path) -> list[str]:
-    """Compiles what is missing, beside its package's modules.
+    """Compiles what is missing, as an installation does, beside its package's modules.
 
     Args:
         root: of the checkout.
@@ -20,16 +23,27 @@ def build_missing(root: Path) -> list[str]:
         The packages that have their library now.
     """
     compiler = shutil.which("g++")
-    if compiler is not None:
+    missing = [package for package in PACKAGES if load_library(root / package) is None]
+    if compiler is not None and missing:
+        setup = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+        named = {module["name"]: module for module in setup["ext-modules"]}
+        for package in missing:
+            _build(compiler, named[f"{package}._native"], root, package)
+    return [package for package in PACKAGES if load_library(root / package) is not None]
+
+
+def _build(compiler: str, module: dict[str, Any], root: Path, package: str) -> None:
+    """Compiles a library's files side by side, which takes most of the time, and links them."""
+    flags = [*module["extra-compile-args"], "-fPIC"]
+    with tempfile.TemporaryDirectory() as folder:
+        objects = [Path(folder) / f"{number}.o" for number in range(len(module["sources"]))]
         running = [
-            subprocess.Popen(
-                [compiler, "-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden"]
-                + ["-o", str(root / package / "_native.so")]
-                + [str(source) for source in sorted((root / package / "native").glob("*.cpp"))]
-            )
-            for package in PACKAGES
-            if load_library(root / package) is None
+            subprocess.Popen([compiler, *flags, "-c", source, "-o", str(made)], cwd=root)
+            for source, made in zip(module["sources"], objects, strict=True)
         ]
         for process in running:
             process.wait(_SECONDS)
-    return [package for package in PACKAGES if load_library(root / package) is not None]
+        if all(made.exists() for made in objects):
+            target = str(root / package / "_native.so")
+            command = [compiler, "-shared", *map(str, objects), "-o", target, "-ldl"]
+            subprocess.run(command, cwd=root, timeout=_SECONDS, check=False)

@@ -2,17 +2,21 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.gpu_check.native_build import build_missing
+
 ROOT = Path(__file__).parents[2]
 
 
-def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= variables
     return subprocess.run(
         [sys.executable, "-m", "tests.gpu_check", *arguments],
         cwd=ROOT,
@@ -67,3 +71,22 @@ def test_without_a_card_it_says_so() -> None:
     done = run("--out")
     assert done.returncode == 2
     assert "no CUDA card here" in done.stderr
+
+
+def test_a_package_that_is_not_there_is_named_before_anything_runs(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    error = 'ModuleNotFoundError("No module named pydantic", name="pydantic")'
+    (tmp_path / "pydantic.py").write_text(f"raise {error}\n")
+    done = run("--dry-run", "--out", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2 and done.stdout == ""
+    assert "needs the Python package pydantic" in done.stderr
+
+
+def test_libraries_are_built_as_an_installation_builds_them(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++")
+    for name in ("kernels", "quant", "sharded_infer"):
+        shutil.copytree(ROOT / name / "native", tmp_path / name / "native")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    assert build_missing(tmp_path) == ["kernels", "sharded_infer", "quant"]
+    assert len(list(tmp_path.glob("*/_native.so"))) == 3

@@ -1,16 +1,22 @@
 """Times of work on a device: medians between events, in seconds."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
+from sharded_infer.device.cuda_graphs import capture
+
 _WARM_UP_SECONDS = 0.1  # a card that idled while something was compiled runs slowly at first
 _REPEATS = 15
-# What keeps a device busy while the host starts what is timed: some 100 us.
+# What keeps a device busy while the host starts what is timed: some 100 us, and half as long again
+# as that takes, for there are graphs of thousands of kernels.
 _WAIT_CYCLES = 200_000
+_WAIT_CYCLES_A_SECOND = 3e9
 _FLUSHED_BYTES = 256 << 20  # several times the cache of any card that is meant
 
 
@@ -29,35 +35,99 @@ def seconds_of(
         graph: capture the steps as a CUDA graph, without the launches' gaps.
         cold: begin with nothing of theirs in the device's cache.
     """
+    run = _all(steps)
     if device.type == "cpu":
-        begin = time.perf_counter()
-        for step in steps:
-            step()
-        return (time.perf_counter() - begin) / len(steps)
-    for step in steps:
-        step()
+        return _on_the_host(run) / len(steps)
+    run = captured(run, device) if graph else run
+    run()
+    wait = _warm_up(run, device)
+    flushed = torch.zeros(_FLUSHED_BYTES if cold else 0, dtype=torch.uint8, device=device)
+    times = [_timed(run, wait, flushed) for _ in range(_REPEATS)]
+    return statistics.median(times) / len(steps)
+
+
+def seconds_after(
+    prepared: Sequence[Callable[[], None]], run: Callable[[], None], device: torch.device
+) -> float:
+    """The median time of work whose data differ each time; what they share may stay in the cache.
+
+    Args:
+        prepared: each puts other data where `run` reads them; they take turns, untimed.
+        run: the work.
+        device: where it runs. On a CPU it runs once.
+    """
+    prepared[0]()
+    if device.type == "cpu":
+        return _on_the_host(run)
+    wait = _warm_up(run, device)
+    times = []
+    for prepare in itertools.islice(itertools.cycle(prepared), _REPEATS):
+        prepare()
+        torch.cuda.synchronize(device)
+        times.append(_timed(run, wait))
+    return statistics.median(times)
+
+
+def captured(work: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """Runs work and captures it as a CUDA graph.
+
+    Args:
+        work: starts kernels on the current stream, the same ones each time.
+        device: a card.
+
+    Returns:
+        What replays it on the current stream.
+    """
+    stream = _capture_stream(device)
     torch.cuda.synchronize(device)
-    run = _captured(steps) if graph else _all(steps)
+    with torch.cuda.stream(stream):
+        work()
+    make: Any = torch.cuda.graph_pool_handle  # which has no types
+    return capture(stream, work, make())
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    # One for all: cuBLAS keeps memory for each stream that it has seen.
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)
+    return stream
+
+
+def _warm_up(run: Callable[[], None], device: torch.device) -> int:
+    """Runs work for a while.
+
+    Returns:
+        Cycles that the device needs to wait for the host to start it.
+    """
+    launches = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < _WARM_UP_SECONDS:
+        launched = time.perf_counter()
         run()
+        launches.append(time.perf_counter() - launched)
         torch.cuda.synchronize(device)
-    flushed = torch.empty(_FLUSHED_BYTES if cold else 0, dtype=torch.uint8, device=device)
-    return statistics.median(_timed(run, flushed) / len(steps) for _ in range(_REPEATS))
+    return _WAIT_CYCLES + int(_WAIT_CYCLES_A_SECOND * statistics.median(launches))
 
 
-def _timed(run: Callable[[], None], flushed: torch.Tensor) -> float:
+def _timed(run: Callable[[], None], wait: int, flushed: torch.Tensor | None = None) -> float:
     begin, end = _event(), _event()
     # The first event is reached when the device gets to it: it must find the work behind it.
     sleep: Any = torch.cuda._sleep
-    sleep(_WAIT_CYCLES)
-    if flushed.numel():
-        flushed.random_()
+    sleep(wait)
+    if flushed is not None and flushed.numel():
+        # Read, not written: what is written stays in the cache, and is written out meanwhile.
+        flushed.view(torch.int32).sum()
     begin.record()
     run()
     end.record()
     end.synchronize()
     return float(begin.elapsed_time(end)) / 1000
+
+
+def _on_the_host(run: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
 
 
 def _event() -> Any:
@@ -71,11 +141,3 @@ def _all(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
             step()
 
     return run
-
-
-def _captured(steps: Sequence[Callable[[], None]]) -> Callable[[], None]:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for step in steps:
-            step()
-    return graph.replay

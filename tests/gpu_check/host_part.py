@@ -1,0 +1,77 @@
+"""What a batch takes of the host."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from sharded_infer.batch import ModelInput
+from sharded_infer.device.engine_memory import EngineShape, Towers
+from sharded_infer.device.engine_set import Backends, EngineSet
+from sharded_infer.device.runtime import Runtime
+from sharded_infer.spec import ModelSpec
+from tests.gpu_check.dlrm_v2 import empty_tables
+from tests.gpu_check.idle_runtime import IdleRuntime
+
+_HOST_RUNS = 200
+
+
+def host_seconds(
+    spec: ModelSpec,
+    shape: EngineShape,
+    batches: Sequence[ModelInput],
+    device: torch.device,
+    runtime: Runtime,
+) -> dict[int, float]:
+    """Seconds of the host for each batch, by its samples, on one thread.
+
+    They are taken with devices that do nothing. What the real one's calls take, and its answers to
+    them, is added: as much more as one sample takes with it, without lookups and a tower.
+
+    Args:
+        spec: the model.
+        shape: of the engine.
+        batches: no larger than that.
+        device: where the real one's are.
+        runtime: the real one.
+    """
+    sample = batches[0].samples(0, 1)
+    idle = _of_nothing(spec, device, IdleRuntime(), shape)
+    real = _of_nothing(spec, device, runtime, replace(shape, buckets=(1,)))
+    calls = _median_seconds(real, sample) - _median_seconds(idle, sample)
+    return {batch.batch_size: _median_seconds(idle, batch) + calls for batch in batches}
+
+
+def _of_nothing(
+    spec: ModelSpec, device: torch.device, runtime: Runtime, shape: EngineShape
+) -> EngineSet:
+    """Engines that only take batches in and bring scores back."""
+    backends = Backends(runtime, lambda *_: _NoLookup(), "none")
+    # Few rows: nobody reads them.
+    cut = replace(spec, tables=tuple(replace(table, rows=1) for table in spec.tables))
+    placed = empty_tables(cut, device, runtime)
+    towers = Towers(lambda _: _no_tower, (None,), lambda _tower, _batch: (0, 0))
+    return EngineSet(spec, placed, [device], towers, shape=shape, backends=backends)
+
+
+class _NoLookup:
+    def pooled(
+        self, values: Tensor, offsets: Tensor, *, out: Tensor, weights: Tensor | None = None
+    ) -> None:
+        """Does nothing."""
+
+
+def _no_tower(dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+    return (embeddings[:, 0],)
+
+
+def _median_seconds(engines: EngineSet, batch: ModelInput) -> float:
+    times = []
+    for _ in range(_HOST_RUNS):
+        began = perf_counter()
+        engines.run(batch)
+        times.append(perf_counter() - began)
+    return statistics.median(times)
