@@ -162,9 +162,18 @@ def workers_of(server: RunningServer) -> list[int]:
 
 def desk_of(server: RunningServer) -> int:
     """The process that answers the pages."""
-    inherited = set(listeners_among(children_of(server.process.pid), port_of(server.metrics_url)))
-    (desk,) = inherited - set(workers_of(server))
-    return desk
+    found: set[int] = set()
+
+    def is_found() -> bool:
+        # The kernel's list of sockets may lack one while others come and go.
+        port = port_of(server.metrics_url)
+        found.clear()
+        found.update(listeners_among(children_of(server.process.pid), port))
+        found.difference_update(workers_of(server))
+        return len(found) == 1
+
+    until(is_found, "one process answers the pages")
+    return found.pop()
 
 
 def load(server: RunningServer, messages: list[bytes], **more: Any) -> LoadResult:
