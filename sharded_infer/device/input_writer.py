@@ -88,7 +88,8 @@ class InputWriter:
         arrays.offsets[0] = 0
         np.cumsum(counts.ravel(), out=arrays.offsets[1:])
         for group, pattern in zip(batch.groups, patterns, strict=True):
-            self._write_ids(group, pattern, arrays, bucket)
+            for source, first, count in _places(group, pattern, arrays, bucket):
+                arrays.values[first : first + count] = group.values[source : source + count]
         if arrays.owners is not None:
             self._write_tower(batch, arrays)
         return int(arrays.offsets[-1])
@@ -96,35 +97,13 @@ class InputWriter:
     def write_weights(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> None:
         """Writes the weights of a batch that was written: 1 where a group has none."""
         for group in batch.groups:
-            for source, first, count in self._places(group, arrays, bucket):
+            pattern = self._pattern(group.features)
+            for source, first, count in _places(group, pattern, arrays, bucket):
                 weights = arrays.weights[first : first + count]
                 if group.weights is None:
                     weights[:] = 1.0
                 else:
                     weights[:] = group.weights[source : source + count]
-
-    def _write_ids(
-        self, group: JaggedBatch, pattern: _Pattern, arrays: HostArrays, bucket: int
-    ) -> None:
-        if len(pattern.runs) == 1 and len(pattern.group_rows) == len(group.features):
-            begin = int(arrays.offsets[pattern.runs[0][0] * bucket])
-            arrays.values[begin : begin + len(group.values)] = group.values
-            return
-        for source, first, count in self._places(group, arrays, bucket):
-            arrays.values[first : first + count] = group.values[source : source + count]
-
-    def _places(
-        self, group: JaggedBatch, arrays: HostArrays, bucket: int
-    ) -> list[tuple[int, int, int]]:
-        """Of ids that lie together: where in the group, where in the device's, how many."""
-        pattern = self._pattern(group.features)
-        ends = np.cumsum(group.lengths.sum(axis=1))
-        places = []
-        for device_row, group_row, rows in pattern.runs:
-            source = int(ends[group_row - 1]) if group_row else 0
-            first = int(arrays.offsets[device_row * bucket])
-            places.append((source, first, int(ends[group_row + rows - 1]) - source))
-        return places
 
     def _write_tower(self, batch: ModelInput, arrays: HostArrays) -> None:
         size = batch.batch_size
@@ -180,6 +159,21 @@ class InputWriter:
             device_rows=np.array([row for row, _ in pairs], np.int64),
             runs=tuple(runs),
         )
+
+
+def _places(
+    group: JaggedBatch, pattern: _Pattern, arrays: HostArrays, bucket: int
+) -> list[tuple[int, int, int]]:
+    """Of ids that lie together: where in the group, where in the device's, how many."""
+    if len(pattern.runs) == 1 and len(pattern.group_rows) == len(group.features):
+        return [(0, int(arrays.offsets[pattern.runs[0][0] * bucket]), len(group.values))]
+    ends = np.cumsum(group.lengths.sum(axis=1))
+    places = []
+    for device_row, group_row, rows in pattern.runs:
+        source = int(ends[group_row - 1]) if group_row else 0
+        first = int(arrays.offsets[device_row * bucket])
+        places.append((source, first, int(ends[group_row + rows - 1]) - source))
+    return places
 
 
 def is_weighted(batch: ModelInput) -> bool:
