@@ -2,7 +2,6 @@
 
 import difflib
 import re
-import tomllib
 from pathlib import Path
 
 import torch
@@ -11,11 +10,13 @@ from pydantic import TypeAdapter, ValidationError
 from sharded_infer.cards import CARDS, Card
 from sharded_infer.errors import InputError, PlanError
 from sharded_infer.sizes import parse_size
+from sharded_infer.toml_file import read_toml
 from sharded_infer.topology import Device, Topology, device_of
 
 _PART = re.compile(
     r"(?P<card>[a-z][a-z0-9]*)(:(?P<count>[0-9]+))?(x(?P<size>[0-9]+(\.[0-9]+)?[KMGT]i?B))?"
 )
+
 MAX_RANKS = 4096
 # Of a card's memory, kept for the tower, activations and the runtime when no size is given.
 RESERVED_SHARE = 0.15
@@ -68,12 +69,7 @@ def load_topology(path: Path) -> Topology:
     Raises:
         PlanError: no such file, not TOML, or a field that is unknown or wrong; names it.
     """
-    try:
-        fields = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise PlanError(f"topology {path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PlanError(f"topology {path}: not TOML: {error}") from error
+    fields = read_toml(path, f"topology {path}", PlanError)
     groups = fields.pop("devices", None)
     if not isinstance(groups, list) or not groups:
         raise PlanError(f"topology {path}: expected [[devices]], at least one")

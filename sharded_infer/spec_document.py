@@ -1,7 +1,6 @@
 """A model's spec as plain values, such as those of `model.toml`, and back."""
 
 import difflib
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
@@ -12,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sharded_infer.errors import SpecError
 from sharded_infer.spec import ModelSpec, TowerSpec
+from sharded_infer.toml_file import read_toml
 
 _ADAPTER = TypeAdapter(ModelSpec)
 
@@ -55,13 +55,7 @@ def load_spec(path: Path) -> ModelSpec:
     Raises:
         SpecError: no such file, not TOML, or not a spec.
     """
-    try:
-        fields = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: not TOML: {error}") from error
-    return parse_spec(fields, str(path))
+    return parse_spec(read_toml(path, str(path), SpecError), str(path))
 
 
 def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
