@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from serving.caller import ANONYMOUS, Caller
 from serving.failed_call import failed_call
-from serving.samples import Sample, batch_samples
 from serving.triton_inputs import triton_inputs
 from sharded_infer.errors import NotFoundError, ShardedInferError
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.samples.sample import Sample
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 
 _LATEST: Final = "latest"
 _READY: Final = "READY"
@@ -107,4 +108,7 @@ def _spec_of(metadata: object) -> ModelSpec:
     inputs = getattr(metadata, "inputs", ())
     dense = {i.name: int(i.shape[-1]) for i in inputs if i.datatype == "FP32"}
     tables = tuple(TableSpec(i.name, 1, 1) for i in inputs if i.datatype != "FP32")
-    return ModelSpec(name="remote", tables=tables, dense=DenseSpec(dense))
+    outputs = tuple(output.name for output in getattr(metadata, "outputs", ()))
+    return ModelSpec(
+        name="remote", tables=tables, dense=DenseSpec(dense), tower=TowerSpec(outputs=outputs)
+    )

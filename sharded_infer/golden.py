@@ -106,16 +106,16 @@ def has_weights(path: Path) -> bool:
         raise ArtifactError(f"{path}: not golden requests: {error}") from error
 
 
-def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, NDArray[np.float32] | None]:
-    """Reads samples kept like golden requests, with labels in place of scores, or without.
+def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, dict[str, NDArray[np.generic]]]:
+    """Reads samples kept like golden requests, with what is known of them in place of scores.
 
     Args:
         path: a safetensors file of `sparse.values` int64, `sparse.lengths` `[F, B]`, `dense.<name>`
-            fp32 and perhaps `label` `[B]`.
+            fp32, and others.
         spec: the model.
 
     Returns:
-        The samples as one batch, and fp32 `[B]` labels or None.
+        The samples as one batch, and the other tensors by name.
 
     Raises:
         InputError: the file does not hold samples of this model.
@@ -125,8 +125,8 @@ def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, NDArray[np.fl
         model_input = _model_input(spec, tensors)
     except (KeyError, OSError, SafetensorError, InputError) as error:
         raise InputError(f"{path}: not samples of {spec.name!r}: {error}") from error
-    labels = tensors.get("label")
-    return model_input, None if labels is None else labels.astype(np.float32)
+    others = {n: t for n, t in tensors.items() if not n.startswith(("sparse.", "dense."))}
+    return model_input, others
 
 
 def _model_input(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]]) -> ModelInput:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -34,37 +34,55 @@ class CalibrationSamples:
 
     Attributes:
         model_input: one jagged batch of all features.
-        labels: fp32 `[B]`, 0 or 1, NaN where a sample has none; None without any.
+        labels: by output, fp32 `[B]`, 0 or 1, NaN where a sample has none; without any, empty.
+        references: the trained model's own scores by output, fp32 `[B]` or `[B, K]`.
     """
 
     model_input: ModelInput
-    labels: NDArray[np.float32] | None = None
+    labels: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    references: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses no samples, and labels that are not one for each sample, or not labels.
+        """Refuses no samples, and labels or references that are not one for each sample.
 
         Raises:
-            InputError: naming the sample.
+            InputError: naming the output, and the sample.
         """
-        if not self.model_input.batch_size:
+        samples = self.model_input.batch_size
+        if not samples:
             raise InputError("calibration: expected at least one sample, got none")
-        if self.labels is None:
-            return
-        if self.labels.shape != (self.model_input.batch_size,):
-            raise InputError(
-                f"labels: expected [{self.model_input.batch_size}], got {list(self.labels.shape)}"
-            )
-        strange = ~(np.isnan(self.labels) | np.isin(self.labels, (0.0, 1.0)))
-        if strange.any():
-            sample = int(np.flatnonzero(strange)[0])
-            raise InputError(
-                f"sample {sample}: its label is {self.labels[sample]:g}, expected 0 or 1"
-            )
+        for output, labels in self.labels.items():
+            if labels.shape != (samples,):
+                raise InputError(
+                    f"labels of {output!r}: expected [{samples}], got {list(labels.shape)}"
+                )
+            strange = ~(np.isnan(labels) | np.isin(labels, (0.0, 1.0)))
+            if strange.any():
+                sample = int(np.flatnonzero(strange)[0])
+                raise InputError(
+                    f"sample {sample}: its label of {output!r} is {labels[sample]:g}, "
+                    "expected 0 or 1"
+                )
+        for output, scores in self.references.items():
+            if scores.ndim not in (1, 2) or len(scores) != samples:
+                raise InputError(
+                    f"reference scores of {output!r}: expected [{samples}] or [{samples}, K], "
+                    f"got {list(scores.shape)}"
+                )
+            known = np.isfinite(scores.reshape(samples, -1)).all(axis=1)
+            if not known.all():
+                sample = int(np.flatnonzero(~known)[0])
+                raise InputError(
+                    f"sample {sample}: its reference score of {output!r} is "
+                    f"{scores[sample].tolist()!s:.80}, expected finite numbers"
+                )
 
     @property
     def labelled(self) -> int:
-        """Samples with a label."""
-        return 0 if self.labels is None else int((~np.isnan(self.labels)).sum())
+        """Samples with a label, of any output."""
+        if not self.labels:
+            return 0
+        return int((~np.isnan(np.stack(list(self.labels.values())))).any(axis=0).sum())
 
 
 def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
@@ -75,14 +93,21 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
         samples: to be scored.
 
     Raises:
-        InputError: they are not one batch of all features, or a dense number is not finite; names
-            the sample.
+        InputError: they are not one batch of all features, a dense number is not finite, or they
+            have labels or references of an output that the model does not have; names the sample
+            or the output.
         RequestError: an id is outside a table whose policy is `error`; names the sample.
     """
     given = samples.model_input
     batch = given.groups[0]
     if len(given.groups) != 1 or batch.batch_size != given.batch_size:
         raise InputError("calibration samples: expected one jagged batch of all features")
+    for output in (*samples.labels, *samples.references):
+        if output not in spec.tower.outputs:
+            raise InputError(
+                f"calibration samples: {output!r} is not one of the outputs "
+                f"{', '.join(spec.tower.outputs)}"
+            )
     IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
     for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
         strange = ~np.isfinite(numbers).all(axis=1)
@@ -231,7 +256,10 @@ def _mix_report(
     name: str, size: int, reference: Scores, scores: Scores, samples: CalibrationSamples
 ) -> MixReport:
     differences = _differences(reference, scores)
-    area, loss = _against_labels(next(iter(scores.values())), samples.labels)
+    labelled = next((output for output in scores if output in samples.labels), None)
+    area, loss = None, None
+    if labelled is not None:
+        area, loss = _against_labels(scores[labelled], samples.labels[labelled])
     return MixReport(
         name=name,
         table_bytes=size,
@@ -245,10 +273,10 @@ def _mix_report(
 
 
 def _against_labels(
-    scores: NDArray[np.float32], labels: NDArray[np.float32] | None
+    scores: NDArray[np.float32], labels: NDArray[np.float32]
 ) -> tuple[float | None, float | None]:
     """AUC, and the mean negative log likelihood; None of what the samples do not tell."""
-    if labels is None or scores.ndim != 1:
+    if scores.ndim != 1:
         return None, None
     known = ~np.isnan(labels)
     truth, values = labels[known].astype(np.float64), scores[known].astype(np.float64)

@@ -13,8 +13,9 @@ from typer.main import get_command
 
 from quant.checkpoint import open_weights
 from serving.cli import app
-from serving.samples import batch_samples, read_json
 from sharded_infer.publication import publish
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.samples.text import read_json
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.spec_document import load_spec
 from sharded_infer.tower_source import load_tower

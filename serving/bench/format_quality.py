@@ -68,7 +68,8 @@ def measure_formats(data: Path | None, rows: int, progress: Progress) -> FormatQ
     mixes = {name: _uniform(demo.spec, f, clip=clip) for name, f, clip in _UNIFORM}
     mixes[f"budget 1/{BUDGET_SHARE}"] = published_mix(budgeted)
     model = Fp32Model(plan.spec, plan.weights, demo.trained.tower)
-    samples = CalibrationSamples(model_input(demo.held_out), demo.held_out.labels)
+    (output,) = demo.spec.tower.outputs
+    samples = CalibrationSamples(model_input(demo.held_out), {output: demo.held_out.labels})
     formats = [str(table.row_format) for table in budgeted.tables]
     return FormatQuality(
         data="generated clicks" if data is None else data.name,

@@ -9,8 +9,6 @@ from rich.table import Table
 from serving.commands.console import OUT, check_target, write_json
 from serving.plan_page import render_plan_page
 from serving.plan_report import rank_reports, read_report, report_fields
-from serving.sample_statistics import statistics_of
-from serving.samples import read_samples
 from sharded_infer.errors import InputError
 from sharded_infer.load_model import DEFAULT_BATCH, LoadModel, table_uses
 from sharded_infer.named_topology import parse_topology
@@ -18,6 +16,8 @@ from sharded_infer.planner import make_plan
 from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.planning.result import PlanResult
 from sharded_infer.replanner import replan
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.samples.text import read_samples
 from sharded_infer.sizes import parse_size, size_text
 from sharded_infer.spec_document import load_spec
 

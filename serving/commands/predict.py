@@ -19,8 +19,8 @@ from serving.commands.json_option import JsonOption
 from serving.commands.lazy_group import load_by_name
 from serving.commands.version_options import ModelOption
 from serving.prediction import predict_remote
-from serving.samples import read_samples
 from sharded_infer.errors import InputError
+from sharded_infer.samples.text import read_samples
 
 NamedVersionOption = Annotated[
     str | None,

@@ -4,9 +4,10 @@ from serving.commands.repo_arguments import named_version
 from serving.commands.versions import fetched_artifact, only_model, open_published
 from serving.prediction import Prediction
 from serving.progress import progress_bars
-from serving.samples import Sample, batch_samples
 from sharded_infer.artifact import verify_files
 from sharded_infer.repository import Repository
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.samples.sample import Sample
 
 
 def predict_here(

@@ -6,7 +6,6 @@ import torch
 import typer
 
 from quant.checkpoint import open_weights
-from serving.calibration_samples import read_calibration
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.quantization import (
@@ -21,9 +20,10 @@ from serving.commands.quantization import (
 )
 from serving.commands.version_options import RepositoryOption
 from serving.progress import progress_bars
-from serving.sample_statistics import statistics_of
-from serving.samples import read_samples
 from sharded_infer.publication import publish
+from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.samples.text import read_samples
 from sharded_infer.spec_document import load_spec
 from sharded_infer.tower_source import load_tower
 

@@ -505,6 +505,17 @@ def test_a_server_and_a_repository_score_the_same_to_the_bit(
     assert unnamed.code == 0, unnamed.err
 
 
+def test_predict_takes_a_file_of_labelled_samples(
+    ranker: Ranker, server: RunningServer, sharded_infer: Command
+) -> None:
+    outcomes = {"label": 1, "label.score": 0, "reference.labels": [0.5, 1, 2]}
+    text = json.dumps([{**sample, **outcomes} for sample in SAMPLES])
+    expected = sharded_infer("predict", "-", "-r", ranker.repository, stdin=json.dumps(SAMPLES))
+    for where in (("-r", ranker.repository), ("-a", server.grpc_url)):
+        done = sharded_infer("predict", "-", *where, stdin=text)
+        assert (done.code, done.out) == (0, expected.out), done.err
+
+
 def test_predict_takes_labels_of_the_repository(
     ranker: Ranker, tmp_path: Path, sharded_infer: Command
 ) -> None:

@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed import checkpoint
 
-from serving.samples import batch_samples
 from sharded_infer import open_model
+from sharded_infer.samples.request import batch_samples
 from sharded_infer.spec_document import load_spec
 from sharded_infer.zoo.dlrm import DLRM
 from tests.serving.conftest import Command, command, environment

@@ -177,9 +177,7 @@ def test_a_nan_that_a_model_takes_gives_nan_to_its_sample_alone(
     )
     weights = {"item": torch.randn(20, 64, generator=torch.Generator().manual_seed(1))}
     samples = generate_samples(spec, 300, seed=2)
-    published = publish(
-        spec, weights, tower, tmp_path, calibration=CalibrationSamples(samples, None)
-    )
+    published = publish(spec, weights, tower, tmp_path, calibration=CalibrationSamples(samples))
     opened = open_model(published.path)
     inputs = request_of(spec, 4)
     expected = opened.predict(inputs)["score"]

@@ -78,7 +78,7 @@ def samples(model: Fp32Model) -> CalibrationSamples:
     scores = fp32_scores(model.spec, model._weights, Clicks(), model_input)["score"]
     labels = (generator.random(SAMPLES) < scores).astype(np.float32)
     labels[:10] = np.nan
-    return CalibrationSamples(model_input, labels)
+    return CalibrationSamples(model_input, {"score": labels})
 
 
 def test_mixes_are_compared_with_the_fp32_model(
@@ -88,10 +88,10 @@ def test_mixes_are_compared_with_the_fp32_model(
     reports = {r.name: r for r in measure_quality(model, samples, mixes)}
     assert list(reports) == ["fp32", "fp16", "int8", "int4", "int2"]
     reference = fp32_scores(model.spec, model._weights, Clicks(), samples.model_input)["score"]
-    assert samples.labels is not None
-    known = ~np.isnan(samples.labels)
-    assert reports["fp32"].auc == auc(samples.labels[known], reference[known])
-    truth = samples.labels[known] == 1
+    labels = samples.labels["score"]
+    known = ~np.isnan(labels)
+    assert reports["fp32"].auc == auc(labels[known], reference[known])
+    truth = labels[known] == 1
     likely = np.where(truth, reference[known], 1 - reference[known].astype(np.float64))
     assert reports["fp32"].log_loss == pytest.approx(-np.log(likely).mean())
     assert (reports["fp32"].mean_score_diff, reports["fp32"].max_score_diff) == (0, 0)
@@ -131,7 +131,7 @@ def test_scores_that_are_not_numbers_are_infinitely_far(
 
 
 def test_labels_of_one_class_have_no_auc(model: Fp32Model, samples: CalibrationSamples) -> None:
-    ones = CalibrationSamples(samples.model_input, np.ones(SAMPLES, np.float32))
+    ones = CalibrationSamples(samples.model_input, {"score": np.ones(SAMPLES, np.float32)})
     (fp32,) = measure_quality(model, ones, {})
     assert fp32.auc is None
     assert fp32.log_loss is not None
@@ -191,15 +191,39 @@ def test_the_gate_says_by_how_much_and_which_tables(report: CalibrationReport, w
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (np.ones(3, np.float32), r"labels: expected \[600\], got \[3\]"),
-        (np.full(SAMPLES, 2, np.float32), "sample 0: its label is 2, expected 0 or 1"),
+        (np.ones(3, np.float32), r"labels of 'score': expected \[600\], got \[3\]"),
+        (np.full(SAMPLES, 2, np.float32), "sample 0: its label of 'score' is 2, expected 0 or 1"),
     ],
 )
 def test_labels_that_are_none_are_refused(
     samples: CalibrationSamples, labels: np.ndarray, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
-        CalibrationSamples(samples.model_input, labels)
+        CalibrationSamples(samples.model_input, {"score": labels})
+
+
+def test_references_that_are_not_scores_of_the_samples_are_refused(
+    samples: CalibrationSamples,
+) -> None:
+    def refuse(scores: np.ndarray, words: str) -> None:
+        with pytest.raises(InputError, match=words):
+            CalibrationSamples(samples.model_input, references={"score": scores.astype("f4")})
+
+    refuse(np.zeros(3), r"reference scores of 'score': expected \[600\] or \[600, K\], got \[3\]")
+    refuse(np.zeros((SAMPLES, 2, 2)), r"got \[600, 2, 2\]")
+    strange = np.zeros((SAMPLES, 2))
+    strange[7, 1] = np.nan
+    refuse(strange, r"sample 7: its reference score of 'score' is \[0.0, nan\], expected finite")
+
+
+def test_labels_of_an_output_that_the_model_lacks_are_refused(samples: CalibrationSamples) -> None:
+    zeros = {"clicked": np.zeros(SAMPLES, np.float32)}
+    for other in (
+        CalibrationSamples(samples.model_input, zeros),
+        CalibrationSamples(samples.model_input, {}, zeros),
+    ):
+        with pytest.raises(InputError, match="'clicked' is not one of the outputs score"):
+            check_samples(spec_of(), other)
 
 
 def test_samples_that_cannot_be_scored_are_refused_by_their_number(

@@ -58,7 +58,8 @@ def samples() -> CalibrationSamples:
     generator = np.random.default_rng(0)
     values = np.concatenate([generator.integers(0, 300, 400), generator.integers(0, 100, 400)])
     batch = JaggedBatch((0, 1), values, np.ones((2, 400), np.int64))
-    return CalibrationSamples(ModelInput(400, (batch,), ()), np.tile([0, 1], 200).astype("f4"))
+    labels = np.tile([0, 1], 200).astype("f4")
+    return CalibrationSamples(ModelInput(400, (batch,), ()), {"score": labels})
 
 
 def test_a_folder_holds_the_tables_where_they_are_and_what_was_done(

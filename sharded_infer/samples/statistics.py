@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from serving.samples import Sample, batch_samples, without_labels
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.samples.sample import Sample
 from sharded_infer.spec import ModelSpec
 from sharded_infer.statistics import FeatureStatistics, count_statistics
 
@@ -17,7 +18,7 @@ def statistics_of(spec: ModelSpec, samples: Sequence[Sample]) -> dict[str, Featu
     Raises:
         RequestError: a sample is not one of this model's.
     """
-    arrays = batch_samples(spec, without_labels(spec, samples))
+    arrays = batch_samples(spec, samples)
     found = {}
     for feature in spec.features:
         bags: list[list[int]] = [[] for _ in samples]

@@ -1,6 +1,7 @@
 """Calibration samples: their labels, what they may leave out, and what is refused by name."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from serving.calibration_samples import read_calibration
 from sharded_infer.errors import InputError
 from sharded_infer.quality import CalibrationSamples
+from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.spec import ModelSpec
 from sharded_infer.spec_document import parse_spec
 
@@ -56,7 +57,7 @@ def read_tensors(
 
 
 def labels_of(samples: CalibrationSamples) -> list[float] | None:
-    return None if samples.labels is None else samples.labels.tolist()
+    return samples.labels["score"].tolist() if samples.labels else None
 
 
 # ---------------------------------------------------------------- inputs
@@ -77,7 +78,7 @@ def test_features_and_dense_inputs_are_one_batch_in_the_specs_order(tmp_path: Pa
     age, context = read.model_input.dense
     assert age.tolist() == [[0.5], [1]] and context.tolist() == [[1, -2.25], [0, 0]]
     assert age.dtype == context.dtype == np.float32
-    assert (read.labels, read.labelled) == (None, 0)
+    assert (read.labels, read.references, read.labelled) == ({}, {}, 0)
 
 
 def test_a_feature_that_all_samples_leave_out_is_empty_bags(tmp_path: Path) -> None:
@@ -91,8 +92,8 @@ def test_tensors_are_taken_as_golden_requests_keep_them(tmp_path: Path) -> None:
     read = read_tensors(tmp_path, {"label": np.array([1, 0])})
     (batch,) = read.model_input.groups
     assert batch.values.tolist() == [7, 1, 2, 29] and batch.weights is None
-    assert labels_of(read) == [1, 0] and read.labels is not None
-    assert read.labels.dtype == np.float32
+    assert labels_of(read) == [1, 0]
+    assert read.labels["score"].dtype == np.float32
     weights = np.array([1, 0.5, 2, 3], np.float32)
     (batch,) = read_tensors(tmp_path, {"sparse.weights": weights}).model_input.groups
     assert batch.weights is not None and batch.weights.tolist() == weights.tolist()
@@ -106,11 +107,11 @@ def test_labels_may_be_missing_empty_or_of_either_class(tmp_path: Path) -> None:
         tmp_path,
         [{**DENSE, "label": label} for label in (0, 1, 1.0, [0], [], None)] + [DENSE],
     )
-    assert read.labels is not None
-    np.testing.assert_array_equal(read.labels, np.array([0, 1, 1, 0] + [np.nan] * 3, np.float32))
+    expected = np.array([0, 1, 1, 0] + [np.nan] * 3, np.float32)
+    np.testing.assert_array_equal(read.labels["score"], expected)
     assert read.labelled == 4
     read = read_tsv(tmp_path, "label\tage\tcontext", "1\t0\t0,0", "\t0\t0,0", "0.0\t0\t0,0")
-    np.testing.assert_array_equal(read.labels, np.array([1, np.nan, 0], np.float32))
+    np.testing.assert_array_equal(read.labels["score"], np.array([1, np.nan, 0], np.float32))
     read = read_tensors(tmp_path, {"label": np.array([np.nan, 1])})
     assert read.labelled == 1
 
@@ -135,11 +136,13 @@ def test_other_labels_in_tsv_are_refused_with_their_sample(tmp_path: Path) -> No
 
 
 def test_other_labels_in_tensors_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="^sample 1: its label is 0.25, expected 0 or 1"):
+    with pytest.raises(
+        InputError, match="^sample 1: its label of 'score' is 0.25, expected 0 or 1"
+    ):
         read_tensors(tmp_path, {"label": np.array([1, 0.25])})
-    with pytest.raises(InputError, match=r"labels: expected \[2\], got \[3\]"):
+    with pytest.raises(InputError, match=r"labels of 'score': expected \[2\], got \[3\]"):
         read_tensors(tmp_path, {"label": np.zeros(3)})
-    with pytest.raises(InputError, match=r"labels: expected \[2\], got \[2, 1\]"):
+    with pytest.raises(InputError, match=r"labels of 'score': expected \[2\], got \[2, 1\]"):
         read_tensors(tmp_path, {"label": np.zeros((2, 1))})
 
 
@@ -148,10 +151,10 @@ def test_a_model_whose_own_input_is_called_label_has_no_labels_in_text(tmp_path:
     spec = parse_spec({"name": "m", "tables": tables})
     read = read_json(tmp_path, [{"label": 7}, {"label": [1, 2]}], spec)
     (batch,) = read.model_input.groups
-    assert batch.values.tolist() == [7, 1, 2] and read.labels is None
+    assert batch.values.tolist() == [7, 1, 2] and not read.labels
     spec = parse_spec({**FIELDS, "dense": {"inputs": {"label": 1}}})
     read = read_json(tmp_path, [{"label": 0.25}], spec)
-    assert read.model_input.dense[0].tolist() == [[0.25]] and read.labels is None
+    assert read.model_input.dense[0].tolist() == [[0.25]] and not read.labels
 
 
 # ---------------------------------------------------------------- what is refused
@@ -229,3 +232,74 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"\xff\xfe" * 20)
         with pytest.raises(InputError, match=name):
             read_calibration(SPEC, tmp_path / name)
+
+
+# ---------------------------------------------------------------- several outputs, references
+
+
+TWO = parse_spec({**FIELDS, "tower": {"outputs": ["click", "buy"]}})
+
+
+def as_lists(arrays: Mapping[str, NDArray[np.float32]]) -> dict[str, list[float]]:
+    return {output: array.tolist() for output, array in arrays.items()}
+
+
+def test_a_label_column_is_that_of_every_output_without_its_own(tmp_path: Path) -> None:
+    rows = [{**DENSE, "label": 1, "label.buy": 0}, {**DENSE, "label": 0, "label.buy": 1}]
+    read = read_json(tmp_path, rows, TWO)
+    assert as_lists(read.labels) == {"click": [1, 0], "buy": [0, 1]}
+    both = read_json(tmp_path, [{**DENSE, "label": 1}], TWO)
+    assert as_lists(both.labels) == {"click": [1], "buy": [1]}
+    one = read_json(tmp_path, [{**DENSE, "label.buy": 1}, DENSE], TWO)
+    assert list(one.labels) == ["buy"] and one.labelled == 1
+
+
+def test_an_output_may_have_a_label_column_of_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "samples.tsv"
+    path.write_text("age\tcontext\tbought\tlabel\n1\t2,3\t1\t0\n")
+    read = read_calibration(TWO, path, {"buy": "bought"})
+    assert as_lists(read.labels) == {"buy": [1], "click": [0]}
+    with pytest.raises(InputError, match="^line 2: 'bought' is not one of the model's inputs"):
+        read_calibration(TWO, path)
+    path.write_text("age\tcontext\tbought\n1\t2,3\t5\n")
+    with pytest.raises(InputError, match="^line 2, 'bought': expected 0 or 1, got"):
+        read_calibration(TWO, path, {"buy": "bought"})
+
+
+def test_reference_scores_are_read_by_output(tmp_path: Path) -> None:
+    rows = [
+        {**DENSE, "reference.click": 0.25, "reference.buy": [1, -2.5]},
+        {**DENSE, "reference.click": 1, "reference.buy": [0, 3]},
+    ]
+    read = read_json(tmp_path, rows, TWO)
+    assert as_lists(read.references) == {"click": [0.25, 1], "buy": [[1, -2.5], [0, 3]]}
+    assert {array.dtype.name for array in read.references.values()} == {"float32"}
+    assert not read.labels
+    read = read_tsv(tmp_path, "reference\tage\tcontext", "0.5\t0\t0,0", "1.5\t0\t0,0")
+    assert as_lists(read.references) == {"score": [0.5, 1.5]}
+    read = read_tensors(tmp_path, {"reference.score": np.array([[1, 2], [3, 4]], np.float64)})
+    assert as_lists(read.references) == {"score": [[1, 2], [3, 4]]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"reference": 1}, {}], "^sample 1, 'reference': expected the trained model's score, or"),
+        ([{"reference": [1, 2]}, {"reference": 1}], "^sample 1, 'reference': expected 2 scores as"),
+        ([{"reference": "high"}], "^sample 0, 'reference': expected the trained .* got 'high'"),
+        ([{"reference": [True]}], "^sample 0, 'reference': expected the trained .* got .True"),
+        ([{"reference": [int("9" * 400)]}], "^sample 0: its reference score of 'score' is inf, ex"),
+        ([{"reference.scores": 1}], "^sample 0: 'reference.scores' is not one of"),
+        ([{"label.clicks": 1}], "^sample 0: 'label.clicks' is not one of"),
+    ],
+)
+def test_other_references_are_refused_with_their_sample(
+    rows: list[dict[str, object]], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=message):
+        read_json(tmp_path, [{**DENSE, **row} for row in rows])
+
+
+def test_reference_without_its_output_is_refused_where_there_are_several(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="^sample 0: 'reference' is not one of"):
+        read_json(tmp_path, [{**DENSE, "reference": 1}], TWO)

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from serving.samples import batch_samples, read_json, read_tsv, without_labels
 from sharded_infer.errors import RequestError
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.samples.text import read_json, read_tsv
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
 
 SPEC = ModelSpec(
@@ -106,6 +107,14 @@ def test_a_sample_that_is_off_is_named_with_its_input(
         batch_samples(SPEC, [GOOD, sample])
 
 
+def test_labels_and_reference_scores_are_no_inputs() -> None:
+    outcomes = {"label": 1, "label.score": None, "reference": [2, "x"], "reference.score": 3}
+    assert set(batch_samples(SPEC, [{**GOOD, **outcomes}])) == {"dense", "bias"}
+    with pytest.raises(RequestError, match="sample 0: 'label.click' is not one of"):
+        batch_samples(SPEC, [{**GOOD, "label.click": 1}])
+    assert set(batch_samples(SPEC, [{**GOOD, "clicked": 1}], {"score": "clicked"})) == set(GOOD)
+
+
 def test_there_must_be_a_sample() -> None:
     with pytest.raises(RequestError, match="no samples"):
         batch_samples(SPEC, [])
@@ -118,4 +127,4 @@ def test_a_sample_with_a_line_of_its_own_is_named_by_it(text: str) -> None:
         batch_samples(SPEC, samples)
     labelled = read_json('{"label": 1}\n\n{"bias": 0, "label": 0}\n')
     with pytest.raises(RequestError, match="^line 1, 'dense': expected 2 numbers, got None"):
-        batch_samples(SPEC, without_labels(SPEC, labelled))
+        batch_samples(SPEC, labelled)
