@@ -222,7 +222,13 @@ def test_an_interrupted_run_leaves_no_folder_and_can_be_started_again(
     how: signal.Signals, tmp_path: Path
 ) -> None:
     program = command(tmp_path, rows=3_000_000)
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        program,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A shell's background job, say, ignores SIGINT, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".staging-*/tables/*")):
         assert time.monotonic() < deadline and process.poll() is None
