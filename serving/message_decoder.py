@@ -23,7 +23,7 @@ from serving.wire_form import WireForm
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InputError
 from sharded_infer.request import LENGTHS, VALUES, WEIGHTS
-from sharded_infer.spec import ModelSpec
+from sharded_infer.spec import ModelSpec, TableSpec
 
 # `Policy` of serving/native/model.h.
 _POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
@@ -77,17 +77,21 @@ class MessageDecoder:
         self._held = (
             np.array([feature.table.rows for feature in features], np.int64),
             np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
+            np.array([_padding_of(feature.table) for feature in features], np.int64),
             np.array(self._widths, np.int64),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
         )
-        rows, policies, widths, starts, table = [address_of(array) for array in self._held]
+        rows, policies, paddings, widths, starts, table = [
+            address_of(array) for array in self._held
+        ]
         self._model = Model(
             len(features),
             len(self._widths),
             max_batch,
             rows,
             policies,
+            paddings,
             widths,
             b"".join(encoded),
             starts,
@@ -170,6 +174,10 @@ class MessageDecoder:
         return _Scratch(
             ctypes.addressof(request), layout, memoryview(own.data), request, dense, held
         )
+
+
+def _padding_of(table: TableSpec) -> int:
+    return -1 if table.padding_idx is None else table.padding_idx
 
 
 def _scan_of(library: ctypes.CDLL, form: WireForm) -> Any:

@@ -22,6 +22,7 @@ class Model(ctypes.Structure):
         ("max_batch", ctypes.c_int64),
         ("rows", ctypes.c_void_p),
         ("policies", ctypes.c_void_p),
+        ("paddings", ctypes.c_void_p),
         ("widths", ctypes.c_void_p),
         ("names", ctypes.c_char_p),
         ("name_starts", ctypes.c_void_p),

@@ -1,4 +1,7 @@
-"""What becomes of ids outside their tables: refused, ignored or wrapped."""
+"""Ids that are not looked up as they came.
+
+Those outside their tables are refused, ignored or wrapped; then padding is left out of its bags.
+"""
 
 from collections.abc import Sequence
 
@@ -12,7 +15,7 @@ from sharded_infer.spec import FeatureSpec
 
 
 class IdPolicy:
-    """Applies each feature's `out_of_range` to the ids of some features."""
+    """Applies each table's `out_of_range` and `padding_idx` to the ids of some features."""
 
     def __init__(self, features: Sequence[FeatureSpec]) -> None:
         """Keeps what the check needs.
@@ -25,15 +28,20 @@ class IdPolicy:
         policies = [feature.table.out_of_range for feature in features]
         self._refuses = torch.tensor([policy == "error" for policy in policies])
         self._ignores = torch.tensor([policy == "ignore" for policy in policies])
+        paddings = [feature.table.padding_idx for feature in features]
+        # No id that was judged is negative.
+        self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
+        self._pads = any(padding is not None for padding in paddings)
 
     def apply(self, bags: Bags) -> tuple[Bags, int]:
-        """Makes every id lie inside its table, or refuses.
+        """Makes every id lie inside its table, or refuses; leaves padding out.
 
         Args:
             bags: ids of these features.
 
         Returns:
-            The bags to look up, and how many ids were outside their tables.
+            The bags to look up, and how many ids were outside their tables. Padding is not
+            counted.
 
         Raises:
             RequestError: a feature whose policy is `error` has an id outside its table; names the
@@ -41,7 +49,7 @@ class IdPolicy:
         """
         outside = out_of_range(bags, self._rows)
         if outside is None:
-            return bags, 0
+            return self._without_padding(bags), 0
         counts = bags.lengths.sum(1)
         refused = outside & torch.repeat_interleave(self._refuses, counts)
         if bool(refused.any()):
@@ -56,7 +64,13 @@ class IdPolicy:
         values = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
         ignored = outside & torch.repeat_interleave(self._ignores, counts)
         changed = Bags(values, bags.lengths, bags.weights)
-        return keep_ids(changed, ~ignored), int(outside.sum())
+        return self._without_padding(keep_ids(changed, ~ignored)), int(outside.sum())
+
+    def _without_padding(self, bags: Bags) -> Bags:
+        if not self._pads:
+            return bags
+        padding = bags.values == torch.repeat_interleave(self._paddings, bags.lengths.sum(1))
+        return keep_ids(bags, ~padding) if bool(padding.any()) else bags
 
 
 def keep_ids(bags: Bags, kept: Tensor) -> Bags:

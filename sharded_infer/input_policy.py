@@ -1,4 +1,4 @@
-"""Out-of-range policies applied to whole model inputs, before anything is looked up."""
+"""Tables' policies applied to whole model inputs, before anything is looked up."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ _MAX_POLICIES = 64
 
 
 class InputPolicy:
-    """Applies each feature's `out_of_range` to the inputs of one model."""
+    """Applies each table's `out_of_range` and `padding_idx` to the inputs of one model."""
 
     def __init__(self, spec: ModelSpec) -> None:
         """Prepares for inputs of one group of all features.
@@ -27,7 +27,7 @@ class InputPolicy:
         self._policy(tuple(range(len(self._features))))
 
     def apply(self, model_input: ModelInput) -> ModelInput:
-        """Makes every id lie inside its table, or refuses.
+        """Makes every id lie inside its table, or refuses; leaves padding out.
 
         Args:
             model_input: ids as they came; one that is checked already is returned as it is.

@@ -58,6 +58,8 @@ class TableSpec:
         weights: the weight's key in the checkpoint; None tries the table's usual names.
         format: how rows are stored; None takes the model's default.
         out_of_range: what to do with an id outside `[0, rows)`.
+        padding_idx: an id, in `[0, rows)`, that adds nothing and does not count in a mean, as
+            `nn.EmbeddingBag` has it; None: there is none.
     """
 
     name: Name
@@ -68,6 +70,15 @@ class TableSpec:
     weights: str | None = None
     format: RowFormat | None = None
     out_of_range: Literal["error", "ignore", "modulo"] = "error"
+    padding_idx: Annotated[int, Field(strict=True)] | None = None
+
+    @model_validator(mode="after")
+    def _padding_is_a_row(self) -> "TableSpec":
+        if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
+            raise ValueError(
+                f"padding_idx: expected a row, 0 to {self.rows - 1}, got {self.padding_idx}"
+            )
+        return self
 
 
 @dataclass(frozen=True, slots=True)

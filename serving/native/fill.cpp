@@ -39,14 +39,15 @@ std::int64_t wrap(std::int64_t* values, std::int64_t count, std::int64_t rows) {
   return outside;
 }
 
-// Leaves ids outside out, of the weights and lengths too; how many.
-std::int64_t drop(const Target& target, std::int64_t rows) {
+// Leaves some ids out, of the weights and lengths too; how many.
+template <class Leaves>
+std::int64_t drop(const Target& target, Leaves leaves) {
   std::int64_t from = 0, to = 0;
   for (std::int64_t bag = 0; bag < target.bags; ++bag) {
     const std::int64_t end = from + target.lengths[bag];
     const std::int64_t begin = to;
     for (; from < end; ++from) {
-      if (is_outside(target.values[from], rows)) continue;
+      if (leaves(target.values[from])) continue;
       target.values[to] = target.values[from];
       if (target.weights)
         std::memmove(target.weights + to * kFp32Bytes, target.weights + from * kFp32Bytes,
@@ -56,6 +57,16 @@ std::int64_t drop(const Target& target, std::int64_t rows) {
     target.lengths[bag] = to - begin;
   }
   return from - to;
+}
+
+std::int64_t drop_outside(const Target& target, std::int64_t rows) {
+  return drop(target, [rows](std::int64_t id) { return is_outside(id, rows); });
+}
+
+// Of `count` ids; most requests have no padding.
+std::int64_t drop_padding(const Target& target, std::int64_t count, std::int64_t padding) {
+  if (std::find(target.values, target.values + count, padding) == target.values + count) return 0;
+  return drop(target, [padding](std::int64_t id) { return id == padding; });
 }
 
 void put_weights(const Source& source, std::uint8_t* to) {
@@ -82,10 +93,12 @@ bool put_ids(Request& request, std::int64_t feature, const Source& source, Targe
   if (!inside) {
     const std::int32_t policy = request.model->policies[feature];
     if (policy == kRefuse) return false;
-    if (policy == kIgnore) dropped = drop(target, rows);
+    if (policy == kIgnore) dropped = drop_outside(target, rows);
     request.layout.ids_outside +=
         policy == kIgnore ? dropped : wrap(target.values, source.count, rows);
   }
+  const std::int64_t padding = request.model->paddings[feature];
+  if (padding >= 0) dropped += drop_padding(target, source.count - dropped, padding);
   const std::int64_t kept = source.count - dropped;
   target.lengths += target.bags;
   target.values += kept;

@@ -16,6 +16,7 @@ struct Model {
   std::int64_t max_batch;
   const std::int64_t* rows;         // [features]
   const std::int32_t* policies;     // [features]
+  const std::int64_t* paddings;     // [features]: an id that is left out, or -1
   const std::int64_t* widths;       // [dense]
   const std::uint8_t* names;        // all names, one after another
   const std::int64_t* name_starts;  // [inputs + 1]

@@ -5,6 +5,7 @@
 //         features of 1 sample, and absent ones beside such, go to a group that all samples share
 //   fill: for each group and feature: lengths as int64, not negative, with the right sum;
 //         ids as int64, inside their table: outside they are refused, dropped or wrapped;
+//         without the table's padding;
 //         weights, or ones; then the dense inputs
 //
 // This is what `RequestReader` and `IdPolicy` do; what they would refuse is never accepted here.

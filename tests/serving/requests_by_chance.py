@@ -17,9 +17,9 @@ SPEC = ModelSpec(
     "small",
     (
         TableSpec("strict", rows=9, dim=2, features=("item", "clicked")),
-        TableSpec("lenient", rows=5, dim=3, out_of_range="ignore"),
-        TableSpec("hashed", rows=7, dim=1, out_of_range="modulo"),
-        TableSpec("user.country", rows=4, dim=2),
+        TableSpec("lenient", rows=5, dim=3, out_of_range="ignore", padding_idx=1),
+        TableSpec("hashed", rows=7, dim=1, out_of_range="modulo", padding_idx=0),
+        TableSpec("user.country", rows=4, dim=2, padding_idx=3),
     ),
     DenseSpec({"context": 3, "bid": 1}),
 )

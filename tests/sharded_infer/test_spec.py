@@ -112,11 +112,19 @@ def test_a_tables_format_comes_before_the_models() -> None:
     assert other.row_format(other.tables[1]) is RowFormat.BF16
 
 
-@pytest.mark.parametrize("spec", [EXPECTED, parse_spec(SMALL)])
+@pytest.mark.parametrize(
+    "spec", [EXPECTED, parse_spec(SMALL), parse_spec(small_with_table(padding_idx=0))]
+)
 def test_a_dumped_description_is_read_back(spec: ModelSpec) -> None:
     dumped = dump_spec(spec)
     assert parse_spec(dumped) == spec
     assert dump_spec(parse_spec(dumped)) == dumped
+
+
+def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
+    assert set(dump_spec(parse_spec(SMALL))["tables"][0]) == {
+        *("name", "rows", "dim", "pooling", "features", "out_of_range")
+    }
 
 
 def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
@@ -135,6 +143,15 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         ({**SMALL, "name": 3}, "name: .* valid string, got 3"),
         ({**SMALL, "colour": 3}, "colour: Unexpected keyword argument, got 3"),
         (small_with_table(rowz=3), "table 'a': rowz: Unexpected .*'rows'.*, got 3"),
+        *(
+            (
+                small_with_table(padding_idx=padding),
+                f"table 'a': padding_idx: expected a row, 0 to 3, got {padding}",
+            )
+            for padding in (-1, 4, 2**70)
+        ),
+        (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
+        (small_with_table(padding_idx="0"), "table 'a': padding_idx: .* valid integer"),
         (small_with_table(poling="sum"), r"poling: Unexpected .* \(did you mean 'pooling'\?\)"),
         ({**SMALL, "tabels": []}, "tabels: Unexpected .*did you mean 'tables'"),
         (
