@@ -63,6 +63,7 @@ UNITS = {
     **{word: word for word in _THEMSELVES},
     "share": "ratio",
     "loaded": "0 or 1",
+    "missing": "0 or 1",
     "info": "none",
 }
 # Where the values are known beforehand, and few enough to be listed.

@@ -70,6 +70,13 @@ class ServerConfig:
             "versions:N,N."
         ),
     ] = LATEST
+    strict: Annotated[
+        bool,
+        _models(
+            "Start only if every model can be served; default: with those that can, and the "
+            "others when they can."
+        ),
+    ] = False
     poll_seconds: Annotated[
         float,
         Setting(

@@ -90,14 +90,15 @@ class Follower:
                 )  # fmt: skip
 
     def follow(self, models: list[str]) -> None:
-        """Takes models in.
-
-        Raises:
-            NotFoundError: the repository does not hold one of them.
-            StorageError, ArtifactError: it cannot be read.
-        """
+        """Takes models in; one that cannot be read now is looked for again at every look."""
         for model in models:
-            self._put(self._looked_at(ModelReleases(model)))
+            release = ModelReleases(model)
+            try:
+                release = self._looked_at(release)
+            except (ShardedInferError, OSError) as error:
+                self.errors[model] = error
+                release = self._troubled(release, error)
+            self._put(release)
 
     def look(self, *, again: bool = False) -> None:
         """Reads what is published now; what cannot be read stays as it was.
@@ -118,12 +119,17 @@ class Follower:
                     _log.warning(
                         "%s: cannot be followed now: %s", release.model, error, extra=fields
                     )
-                self._troubles[release.model] = str(error)
+                self._put(self._troubled(release, error))
                 continue
-            self._troubles.pop(release.model, None)
+            if self._troubles.pop(release.model, None) == seen.trouble:
+                seen = replace(seen, trouble="")
             kept = () if again else seen.failures
             failures = [f for f in kept if self._preparation.is_unchanged(release.model, f)]
             self._put(replace(seen, failures=tuple(failures)))
+
+    def _troubled(self, release: ModelReleases, error: Exception) -> ModelReleases:
+        self._troubles[release.model] = str(error)
+        return replace(release, trouble=str(error))
 
     def _find_models(self) -> None:
         """Takes in models that are new in the repository, for the index: nobody wants them yet."""

@@ -161,14 +161,15 @@ class Installer:
             models = self._releases.models
             self._store.offer({name: _names(release) for name, release in models.items()})
             for release in models.values():
-                self._store.set_index(release.model, _index(release))
+                self._store.set_index(release.model, _index(release), release.absence)
             if self._showing:
                 self._show()
 
     def _show(self) -> None:
         for model, release in self._releases.models.items():
             if self._metrics.is_followed(model):
-                self._metrics.releases(model).serves(release.names)
+                metrics = self._metrics.releases(model)
+                metrics.serves(release.names, missing=bool(release.absence))
 
     def _load_held(self, progress: Progress) -> bool:
         """Loads what is held and not loaded yet; whether there was anything."""
@@ -247,4 +248,7 @@ def _index(release: ModelReleases) -> list[IndexEntry]:
         entries[release.preparing] = IndexEntry(
             release.model, release.preparing, "LOADING", "fetching and verifying"
         )
+    if not entries and release.absence:
+        # Nothing is known of its versions, but clients are told why it does not answer.
+        entries[0] = IndexEntry(release.model, 0, "UNAVAILABLE", release.absence)
     return [entries[version] for version in sorted(entries)]

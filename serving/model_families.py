@@ -146,6 +146,13 @@ SERVED_VERSION = Family(
     label="worker",
     detail=Detail.OFF,
 )
+MISSING = Family(
+    "sharded_infer_model_missing",
+    "1 for each model that is to be served and of which no version can be.",
+    Kind.LARGEST,
+    "Whoever is on call: the alert on a model that a server runs without.",
+    detail=Detail.OFF,
+)
 # The page computes it from the time of the default version.
 SERVED_AGE = Family(
     "sharded_infer_served_age_seconds",
@@ -184,6 +191,7 @@ MODEL_FAMILIES = (
     LOAD_SECONDS,
     LOOKED,
     SERVED_VERSION,
+    MISSING,
     SERVED_AGE,
     LABEL_VERSION,
 )

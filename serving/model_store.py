@@ -64,6 +64,7 @@ class ModelStore:
         # By model and what a request says: a number, a label or nothing. Never changed, replaced.
         self._served: dict[tuple[str, str], Snapshot] = {}
         self._index: dict[str, list[IndexEntry]] = {}
+        self._reasons: dict[str, str] = {}
         self._listeners: list[tuple[Listener, Listener]] = []
         self._lock = threading.Lock()
 
@@ -191,7 +192,8 @@ class ModelStore:
             if not entries:
                 return NotFoundError(f"no model {model!r} is served here")
             entry = entries[-1]
-            return UnavailableError(f"model {model!r} is {entry.state.lower()}: {entry.reason}")
+            reason = self._reasons.get(model) or entry.reason
+            return UnavailableError(f"model {model!r} is {entry.state.lower()}: {reason}")
         versions = sorted((name for name in names if name.isdigit()), key=int)
         labels = sorted(name for name in names if name and not name.isdigit())
         several = "s" if len(versions) > 1 else ""
@@ -223,9 +225,15 @@ class ModelStore:
         """All versions that are known, and why those that are not ready are not."""
         return [entry for entries in list(self._index.values()) for entry in entries]
 
-    def set_index(self, model: str, entries: list[IndexEntry]) -> None:
-        """Says what is known of a model's versions, the latest last."""
-        self._index[model] = entries
+    def set_index(self, model: str, entries: list[IndexEntry], absence: str = "") -> None:
+        """Says what is known of a model.
+
+        Args:
+            model: its name.
+            entries: its versions, the latest last.
+            absence: why none of them answers requests that name none; empty: one does.
+        """
+        self._index[model], self._reasons[model] = entries, absence
 
     def announce(self, models: list[str]) -> None:
         """Lists models that will be loaded, so that requests for them are told to wait."""

@@ -10,6 +10,7 @@
 import logging
 import socket
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import uvicorn
@@ -95,6 +96,7 @@ class Pages:
         limits: HttpLimits | None = None,
         door: HttpDoor | None = None,
         tls: TlsFiles | None = None,
+        missing: Callable[[], Iterable[str]] = tuple,
     ) -> None:
         """Begins to answer.
 
@@ -107,6 +109,7 @@ class Pages:
             limits: what clients are held to; None: as `HttpLimits` has it.
             door: lets requests in; None: all.
             tls: the server's certificate; None: HTTP without TLS.
+            missing: names of the models that are to be served and are not.
 
         Raises:
             InputError: the certificate cannot be used.
@@ -115,6 +118,7 @@ class Pages:
         self.server_port: int = listener.getsockname()[1]
         self._metrics_page = make_wsgi_app(metrics.registry)
         self._state = state
+        self._missing = missing
         self._dashboard = dashboard
         if dashboard is not None:
             dashboard.start()
@@ -191,11 +195,18 @@ class Pages:
         if path == "/live":
             return HttpAnswer(200, b"live\n", _TEXT)
         if path == "/ready":
-            if self._state.ready:
-                return HttpAnswer(200, b"ready\n", _TEXT)
-            return HttpAnswer(503, b"draining\n" if self._state.draining else b"loading\n", _TEXT)
+            return self._readiness()
         words = b"pages: / /metrics /ready /live /api/live /v2 /openapi.json\n"
         return HttpAnswer(404, words, _TEXT)
+
+    def _readiness(self) -> HttpAnswer:
+        if not self._state.ready:
+            return HttpAnswer(503, b"draining\n" if self._state.draining else b"loading\n", _TEXT)
+        words = "ready\n"
+        # Why not, with paths, is for those who may ask: probes have no tokens.
+        if names := ", ".join(self._missing()):
+            words += f"not served: {names} (RepositoryIndex and the log say why)\n"
+        return HttpAnswer(200, words.encode(), _TEXT)
 
     def _metrics(self, request: HttpRequest) -> HttpAnswer:
         told: list[Any] = []

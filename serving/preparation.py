@@ -82,14 +82,17 @@ class Preparation:
         return path, manifest
 
     def fingerprint(self, model: str, version: int) -> str:
-        """What changes when a version's manifest does."""
+        """What changes when a version's manifest does, or a file of it in a local repository."""
         try:
             manifest = self._repository.manifest(model, version)
         except NotFoundError:
             return "absent"
         except ShardedInferError as error:
             return reason_of(error)
-        return hashlib.sha256(dump_manifest(manifest)).hexdigest()
+        # A URL is no folder here: the manifest alone decides then.
+        folder = Path(self._repository.where(model, version))
+        files = [_size_and_time(folder / name) for name in manifest.files]
+        return hashlib.sha256(dump_manifest(manifest) + repr(files).encode()).hexdigest()
 
     def is_unchanged(self, model: str, failure: Failure) -> bool:
         """Whether what has failed would fail again."""
@@ -100,6 +103,14 @@ class Preparation:
         needed = needed_bytes(manifest, memory, self._processes)
         what = f"{manifest.model} version {manifest.version}"
         check_fits(needed, available_bytes(), self._spare_bytes, what)
+
+
+def _size_and_time(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
 
 
 def reason_of(error: Exception) -> str:

@@ -18,7 +18,11 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Where it listens and what it serves."""
+    """Where it listens and what it serves.
+
+    Attributes:
+        missing: why each model that is to be served is not, by name.
+    """
 
     grpc_url: str
     metrics_url: str
@@ -26,6 +30,7 @@ class Ready:
     workers: int
     transport: str
     models: tuple[ServedModel, ...]
+    missing: dict[str, str]
 
     def fields(self) -> dict[str, object]:
         """As plain values."""

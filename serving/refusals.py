@@ -7,6 +7,10 @@ class UnavailableError(ShardedInferError):
     """The server, or the model, is loading or draining; the same request may work later."""
 
 
+class UnservedError(ShardedInferError):
+    """A server that has nothing to serve: each of its models says why."""
+
+
 class DeadlineError(ShardedInferError):
     """The request's deadline has passed, or would before an answer was there."""
 

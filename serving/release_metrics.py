@@ -11,6 +11,7 @@ from serving.model_families import (
     LOAD_SECONDS,
     LOADS,
     LOOKED,
+    MISSING,
     MODEL_FAMILIES,
     SERVED_VERSION,
 )
@@ -113,12 +114,14 @@ class ReleaseMetrics:
         for phase, seconds in phases.items():
             self._write(self.block.cell(LOAD_SECONDS, phase), seconds)
 
-    def serves(self, names: Mapping[str, int]) -> None:
+    def serves(self, names: Mapping[str, int], *, missing: bool = False) -> None:
         """Says what each name means in this process.
 
         Args:
             names: versions by name; the empty one is the default.
+            missing: the model is to be served, and is not.
         """
+        self._write(self.block.cell(MISSING), missing)
         self._write(self.block.cell(SERVED_VERSION), names.get("", 0))
         for label in self._labels.label_values:
             version = names.get("" if label == _DEFAULT else label, 0)

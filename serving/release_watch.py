@@ -88,7 +88,7 @@ class ReleaseWatch:
         names, requests, ages = self._read_page()
         versions = []
         for entry in index.models:
-            key = (entry.name, int(entry.version))
+            key = (entry.name, int(entry.version or 0))
             answered = None if self._page is None else requests.get(key, 0)
             named = tuple(sorted(names.get(key, ())))
             versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered))

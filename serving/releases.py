@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
-from serving.version_policy import Situation
+from serving.version_policy import DEFAULT_NAME, Situation
 
 # A reason longer than this is cut: it is shown to people.
 MOST_REASON = 2000
@@ -42,7 +42,7 @@ class Failure:
         version: its number.
         phase: what was being done.
         reason: for people.
-        fingerprint: of its manifest; when that changes it is tried again.
+        fingerprint: of its files; when that changes it is tried again.
     """
 
     version: int
@@ -83,6 +83,22 @@ class ModelReleases:
     done: int = 0
     trouble: str = ""
 
+    @property
+    def absence(self) -> str:
+        """Why requests that name no version are not answered; empty: they are, or nobody wants it.
+
+        In a server that still starts, it is what has been tried so far.
+        """
+        if DEFAULT_NAME in self.names or not self.wanted:
+            return ""
+        coming = self.preparing or max((h.version for h in self.held), default=0)
+        if coming:
+            return f"version {coming} is being loaded"
+        if self.failures:
+            last = max(self.failures, key=lambda failure: failure.version)
+            return f"version {last.version} failed at {last.phase}: {last.reason}"
+        return self.trouble or "the server's policy names no version of it"
+
     def situation(self) -> Situation:
         """What the policy decides by."""
         return Situation(
@@ -118,6 +134,11 @@ class Releases:
     moment: float = 0.0
     next_key: int = 1
     answered: int = 0
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The models that are to be served and are not, and why."""
+        return {name: why for name, model in self.models.items() if (why := model.absence)}
 
 
 @dataclass(frozen=True, slots=True)

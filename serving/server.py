@@ -58,14 +58,16 @@ def serve(
 
     Args:
         config: the server's settings.
-        on_ready: called once, when every model is loaded and every worker answers.
+        on_ready: called once, when the models are loaded and every worker answers.
         progress: entered while models load; told how far loading is.
 
     Raises:
         InputError: a port cannot be had, the transport lacks what is configured, or the settings
             let in whoever comes and do not say that they mean it.
         NotFoundError: the repository holds none of the models.
-        ArtifactError, GateError: a version is damaged or does not score as it should.
+        ArtifactError, GateError: its only model's version is damaged or does not score as it
+            should; with `strict` any model's.
+        UnservedError: none of its models can be served.
     """
     check_transport(config)
     check_protection(config)
@@ -79,8 +81,8 @@ def serve(
     if missing := tuple(code for code in missing_code() if code.serves):
         _log.warning("%s", missing_text(missing))
     repository = Repository(config.repository)
-    known = list(config.models) or repository.models()
-    models = _first_models(config, known)
+    models = _first_models(config, repository)
+    known = list(dict.fromkeys((*(repository.models() if config.explicit else ()), *models)))
     slots = config.follow.most_held + _SPARE_SLOTS
     spare = _SPARE_MODELS if config.explicit else 0
     metrics = Metrics(
@@ -122,15 +124,20 @@ def serve(
     )
     following = Following(repository, Board(config.workers), metrics, settings)
     served: list[ServedModel] = []
+    unserved: dict[str, str] = {}
 
     def load() -> Installer:
         with progress() as told:
-            installer = following.load_first(store, models, told)
+            installer = following.load_first(store, models, told, strict=config.strict)
         served.extend(map(_served, store.defaults()))
+        unserved.update(following.missing())
+        for name, reason in unserved.items():
+            fields = {"model": name, "reason": reason}
+            _log.error("the server starts without model %s", name, extra=fields)
         return installer
 
     def ready(port: int, metrics_port: int) -> None:
-        on_ready(_ready(config, port, metrics_port, served))
+        on_ready(_ready(config, port, metrics_port, served, unserved))
 
     if config.workers > 1:
         supervise(config, store, metrics, state, following=following, load=load, on_ready=ready)
@@ -138,18 +145,17 @@ def serve(
         _serve_alone(config, store, metrics, state, following=following, load=load, on_ready=ready)
 
 
-def _first_models(config: ServerConfig, known: list[str]) -> list[str]:
+def _first_models(config: ServerConfig, repository: Repository) -> list[str]:
     """The models to load before anybody is served."""
-    if not config.explicit:
-        if not known:
-            raise NotFoundError(f"{config.repository}: holds no published model")
-        return known
-    if ALL_MODELS in config.load_models:
-        return known
-    missing = [name for name in config.load_models if name not in known]
-    if missing:
-        raise NotFoundError(f"{config.repository}: holds no model {', '.join(missing)}")
-    return list(dict.fromkeys(config.load_models))
+    named = config.load_models if config.explicit else config.models
+    if named and ALL_MODELS not in named:
+        return list(dict.fromkeys(named))
+    known = repository.models()
+    if config.explicit:
+        return known if named else []
+    if not known:
+        raise NotFoundError(f"{config.repository}: holds no published model")
+    return known
 
 
 def _serve_alone(
@@ -189,6 +195,7 @@ def _serve_alone(
         limits=http_limits(config),
         door=http_door(config, worker.guard),
         tls=tls_files(config),
+        missing=following.missing,
     )
     with closing(pages):
         # It listens while it loads, so that clients are told to wait.
@@ -236,7 +243,13 @@ def _served(snapshot: Snapshot) -> ServedModel:
     )
 
 
-def _ready(config: ServerConfig, port: int, metrics_port: int, served: list[ServedModel]) -> Ready:
+def _ready(
+    config: ServerConfig,
+    port: int,
+    metrics_port: int,
+    served: list[ServedModel],
+    missing: dict[str, str],
+) -> Ready:
     scheme = "http" if config.tls_certificate is None else "https"
     return Ready(
         grpc_url=f"{config.host}:{port}",
@@ -245,4 +258,5 @@ def _ready(config: ServerConfig, port: int, metrics_port: int, served: list[Serv
         workers=config.workers,
         transport=config.transport,
         models=tuple(served),
+        missing=missing,
     )

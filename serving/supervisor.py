@@ -99,6 +99,7 @@ def supervise(
             limits=http_limits(config),
             door=http_door(config, guard),
             tls=tls_files(config),
+            missing=following.missing,
         )
 
     def run(number: int) -> None:

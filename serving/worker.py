@@ -186,6 +186,7 @@ class Worker:
         watch.start()
         self._state.set_serving(self._number, True)
         healthy = False
+        models: dict[str, bool] = {}
         faults = _minor_faults()
         try:
             while not stop.is_set():
@@ -198,6 +199,7 @@ class Worker:
                     self._set_health(serving.SERVING if healthy else serving.NOT_SERVING)
                     if healthy:
                         on_ready()
+                models = self._tell_models(models, healthy=healthy)
                 self._reload()
                 # A signal that the kernel hands to another thread does not end an endless wait of
                 # the main one, where Python runs its handler: it would be noticed at the next.
@@ -205,6 +207,7 @@ class Worker:
         finally:
             self._state.set_serving(self._number, False)
             self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+            self._tell_models(models, healthy=False)
             if grace_seconds:
                 _log.info("not ready any more; answering for another %g s", grace_seconds)
                 sleep(grace_seconds)
@@ -232,6 +235,24 @@ class Worker:
             self._reloads = asked
             if self.guard is not None:
                 self.guard.reload()
+
+    def _tell_models(self, told: dict[str, bool], *, healthy: bool) -> dict[str, bool]:
+        """Has the health service say of each model, by its name, whether it is served.
+
+        Args:
+            told: what it says now.
+            healthy: whether the server wants requests.
+
+        Returns:
+            What it says from now on.
+        """
+        served = {snapshot.model.name for snapshot in self._store.defaults()}
+        says = {entry.model: healthy and entry.model in served for entry in self._store.index()}
+        status = health_pb2.HealthCheckResponse
+        for name, is_served in says.items():
+            if told.get(name) != is_served:
+                self._health.set(name, status.SERVING if is_served else status.NOT_SERVING)
+        return says
 
     def _set_health(self, status: int) -> None:
         for name in ("", INFERENCE_SERVICE, PREDICTOR_SERVICE):

@@ -111,6 +111,7 @@ def _versions() -> list[Builder[Panel]]:
     created = of_version("sharded_infer_version_created_timestamp_seconds")
     requests = rate(of_version("sharded_infer_requests_total"))
     loaded = of_version("sharded_infer_model_loaded")
+    missing = of_model("sharded_infer_model_missing")
     labels = of_model("sharded_infer_label_version")
     build = of_server("sharded_infer_build_info")
     return [
@@ -155,11 +156,13 @@ def _versions() -> list[Builder[Panel]]:
         ),
         graph(
             Text(
-                "Loaded, on how many replicas",
+                "Loaded and missing, on how many replicas",
                 "A version that is loaded on fewer replicas than the others and stays so was "
-                "refused by the rest.",
+                "refused by the rest. Missing: models of which no version can be served; the log "
+                "and RepositoryIndex say why.",
             ),
             Query(f"sum by (model, version) ({loaded})", "{{model}} {{version}}"),
+            Query(f"sum by (model) ({missing}) > 0", "{{model}} missing"),
             unit=units.Short,
             steps=True,
         ),

@@ -27,7 +27,7 @@ def print_ready(ready: Ready, protection: str) -> None:
             ", ".join(f"{device} {kernel}" for device, kernel in served.kernels.items()),
             served.executor,
         )
-    if not ready.models:
+    if not (ready.models or ready.missing):
         models.add_row("(none yet: clients load them)", *[""] * 6)
     addresses = Table("address", "", "", box=None)
     addresses.add_row("gRPC", ready.grpc_url, f"{ready.workers} workers, {ready.transport}")
@@ -36,4 +36,6 @@ def print_ready(ready: Ready, protection: str) -> None:
     addresses.add_row("metrics", ready.metrics_url, "")
     addresses.add_row("access", protection, "")
     OUT.print(models, highlight=False, markup=False)
+    for name, reason in ready.missing.items():
+        OUT.print(f"NOT SERVED: {name}: {reason}", highlight=False, markup=False)
     OUT.print(addresses, highlight=False, markup=False)

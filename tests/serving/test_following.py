@@ -1,5 +1,6 @@
 """Following a repository in one process: what is loaded, offered, reported and let go, and when."""
 
+import os
 import re
 import threading
 from dataclasses import replace
@@ -164,7 +165,7 @@ def test_a_worker_that_cannot_load_what_is_offered_does_not_serve(publisher: Pub
         installer.check_complete()
 
 
-def test_a_failed_version_is_not_tried_again_until_asked_or_its_manifest_changes(
+def test_a_failed_version_is_not_tried_again_until_asked_or_its_files_change(
     publisher: Publisher,
 ) -> None:
     server = Server(publisher)
@@ -178,7 +179,27 @@ def test_a_failed_version_is_not_tried_again_until_asked_or_its_manifest_changes
     assert 'load_failures_total{model="ranker",phase="verify"} 1.0' in server.page()
     server.settle(again=True)
     assert 'load_failures_total{model="ranker",phase="verify"} 2.0' in server.page()
-    flip_bit(next(path.glob("tables/*.safetensors")))
+    table = next(path.glob("tables/*.safetensors"))
+    before = table.stat()
+    flip_bit(table)
+    os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
+    server.settle()
+    assert server.meant() == 1
+    os.utime(table)
+    server.settle()
+    assert server.meant() == broken
+
+
+def test_a_failed_version_is_tried_again_when_its_manifest_changes(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    broken = publisher.with_flipped_bit()
+    path = publisher.repository / MODEL / str(broken)
+    server.settle()
+    table = next(path.glob("tables/*.safetensors"))
+    before = table.stat()
+    flip_bit(table)
+    os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
     server.settle()
     assert server.meant() == 1
     manifest = path / "manifest.json"
@@ -271,7 +292,7 @@ def test_a_server_that_has_nothing_sound_to_serve_does_not_start(
     server = Server(publisher)
     with pytest.raises(error):
         server.start()
-    with pytest.raises(UnavailableError, match="is unavailable: failed at"):
+    with pytest.raises(UnavailableError, match="is unavailable: version 1 failed at"):
         server.store.get(MODEL)
 
 
