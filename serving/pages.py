@@ -47,6 +47,9 @@ def listen(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted sockets have it from this one. asyncio sets it on those alone whose protocol number
+    # is TCP's, which `socket.socket` leaves at 0; answers then wait 40 ms for acknowledgements.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listener.bind(address)
     except OSError as error:

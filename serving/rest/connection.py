@@ -14,6 +14,21 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 _JSON_HEADERS = [(b"content-type", b"application/json"), (b"connection", b"close")]
 
 
+class JoinedHead(h11.Connection):
+    """Writes an answer's head together with the body's first part: one segment, not two."""
+
+    _head = b""
+
+    def send(self, event: h11.Event) -> bytes | None:  # type: ignore[override]  # its overloads
+        """The bytes of an event; of an answer's head none, until what follows it is sent."""
+        data = super().send(event)
+        if isinstance(event, h11.Response):
+            self._head = data or b""
+            return b""
+        head, self._head = self._head, b""
+        return head + data if head and data is not None else data
+
+
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
     """What HTTP clients are held to.
@@ -45,6 +60,10 @@ class LimitedConnection(H11Protocol):
     limits = HttpLimits()
 
     _header_timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.conn = JoinedHead(h11.SERVER, self.limits.header_bytes)
 
     def connection_made(self, transport: Any) -> None:
         """A client has connected: one too many is cut off."""

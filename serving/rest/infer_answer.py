@@ -22,6 +22,9 @@ def infer_answer(message: bytes, forms: OutputForms, accept_encoding: str = "") 
         message: a serialized ModelInferResponse, all of whose outputs are raw.
         forms: which outputs are wanted in binary.
         accept_encoding: the request's header.
+
+    An output has `parameters` where it is binary, and nowhere else, as Triton's have: its C++
+    client (perf_analyzer's) takes any for those of a binary one. The client knows the region.
     """
     response = service_pb2.ModelInferResponse.FromString(message)
     document: dict[str, Any] = {
@@ -40,15 +43,12 @@ def infer_answer(message: bytes, forms: OutputForms, accept_encoding: str = "") 
             "datatype": output.datatype,
             "shape": list(output.shape),
         }
-        parameters = parameters_of(output.parameters)
-        if _REGION not in parameters:
+        if _REGION not in output.parameters:
             if forms.is_binary(output.name):
-                parameters["binary_data_size"] = len(raw)
+                entry["parameters"] = {"binary_data_size": len(raw)}
                 binary.append(raw)
             else:
                 entry["data"] = _numbers(raw)
-        if parameters:
-            entry["parameters"] = parameters
         outputs.append(entry)
     document["outputs"] = outputs
     text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()

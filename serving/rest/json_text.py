@@ -118,9 +118,11 @@ def whole_number(value: object, what: str, *, least: int = 0, most: int = 2**63 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise RequestError(f"the JSON has {twice[:100]!r} twice in one object")
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise RequestError(f"the JSON has {name[:100]!r} twice in one object")
+            seen.add(name)
     return found
 
 

@@ -68,8 +68,8 @@ def test_inputs_and_outputs_in_shared_memory_are_those_of_the_message(
     if not client.streams:
         first, second = client.response(result)["outputs"]
         assert (first["shape"], second["shape"]) == ([5], [5, 3])
-        region = {"region": target, "offset": 32, "byte_size": 60}
-        assert second["parameters"] == {f"shared_memory_{key}": v for key, v in region.items()}
+        # As Triton: perf_analyzer takes an output with parameters for a binary one.
+        assert set(first) == set(second) == {"name", "datatype", "shape"}
         return
     response = result.get_response()
     # Clients in C++ look for each output's contents at its position.

@@ -2,6 +2,7 @@
 
 import http.client
 import socket
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -33,6 +34,31 @@ def ask(pages: Pages, path: str, method: str = "GET") -> tuple[int, str, str]:
         connection.request(method, path)
         response = connection.getresponse()
         return response.status, response.headers["Content-Type"], response.read().decode()
+
+
+# Of Linux's struct tcp_info: after 8 bytes, 24 words of 4, 4 of 8, and 2 more of 4.
+_DATA_SEGMENTS_IN = 152
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/nowhere"])
+def test_an_answer_comes_in_one_segment(pages: Pages, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", pages.server_port), 10) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        came = b""
+        while part := client.recv(65536):
+            came += part
+        told = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGMENTS_IN + 4)
+    assert came.startswith(b"HTTP/1.1 ") and not came.endswith(b"\r\n\r\n")
+    assert int.from_bytes(told[_DATA_SEGMENTS_IN:], sys.byteorder) == 1
+
+
+def test_no_answer_waits_for_the_acknowledgement_of_one_before() -> None:
+    with (
+        listen("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()) as _,
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_the_metrics_page_is_readable_by_prometheus(pages: Pages) -> None:

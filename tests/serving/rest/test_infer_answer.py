@@ -34,3 +34,19 @@ def test_binary_outputs_follow_the_json_in_their_order() -> None:
     assert "data" in first and "data" not in second
     assert second["parameters"] == {"binary_data_size": 16}
     assert answer.body[length:] == SCORES.tobytes()
+
+
+def test_only_binary_outputs_have_parameters() -> None:
+    response = service_pb2.ModelInferResponse.FromString(message())
+    place = response.outputs[0].parameters
+    place["shared_memory_region"].string_param = "r"
+    place["shared_memory_byte_size"].int64_param = 16
+    response.raw_output_contents[0] = b""
+    for binary in (False, True):
+        answer = infer_answer(response.SerializeToString(), OutputForms(binary, {}))
+        length = dict(answer.headers).get("Inference-Header-Content-Length")
+        first, second = json.loads(answer.body[: length and int(length)])["outputs"]
+        # Where it was put, the client has said itself. Triton sends none here.
+        assert set(first) == {"name", "datatype", "shape"}
+        assert second.get("parameters") == ({"binary_data_size": 16} if binary else None)
+        assert ("data" in second) is not binary
