@@ -1,8 +1,10 @@
 """A version on disk: checked against its manifest, and opened."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
 from sharded_infer.manifest import (
@@ -14,7 +16,10 @@ from sharded_infer.manifest import (
 )
 from sharded_infer.plan import Plan, check_plan, load_plan
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.regular_file import open_regular, read_regular
 
+# Plans and reports of a million tables have less.
+MAX_SMALL_BYTES = 256 * 2**20
 _READ_BYTES = 2**20  # what is hashed stays in the cache meanwhile
 
 
@@ -49,9 +54,9 @@ class Artifact:
             )
         name = plans[chosen]
         try:
-            plan = load_plan((self.path / name).read_bytes(), name)
+            plan = load_plan(self.read_small(name), name)
             check_plan(plan, self.manifest.stored_tables())
-        except (PlanError, OSError) as error:
+        except PlanError as error:
             raise ArtifactError(f"{self.path / name}: {error}") from error
         if plan.topology.name != chosen:
             raise ArtifactError(
@@ -69,14 +74,13 @@ class Artifact:
         record = self.manifest.files.get(name)
         if record is None:
             raise NotFoundError(f"{self.path}: holds no {name}")
-        _check_size(self.path / name, record)
-        if record.bytes > MAX_MANIFEST_BYTES:
-            raise ArtifactError(
-                f"{self.path / name}: {record.bytes} bytes, expected at most {MAX_MANIFEST_BYTES}"
-            )
-        content = (self.path / name).read_bytes()
+        path = self.path / name
+        if record.bytes > MAX_SMALL_BYTES:
+            raise ArtifactError(f"{path}: {record.bytes} bytes, expected at most {MAX_SMALL_BYTES}")
+        with open_listed(path, record) as file:
+            content = file.read(record.bytes + 1)
         if hashlib.sha256(content).hexdigest() != record.sha256:
-            raise ArtifactError(f"{self.path / name}: altered: its SHA-256 is another")
+            raise ArtifactError(f"{path}: altered: its SHA-256 is another")
         return content
 
 
@@ -89,11 +93,7 @@ def open_artifact(path: Path) -> Artifact:
     """
     where = path / MANIFEST_NAME
     try:
-        size = where.stat().st_size
-        # Checked first: what is read is held in memory.
-        if size > MAX_MANIFEST_BYTES:
-            raise ArtifactError(f"{where}: {size} bytes, expected at most {MAX_MANIFEST_BYTES}")
-        text = where.read_bytes()
+        text = read_regular(where, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: no {MANIFEST_NAME}, so no published version") from error
     except OSError as error:
@@ -122,12 +122,12 @@ def verify_files(artifact: Artifact, progress: Progress = no_progress) -> int:
     if extra := sorted(found - set(listed) - {MANIFEST_NAME}):
         raise ArtifactError(f"{artifact.path / extra[0]}: not listed in the manifest")
     for name, record in listed.items():
-        _check_size(artifact.path / name, record)
+        open_listed(artifact.path / name, record).close()
     total = sum(record.bytes for record in listed.values())
     done = 0
     for name, record in listed.items():
         digest = hashlib.sha256()
-        with (artifact.path / name).open("rb") as file:
+        with open_listed(artifact.path / name, record) as file:
             while chunk := file.read(_READ_BYTES):
                 digest.update(chunk)
                 done += len(chunk)
@@ -150,10 +150,25 @@ def _files_below(path: Path) -> set[str]:
     return found
 
 
-def _check_size(path: Path, record: FileRecord) -> None:
-    if not path.is_file():
-        raise ArtifactError(f"{path}: missing; the manifest says {record.bytes} bytes")
-    size = path.stat().st_size
+def open_listed(path: Path, record: FileRecord) -> BinaryIO:
+    """Opens a file of a version.
+
+    Args:
+        path: the file.
+        record: its size, as the manifest says; its hash is not compared.
+
+    Raises:
+        ArtifactError: it is missing, short, long or no regular file.
+    """
+    try:
+        file = open_regular(path)
+    except FileNotFoundError as error:
+        raise ArtifactError(f"{path}: missing; the manifest says {record.bytes} bytes") from error
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+    size = os.fstat(file.fileno()).st_size
     if size != record.bytes:
+        file.close()
         problem = "too short" if size < record.bytes else "too long"
         raise ArtifactError(f"{path}: {problem}: {size} bytes, the manifest says {record.bytes}")
+    return file

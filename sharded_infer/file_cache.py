@@ -48,7 +48,7 @@ class FileCache:
             return
         path = whole.with_name(whole.name + _PARTIAL)
         try:
-            with locked(path) as partial:
+            with locked(path, grown=lambda: _size(path)) as partial:
                 # Whoever held it before may have finished it.
                 if self._link_whole(whole, file.record, target):
                     path.unlink()
@@ -134,6 +134,13 @@ def _link(whole: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     target.unlink(missing_ok=True)
     os.link(whole, target)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _complete(partial: BinaryIO, file: RemoteFile, got: Callable[[int], None]) -> None:

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError
+from safetensors.numpy import load, load_file, save
 
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import ArtifactError, InputError
+from sharded_infer.regular_file import read_regular
 from sharded_infer.spec import ModelSpec
 
 DEFAULT_SAMPLES = 64
+MAX_GOLDEN_BYTES = 2**30
 _MAX_IDS = 3  # ids of a bag of generated samples
 
 
@@ -84,7 +86,7 @@ def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
         ArtifactError: the file does not hold golden requests of this model.
     """
     try:
-        tensors = dict(load_file(path))
+        tensors = _read(path)
         model_input = _model_input(spec, tensors)
         scores = {name: tensors[f"score.{name}"] for name in spec.tower.outputs}
         _check_scores(scores, model_input.batch_size)
@@ -94,14 +96,13 @@ def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
 
 
 def has_weights(path: Path) -> bool:
-    """Whether ids of golden requests have weights; reads no samples.
+    """Whether ids of golden requests have weights.
 
     Raises:
         ArtifactError: the file is not one of golden requests.
     """
     try:
-        with safe_open(path, "np") as file:
-            return "sparse.weights" in file.keys()  # noqa: SIM118 (it is no dict)
+        return "sparse.weights" in _read(path)
     except (OSError, SafetensorError) as error:
         raise ArtifactError(f"{path}: not golden requests: {error}") from error
 
@@ -127,6 +128,10 @@ def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, dict[str, NDA
         raise InputError(f"{path}: not samples of {spec.name!r}: {error}") from error
     others = {n: t for n, t in tensors.items() if not n.startswith(("sparse.", "dense."))}
     return model_input, others
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    return dict(load(read_regular(path, MAX_GOLDEN_BYTES)))
 
 
 def _model_input(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]]) -> ModelInput:

@@ -8,6 +8,7 @@ from pathlib import Path
 from sharded_infer.artifact import Artifact
 from sharded_infer.manifest import FileRecord, Manifest
 from sharded_infer.progress import Progress
+from sharded_infer.regular_file import open_regular
 
 _LINK = ".sharded-infer-link"
 
@@ -52,10 +53,10 @@ def _is_file_of(path: Path, size: int) -> bool:
 
 
 def _hash(path: Path, record: FileRecord) -> str | None:
-    if path.is_symlink() or not _is_file_of(path, record.bytes):
-        return None
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size != record.bytes:
+                return None
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None

@@ -5,7 +5,6 @@
 <repository>/<model>/.staging-<random>/          a version being written or removed (`staging.py`)
 """
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +13,12 @@ from pathlib import Path
 
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
-from sharded_infer.file_lock import Held, held_alone, hold
+from sharded_infer.file_lock import Held, held_alone, hold, locked_folder
 from sharded_infer.labels import LABELS_NAME, MAX_LABELS_BYTES
 from sharded_infer.linked_files import link_equal_files
 from sharded_infer.manifest import MANIFEST_NAME, Manifest, dump_manifest
 from sharded_infer.progress import Progress
+from sharded_infer.regular_file import read_regular
 from sharded_infer.staging import leftover_bytes, staged_folder, sweep
 from sharded_infer.stored_versions import Leftovers, version_number
 
@@ -113,13 +113,11 @@ class LocalVersions:
         if not self._is_entry(model):
             return None
         try:
-            content = path.read_bytes()
+            content = read_regular(path, MAX_LABELS_BYTES)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
-        if len(content) > MAX_LABELS_BYTES:
-            raise ArtifactError(f"{path}: expected at most {MAX_LABELS_BYTES} bytes")
         return content, content.hex()
 
     def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
@@ -127,18 +125,17 @@ class LocalVersions:
         home = self.path / model
         path, new = home / LABELS_NAME, home / f".{LABELS_NAME}.new"
         try:
-            handle = os.open(home, os.O_RDONLY)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX)
+            with locked_folder(home) as handle:
                 found = self.read_labels(model)
                 if (None if found is None else found[1]) != tag:
                     return False
-                new.write_bytes(content)
+                # Whatever a killed writer, or somebody else, left under this name.
+                new.unlink(missing_ok=True)
+                with new.open("xb") as file:
+                    file.write(content)
                 _flush(new)
                 new.rename(path)
                 os.fsync(handle)
-            finally:
-                os.close(handle)
         except OSError as error:
             raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
         return True
@@ -146,8 +143,11 @@ class LocalVersions:
     def in_use(self, model: str, version: int) -> bool:
         """Whether some process holds it."""
         path = self.path / model / str(version) / MANIFEST_NAME
-        with held_alone(path) as alone:
-            return not alone and path.exists()
+        try:
+            with held_alone(path) as alone:
+                return not alone and path.exists()
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
 
     def remove(self, model: str, version: int) -> bool:
         """Removes a version that nobody uses; whether it did."""
@@ -208,7 +208,8 @@ class LocalVersions:
 def _published(home: Path) -> list[int]:
     if not home.is_dir():
         return []
-    return [n for n in _numbers(home) if (home / str(n) / MANIFEST_NAME).is_file()]
+    # Whatever lies in a manifest's place: a version that is damaged is not passed over in silence.
+    return [n for n in _numbers(home) if os.path.lexists(home / str(n) / MANIFEST_NAME)]
 
 
 def _numbers(home: Path) -> list[int]:

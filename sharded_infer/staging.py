@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TextIO
 
 from sharded_infer.errors import StorageError
+from sharded_infer.file_lock import lock
+from sharded_infer.regular_file import open_regular
 
 _PREFIX = ".staging-"
 _LOCK = ".lock"
@@ -30,10 +32,10 @@ def staged_folder(home: Path) -> Iterator[Path]:
     try:
         home.mkdir(parents=True, exist_ok=True)
         sweep(home)
-        path, lock = _reserve(home)
+        path, held = _reserve(home)
     except OSError as error:
         raise StorageError(f"{home}: cannot be written: {error.strerror}") from error
-    with lock:
+    with held:
         try:
             path.mkdir()
             yield path
@@ -46,8 +48,8 @@ def sweep(home: Path) -> None:
     """Removes what killed processes left in a folder; what living ones write stays."""
     for lock_path in home.glob(f"{_PREFIX}*{_LOCK}"):
         try:
-            with lock_path.open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open_regular(lock_path) as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(lock_path.with_suffix(""), ignore_errors=True)
                 lock_path.unlink(missing_ok=True)
         except OSError:
@@ -60,8 +62,8 @@ def leftover_bytes(home: Path) -> tuple[list[str], int]:
     names, size = [], 0
     for lock_path in sorted(home.glob(f"{_PREFIX}*{_LOCK}")):
         try:
-            with lock_path.open("r") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with open_regular(lock_path) as held:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             continue
         folder = lock_path.with_suffix("")
@@ -75,10 +77,9 @@ def _reserve(home: Path) -> tuple[Path, TextIO]:
     while True:
         path = home / f"{_PREFIX}{uuid.uuid4().hex}"
         lock_path = path.with_suffix(_LOCK)
-        lock = lock_path.open("x")
+        held = lock_path.open("x")
         # How a sweep tells the living from the dead.
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if lock_path.exists():
-            return path, lock
+        if lock(held.fileno(), lock_path):
+            return path, held
         # A sweep came before the lock and took its file for a dead process's.
-        lock.close()
+        held.close()

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import mmap
+import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from torch import Tensor
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.errors import ArtifactError, InternalError
 from sharded_infer.manifest import FileRecord
+from sharded_infer.regular_file import open_regular
 
 _ALIGNMENT = 64  # of the first row, bytes: a cache line
 _MAX_HEADER_BYTES = 100_000_000  # the safetensors format's own limit
@@ -101,8 +103,8 @@ def map_table_file(
     """
     size = 0
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_MAX_HEADER_BYTES, size - 8):
                 raise ArtifactError(f"{path.name}: its header of {length} bytes cannot be right")

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.errors import ArtifactError
+from sharded_infer.regular_file import open_regular
 
 HUGE_PAGE_BYTES = 2 * 2**20
 _READ_BYTES = 16 * 2**20
@@ -63,10 +64,10 @@ def copy_to_huge_pages(path: Path, on_read: Callable[[int], None]) -> Tensor:
     """
     size = 0
     try:
-        size = path.stat().st_size
-        memory = _anonymous(size)
-        bytes_of = memory.numpy().data
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            memory = _anonymous(size)
+            bytes_of = memory.numpy().data
             done = 0
             while done < size:
                 count = file.readinto(bytes_of[done : done + _READ_BYTES]) or 0

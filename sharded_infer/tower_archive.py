@@ -19,6 +19,7 @@ from typing import BinaryIO, Final
 import torch
 
 from sharded_infer.errors import TowerError
+from sharded_infer.regular_file import open_regular
 from sharded_infer.tower_argument import parse_dtype, parse_layout
 from sharded_infer.tower_document import Element
 from sharded_infer.tower_graph import Weight, parse_graph
@@ -46,11 +47,12 @@ def write_program(program: torch.export.ExportedProgram, path: Path) -> None:
     path.write_bytes(pack_program(program))
 
 
-def read_program(path: Path) -> torch.fx.GraphModule:
+def read_program(path: Path, *, follow: bool = False) -> torch.fx.GraphModule:
     """Load a stored program without running any code of the file.
 
     Args:
         path: a file that `write_program` or `torch.export.save` wrote.
+        follow: whether it may be a symbolic link, as a path that a user gives may be.
 
     Returns a module in eval mode that takes the program's inputs by position, in the order of its
     signature, and returns a tuple of tensors. All its tensors are buffers.
@@ -58,7 +60,7 @@ def read_program(path: Path) -> torch.fx.GraphModule:
     Raises TowerError, naming the file and what is wrong, for anything but a well-formed archive
     of allowed operators over raw, uncompressed, strided weights; OSError as `open` does.
     """
-    with path.open("rb") as file:
+    with open_regular(path, follow=follow) as file:
         return read_packed(file, str(path))
 
 

@@ -61,7 +61,7 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
         if not path.is_file():
             raise TowerError(f"tower program {path}: no such file")
         inputs = (*spec.dense.inputs, "embeddings")
-        program = read_program(path)
+        program = read_program(path, follow=True)
         _check_program(program, path, spec)
         return ProgramTower(program, inputs, described.outputs)
     if described.architecture is None:

@@ -70,7 +70,7 @@ class VersionCache:
             use = _used(home)
             try:
                 if missing := [name for name in names if not _has(folder, manifest, name)]:
-                    with locked(home / "building"):
+                    with locked(home / "building", grown=self._files.used_bytes):
                         self._fill(folder, manifest, missing, source, progress)
                 if set(names) == set(manifest.files):
                     _write_manifest(folder, text)
@@ -109,7 +109,7 @@ class VersionCache:
         self.path.mkdir(parents=True, exist_ok=True)
         disk = shutil.disk_usage(self.path)
         bound = disk.total // 2 if self.max_bytes is None else self.max_bytes
-        with locked(self.path / "eviction"):
+        with locked(self.path / "eviction", grown=self._files.used_bytes):
             # Also what an eviction that was killed left.
             shutil.rmtree(self.path / _REMOVED, ignore_errors=True)
             (self.path / _REMOVED).mkdir(exist_ok=True)

@@ -4,10 +4,13 @@ import os
 import shutil
 from pathlib import Path
 
-from sharded_infer.artifact import Artifact, verify_files
+from sharded_infer.artifact import Artifact, open_listed, verify_files
 from sharded_infer.errors import StorageError
+from sharded_infer.manifest import FileRecord
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
+
+_COPY_BYTES = 2**20
 
 
 def copy_version(
@@ -45,7 +48,7 @@ def copy_version(
         with target.staging(model) as staged:
             total, done = sum(record.bytes for record in manifest.files.values()), 0
             for name, record in manifest.files.items():
-                _place(folder / name, staged / name, link=link)
+                _place(folder / name, staged / name, record, link=link)
                 done += record.bytes
                 progress("copying", done, total)
             verify_files(Artifact(staged, manifest), progress)
@@ -55,12 +58,13 @@ def copy_version(
         source.release(folder)
 
 
-def _place(source: Path, target: Path, *, link: bool) -> None:
+def _place(source: Path, target: Path, record: FileRecord, *, link: bool) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if link and _linked(source, target):
             return
-        shutil.copyfile(source, target)
+        with open_listed(source, record) as read, target.open("xb") as written:
+            shutil.copyfileobj(read, written, _COPY_BYTES)
     except OSError as error:
         raise StorageError(f"{target}: cannot be written: {error.strerror}") from error
 

@@ -2,8 +2,10 @@
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
+import typer
 from rich.console import Console, ConsoleDimensions
 
 from sharded_infer.errors import InputError
@@ -36,6 +38,18 @@ ERRORS = Console(stderr=True)
 def print_json(fields: object) -> None:
     """Prints one line of JSON, at once: a script may be waiting for it."""
     print(json.dumps(fields), flush=True)  # noqa: T201 - output for scripts
+
+
+def print_errors(messages: Sequence[str]) -> None:
+    """Ends a command that went on after what is wrong: says all of it; nothing if all is well.
+
+    Raises:
+        Exit: with 1, if there is anything.
+    """
+    for message in messages:
+        ERRORS.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+    if messages:
+        raise typer.Exit(1)
 
 
 def check_target(path: Path | None) -> None:

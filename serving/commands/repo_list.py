@@ -1,5 +1,6 @@
 """Lists a repository: its models, their versions and labels."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, print_errors, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import (
     LocationArgument,
@@ -19,7 +20,7 @@ from serving.commands.repo_arguments import (
 )
 from serving.commands.version_summary import print_version
 from serving.progress import progress_bars
-from sharded_infer.errors import ArtifactError
+from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.manifest import Manifest, manifest_fields
 from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
@@ -59,15 +60,30 @@ def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -
     """List models with their versions, labels, sizes and ages. Reads manifests only."""
     repository = Repository(location)
     now = datetime.now(UTC)
+    models: dict[str, tuple[dict[str, int], list[VersionLine]]] = {}
+    errors = []
     with progress_bars() as progress:
-        models = {
-            model: (repository.labels(model), version_lines(repository, model, now, progress))
-            for model in repository.models()
-        }
+        for model in repository.models():
+            try:
+                lines = version_lines(repository, model, now, progress)
+                models[model] = repository.labels(model), lines
+            except (ArtifactError, NotFoundError, StorageError) as error:
+                # The other models are there, and sound.
+                errors.append(str(error))
+    _print_models(repository.location, models, as_json=as_json)
+    print_errors(errors)
+
+
+def _print_models(
+    location: str,
+    models: Mapping[str, tuple[dict[str, int], list[VersionLine]]],
+    *,
+    as_json: bool,
+) -> None:
     if as_json:
         print_json(
             {
-                "repository": repository.location,
+                "repository": location,
                 "models": {
                     model: {"labels": labels, "versions": [asdict(line) for line in lines]}
                     for model, (labels, lines) in models.items()
@@ -75,7 +91,7 @@ def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -
             }
         )
         return
-    table = Table(title=repository.location, title_justify="left")
+    table = Table(title=location, title_justify="left")
     for heading in ("model", "versions", "latest", "labels", "stored", "age"):
         table.add_column(heading, justify="left" if heading in {"model", "labels"} else "right")
     for model, (labels, lines) in models.items():

@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import ERRORS, OUT, print_json
+from serving.commands.console import OUT, print_errors, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import LocationArgument, named_version
 from serving.progress import progress_bars
-from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
+from sharded_infer.errors import ArtifactError, NotFoundError, PlanError, StorageError
 from sharded_infer.repository import Repository
 
 
@@ -47,7 +47,7 @@ def repo_verify_command(
                 artifact = repository.open(name, number)
                 for topology in artifact.manifest.plans:
                     artifact.plan(topology)
-            except (ArtifactError, PlanError) as error:
+            except (ArtifactError, NotFoundError, PlanError, StorageError) as error:
                 fields["error"] = str(error)
             results.append(fields)
     errors = [str(fields["error"]) for fields in results if "error" in fields]
@@ -59,10 +59,7 @@ def repo_verify_command(
         for fields in results:
             found = "damaged" if "error" in fields else "as the manifest says"
             OUT.print(f"{fields['model']} version {fields['version']}: {found}", highlight=False)
-    if errors:
-        for message in errors:
-            ERRORS.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(1)
+    print_errors(errors)
 
 
 def _label_errors(repository: Repository, model: str) -> list[str]:
@@ -70,7 +67,7 @@ def _label_errors(repository: Repository, model: str) -> list[str]:
     try:
         labels = repository.labels(model)
         versions = repository.versions(model)
-    except (ArtifactError, NotFoundError) as error:
+    except (ArtifactError, NotFoundError, StorageError) as error:
         return [str(error)]
     return [
         f"{repository.location}: model {model!r}: label {label!r} points at version {version}, "

@@ -80,7 +80,7 @@ def test_a_missing_file_is_refused_by_name(version_copy: Path, name: str) -> Non
 def test_a_folder_in_a_files_place_is_refused_by_name(version_copy: Path, name: str) -> None:
     (version_copy / name).unlink()
     (version_copy / name).mkdir()
-    refused(version_copy, f"{version_copy / name}: missing")
+    refused(version_copy, f"{version_copy / name}: .*expected a regular file, got a folder")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -130,7 +130,7 @@ def test_a_pipe_in_a_files_place_is_refused_and_not_waited_for(
 ) -> None:
     (version_copy / name).unlink()
     os.mkfifo(version_copy / name)
-    refused(version_copy, f"{version_copy / name}: missing")
+    refused(version_copy, f"{version_copy / name}: .*expected a regular file, got a FIFO")
 
 
 @pytest.mark.parametrize("name", [*FILES, "manifest.json"])
@@ -139,7 +139,7 @@ def test_a_symbolic_link_is_refused_whatever_it_points_at(
 ) -> None:
     (version_copy / name).rename(tmp_path / "same")
     (version_copy / name).symlink_to(tmp_path / "same")
-    refused(version_copy, f"{version_copy / name}: a symbolic link")
+    refused(version_copy, f"{version_copy / name}: .*a symbolic link")
 
 
 @pytest.mark.parametrize("target", ["tables", "nowhere", "/etc"])
@@ -202,13 +202,13 @@ def test_a_manifest_that_is_no_object_is_refused(version_copy: Path, content: by
 
 def test_a_huge_manifest_is_refused_unread(version_copy: Path) -> None:
     os.truncate(version_copy / "manifest.json", 2**42)
-    refused(version_copy, f"manifest.json: {2**42} bytes, expected at most")
+    refused(version_copy, f"manifest.json: .*{2**42} bytes, expected at most")
 
 
 def test_a_folder_in_the_manifests_place_is_refused(version_copy: Path) -> None:
     (version_copy / "manifest.json").unlink()
     (version_copy / "manifest.json").mkdir()
-    refused(version_copy, "manifest.json: cannot be read: Is a directory")
+    refused(version_copy, "manifest.json: cannot be read: expected a regular file, got a folder")
 
 
 # The manifest's fields.
