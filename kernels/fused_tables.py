@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,8 @@ class FusedTables:
             if rows < 1 or dim < 1 or offset < 0 or end > self.memory.numel():
                 raise InputError(
                     f"feature {feature}: {rows} {self.row_format} rows of dim {dim} at byte "
-                    f"{offset} do not lie inside the memory's {self.memory.numel()} bytes"
+                    f"{offset} do not lie inside the memory's "
+                    f"{counted(self.memory.numel(), 'byte')}"
                 )
 
     @property

@@ -14,6 +14,7 @@ from kernels.fused_tables import FusedTables
 from kernels.gather_backend import GatherBackend
 from kernels.native_backend import NativeBackend
 from kernels.triton_backend import TritonBackend
+from kernels.wording import counted
 
 
 class Backend(Protocol):
@@ -98,7 +99,9 @@ class PooledLookup:
         """
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
-            raise InputError(f"bags: expected {features} features, got {bags.lengths.shape[0]}")
+            raise InputError(
+                f"bags: expected {counted(features, 'feature')}, got {bags.lengths.shape[0]}"
+            )
         if isinstance(self._run, TritonBackend):
             # Its kernels look at the ids themselves, on the device.
             return self._run(bags, ids_checked=ids_checked, out=out)
@@ -119,7 +122,7 @@ class PooledLookup:
         fitting = bool(((bags.lengths >= 0) & (bags.lengths <= total)).all())
         if not fitting or int(bags.lengths.sum()) != total:
             raise InputError(
-                f"lengths: expected non-negative ones that sum to {total} values, "
+                f"lengths: expected non-negative ones that sum to {counted(total, 'value')}, "
                 f"got a sum of {int(bags.lengths.sum())}"
             )
         outside = out_of_range(bags, self._rows)

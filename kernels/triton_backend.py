@@ -17,6 +17,7 @@ from kernels.bounds import locate
 from kernels.device_tables import in_place
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
+from kernels.wording import counted
 
 
 class TritonBackend:
@@ -74,7 +75,7 @@ class TritonBackend:
             fitting = ((bags.lengths >= 0) & (bags.lengths <= total)).all()
             if not bool(fitting) or int(bags.lengths.sum()) != total:
                 raise InputError(
-                    f"lengths: expected non-negative ones that sum to {total} values, "
+                    f"lengths: expected non-negative ones that sum to {counted(total, 'value')}, "
                     f"got a sum of {int(bags.lengths.sum())}"
                 )
         if out is None:

@@ -22,6 +22,7 @@ from kernels.triton_tiles import (
     row_words,
 )
 from kernels.triton_tuning import read_choices, tile_choice
+from kernels.wording import counted
 
 NOWHERE = 2**63 - 1  # the position of the first refused id when there is none
 _WIDEST_ACCESS_BYTES = 16
@@ -185,10 +186,12 @@ class TritonLookup:
         if self.tables.positions is not None:
             raise InputError("positions: unpooled lookups have bags of their own for each feature")
         if out.dim() != 2 or out.shape[1] < max(self.tables.dims):
-            raise InputError(f"out: expected {max(self.tables.dims)} columns, got {out.shape}")
+            raise InputError(
+                f"out: expected {counted(max(self.tables.dims), 'column')}, got {out.shape}"
+            )
         _check_out(out, out.shape[1], self.device)
         if len(out) != len(values):
-            raise InputError(f"out: expected {len(values)} rows, got {len(out)}")
+            raise InputError(f"out: expected {counted(len(values), 'row')}, got {len(out)}")
         rows, words = self._sequence_tile
         columns = words * 32 // self.tables.row_format.element_bits
         grid = (-(-len(values) // rows), -(-out.shape[1] // columns))

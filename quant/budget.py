@@ -16,6 +16,7 @@ from itertools import pairwise
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 
 
 class BudgetError(InputError):
@@ -63,7 +64,8 @@ def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidat
     room = limit - total_bytes(chosen)
     if room < 0:
         raise BudgetError(
-            f"memory budget: the smallest formats take {limit - room} bytes, {limit} are allowed"
+            "memory budget: the smallest formats take "
+            f"{counted(limit - room, 'byte')}, {limit} are allowed"
         )
     for step in _steps(fronts):
         current = chosen[step.table]

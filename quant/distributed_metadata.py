@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from kernels.wording import counted
 from quant.inert_pickle import TORCH_VALUES, Names, Record, is_extent, read_pickle
 from quant.source import SourceError, file_beside
 
@@ -166,7 +167,8 @@ def _stored_tensor(
         needed = math.prod(sizes) * dtype.itemsize
         if needed > length:
             raise SourceError(
-                f"{where}: the chunk at {list(offsets)} needs {needed} bytes, but its item in "
+                f"{where}: the chunk at {list(offsets)} needs "
+                f"{counted(needed, 'byte')}, but its item in "
                 f"{file.name} has {length}"
             )
         chunks.append(StoredChunk(file, start, length, offsets, sizes))
@@ -196,7 +198,8 @@ def _check_tiling(where: str, shape: tuple[int, ...], chunks: list[StoredChunk])
     held = sum(math.prod(chunk.sizes) for chunk in chunks)
     if held != math.prod(shape):
         raise SourceError(
-            f"{where}: is {list(shape)}: expected chunks of {math.prod(shape)} elements in all, "
+            f"{where}: is {list(shape)}: expected chunks of "
+            f"{counted(math.prod(shape), 'element')} in all, "
             f"got {held}"
         )
     ordered = sorted(chunks, key=lambda chunk: chunk.offsets)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kernels.wording import counted
 from quant.inert_pickle import TORCH_VALUES, Names, Record, is_extent, read_pickle
 from quant.source import SourceError
 
@@ -179,10 +180,13 @@ def _located(
     )
     first = info.header_offset + _LOCAL_HEADER.size + name_bytes + extra_bytes
     if signature != b"PK\3\4" or info.header_offset < 0 or first + info.file_size > extent[1]:
-        raise SourceError(f"{where}: its storage of {info.file_size} bytes is not in the archive")
+        raise SourceError(
+            f"{where}: its storage of {counted(info.file_size, 'byte')} is not in the archive"
+        )
     if parts.storage_bytes != info.file_size:
         raise SourceError(
-            f"{where}: expected a storage of {parts.storage_bytes} bytes, got {info.file_size}"
+            f"{where}: expected a storage of "
+            f"{counted(parts.storage_bytes, 'byte')}, got {info.file_size}"
         )
     reach = parts.offset + 1
     for size, stride in zip(parts.shape, parts.strides, strict=True):
@@ -190,7 +194,8 @@ def _located(
     if math.prod(parts.shape) and reach * parts.dtype.itemsize > info.file_size:
         raise SourceError(
             f"{where}: {list(parts.shape)} {parts.dtype} with strides {list(parts.strides)} from "
-            f"element {parts.offset} reaches beyond its storage of {info.file_size} bytes"
+            f"element {parts.offset} reaches beyond its storage of "
+            f"{counted(info.file_size, 'byte')}"
         )
     begin = extent[0] + first + parts.offset * parts.dtype.itemsize
     return SavedTensor(file, begin, parts.dtype, parts.shape, parts.strides)

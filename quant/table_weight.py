@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
+from kernels.wording import counted, did_you_mean
 from quant.source import SourceError, WeightSource
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
@@ -85,7 +86,7 @@ def find_weight(
         return _quantized(source, table, found, rows=rows, dim=dim, row_format=row_format)
     if shape != (rows, dim):
         raise SourceError(
-            f"table {table!r}: the spec says {rows} rows of dim {dim}, but {found!r} in "
+            f"table {table!r}: the spec says {counted(rows, 'row')} of dim {dim}, but {found!r} in "
             f"{source.description} is {list(shape)}"
         )
     if dtype not in FLOATING:
@@ -109,8 +110,9 @@ def _quantized(
     fitting = [f for f in RowFormat if width in _widths(f, dim)]
     if has_rows != rows or not fitting:
         raise SourceError(
-            f"table {table!r}: the spec says {rows} rows of dim {dim}, but {key!r} in "
-            f"{source.description} is {has_rows} quantized rows of {width} bytes each, expected "
+            f"table {table!r}: the spec says {counted(rows, 'row')} of dim {dim}, but {key!r} in "
+            f"{source.description} is {has_rows} quantized rows of "
+            f"{counted(width, 'byte')} each, expected "
             f"{rows} of {_expected(dim, row_format)}"
         )
     if row_format is None:
@@ -120,7 +122,7 @@ def _quantized(
     if row_format is None or row_format not in fitting:
         raise SourceError(
             f"table {table!r}: {key!r} in {source.description} is quantized already; its rows of "
-            f"{width} bytes can be {' or '.join(fitting)}, "
+            f"{counted(width, 'byte')} can be {' or '.join(fitting)}, "
             + (
                 "say which with the table's 'format'"
                 if row_format is None
@@ -146,7 +148,10 @@ def _find_key(source: WeightSource, table: str, key: str | None) -> str:
     keys = set(source.keys())
     if key is not None:
         if key not in keys:
-            raise SourceError(f"table {table!r}: {source.description} holds no weight {key!r}")
+            raise SourceError(
+                f"table {table!r}: {source.description} holds no weight {key!r}"
+                f"{did_you_mean(key, keys)}"
+            )
         return key
     for name in (table, f"{table}.weight"):
         if name in keys:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.wording import counted
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.request import RequestReader
@@ -72,7 +73,7 @@ def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
         if len(tensor.data) != elements * dtype.itemsize:
             raise RequestError(
                 f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} is "
-                f"{elements * dtype.itemsize} bytes, got {len(tensor.data)}"
+                f"{counted(elements * dtype.itemsize, 'byte')}, got {len(tensor.data)}"
             )
         return _shaped(tensor, np.frombuffer(tensor.data, dtype))
     if len(tensor.data) != elements:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from time import monotonic, thread_time
 from typing import Any
 
+from kernels.wording import counted
 from serving.arrivals import Arrivals
 from serving.batcher import Batch, Batcher
 from serving.job import Job
@@ -228,7 +229,7 @@ class Dispatcher:
         try:
             results = list(self._execute(jobs))
             if len(results) != len(jobs):
-                raise InternalError(f"{len(jobs)} requests were run, {len(results)} answered")
+                raise InternalError(f"ran {counted(len(jobs), 'request')}, answered {len(results)}")
         except Exception as error:
             # `execute` answers for each job: this is a bug of ours, and must not stop the server.
             results = [error] * len(jobs)

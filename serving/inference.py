@@ -12,6 +12,7 @@ from time import monotonic
 
 import grpc
 
+from kernels.wording import counted
 from serving.batch_run import DROPPED, BatchRun, count_batch, count_dropped, show_queue
 from serving.batcher import Batcher, QueueLimits
 from serving.call import Call, log_fields
@@ -175,7 +176,7 @@ class Inference:
         """
         code = grpc.StatusCode.RESOURCE_EXHAUSTED
         self._metrics.unknown_failed(code.name)
-        return Refusal(code, f"{limit} requests are in progress, no more are taken in")
+        return Refusal(code, f"in progress: {counted(limit, 'request')}; no more are taken in")
 
     def refuse_hopeless(self, time_remaining: float | None) -> Refusal | None:
         """Refuses a call without looking at it, counted, if no model could answer in time.

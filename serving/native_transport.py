@@ -18,6 +18,7 @@ from typing import Any
 
 import grpc
 
+from kernels.wording import counted
 from serving.access import Access
 from serving.admission import admission
 from serving.config import ServerConfig
@@ -268,7 +269,10 @@ class NativeTransport:
             if refused is not None:
                 return refused
         if len(message) > self._largest:
-            words = f"the message has {len(message)} bytes, at most {self._largest} are allowed"
+            words = (
+                f"the message has {counted(len(message), 'byte')}, at most "
+                f"{self._largest} are allowed"
+            )
             return Refusal(grpc.StatusCode.RESOURCE_EXHAUSTED, words)
         if len(self._jobs) >= self._most_jobs:
             # Not read at all: under overload this is most of what the server does.

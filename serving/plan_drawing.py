@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 
+from kernels.wording import counted
 from serving.plan_parts import Kind, Part, RankParts
 from sharded_infer.load_model import LoadModel
-from sharded_infer.pages.text import count_text, escaped, escaped_name, time_text
+from sharded_infer.pages.text import escaped, escaped_name, time_text
 from sharded_infer.sizes import size_text
 
 _PARTS = 3000  # segments of one drawing, about
@@ -130,7 +131,7 @@ class Drawing:
 
     def _bar(self, rank: RankParts, replicas: Sequence[Part]) -> str:
         total = self._measure.text(self._measure.of_rank(rank))
-        parts = count_text(rank.count, "part")
+        parts = counted(rank.count, "part", ",")
         inner = "".join(self._segments(rank, replicas))
         return (
             f'<li><span class="rank">{rank.rank}</span>'
@@ -165,7 +166,7 @@ class Drawing:
         segments += [self._of_part(part, rank) for part in shown]
         if left:
             count, rest = left.total(), max(0.0, rest)
-            kinds = ", ".join(count_text(n, kind) for kind, n in sorted(left.items()))
+            kinds = ", ".join(counted(n, kind, ",") for kind, n in sorted(left.items()))
             css = _CLASSES[next(iter(left))] if len(left) == 1 else "m"
             label = f"and {count:,} more\n{kinds}\n{self._measure.text(rest)} together"
             segments.append(self._segment(css, rest, label, f"and {count:,} more", None))

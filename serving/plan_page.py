@@ -7,13 +7,14 @@ lets nothing else load or run, whatever tables are called.
 from collections import Counter
 from collections.abc import Sequence
 
+from kernels.wording import counted
 from serving.plan_drawing import MEMORY, TIME, Drawing
 from serving.plan_parts import Kind, RankParts, hottest_tables, parts_by_rank
 from serving.plan_style import SCRIPT, STYLE
 from serving.plan_tables import decisions_section, devices_section, hottest_section
 from sharded_infer.load_model import LoadModel
 from sharded_infer.pages.document import document, facts
-from sharded_infer.pages.text import count_text, escaped_name, time_text
+from sharded_infer.pages.text import escaped_name, time_text
 from sharded_infer.planning.result import PlanResult
 from sharded_infer.sizes import size_text
 
@@ -60,7 +61,8 @@ def render_plan_page(result: PlanResult, load: LoadModel) -> str:
 def _summary(result: PlanResult, load: LoadModel) -> str:
     ranks = len(result.figures.seconds)
     return (
-        f"{count_text(len(load.uses), 'table')} on {count_text(ranks, 'rank')}. The slowest takes "
+        f"{counted(len(load.uses), 'table', ',')} on "
+        f"{counted(ranks, 'rank', ',')}. The slowest takes "
         f"<b>{time_text(result.figures.max_seconds)}</b> for a batch of {load.batch:,}, "
         f"{_gap(result)} the bound that no plan can beat."
     )
@@ -92,7 +94,7 @@ def _legend(ranks: Sequence[RankParts], drawn: str) -> str:
     counts = Counter(part.kind for rank in ranks for part in rank.own)
     counts[Kind.REPLICA] = max(len(rank.replicas) for rank in ranks)
     items = [
-        f'<li><i class="{css}"></i>{count_text(counts[kind], words)}</li>'
+        f'<li><i class="{css}"></i>{counted(counts[kind], words, ",")}</li>'
         for kind, (css, words) in _KINDS.items()
         if counts[kind]
     ]

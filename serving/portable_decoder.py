@@ -7,6 +7,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
+from kernels.wording import counted
 from serving.codec import DTYPES, WireTensor, decode
 from serving.input_check import InputCheck
 from serving.predict_message import PredictInputs, parse_predict
@@ -108,7 +109,8 @@ def wire_tensors(request: Any, shared: SharedTensors | None = None) -> Iterator[
     inline = spans.count(None)
     if raw and len(raw) != inline:
         raise RequestError(
-            f"raw_input_contents: expected one for each of {inline} inputs, got {len(raw)}"
+            "raw_input_contents: expected one for each of "
+            f"{counted(inline, 'input')}, got {len(raw)}"
         )
     contents = iter(raw)
     for tensor, span in zip(request.inputs, spans, strict=True):

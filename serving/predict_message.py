@@ -1,6 +1,5 @@
 """PredictRequests read through protobuf: any form, every error's words."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from kernels.wording import counted, did_you_mean
 from sharded_infer.errors import RequestError
 from sharded_infer.spec import ModelSpec
 from sharded_infer.v1 import predictor_pb2
@@ -71,9 +71,9 @@ class PredictInputs:
             )
         if name not in known:
             kind = "feature" if is_sparse else "dense input"
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise RequestError(f"{kind} {name!r} is not one of the model's{hint}")
+            raise RequestError(
+                f"{kind} {name!r} is not one of the model's{did_you_mean(name, known)}"
+            )
         if name in found:
             raise RequestError(f"input {name!r} came twice")
 
@@ -83,11 +83,14 @@ class PredictInputs:
         # Where no feature says how many candidates there are, dense inputs do.
         rows = candidates if is_user or candidates > 1 else len(values) // width
         if len(values) != rows * width:
-            wanted = f"{width} values for each candidate"
+            wanted = f"{counted(width, 'value')} for each candidate"
             if is_user:
-                wanted = f"{width} values"
+                wanted = counted(width, "value")
             elif candidates > 1:
-                wanted = f"{candidates} candidates x {width} = {candidates * width} values"
+                wanted = (
+                    f"{counted(candidates, 'candidate')} x {width} = "
+                    f"{counted(candidates * width, 'value')}"
+                )
             raise RequestError(f"dense input {dense.name!r}: expected {wanted}, got {len(values)}")
         return values.reshape(-1, width)
 
@@ -111,7 +114,7 @@ def _put_feature(found: dict[str, Array], feature: Any, *, is_user: bool) -> Non
         weights = np.array(feature.weights, np.float32)
         if weights.size != ids.size:
             raise RequestError(
-                f"feature {name!r}: expected a weight for each of {ids.size} ids, got "
+                f"feature {name!r}: expected a weight for each of {counted(ids.size, 'id')}, got "
                 f"{weights.size}"
             )
         found[f"{name}.weights"] = weights.reshape(ids.shape)
@@ -140,5 +143,7 @@ def _candidate_bags(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     if not size:
         return ids
     if len(ids) % size:
-        raise RequestError(f"feature {name!r}: {len(ids)} ids do not make bags of {size}")
+        raise RequestError(
+            f"feature {name!r}: {counted(len(ids), 'id')} cannot make bags of {size}"
+        )
     return ids.reshape(-1, size)

@@ -8,6 +8,7 @@ import os
 import stat
 from types import TracebackType
 
+from kernels.wording import counted
 from sharded_infer.errors import NotFoundError, RequestError
 
 # Where Linux has the objects of `shm_open`; no other folder is reached.
@@ -108,7 +109,8 @@ class RegionFile:
 
     def _shorter(self, needed: int) -> RequestError:
         return RequestError(
-            f"shared memory object {self._key!r} has {self.size} bytes now, {needed} are needed"
+            f"shared memory object {self._key!r} has {counted(self.size, 'byte')} "
+            f"now, {needed} are needed"
         )
 
 

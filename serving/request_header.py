@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from kernels.wording import did_you_mean
 from serving.native_request import LIBRARIES, Header
 from serving.shared_memory import Span
 from serving.shared_tensors import span_of
@@ -50,6 +51,7 @@ class RequestHeader(NamedTuple):
             if output not in names:
                 raise RequestError(
                     f"output {output!r} is not one of the model's: {', '.join(names)}"
+                    f"{did_you_mean(output, names)}"
                 )
         return tuple(i for i, name in enumerate(names) if name in self.outputs)
 

@@ -3,10 +3,10 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from kernels.wording import did_you_mean
 from serving.setting import PREFIX, DeclaredSetting
 from sharded_infer.errors import InputError
 
@@ -93,7 +93,7 @@ def unknown_variables(declared: Declared, environment: Mapping[str, str]) -> lis
     """Words about each variable with the project's prefix that means nothing."""
     known = [*OTHER_VARIABLES, *(setting.variable for setting in declared.values())]
     unknown = (name for name in environment if name.startswith(PREFIX) and name not in known)
-    return [f"{name}: no such variable{_nearest(name, known)}" for name in sorted(unknown)]
+    return [f"{name}: no such variable{did_you_mean(name, known)}" for name in sorted(unknown)]
 
 
 def _read_file(file: Path, declared: Declared) -> dict[str, Any]:
@@ -105,10 +105,5 @@ def _read_file(file: Path, declared: Declared) -> dict[str, Any]:
         raise InputError(f"{file}: is not TOML: {error}") from error
     for name in keys:
         if name not in declared:
-            raise InputError(f"{file}: unknown key {name!r}{_nearest(name, list(declared))}")
+            raise InputError(f"{file}: unknown key {name!r}{did_you_mean(name, declared)}")
     return keys
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = get_close_matches(name, known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""

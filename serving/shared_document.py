@@ -11,6 +11,7 @@ import mmap
 import struct
 import zlib
 
+from kernels.wording import counted
 from sharded_infer.errors import InternalError
 
 _SEQUENCE = struct.Struct("<Q")
@@ -45,7 +46,7 @@ class SharedDocument:
         """
         if len(text) > self._capacity:
             raise InternalError(
-                f"shared document: {len(text)} bytes do not fit in {self._capacity}"
+                f"shared document: {counted(len(text), 'byte')} cannot fit in {self._capacity}"
             )
         sequence = self.sequence + 1
         start = self._start(sequence)

@@ -7,6 +7,7 @@ registered: every worker says the same of a region, and none keeps anything of i
 from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
+from kernels.wording import counted
 from serving.locked_document import LockedDocument
 from serving.refusals import AlreadyExistsError, LimitError
 from serving.region_file import RegionFile
@@ -99,8 +100,9 @@ class SharedMemory:
             size, identity = file.size, file.identity
         if offset < 0 or byte_size < 1 or offset + byte_size > size:
             raise RequestError(
-                f"shared memory region {name!r}: {byte_size} bytes from {offset} are not in "
-                f"object {key!r} of {size} bytes"
+                f"shared memory region {name!r}: {counted(byte_size, 'byte')} from "
+                f"{offset} would not be in "
+                f"object {key!r} of {counted(size, 'byte')}"
             )
         region = Region(name, key, offset, byte_size, identity)
 
@@ -153,8 +155,9 @@ class SharedMemory:
             )
         if span.offset + span.byte_size > region.byte_size:
             raise RequestError(
-                f"{what}: {span.byte_size} bytes from {span.offset} are not in shared memory "
-                f"region {region.name!r} of {region.byte_size} bytes"
+                f"{what}: {counted(span.byte_size, 'byte')} from {span.offset} would "
+                "not be in shared memory "
+                f"region {region.name!r} of {counted(region.byte_size, 'byte')}"
             )
         return region
 
@@ -188,7 +191,8 @@ class SharedMemory:
         region = self.check(span, what)
         if len(data) > span.byte_size:
             raise RequestError(
-                f"{what}: {len(data)} bytes do not fit in the {span.byte_size} of shared memory "
+                f"{what}: {counted(len(data), 'byte')} cannot fit in the "
+                f"{span.byte_size} of shared memory "
                 f"region {region.name!r} that are meant for it"
             )
         with _opened(region) as file:

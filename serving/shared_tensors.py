@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kernels.wording import counted
 from serving.shared_memory import SharedMemory, Span
 from sharded_infer.errors import RequestError, RequestTooLargeError
 
@@ -46,13 +47,14 @@ class SharedTensors:
         memory = self._offered(what)
         if span.byte_size != expected_bytes:
             raise RequestError(
-                f"{what}: expected {expected_bytes} bytes by its datatype and shape, "
+                f"{what}: expected {counted(expected_bytes, 'byte')} by its datatype and shape, "
                 f"got {span.byte_size} in shared memory"
             )
         self.bytes_read += span.byte_size
         if self.bytes_read > memory.most_bytes:
             raise RequestTooLargeError(
-                f"{what}: with it the inputs in shared memory have {self.bytes_read} bytes, at "
+                f"{what}: with it the inputs in shared memory have "
+                f"{counted(self.bytes_read, 'byte')}, at "
                 f"most {memory.most_bytes} are allowed"
             )
         return memory.read(span, what)

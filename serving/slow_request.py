@@ -13,6 +13,7 @@ The request's time is divided among what could have taken it, and the largest pa
 
 from dataclasses import dataclass
 
+from kernels.wording import counted
 from serving.request_timeline import BatchFacts, RequestTimeline
 
 PHASES = (
@@ -98,30 +99,35 @@ def _reason(phase: str, seconds: float, request: RequestTimeline) -> str:
     took = _ms(seconds)
     batch = request.batch
     if phase == "queue":
-        return f"waited {took} for a run slot; {request.requests_ahead} requests waited before it"
+        return (
+            f"waited {took} for a run slot; "
+            f"{counted(request.requests_ahead, 'request')} waited before it"
+        )
     if batch is None or phase in ("decode", "encode", "other"):
         return {
-            "decode": f"reading {request.samples} samples took {took}",
+            "decode": f"reading {counted(request.samples, 'sample')} took {took}",
             "encode": f"writing the response took {took}",
         }.get(phase, f"{took} in no phase that is measured")
     usage = batch.usage
     if phase == "batch_mates":
         return (
-            f"{took} for {batch.samples - request.samples} samples of {batch.requests - 1} others "
+            f"{took} for {counted(batch.samples - request.samples, 'sample')} of "
+            f"{counted(batch.requests - 1, 'other')} "
             "in its batch; by the cost table it takes "
             f"{_ms(batch.alone_seconds)} alone, {_ms(batch.together_seconds)} with them"
         )
     if phase == "page_faults":
         return (
-            f"{took} for {usage.major_faults} pages read from a disk and {usage.minor_faults} "
+            f"{took} for {counted(usage.major_faults, 'page')} read from a disk "
+            f"and {usage.minor_faults} "
             "mapped while its batch ran"
         )
     if phase == "preempted":
         return (
             f"its batch's thread ran {_ms(usage.cpu_seconds)} of {_ms(usage.wall_seconds)}: it was "
-            f"put aside {usage.switches} times, or waited for a lock"
+            f"put aside {counted(usage.switches, 'time')}, or waited for a lock"
         )
-    own = f"{request.samples} samples"
+    own = counted(request.samples, "sample")
     if batch.samples != request.samples:
         own += f" of a batch of {batch.samples}"
     padded = f", run as {batch.padded_samples}" if phase == "tower" else ""

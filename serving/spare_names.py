@@ -2,6 +2,7 @@
 
 import mmap
 
+from kernels.wording import counted
 from serving.refusals import LimitError
 from sharded_infer.errors import InputError
 
@@ -44,8 +45,8 @@ class SpareNames:
         place = self.find("")
         if place is None:
             raise LimitError(
-                f"model {name!r}: {self._count} models have come since the server was started, "
-                "there are counters for no more; start it anew"
+                f"model {name!r}: there are counters for {counted(self._count, 'model')} that come "
+                "after the server's start, and all are taken; start it anew"
             )
         start = place * _PLACE_BYTES
         self._memory[start + 1 : start + 1 + len(text)] = text

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from kernels.wording import counted
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError
 from sharded_infer.manifest import (
     MANIFEST_NAME,
@@ -76,7 +77,9 @@ class Artifact:
             raise NotFoundError(f"{self.path}: holds no {name}")
         path = self.path / name
         if record.bytes > MAX_SMALL_BYTES:
-            raise ArtifactError(f"{path}: {record.bytes} bytes, expected at most {MAX_SMALL_BYTES}")
+            raise ArtifactError(
+                f"{path}: {counted(record.bytes, 'byte')}, expected at most {MAX_SMALL_BYTES}"
+            )
         with open_listed(path, record) as file:
             content = file.read(record.bytes + 1)
         if hashlib.sha256(content).hexdigest() != record.sha256:
@@ -163,12 +166,16 @@ def open_listed(path: Path, record: FileRecord) -> BinaryIO:
     try:
         file = open_regular(path)
     except FileNotFoundError as error:
-        raise ArtifactError(f"{path}: missing; the manifest says {record.bytes} bytes") from error
+        raise ArtifactError(
+            f"{path}: missing; the manifest says {counted(record.bytes, 'byte')}"
+        ) from error
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
     size = os.fstat(file.fileno()).st_size
     if size != record.bytes:
         file.close()
         problem = "too short" if size < record.bytes else "too long"
-        raise ArtifactError(f"{path}: {problem}: {size} bytes, the manifest says {record.bytes}")
+        raise ArtifactError(
+            f"{path}: {problem}: {counted(size, 'byte')}, the manifest says {record.bytes}"
+        )
     return file

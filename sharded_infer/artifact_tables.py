@@ -5,6 +5,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from kernels.wording import counted
 from sharded_infer.artifact import Artifact
 from sharded_infer.errors import ArtifactError
 from sharded_infer.progress import Progress, no_progress
@@ -52,8 +53,8 @@ def table_pieces(
             shape = None if found is None else (found.entry.rows, found.entry.row_bytes)
             if found is None or shape != (record.rows, row_bytes):
                 raise ArtifactError(
-                    f"{record.file}: {record.entry!r}: expected {record.rows} rows of "
-                    f"{row_bytes} bytes for table {table.name!r}, got {shape}"
+                    f"{record.file}: {record.entry!r}: expected {counted(record.rows, 'row')} of "
+                    f"{counted(row_bytes, 'byte')} for table {table.name!r}, got {shape}"
                 )
             pieces[table.name].append(
                 TablePiece(found.memory, found.byte_offset, record.first_row, record.rows)

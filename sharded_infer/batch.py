@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.wording import counted
 from sharded_infer.errors import RequestError
 
 
@@ -40,7 +41,7 @@ class JaggedBatch:
         # A sum of huge lengths could wrap around to the right total.
         if self.lengths.size and int(self.lengths.max()) > self.values.size:
             raise RequestError(
-                f"lengths: expected none above the {self.values.size} values, "
+                f"lengths: expected none above the {counted(self.values.size, 'value')}, "
                 f"got {int(self.lengths.max())}"
             )
         total = int(self.lengths.sum())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from quant.source import SourceError, WeightSource
 from quant.table_weight import FLOATING, find_weight
 from sharded_infer.errors import SpecError
@@ -118,7 +119,7 @@ def _guess_rows(
         unsure["format"] = "its scales are kept apart: such rows cannot be taken over"
     if dim is not None and (fitting := _fitting(source, key, rows, dim)):
         if len(fitting) > 1:
-            unsure["format"] = f"rows of {width} bytes can be {' or '.join(fitting)}"
+            unsure["format"] = f"rows of {counted(width, 'byte')} can be {' or '.join(fitting)}"
         return fitting[0], dim, unsure
     header = RowFormat.INT8.header_bytes
     most = width - header
@@ -128,7 +129,7 @@ def _guess_rows(
     # The one multiple of 16 in reach; 8 in a row of 16 bytes.
     guess = most if least == most else (most // _ALIGNMENT * _ALIGNMENT or _ALIGNMENT // 2)
     reach = f"is {most}" if least == most else f"is {least} to {most}"
-    unsure["dim"] = f"of int8 rows of {width} bytes it {reach}"
+    unsure["dim"] = f"of int8 rows of {counted(width, 'byte')} it {reach}"
     unsure.setdefault("format", "rows that are quantized already: int8, or another one")
     return RowFormat.INT8, guess, unsure
 

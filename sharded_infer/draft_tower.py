@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kernels.wording import counted
 from quant.source import WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.spec import TowerSpec
@@ -51,15 +52,21 @@ class DraftedTower:
         doubts = []
         if width is None:
             doubts.append(
-                f"the first top layer has {sizes.top_width} inputs, which no number of features "
+                f"the first top layer has {counted(sizes.top_width, 'input')}, which "
+                "no number of features "
                 f"beside a bottom of {dim} leads to"
             )
         elif not sizes.crosses and set(dims) != {dim}:
             doubts.append(f"the tower takes features of dim {dim}, not of {sorted(set(dims))}")
         elif width != sum(dims):
-            known = f"{width // dim} features of dim {dim}" if set(dims) == {dim} else "features"
+            known = (
+                f"{counted(width // dim, 'feature')} of dim {dim}"
+                if set(dims) == {dim}
+                else "features"
+            )
             doubts.append(
-                f"the tower takes {known}, {width} numbers in all; the tables, with one feature "
+                f"the tower takes {known}, {counted(width, 'number')} in all; the "
+                "tables, with one feature "
                 f"each, give {sum(dims)}"
             )
         if any(cross != (sizes.crosses[0][0], sizes.top_width) for cross in sizes.crosses):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from kernels.wording import counted
 from sharded_infer.errors import ArtifactError, StorageError
 from sharded_infer.file_lock import held_alone, hold, locked
 from sharded_infer.manifest import FileRecord
@@ -120,7 +121,8 @@ class FileCache:
         try:
             if (size := held.status().st_size) != record.bytes:
                 raise StorageError(
-                    f"{whole}: {size} bytes, expected {record.bytes}: something else changed the "
+                    f"{whole}: {counted(size, 'byte')}, expected {record.bytes}: "
+                    "something else changed the "
                     "cache; remove it"
                 )
             os.utime(whole)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
+from kernels.wording import counted
 from quant.encoder import encode_zeroing
 from quant.table_weight import TableWeight
 from sharded_infer.arrays import tensor_of
@@ -120,7 +121,7 @@ class Fp32Model:
         if len(model_input.groups) != 1 or group.batch_size != samples:
             raise InputError("samples: expected one jagged batch of all features")
         if any(len(array) != samples for array in model_input.dense):
-            raise InputError(f"samples: expected {samples} rows of every dense input")
+            raise InputError(f"samples: expected {counted(samples, 'row')} of every dense input")
         weights = None if group.weights is None else tensor_of(group.weights)
         bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
         return IdPolicy(self.spec.features).apply(bags)[0]

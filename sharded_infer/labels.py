@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from kernels.wording import did_you_mean
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError
 
 LABELS_NAME = "labels.json"
@@ -93,7 +94,9 @@ class Labels:
         """
         if label not in self.versions:
             known = ", ".join(sorted(self.versions)) or "none"
-            raise NotFoundError(f"no label {label!r}; there are {known}")
+            raise NotFoundError(
+                f"no label {label!r}; there are {known}{did_you_mean(label, self.versions)}"
+            )
         return self.versions[label]
 
     def before(self, label: str, published: Iterable[int]) -> int:

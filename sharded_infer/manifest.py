@@ -11,6 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic.dataclasses import dataclass
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from sharded_infer.errors import ArtifactError, SpecError
 from sharded_infer.plan import StoredTable
 from sharded_infer.precision import Precision
@@ -189,7 +190,9 @@ def _explain(error: ValidationError, text: bytes) -> str:
     problem = (of_format or problems)[0]
     place = ".".join(map(str, problem["loc"])) or "the document"
     if problem["type"] == "json_invalid":
-        return f"{place}: {problem['msg']}: {len(text)} bytes: damaged, or not a manifest"
+        return (
+            f"{place}: {problem['msg']}: {counted(len(text), 'byte')}: damaged, or not a manifest"
+        )
     came = str(problem["input"])[:80]
     if of_format and problem["type"] == "literal_error":
         return f"{place}: expected 1, got {came!r}{_written_by(text, problem['input'])}"
@@ -231,7 +234,8 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
             next_row += piece.rows
         if next_row != table.rows:
             raise ArtifactError(
-                f"{where}: table {table.name!r}: its pieces hold {next_row} of {table.rows} rows"
+                f"{where}: table {table.name!r}: its pieces hold {next_row} of "
+                f"{counted(table.rows, 'row')}"
             )
     named = {piece.file for table in manifest.tables for piece in table.pieces}
     named |= {manifest.tower.file, manifest.golden.file, *manifest.plans.values()}

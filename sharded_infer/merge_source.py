@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.wording import counted
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import InternalError
 
@@ -109,7 +110,9 @@ def _layouts_of(
         for group in one.groups:
             bags = group.lengths.shape[1]
             if bags not in (1, batch):
-                raise InternalError(f"a group has {bags} bags a feature for {batch} samples")
+                raise InternalError(
+                    f"a group has {bags} bags a feature for {counted(batch, 'sample')}"
+                )
             key += (id(group.features), bags != batch)
         number = known.get(key)
         if number is None:

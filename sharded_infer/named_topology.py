@@ -1,12 +1,12 @@
 """Topologies as users name them: `cpu:2`, a file, or the machine at hand."""
 
-import difflib
 import re
 from pathlib import Path
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 
+from kernels.wording import counted, did_you_mean
 from sharded_infer.cards import CARDS, Card
 from sharded_infer.errors import InputError, PlanError
 from sharded_infer.sizes import parse_size
@@ -49,7 +49,9 @@ def parse_topology(text: str) -> Topology:
         card = _card(match["card"], f"topology {text!r}")
         count = int(match["count"] or 1)
         if not 1 <= count <= MAX_RANKS:
-            raise PlanError(f"topology {text!r}: {count} ranks, expected 1 to {MAX_RANKS}")
+            raise PlanError(
+                f"topology {text!r}: {counted(count, 'rank')}, expected 1 to {MAX_RANKS}"
+            )
         memory = parse_size(match["size"], text) if match["size"] else _usable(card)
         devices += [device_of(card, memory_bytes=memory)] * count
     return Topology(text, tuple(devices))
@@ -77,7 +79,9 @@ def load_topology(path: Path) -> Topology:
     for number, group in enumerate(groups, start=1):
         devices += _devices(group, f"topology {path}: devices {number}")
     if len(devices) > MAX_RANKS:
-        raise PlanError(f"topology {path}: {len(devices)} ranks, expected at most {MAX_RANKS}")
+        raise PlanError(
+            f"topology {path}: {counted(len(devices), 'rank')}, expected at most {MAX_RANKS}"
+        )
     values = {"name": path.stem, **fields, "devices": devices}
     try:
         return TypeAdapter(Topology).validate_python(values)
@@ -108,9 +112,10 @@ def _devices(group: object, where: str) -> list[Device]:
 
 def _card(name: str, where: str) -> Card:
     if name not in CARDS:
-        near = difflib.get_close_matches(name, CARDS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PlanError(f"{where}: unknown card {name!r}, expected one of {', '.join(CARDS)}{hint}")
+        raise PlanError(
+            f"{where}: unknown card {name!r}, expected one of {', '.join(CARDS)}"
+            f"{did_you_mean(name, CARDS)}"
+        )
     return CARDS[name]
 
 

@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass as validated_dataclass
 
 from kernels.device_rows import device_stride
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from sharded_infer.errors import PlanError
 from sharded_infer.topology import Topology
 
@@ -155,7 +156,8 @@ def check_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> None:
     for rank, (device, used) in enumerate(zip(topology.devices, held, strict=True)):
         if device.memory_bytes is not None and used > device.memory_bytes:
             raise PlanError(
-                f"rank {rank}: its shards are {used} bytes, its memory is {device.memory_bytes}"
+                f"rank {rank}: its shards are {counted(used, 'byte')}, its memory is "
+                f"{device.memory_bytes}"
             )
 
 
@@ -164,7 +166,8 @@ def _check_coverage(table: StoredTable, shards: list[Shard]) -> None:
     if covered != table.rows * table.dim or _overlap(shards):
         raise PlanError(
             f"table {table.name!r}: its shards must cover each of {table.rows} x {table.dim} cells "
-            f"exactly once; {len(shards)} shards cover {covered} with overlap {_overlap(shards)}"
+            f"exactly once; {covered} are covered by "
+            f"{counted(len(shards), 'shard')} with overlap {_overlap(shards)}"
         )
 
 

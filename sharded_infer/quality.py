@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
+from kernels.wording import did_you_mean
 from quant.report import MixReport, TableContribution
 from sharded_infer.arrays import tensor_of
 from sharded_infer.auc import auc
@@ -106,7 +107,7 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
         if output not in spec.tower.outputs:
             raise InputError(
                 f"calibration samples: {output!r} is not one of the outputs "
-                f"{', '.join(spec.tower.outputs)}"
+                f"{', '.join(spec.tower.outputs)}{did_you_mean(output, spec.tower.outputs)}"
             )
     IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
     for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from kernels.wording import counted
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import FileRecord
 from sharded_infer.read_ahead import read_parts
@@ -37,11 +38,13 @@ class RemoteFile:
         """
         size, expected = self.size(), self.record.bytes
         if size is None:
-            raise ArtifactError(f"{self.where}: missing; the manifest says {expected} bytes")
+            raise ArtifactError(
+                f"{self.where}: missing; the manifest says {counted(expected, 'byte')}"
+            )
         if size != expected:
             problem = "too short" if size < expected else "too long"
             raise ArtifactError(
-                f"{self.where}: {problem}: {size} bytes, the manifest says {expected}"
+                f"{self.where}: {problem}: {counted(size, 'byte')}, the manifest says {expected}"
             )
 
     def check_hash(self, found: str) -> None:

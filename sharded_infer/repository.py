@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from kernels.wording import did_you_mean
 from sharded_infer.artifact import Artifact
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.file_lock import Held
@@ -79,8 +80,11 @@ class Repository:
             NotFoundError: the model has none.
         """
         if not (versions := self._stored.numbers(model)):
-            known = ", ".join(self.models()) or "none"
-            raise NotFoundError(f"{self.location}: no model {model!r}; it holds {known}")
+            known = self.models()
+            raise NotFoundError(
+                f"{self.location}: no model {model!r}; it holds {', '.join(known) or 'none'}"
+                f"{did_you_mean(model, known)}"
+            )
         return versions
 
     def version_path(self, model: str, version: int | None = None) -> Path:

@@ -10,13 +10,13 @@ The forms of an input, whatever transport brought it:
     A leading dimension of 1 is shared by all B samples. A feature left out is an empty bag.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.wording import counted, did_you_mean
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.spec import ModelSpec
@@ -24,6 +24,7 @@ from sharded_infer.spec import ModelSpec
 Array = NDArray[np.generic]
 
 VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
+_COMPANIONS = ("lengths", "weights")  # of a feature: `<feature>.lengths`
 _INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
 _FP32 = (np.dtype(np.float32),)
 _INTEGERS_SAID, _LENGTHS_SAID, _FLOATS_SAID = "INT64 or INT32", "INT32 or INT64", "FP32"
@@ -123,11 +124,12 @@ class RequestReader:
 
     def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
         owner, _, kind = name.rpartition(".")
-        if kind not in {"lengths", "weights"} or owner not in self._features:
+        if kind not in _COMPANIONS or owner not in self._features:
             known = [*self._dense, *self._features, VALUES, LENGTHS, WEIGHTS]
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise RequestError(f"input {name!r} is not one of the model's{hint}")
+            known += [f"{feature}.{part}" for feature in self._features for part in _COMPANIONS]
+            raise RequestError(
+                f"input {name!r} is not one of the model's{did_you_mean(name, known)}"
+            )
         if owner not in inputs:
             raise RequestError(f"input {name!r} came without {owner!r}")
 
@@ -158,7 +160,8 @@ class RequestReader:
             if size not in (1, batch):
                 largest = next(other for other, n in sizes.items() if n == batch)
                 raise RequestError(
-                    f"input {name!r}: {size} samples, but {largest!r} has {batch}; expected "
+                    f"input {name!r}: {counted(size, 'sample')}, but {largest!r} has "
+                    f"{batch}; expected "
                     f"{batch}, or 1 to share it"
                 )
         if batch == 0:
@@ -169,7 +172,7 @@ class RequestReader:
     def _check_limit(self, batch: int) -> None:
         if self._max_batch is not None and batch > self._max_batch:
             raise RequestTooLargeError(
-                f"the request has {batch} samples, at most {self._max_batch} are allowed"
+                f"the request has {counted(batch, 'sample')}, at most {self._max_batch} are allowed"
             )
 
     def _group(self, bags: Mapping[str, _Bags], batch: int) -> tuple[JaggedBatch, ...]:
@@ -247,10 +250,13 @@ def _whole_lengths(name: str, lengths: Array, total: int) -> NDArray[np.int64]:
         raise RequestError(f"input {name!r}: a length of {int(whole.min())}, expected 0 or more")
     # A sum of huge lengths could wrap around to the right total.
     if whole.size and int(whole.max()) > total:
-        raise RequestError(f"input {name!r}: a length of {int(whole.max())}, but {total} ids came")
+        raise RequestError(
+            f"input {name!r}: a length of {int(whole.max())}, but {counted(total, 'id')} came"
+        )
     if int(whole.sum()) != total:
         raise RequestError(
-            f"input {name!r}: the lengths sum to {int(whole.sum())}, but {total} ids came"
+            f"input {name!r}: the lengths sum to {int(whole.sum())}, but "
+            f"{counted(total, 'id')} came"
         )
     return whole
 

@@ -14,6 +14,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 
 from kernels.row_format import RowFormat
+from kernels.wording import did_you_mean
 from sharded_infer.precision import Precision
 from sharded_infer.quantization_spec import GateSpec as GateSpec
 from sharded_infer.quantization_spec import QuantizationSpec as QuantizationSpec
@@ -187,11 +188,17 @@ class ModelSpec:
         _refuse_repeats("input", inputs)
         known = {feature.name for feature in self.features}
         if unknown := sorted(set(self.statistics) - known):
-            raise ValueError(f"statistics: {unknown[0]!r} is not one of the features")
+            raise ValueError(
+                f"statistics: {unknown[0]!r} is not one of the features"
+                f"{did_you_mean(unknown[0], known)}"
+            )
         names = [table.name for table in self.tables]
         for pattern in self.quantization.overrides:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                raise ValueError(f"quantization.overrides: {pattern!r} matches no table")
+                raise ValueError(
+                    f"quantization.overrides: {pattern!r} matches no table"
+                    f"{did_you_mean(pattern, names)}"
+                )
         return self
 
     @property

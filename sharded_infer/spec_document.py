@@ -1,6 +1,5 @@
 """A model's spec as plain values, such as those of `model.toml`, and back."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
@@ -9,6 +8,7 @@ from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from kernels.wording import nearest
 from sharded_infer.errors import SpecError
 from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.toml_file import read_toml
@@ -92,8 +92,8 @@ def _hint(place: Sequence[Any]) -> str:
         if isinstance(step, str):
             kinds = [kind for owner in kinds for kind in _dataclasses(get_type_hints(owner)[step])]
     known = [field.name for kind in kinds for field in fields_of(kind)]
-    near = difflib.get_close_matches(str(place[-1]), known, n=1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    near = nearest(str(place[-1]), known)
+    return "" if near is None else f" (did you mean {near!r}?)"
 
 
 def _dataclasses(hint: Any) -> Iterator[Any]:

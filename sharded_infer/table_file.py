@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernels.wording import counted
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.errors import ArtifactError, InternalError
 from sharded_infer.manifest import FileRecord
@@ -81,7 +82,9 @@ def write_table_file(
             digest.update(part)
             written += len(part)
     if written != offset:
-        raise InternalError(f"{path.name}: {written} bytes of rows came, {offset} were announced")
+        raise InternalError(
+            f"{path.name}: {counted(written, 'byte')} of rows came, {offset} were announced"
+        )
     return FileRecord(len(head) + offset, digest.hexdigest())
 
 
@@ -107,7 +110,9 @@ def map_table_file(
             size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
             if not 2 <= length <= min(_MAX_HEADER_BYTES, size - 8):
-                raise ArtifactError(f"{path.name}: its header of {length} bytes cannot be right")
+                raise ArtifactError(
+                    f"{path.name}: its header of {counted(length, 'byte')} cannot be right"
+                )
             header = json.loads(file.read(length))
             # Where there is a copy, its file takes no room beside it.
             mapping = b"" if copy else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

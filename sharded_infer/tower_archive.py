@@ -18,6 +18,7 @@ from typing import BinaryIO, Final
 
 import torch
 
+from kernels.wording import counted
 from sharded_infer.errors import TowerError
 from sharded_infer.regular_file import open_regular
 from sharded_infer.tower_argument import parse_dtype, parse_layout
@@ -135,7 +136,7 @@ class _Archive:
         entry = self.entry(path)
         if entry.file_size > _MAX_JSON_BYTES:
             raise TowerError(
-                f"{self.name}: {path} has {entry.file_size} bytes, "
+                f"{self.name}: {path} has {counted(entry.file_size, 'byte')}, "
                 f"at most {_MAX_JSON_BYTES} are read"
             )
         return Element.parse(self.read(path), f"{self.name}: {path}")
@@ -157,7 +158,9 @@ class _Archive:
                 target[read : read + len(chunk)] = chunk
                 read += len(chunk)
         if read != entry.file_size:
-            raise TowerError(f"{self.name}: {path} ends after {read} of {entry.file_size} bytes")
+            raise TowerError(
+                f"{self.name}: {path} ends after {read} of {counted(entry.file_size, 'byte')}"
+            )
         return storage
 
 
@@ -180,7 +183,8 @@ def _open(opened: zipfile.ZipFile, archive_bytes: int, name: str) -> _Archive:
     if entry_bytes > archive_bytes:
         # Entries that overlap, or that claim more than there is, would be read into memory.
         raise TowerError(
-            f"{name}: the entries claim {entry_bytes} bytes, the archive has {archive_bytes}"
+            f"{name}: the entries claim {counted(entry_bytes, 'byte')}, the "
+            f"archive has {archive_bytes}"
         )
     archive = _Archive(name, opened, {i.filename.partition("/")[2]: i for i in infos})
     if archive.read("byteorder") != b"little":
@@ -237,14 +241,15 @@ def _strided(storage: torch.Tensor, meta: Element) -> torch.Tensor:
         raise meta.refuse("as many strides as sizes")
     if storage.numel() % dtype.itemsize:
         raise TowerError(
-            f"{meta.where}: {storage.numel()} bytes do not hold whole {dtype} elements"
+            f"{meta.where}: {counted(storage.numel(), 'byte')} cannot hold whole {dtype} elements"
         )
     last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
     needed = 0 if 0 in sizes else offset + last + 1
     available = storage.numel() // dtype.itemsize
     if needed > available:
         raise TowerError(
-            f"{meta.where}: the tensor needs {needed} elements, its entry holds {available}"
+            f"{meta.where}: the tensor needs {counted(needed, 'element')}, its "
+            f"entry holds {available}"
         )
     if dtype is torch.bool and bool((storage > 1).any()):
         raise TowerError(f"{meta.where}: a boolean is neither 0 nor 1")

@@ -7,6 +7,7 @@ from typing import Final
 import torch
 from torch.fx import GraphModule
 
+from kernels.wording import counted
 from sharded_infer.errors import TowerError
 from sharded_infer.tower_archive import read_program
 
@@ -37,7 +38,8 @@ def open_program(
     inputs = len(program.graph.find_nodes(op="placeholder"))
     if inputs != len(dense) + 1:
         raise TowerError(
-            f"{path}: expected {len(dense) + 1} inputs ({', '.join((*dense, EMBEDDINGS))}), "
+            f"{path}: expected {counted(len(dense) + 1, 'input')} "
+            f"({', '.join((*dense, EMBEDDINGS))}), "
             f"the program has {inputs}"
         )
     run_program(program, zero_inputs(dense, embedding_width), outputs, str(path))
@@ -76,7 +78,8 @@ def run_program(
         raise TowerError(f"{where} fails on inputs of shapes {shapes}: {error}") from error
     if len(results) != len(outputs):
         raise TowerError(
-            f"{where}: expected {len(outputs)} outputs ({', '.join(outputs)}), got {len(results)}"
+            f"{where}: expected {counted(len(outputs), 'output')} "
+            f"({', '.join(outputs)}), got {len(results)}"
         )
     widths: list[int | None] = []
     for name, result in zip(outputs, results, strict=True):

@@ -11,6 +11,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from kernels.wording import did_you_mean, nearest
+
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
@@ -58,6 +60,27 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
                 entry.name: TyperCommand(entry.name, short_help=entry.summary) for entry in entries
             }
             super().__init__(**settings)
+            self.suggest_commands = False  # ours are
+
+        def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+            """The command that is called."""
+            try:
+                return super().resolve_command(ctx, args)
+            except Exception as error:
+                # Typer's own copy of click raises them; it exports none of their classes.
+                if isinstance(said := getattr(error, "message", None), str) and args:
+                    hint = did_you_mean(args[0], self.commands)
+                    error.message = said.rstrip(".") + hint if hint else said  # type: ignore[attr-defined]
+                raise
+
+        def invoke(self, ctx: Any) -> Any:
+            """Runs a command."""
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                if hasattr(error, "possibilities"):
+                    error.possibilities = _near_options(error)
+                raise
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
             """A command as it is, imported."""
@@ -69,6 +92,13 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
             TyperGroup(commands=dict(self.commands)).format_commands(ctx, formatter)
 
     return LazyGroup
+
+
+def _near_options(error: Any) -> list[str]:
+    """The option that an unknown one was probably meant to be."""
+    known = [name for parameter in error.ctx.command.params for name in parameter.opts]
+    near = nearest(error.option_name, known)
+    return [] if near is None else [near]
 
 
 def _command_of(entry: CommandEntry) -> Any:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.wording import counted
 from serving.commands.console import OUT, check_target, write_json
 from serving.plan_page import render_plan_page
 from serving.plan_report import rank_reports, read_report, report_fields
@@ -111,7 +112,7 @@ def _print(result: PlanResult, load: LoadModel) -> None:
     OUT.print(table)
     figures = result.figures
     OUT.print(
-        f"{len(load.uses)} tables, batches of {load.batch}: slowest rank "
+        f"{counted(len(load.uses), 'table')}, batches of {load.batch}: slowest rank "
         f"{figures.max_seconds * 1e6:.1f} us, no plan beats {result.bound_seconds * 1e6:.1f} us "
         f"(gap {result.gap:.2%}); memory max/mean {figures.memory_imbalance:.3f}",
         highlight=False,

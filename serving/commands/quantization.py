@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.wording import counted
 from quant.report import QuantizationReport, total_bytes
 from serving.commands.console import OUT
 from sharded_infer.errors import InputError
@@ -125,7 +126,7 @@ def summary(report: QuantizationReport) -> str:
     if report.calibration is not None:
         fp32, published = report.calibration.mixes[:2]
         lines.append(
-            f"calibration, {report.calibration.samples:,} samples: scores differ by "
+            f"calibration, {counted(report.calibration.samples, 'sample', ',')}: scores differ by "
             f"{published.mean_score_diff:.2g} in the mean, {published.p99_score_diff:.2g} at the "
             f"99th percentile, {published.max_score_diff:.2g} at most"
             + _auc(fp32.auc, published.auc)

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from kernels.wording import counted
 from serving.commands.console import OUT
 from serving.ready import Ready
 from sharded_infer.sizes import size_text
@@ -30,7 +31,9 @@ def print_ready(ready: Ready, protection: str) -> None:
     if not (ready.models or ready.missing):
         models.add_row("(none yet: clients load them)", *[""] * 6)
     addresses = Table("address", "", "", box=None)
-    addresses.add_row("gRPC", ready.grpc_url, f"{ready.workers} workers, {ready.transport}")
+    addresses.add_row(
+        "gRPC", ready.grpc_url, f"{counted(ready.workers, 'worker')}, {ready.transport}"
+    )
     if ready.admin_url is not None:
         addresses.add_row("admin", ready.admin_url, "RPCs that change the server")
     addresses.add_row("metrics", ready.metrics_url, "")

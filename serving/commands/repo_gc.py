@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kernels.wording import counted
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import DryRunOption, LocationArgument
@@ -78,5 +79,5 @@ def _tell(collected: Collected, *, dry_run: bool) -> None:
         if fate.kept_because
     ]
     if left.names:
-        lines.append(f"- {verb} {len(left.names)} leftovers, {size_text(left.bytes)}")
+        lines.append(f"- {verb} {counted(len(left.names), 'leftover')}, {size_text(left.bytes)}")
     OUT.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)

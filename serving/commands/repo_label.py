@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kernels.wording import did_you_mean
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import (
@@ -89,6 +90,7 @@ def _without_label(repository: Repository, model: str, label: str, labels: Label
     published = repository.versions(model)
     known = ", ".join(sorted(labels.versions)) or "none"
     missing = f"{repository.location}: model {model!r} has no label {label!r}; there are {known}"
+    missing += did_you_mean(label, labels.versions)
     if len(published) == 1:
         return f"{missing}, and version {published[0]} is the only one"
     place = shlex.quote(repository.location)

@@ -1,5 +1,6 @@
 """Verifies a version."""
 
+from kernels.wording import counted
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.version_options import ModelOption, RepositoryOption, VersionOption
@@ -42,7 +43,8 @@ def verify_command(
         print_json(fields)
         return
     OUT.print(
-        f"{published.where(manifest.model, manifest.version)}: {len(manifest.files)} files, "
+        f"{published.where(manifest.model, manifest.version)}: "
+        f"{counted(len(manifest.files), 'file')}, "
         f"{size_text(read)}, all as the manifest says; golden requests within "
         f"{max(differences.values()):.2g} of fp32",
         highlight=False,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from kernels.wording import counted
 from serving.demo.criteo import (
     DENSE_COUNT,
     FEATURES,
@@ -89,7 +90,7 @@ def _examples(data: Path | None, rows: int, progress: Progress) -> tuple[Example
     progress("reading clicks", 1, 1)
     training = int(len(log.labels) * _TRAINING_SHARE)
     if len(log.labels) - training < 2:
-        raise InputError(f"{data}: {len(log.labels)} rows, expected at least 10")
+        raise InputError(f"{data}: {counted(len(log.labels), 'row')}, expected at least 10")
     vocabulary = Vocabulary.fit(log.slice(0, training), min_count=_MIN_COUNT)
     examples = vocabulary.encode(log)
     return examples.slice(0, training), examples.slice(training, len(log.labels))

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
+from kernels.wording import counted
 from serving.refusals import RateLimitError
 from serving.rest.connection import HttpLimits
 from serving.rest.door import HttpDoor
@@ -122,7 +123,7 @@ class Application:
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
                     if size > most:
-                        raise RequestTooLargeError(f"the body is more than {most} bytes")
+                        raise RequestTooLargeError(f"the body is more than {counted(most, 'byte')}")
                     if not message.get("more_body", False):
                         return b"".join(parts)
         except TimeoutError as error:
@@ -154,7 +155,7 @@ def _head(scope: Mapping[str, Any], most_bytes: int) -> HttpRequest:
     # The connection limits what comes in pieces; what came in one piece is counted here.
     size = len(scope["raw_path"]) + sum(len(name) + len(value) for name, value in pairs)
     if size > most_bytes:
-        raise HttpError(431, f"{size} bytes of headers, expected at most {most_bytes}")
+        raise HttpError(431, f"{counted(size, 'byte')} of headers, expected at most {most_bytes}")
     if len(pairs) > _MOST_HEADERS:
         raise HttpError(431, f"{len(pairs)} headers, expected at most {_MOST_HEADERS}")
     headers: dict[str, str] = {}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
+from kernels.wording import counted
 from serving.codec import DTYPES
 from serving.rest.json_text import object_of, objects_of, read_object, text_of, whole_number
 from sharded_infer.errors import RequestError
@@ -60,7 +61,8 @@ def infer_message(
     """
     if json_bytes is not None and json_bytes > len(body):
         raise RequestError(
-            f"Inference-Header-Content-Length: the body has {len(body)} bytes, got {json_bytes}"
+            "Inference-Header-Content-Length: the body has "
+            f"{counted(len(body), 'byte')}, got {json_bytes}"
         )
     split = len(body) if json_bytes is None else json_bytes
     # A copy of the JSON part alone.
@@ -110,14 +112,17 @@ def _set_inputs(
             size = whole_number(size, f"{what}: {_BINARY_SIZE}")
             if size > len(binary) - at:
                 raise RequestError(
-                    f"{what}: {_BINARY_SIZE} is {size}, and {len(binary) - at} bytes are left"
+                    f"{what}: {_BINARY_SIZE} is {size}, with "
+                    f"{counted(len(binary) - at, 'byte')} left"
                 )
             contents.append(binary[at : at + size])
             at += size
         elif "data" in given:
             contents.append(_bytes_of(given["data"], tensor.datatype, what))
     if at != len(binary):
-        raise RequestError(f"{len(binary) - at} bytes follow the last binary input")
+        raise RequestError(
+            f"the last binary input is followed by {counted(len(binary) - at, 'byte')}"
+        )
     return contents
 
 

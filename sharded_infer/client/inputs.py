@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from kernels.wording import counted
 from sharded_infer.errors import RequestError
 
 # A mapping of arrays by name, a pandas DataFrame, or anything shaped like a KeyedJaggedTensor.
@@ -105,7 +106,8 @@ def _check_candidates(inputs: Sequence[Input]) -> None:
     for one in inputs:
         if isinstance(one, DenseInput) and candidates > 1 and one.shape[:1] != (candidates,):
             raise RequestError(
-                f"input {one.name!r}: expected a row for each of {candidates} candidates (as "
+                f"input {one.name!r}: expected a row for each of "
+                f"{counted(candidates, 'candidate')} (as "
                 f"{largest!r} has them), got {list(one.shape)}; what they share goes under user"
             )
 
@@ -143,12 +145,14 @@ def _jagged(batch: Any, *, is_user: bool) -> Iterator[Input]:
     weights = None if found is None else _array("weights", found)
     if not keys or lengths.size % len(keys):
         raise RequestError(
-            f"lengths: expected the same number for each of {len(keys)} features, got "
+            f"lengths: expected the same number for each of {counted(len(keys), 'feature')}, got "
             f"{lengths.size}"
         )
     bounds = np.cumsum([0, *lengths.reshape(len(keys), -1).sum(1).tolist()])
     if bounds[-1] != values.size:
-        raise RequestError(f"lengths: they add up to {bounds[-1]}, but there are {values.size} ids")
+        raise RequestError(
+            f"lengths: they add up to {bounds[-1]}, but {counted(values.size, 'id')} came"
+        )
     for index, key in enumerate(keys):
         part = slice(bounds[index], bounds[index + 1])
         bags = Bags(
@@ -209,11 +213,14 @@ def _bags(name: str, bags: Bags, *, is_user: bool) -> SparseFeature:
         raise RequestError(f"input {name!r}: a length is negative: {lengths.min()}")
     if lengths.sum() != ids.size:
         raise RequestError(
-            f"input {name!r}: the lengths add up to {lengths.sum()}, but there are {ids.size} ids"
+            f"input {name!r}: the lengths add up to {lengths.sum()}, but "
+            f"{counted(ids.size, 'id')} came"
         )
     weights = None if bags.weights is None else _array(name, bags.weights).reshape(-1)
     if weights is not None and weights.size != ids.size:
-        raise RequestError(f"input {name!r}: {weights.size} weights for {ids.size} ids")
+        raise RequestError(
+            f"input {name!r}: {counted(weights.size, 'weight')} for {counted(ids.size, 'id')}"
+        )
     if not is_user:
         return SparseFeature(name, ids, lengths, weights=weights)
     if lengths.size != 1:

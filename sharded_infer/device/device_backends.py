@@ -6,6 +6,7 @@ import torch
 
 from kernels.device_reference import ReferenceLookup
 from kernels.device_tables import DeviceTables
+from kernels.wording import counted
 from sharded_infer.device.card_needs import missing_for_cards
 from sharded_infer.device.cuda_runtime import CudaRuntime
 from sharded_infer.device.device_choice import DeviceChoice
@@ -35,13 +36,14 @@ def rank_devices(
     cards: Sequence[int] = choice.cards or range(ranks)
     if len(cards) != ranks:
         raise PlanError(
-            f"plan for {name!r}: {len(cards)} card numbers for its {ranks} ranks on cards"
+            f"plan for {name!r}: {counted(len(cards), 'card number')} for its "
+            f"{counted(ranks, 'rank')} on cards"
         )
     most = max(cards) + 1 if available is None else available
     if missing := [card for card in cards if not 0 <= card < most]:
         raise PlanError(
-            f"plan for {name!r}: {ranks} ranks on cards need CUDA device {missing[0]}, this "
-            f"machine has {most}; ranks can share one: name the card of each"
+            f"plan for {name!r}: for {counted(ranks, 'rank')} on cards there must be CUDA device "
+            f"{missing[0]}, this machine has {most}; ranks can share one: name the card of each"
         )
     numbers = iter(cards)
     return [torch.device("cuda", next(numbers)) if kind == "cuda" else None for kind in kinds]

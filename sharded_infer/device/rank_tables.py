@@ -15,6 +15,7 @@ from torch import Tensor
 from kernels.device_rows import WIDE_BYTES, device_stride
 from kernels.row_format import RowFormat
 from kernels.stored_rows import select_columns
+from kernels.wording import counted
 from sharded_infer.device.runtime import Runtime
 from sharded_infer.errors import CapacityError
 from sharded_infer.plan import Plan, Shard, StoredTable
@@ -148,7 +149,8 @@ def allocate_ranks(
             except CapacityError as error:
                 needed = sum(bytes_ for _, bytes_ in layout.values())
                 raise CapacityError(
-                    f"rank {rank} of {plan.topology.name!r}: its tables need {needed} bytes: "
+                    f"rank {rank} of {plan.topology.name!r}: its tables need "
+                    f"{counted(needed, 'byte')}: "
                     f"{error}"
                 ) from error
             placed += [_shard(place, tables[place.shard.table], rank, memory) for place in places]

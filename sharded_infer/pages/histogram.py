@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kernels.wording import counted
 from quant.report import ErrorHistogram
 from sharded_infer.pages.charts import axis
 from sharded_infer.pages.scale import Scale, log_scale
-from sharded_infer.pages.text import count_text, escaped, escaped_name, percent_text, percent_tick
+from sharded_infer.pages.text import escaped, escaped_name, percent_text, percent_tick
 
 _NAME_CHARACTERS = 26
 
@@ -80,7 +81,7 @@ def _outline(histogram: ErrorHistogram, scale: Scale) -> str:
 def _words(histogram: ErrorHistogram) -> str:
     parts = [f"half {_quantile(histogram, 0.5)}", f"99% {_quantile(histogram, 0.99)}"]
     if exact := histogram.counts[0]:
-        parts.append(f"{count_text(exact, 'row')} below {percent_text(histogram.edges[1], 2)}")
+        parts.append(f"{counted(exact, 'row', ',')} below {percent_text(histogram.edges[1], 2)}")
     return ", ".join(parts)
 
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from quant.report import TableReport
 from sharded_infer.pages.charts import (
     axis_row,
@@ -20,7 +21,7 @@ from sharded_infer.pages.document import section
 from sharded_infer.pages.histogram import Multiple, has_errors, small_multiples
 from sharded_infer.pages.scale import Scale, log_scale
 from sharded_infer.pages.table_errors import error_text, gain_text, minmax_error, relative_error
-from sharded_infer.pages.text import count_text, percent_text, percent_tick
+from sharded_infer.pages.text import percent_text, percent_tick
 
 _SHOWN = 40
 _HISTOGRAMS = 24
@@ -126,6 +127,6 @@ def _by_row(tables: Sequence[TableReport]) -> str:
     note = "How many rows have which error relative to the row"
     note += ", on one scale for all." if len(shown) > 1 else "."
     if len(shown) < len(drawable):
-        note += f" The worst {len(shown)} of {count_text(len(drawable), 'table')}."
+        note += f" The worst {len(shown)} of {counted(len(drawable), 'table', ',')}."
     drawn = small_multiples([Multiple(t.name, t.row_format, t.row_errors) for t in shown])
     return f"<h3>By row</h3>\n<p>{note}</p>\n{drawn}"

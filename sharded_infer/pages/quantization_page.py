@@ -6,6 +6,7 @@ lets nothing else load or run, whatever tables are called. Equal reports make eq
 
 from collections.abc import Sequence
 
+from kernels.wording import counted
 from quant.report import CalibrationReport, QuantizationReport, TableReport, total_bytes
 from sharded_infer.pages.document import document, facts, section
 from sharded_infer.pages.quantization_errors import errors_section
@@ -21,7 +22,6 @@ from sharded_infer.pages.quantization_style import SCRIPT, STYLE
 from sharded_infer.pages.table import long_text, number_cell, sortable_table
 from sharded_infer.pages.table_errors import error_text, mean_error, relative_error
 from sharded_infer.pages.text import (
-    count_text,
     escaped,
     escaped_name,
     number_text,
@@ -87,7 +87,7 @@ def _verdict(report: QuantizationReport) -> str:
 
 def _size_sentence(tables: Sequence[TableReport]) -> str:
     before, after = total_bytes(tables)
-    subject, ending = count_text(len(tables), "table"), "s" * (len(tables) == 1)
+    subject, ending = counted(len(tables), "table", ","), "s" * (len(tables) == 1)
     if before == after:
         return f"{subject} stay{ending} at <b>{size_text(after)}</b>. "
     smaller = after < before
@@ -99,7 +99,7 @@ def _size_sentence(tables: Sequence[TableReport]) -> str:
 
 
 def _samples(calibration: CalibrationReport) -> str:
-    return count_text(calibration.samples, "calibration sample")
+    return counted(calibration.samples, "calibration sample", ",")
 
 
 def _unmeasured(tables: Sequence[TableReport]) -> str:
@@ -160,7 +160,10 @@ def _choice_section(report: QuantizationReport) -> str:
     shown = [rows[table.name] for table in tables if table.name in rows]
     note = "Every table, how it is stored, and why."
     if len(shown) < len(tables):
-        note = f"The largest {len(shown):,} of {len(tables):,} tables; report.json has all."
+        note = (
+            f"The largest {len(shown):,} of {counted(len(tables), 'table', ',')}; "
+            "report.json has all."
+        )
     note += f" Rows were encoded by {escaped(report.encoder)}."
     heads = ["Table", "#Rows", "#Dim", "Format", "#fp32", "#Stored", "#Error", "#Largest error"]
     heads += [*(["#Stored as 0"] * zeroed), "Reason"]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+from kernels.wording import counted
 from quant.report import CalibrationReport, MixReport, TableContribution
 from sharded_infer.pages.charts import bar_cell, chart_table, empty_cell, figure_cell, name_cell
 from sharded_infer.pages.document import section
@@ -10,7 +11,6 @@ from sharded_infer.pages.scatter import Axis, Point, scatter
 from sharded_infer.pages.table import number_cell, sortable_table
 from sharded_infer.pages.text import (
     column_text,
-    count_text,
     escaped_name,
     percent_text,
     signed_text,
@@ -38,7 +38,7 @@ def scores_section(calibration: CalibrationReport) -> str:
     """Score differences and ranking quality of the mixes, and which tables they come from."""
     labels = f", {calibration.labelled:,} of them labelled" if calibration.labelled else ""
     note = (
-        f"On {count_text(calibration.samples, 'calibration sample')}{labels}. Differences are "
+        f"On {counted(calibration.samples, 'calibration sample', ',')}{labels}. Differences are "
         "absolute, from the scores of the trained fp32 model."
     )
     parts = [_mixes(calibration), _charts(calibration), _contributions(calibration.contributions)]

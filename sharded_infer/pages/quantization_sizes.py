@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from quant.report import BudgetReport, TableReport, total_bytes
 from sharded_infer.pages.charts import (
     bar_cell,
@@ -14,7 +15,7 @@ from sharded_infer.pages.charts import (
     name_cell,
 )
 from sharded_infer.pages.document import section
-from sharded_infer.pages.text import count_text, number_text, percent_text
+from sharded_infer.pages.text import number_text, percent_text
 from sharded_infer.sizes import size_text
 
 _SHOWN = 40
@@ -38,7 +39,7 @@ def _legend(tables: Sequence[TableReport]) -> str:
         counts[table.row_format] += 1
         stored[table.row_format] += table.stored_bytes
     items = "".join(
-        f'<li><i class="{f}"></i><span><b>{f}</b> {count_text(counts[f], "table")}, '
+        f'<li><i class="{f}"></i><span><b>{f}</b> {counted(counts[f], "table", ",")}, '
         f"{size_text(stored[f])}</span></li>"
         for f in RowFormat
         if counts[f]
@@ -127,6 +128,6 @@ def budget_section(budget: BudgetReport) -> str:
             f"{number_text(budget.limit)} allowed and take <b>{size_text(budget.bytes)}</b>; the "
             f"smallest choice takes {size_text(budget.least_bytes)}."
         )
-    note += f" Losses were measured on {count_text(budget.sampled_rows, 'row')}."
+    note += f" Losses were measured on {counted(budget.sampled_rows, 'row', ',')}."
     heads = (what, "", "#", "#Of limit")
     return section("Budget", note, f'<div class="tall">{chart_table("Budget", heads, rows)}</div>')

@@ -39,11 +39,6 @@ def time_text(seconds: float) -> str:
     return f"{three_digits(seconds * 1e6)} µs"
 
 
-def count_text(count: int, what: str) -> str:
-    """A number of things; `what` is one of them."""
-    return f"{count:,} {what}{'s' * (count != 1)}"
-
-
 def number_text(value: float, digits: int = 3) -> str:
     """A number with some significant digits, its last zeros among them."""
     if value == 0:

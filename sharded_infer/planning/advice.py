@@ -1,6 +1,7 @@
 """What to say when tables do not fit: by how much, which, and what would help."""
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from sharded_infer.load_model import LoadModel
 from sharded_infer.sizes import size_text
 
@@ -21,8 +22,9 @@ def does_not_fit(load: LoadModel) -> str:
     named = ", ".join(f"{t.name!r} {size_text(t.stored_bytes)}" for t in largest)
     lines = [
         f"the tables do not fit on topology {load.topology.name!r}: {size_text(needed)} "
-        f"({needed} bytes) of rows, room for {size_text(room)} on {len(limits)} ranks: "
-        f"{needed - room} bytes too many; the largest: {named}"
+        f"({counted(needed, 'byte')}) of rows, room for {size_text(room)} on "
+        f"{counted(len(limits), 'rank')}: "
+        f"{counted(needed - room, 'byte')} too many; the largest: {named}"
     ]
     ways = (_lower_formats(load, needed - room), _more_ranks(load, needed))
     if helps := [way for way in ways if way]:
@@ -59,4 +61,4 @@ def _more_ranks(load: LoadModel, needed: int) -> str | None:
         return None
     room = sum(device.memory_bytes or 0 for device in load.topology.devices)
     more = max(1, -(-(needed - room) // largest))
-    return f"add {more} rank{'s' if more > 1 else ''} of {size_text(largest)}"
+    return f"add {counted(more, 'rank')} of {size_text(largest)}"

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.wording import counted
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.golden import load_samples
@@ -84,7 +85,8 @@ def _references(name: str, samples: Sequence[Sample]) -> NDArray[np.float32]:
     for number, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise RequestError(
-                f"{place_of(number, samples[number])}, {name!r}: expected {len(rows[0])} scores as "
+                f"{place_of(number, samples[number])}, {name!r}: expected "
+                f"{counted(len(rows[0]), 'score')} as "
                 f"in {place_of(0, samples[0])}, got {len(row)}"
             )
     scores = np.array(rows, np.float32)

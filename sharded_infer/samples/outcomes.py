@@ -32,7 +32,7 @@ def is_outcome(spec: ModelSpec, name: str, label_columns: Mapping[str, str] | No
     """
     if name in spec.dense.inputs or any(feature.name == name for feature in spec.features):
         return False
-    return name in _outcome_names(spec, label_columns or {})
+    return name in outcome_names(spec, label_columns or {})
 
 
 def outcome_columns(
@@ -67,7 +67,8 @@ def outcome_columns(
     return OutcomeColumns(labels, references)
 
 
-def _outcome_names(spec: ModelSpec, label_columns: Mapping[str, str]) -> set[str]:
+def outcome_names(spec: ModelSpec, label_columns: Mapping[str, str]) -> set[str]:
+    """Names that columns of labels and reference scores can have."""
     outputs = spec.tower.outputs
     names = {LABEL, *label_columns.values()}
     names |= {f"{kind}.{output}" for kind in (LABEL, REFERENCE) for output in outputs}

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.wording import counted, did_you_mean
 from sharded_infer.errors import RequestError
-from sharded_infer.samples.outcomes import is_outcome
+from sharded_infer.samples.outcomes import is_outcome, outcome_names
 from sharded_infer.samples.sample import Sample, place_of
 from sharded_infer.spec import ModelSpec
 
@@ -33,16 +34,14 @@ def batch_samples(
     if not samples:
         raise RequestError("the input holds no samples")
     features = {feature.name for feature in spec.features}
+    known = features | set(spec.dense.inputs)
     named = {name for sample in samples for name in sample}
-    unknown = {
-        name
-        for name in named - features - set(spec.dense.inputs)
-        if not is_outcome(spec, name, label_columns)
-    }
+    unknown = {name for name in named - known if not is_outcome(spec, name, label_columns)}
     for number, sample in enumerate(samples if unknown else ()):
         if strange := sorted(unknown & set(sample)):
             raise RequestError(
                 f"{place_of(number, sample)}: {strange[0]!r} is not one of the model's inputs"
+                f"{did_you_mean(strange[0], known | outcome_names(spec, label_columns or {}))}"
             )
     inputs: dict[str, NDArray[np.generic]] = {}
     for name, width in spec.dense.inputs.items():
@@ -62,7 +61,8 @@ def _dense(number: int, name: str, sample: Sample, width: int) -> list[float]:
         isinstance(v, int | float) and not isinstance(v, bool) for v in values
     ):
         raise RequestError(
-            f"{place_of(number, sample)}, {name!r}: expected {width} numbers, got {value!r:.80}"
+            f"{place_of(number, sample)}, {name!r}: expected "
+            f"{counted(width, 'number')}, got {value!r:.80}"
         )
     return [float(str(v)) for v in values]
 

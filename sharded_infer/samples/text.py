@@ -16,6 +16,7 @@ import json
 import sys
 from pathlib import Path
 
+from kernels.wording import counted
 from sharded_infer.errors import InputError, RequestError
 from sharded_infer.samples.sample import LineSample, Sample
 
@@ -83,7 +84,9 @@ def read_tsv(text: str) -> list[Sample]:
     for number, line in lines[1:]:
         cells = line.split("\t")
         if len(cells) != len(names):
-            raise RequestError(f"line {number}: {len(cells)} cells, expected {len(names)}")
+            raise RequestError(
+                f"line {number}: {counted(len(cells), 'cell')}, expected {len(names)}"
+            )
         split = {n: cell.split(",") if cell.strip() else [] for n, cell in zip(names, cells)}  # noqa: B905 - lengths were compared
         inputs = {n: [_number(number, n, part) for part in parts] for n, parts in split.items()}
         samples.append(LineSample(number, inputs))

@@ -6,12 +6,12 @@ An architecture's options are its class's keyword arguments beside `dense_width`
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from types import MappingProxyType
 
 from torch import nn
 
+from kernels.wording import did_you_mean
 from sharded_infer.errors import SpecError
 from sharded_infer.zoo.dcnv2 import DCNv2
 from sharded_infer.zoo.dlrm import DLRM
@@ -81,7 +81,7 @@ def build_tower(
     chosen = ARCHITECTURES.get(architecture)
     if chosen is None:
         raise SpecError(
-            f"unknown architecture {architecture!r}{_nearest(architecture, ARCHITECTURES)}; "
+            f"unknown architecture {architecture!r}{did_you_mean(architecture, ARCHITECTURES)}; "
             f"known: {', '.join(sorted(ARCHITECTURES))}"
         )
     if set(dense_inputs) != {"dense"}:
@@ -106,7 +106,7 @@ def _check_options(
     for name in options:
         if name not in kinds:
             raise SpecError(
-                f"architecture {architecture!r} has no option {name!r}{_nearest(name, kinds)}; "
+                f"architecture {architecture!r} has no option {name!r}{did_you_mean(name, kinds)}; "
                 f"its options: {', '.join(sorted(kinds))}"
             )
     missing = sorted(set(kinds) - set(options))
@@ -129,8 +129,3 @@ def _is_count(value: object) -> bool:
 
 def _is_sizes(value: object) -> bool:
     return isinstance(value, list | tuple) and bool(value) and all(map(_is_count, value))
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
-    matches = get_close_matches(name, known, n=1)
-    return f", did you mean {matches[0]!r}?" if matches else ""

@@ -22,6 +22,7 @@ from math import isqrt
 import torch
 from torch import Tensor
 
+from kernels.wording import counted
 from sharded_infer.errors import WeightsError
 
 BOTTOM = "dense_arch.model._mlp"
@@ -164,7 +165,8 @@ def reorder_pairs(weight: Tensor, dim: int) -> Tensor:
     vectors = pair_vectors(pairs)
     if vectors is None:
         raise WeightsError(
-            f"the first top layer is {list(weight.shape)}: {pairs} columns after the first {dim} "
+            f"the first top layer is {list(weight.shape)}: "
+            f"{counted(pairs, 'column')} after the first {dim} "
             "are not the pairs of any number of vectors"
         )
     position = torch.zeros(vectors, vectors, dtype=torch.int64)

@@ -88,7 +88,7 @@ def test_only_shared_memory_objects_are_opened(memory: SharedMemory, make_object
 def test_a_region_that_is_not_in_its_object_is_refused(
     memory: SharedMemory, make_object: Make, offset: int, size: int
 ) -> None:
-    with pytest.raises(RequestError, match="are not in object"):
+    with pytest.raises(RequestError, match="would not be in object"):
         memory.register("region", make_object(64).name, offset=offset, byte_size=size)
 
 
@@ -134,9 +134,9 @@ def test_a_span_that_is_not_in_its_region_is_refused(
     memory: SharedMemory, make_object: Make, offset: int, size: int
 ) -> None:
     memory.register("region", make_object(4096).name, offset=0, byte_size=64)
-    with pytest.raises(RequestError, match="are not in shared memory region 'region' of 64"):
+    with pytest.raises(RequestError, match="would not be in shared memory region 'region' of 64"):
         memory.read(Span("region", offset, size), "input 'x'")
-    with pytest.raises(RequestError, match="are not in shared memory region 'region' of 64"):
+    with pytest.raises(RequestError, match="would not be in shared memory region 'region' of 64"):
         memory.write(Span("region", offset, size), b"x", "output 'x'")
 
 

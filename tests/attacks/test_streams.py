@@ -200,7 +200,7 @@ def test_streams_share_the_limit_of_requests_in_progress(
         assert len(answers) == 300
         words = {a.error_message for a in answers}
         assert "" in words
-        assert all("4 requests are in progress" in word for word in words - {""})
+        assert all("in progress: 4 requests" in word for word in words - {""})
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -407,7 +407,7 @@ def test_an_odd_weight_is_refused(
 
 def test_a_weight_with_too_few_bytes_is_refused(honest: Entries, path: Path) -> None:
     refused(honest | {WEIGHT: honest[WEIGHT][:-4]}, path, "needs 16 elements, its entry holds 15")
-    refused(honest | {WEIGHT: honest[WEIGHT][:-1]}, path, "63 bytes do not hold whole")
+    refused(honest | {WEIGHT: honest[WEIGHT][:-1]}, path, "63 bytes cannot hold whole")
 
 
 @pytest.mark.parametrize("name", [MODEL, WEIGHTS, CONSTANTS, WEIGHT, "archive/byteorder"])

@@ -599,7 +599,7 @@ MALFORMED: dict[str, tuple[str, bool, tuple[str, ...]]] = {
         False,
         ("'user'", "sample 0", "id 50"),
     ),
-    "TSV: a cell too few": ("dense\tuser\n0,0,0,0\t1\n0,0,0,0\n", True, ("line 3", "1 cells", "2")),
+    "TSV: a cell too few": ("dense\tuser\n0,0,0,0\t1\n0,0,0,0\n", True, ("line 3", "1 cell,", "2")),
     "TSV: not a number": ("dense\tuser\n0,0,0,0\tseven\n", True, ("line 2", "'user'", "'seven'")),
     "TSV: no number": ("dense\tuser\n0,0,0,0\t1,\n", True, ("line 2", "'user'", "''")),
     "TSV: nothing": ("\n", True, ("empty", "names")),

@@ -87,7 +87,11 @@ def test_every_command_of_a_group_can_be_called_and_a_typo_is_told(
 ) -> None:
     assert "REPO" in sharded_infer("repo", "list", "--help").out
     done = sharded_infer("repo", "lst")
-    assert done.code == 2 and "Did you mean 'list'?" in done.err
+    assert done.code == 2 and "did you mean 'list'?" in done.err
+    done = sharded_infer("serve", "--repositry", "models")
+    assert done.code == 2 and "(Possible options: --repository)" in done.err
+    done = sharded_infer("repo", "list", "--memory")
+    assert done.code == 2 and "No such option: --memory\n" in done.err
 
 
 def test_a_command_is_imported_when_it_is_asked_for_and_no_sooner() -> None:

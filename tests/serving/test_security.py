@@ -349,7 +349,7 @@ def test_tokens_come_from_the_environment_and_files_that_all_may_read_are_warned
         assert 10_000 < int(trailing["grpc-retry-pushback-ms"]) <= 100_000
     text = log.read_text()
     assert "chmod 600" in text
-    assert "SHARDED_INFER_PROT: no such variable; did you mean SHARDED_INFER_PORT?" in text
+    assert "SHARDED_INFER_PROT: no such variable; did you mean 'SHARDED_INFER_PORT'?" in text
     assert PREDICT not in text
 
 

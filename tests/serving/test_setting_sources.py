@@ -75,7 +75,7 @@ def test_defaults_are_those_of_the_class(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("prot = 1", "unknown key 'prot'; did you mean port?"),
+        ("prot = 1", "unknown key 'prot'; did you mean 'port'?"),
         ("[limits]\nmax_batch = 1", "unknown key 'limits'"),
         ("port = 'x'", "expected a whole number from 0 to 65535, got 'x'"),
         ("port = 70000", "expected a whole number from 0 to 65535, got 70000"),
@@ -117,7 +117,7 @@ def test_variables_of_the_project_that_are_none_are_named_with_the_nearest() -> 
     known = {"SHARDED_INFER_CACHE": "x", "SHARDED_INFER_SOAK": "1", "SHARDED_INFER_PORT": "1"}
     assert unknown_variables(SETTINGS, known) == []
     (words,) = unknown_variables(SETTINGS, {**known, "SHARDED_INFER_WORKER": "1"})
-    assert words == "SHARDED_INFER_WORKER: no such variable; did you mean SHARDED_INFER_WORKERS?"
+    assert words == "SHARDED_INFER_WORKER: no such variable; did you mean 'SHARDED_INFER_WORKERS'?"
 
 
 def test_the_command_prints_each_value_and_where_it_came_from(

@@ -25,7 +25,7 @@ def test_what_was_written_last_is_read_with_a_new_sequence() -> None:
 def test_a_text_that_is_too_long_is_refused_and_the_last_one_stays() -> None:
     document = SharedDocument(10)
     document.write(b"here")
-    with pytest.raises(InternalError, match="11 bytes do not fit in 10"):
+    with pytest.raises(InternalError, match="11 bytes cannot fit in 10"):
         document.write(b"x" * 11)
     assert document.read()[1] == b"here"
 

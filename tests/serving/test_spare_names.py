@@ -20,7 +20,7 @@ def test_a_name_that_is_taken_in_one_process_is_found_in_another() -> None:
     assert names.find("größer") == 0 and names.name(0) == "größer"
     names.take("second")
     assert names.find("second") == 1 and names.find("third") is None
-    with pytest.raises(LimitError, match="2 models have come"):
+    with pytest.raises(LimitError, match="counters for 2 models"):
         names.take("third")
 
 

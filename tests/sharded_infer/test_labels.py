@@ -50,7 +50,7 @@ def test_no_label_moves_to_a_version_that_is_being_removed() -> None:
 
 
 def test_an_unknown_label_is_refused_with_those_there_are() -> None:
-    with pytest.raises(NotFoundError, match="no label 'beta'; there are canary, stable"):
+    with pytest.raises(NotFoundError, match="no label 'beta'; there are canary, stable$"):
         Labels({"stable": 1, "canary": 2}).without("beta")
 
 

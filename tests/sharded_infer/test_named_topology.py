@@ -49,7 +49,7 @@ def test_an_empty_part_is_refused(text: str) -> None:
         ("cpu:0", "0 ranks, expected 1 to 4096"),
         ("cpu:4097", "4097 ranks, expected 1 to 4096"),
         ("cpu:1x1.2.3GB", "'cpu:1x1.2.3GB' is not CARD:COUNT"),
-        ("h10:2", "did you mean 'h100'"),
+        ("hh100:2", "did you mean 'h100'"),
     ],
 )
 def test_impossible_ranks_are_refused_by_what_is_wrong(text: str, words: str) -> None:

@@ -131,7 +131,11 @@ def test_an_unknown_model_is_refused_with_what_there_is(
     repository: Repository, manifest: Manifest
 ) -> None:
     commit(repository, manifest)
-    with pytest.raises(NotFoundError, match="no model 'big'; it holds small"):
+    with pytest.raises(
+        NotFoundError, match="no model 'smal'; it holds small; did you mean 'small'"
+    ):
+        repository.versions("smal")
+    with pytest.raises(NotFoundError, match="no model 'big'; it holds small$"):
         repository.versions("big")
 
 

@@ -196,7 +196,8 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         # Names.
         ({"usr": ids(B)}, "'usr' is not one of the model's; did you mean 'user'?"),
         ({"%": ids(B)}, "input '%' is not one of the model's$"),
-        ({"user.length": LENGTHS}, "'user.length' is not one of .*; did you mean"),
+        ({"user.length": LENGTHS}, "'user.length' is not one of .*; did you mean 'user.lengths'"),
+        ({"usage": ids(B)}, "'usage' is not one of the model's$"),
         ({"context.lengths": LENGTHS}, "'context.lengths' is not one of"),
         ({"nobody.weights": scales(B)}, "'nobody.weights' is not one of"),
         ({"user.lengths": LENGTHS}, "'user.lengths' came without 'user'"),
@@ -249,7 +250,7 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         ),
         (
             {"user": ids(1), "user.lengths": np.array([2**62, 2**62, 2**62, 2**62 + 1])},
-            "'user.lengths': a length of .*, but 1 ids came",
+            "'user.lengths': a length of .*, but 1 id came",
         ),
         (
             {"sparse.values": ids(0), "sparse.lengths": np.full((3, B), 2**62)},

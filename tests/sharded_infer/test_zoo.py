@@ -169,7 +169,7 @@ def test_dcnv2_itself_refuses_an_empty_cross_network(option: str) -> None:
 
 
 def test_an_unknown_architecture_is_answered_with_the_nearest_and_all_known() -> None:
-    with pytest.raises(SpecError, match=r"'dlmr', did you mean 'dlrm'\?; known: dcnv2, dlrm"):
+    with pytest.raises(SpecError, match=r"'dlmr'; did you mean 'dlrm'\?; known: dcnv2, dlrm"):
         built("dlmr", (4,), DLRM_OPTIONS)
     with pytest.raises(SpecError, match=r"unknown architecture 'zzz'; known: dcnv2, dlrm"):
         built("zzz", (4,), DLRM_OPTIONS)
@@ -194,7 +194,7 @@ def test_a_zoo_tower_takes_one_dense_input_named_dense(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (DLRM_OPTIONS | {"botom": [4]}, r"no option 'botom', did you mean 'bottom'\?.*bottom, top"),
+        (DLRM_OPTIONS | {"botom": [4]}, r"no option 'botom'; did you mean 'bottom'\?.*bottom, top"),
         (DLRM_OPTIONS | {"cross_rank": 2}, "'dlrm' has no option 'cross_rank'; its options"),
         ({"top": [1]}, "'dlrm' needs the options bottom"),
         ({}, "needs the options bottom, top"),

@@ -4,7 +4,7 @@ import { Frame } from "./figure.js";
 import { drawMarks } from "./marks.js";
 import { FONT, paint } from "./paint.js";
 import { WINDOW_SECONDS, distribution, nothingIn } from "./readings.js";
-import { seconds, short, timeOfDay, whole } from "./words.js";
+import { seconds, short, things, timeOfDay, whole } from "./words.js";
 
 const HEIGHT = 190, LEFT = 58, BOTTOM = 26, TOP = 8, RIGHT = 8;
 const clock = new Intl.DateTimeFormat(undefined, {
@@ -56,7 +56,7 @@ export class Heatmap {
     const filled = this.cells.filter(({ total }) => total).at(-1);
     if (!filled) return this.frame.describe(this.frame.empty.textContent);
     const fullest = filled.buckets.reduce((a, b) => (b.count > a.count ? b : a));
-    return this.frame.describe(`of ${whole(filled.total)} requests in the last ${WINDOW_SECONDS} s, `
+    return this.frame.describe(`of ${things(filled.total, "request")} in the last ${WINDOW_SECONDS} s, `
       + `most took ${this.rowName(fullest.upper)}`);
   }
 
@@ -144,7 +144,7 @@ export class Heatmap {
       return;
     }
     if (!found) {
-      item.textContent = `Strongest colour: ${whole(this.most)} requests in ${WINDOW_SECONDS} s`;
+      item.textContent = `Strongest colour: ${things(this.most, "request")} in ${WINDOW_SECONDS} s`;
     } else {
       const count = found.cell.buckets.find(({ upper }) => upper === found.upper)?.count ?? 0;
       item.textContent = `${timeOfDay(found.cell.at)}: ${whole(count)} took ${this.rowName(found.upper)}`;

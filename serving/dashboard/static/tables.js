@@ -2,7 +2,7 @@
 
 import { element } from "./figure.js";
 import { distribution, gauge, quantile, rate } from "./readings.js";
-import { age, bytes, moment, perSecond, seconds, whole } from "./words.js";
+import { age, bytes, moment, perSecond, seconds, things, whole } from "./words.js";
 
 const OWN = "sharded_infer_";
 const byId = (id) => document.getElementById(id);
@@ -106,7 +106,7 @@ export class PlanView {
       // Made by the server from escaped names; the page's policy lets no script in it run.
       byId("plan").innerHTML = drawing;
       byId("plan-words").textContent = plan.topology
-        ? `${plan.topology}: ${plan.ranks} rank${plan.ranks > 1 ? "s" : ""}, ${plan.tables} tables, ${bytes(plan.table_bytes)}`
+        ? `${plan.topology}: ${things(plan.ranks, "rank")}, ${things(plan.tables, "table")}, ${bytes(plan.table_bytes)}`
         : "";
     } catch {
       // Asked for again with the next poll.

@@ -15,6 +15,8 @@ const known = (write) => (value) => (value == null || Number.isNaN(value) ? "–
 export const number = known((value) =>
   (Number.isInteger(value) ? value.toLocaleString("en") : digits(value)));
 export const whole = known((value) => Math.round(value).toLocaleString("en"));
+// A count with its noun.
+export const things = (count, noun) => `${whole(count)} ${noun}${Math.round(count) === 1 ? "" : "s"}`;
 export const perSecond = known((value) => `${digits(value)}/s`);
 export const percent = known((value) => `${digits(100 * value)}%`);
 export const seconds = known((value) => {

@@ -140,7 +140,7 @@ def test_torchrecs_own_is_read() -> None:
         ({"candidates": {"f": np.zeros((1, 1, 1))}}, r"'f': expected \[B\] or \[B, K\]"),
         ({"candidates": {"f": Bags([1, 2], [1])}}, "'f': the lengths add up to 1, .* 2 ids"),
         ({"candidates": {"f": Bags([1], [2, -1])}}, "'f': a length is negative: -1"),
-        ({"candidates": {"f": Bags([1], [1], [1, 2])}}, "'f': 2 weights for 1 ids"),
+        ({"candidates": {"f": Bags([1], [1], [1, 2])}}, "'f': 2 weights for 1 id"),
         ({"candidates": {"f": Bags([0.5], [1])}}, "'f': ids must be integers"),
         ({"candidates": {"f": [[1], 2, "x"]}}, "'f'"),
         ({"candidates": 5}, "expected a mapping of arrays by name.*got int"),

@@ -254,7 +254,7 @@ def test_only_tf32_is_emulated(tmp_path: Path) -> None:
 
 def test_a_tower_of_other_inputs_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, zoo_tower("dlrm"), Precision.FP32)
-    with pytest.raises(TowerError, match="expected 1 inputs .embeddings., the program has 2"):
+    with pytest.raises(TowerError, match="expected 1 input .embeddings., the program has 2"):
         on_cpu(path, Precision.FP32, {})
 
 

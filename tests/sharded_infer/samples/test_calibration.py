@@ -165,7 +165,7 @@ REFUSED: dict[str, tuple[object, str]] = {
     "a number": ([DENSE, 7], "^sample 1: expected a JSON object, got 7"),
     "an unknown input": ([DENSE, {**DENSE, "adz": 1}], "^sample 1: 'adz' is not one of"),
     "no dense input": ([DENSE, {"age": 1}], "^sample 1, 'context': expected 2 numbers, got None"),
-    "too many numbers": ([{**DENSE, "age": [1, 2]}], "^sample 0, 'age': expected 1 numbers"),
+    "too many numbers": ([{**DENSE, "age": [1, 2]}], "^sample 0, 'age': expected 1 number,"),
     "an id of text": ([DENSE, {**DENSE, "user": "3"}], "^sample 1, 'user': expected an id or"),
 }
 

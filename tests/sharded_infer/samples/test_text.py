@@ -85,8 +85,10 @@ GOOD = {"dense": [0, 0], "bias": 0}
     ("sample", "words"),
     [
         ({**GOOD, "C4": 1}, "sample 1: 'C4' is not one of the model's inputs"),
-        ({**GOOD, "t": 1}, "'t' is not one of"),
-        ({"dense": [0, 0]}, "sample 1, 'bias': expected 1 numbers, got None"),
+        ({**GOOD, "t": 1}, "'t' is not one of the model's inputs$"),
+        ({**GOOD, "densse": 1}, "'densse' is not one of the model's inputs; did you mean 'dense'?"),
+        ({**GOOD, "lable": 1}, "'lable' is not one of the model's inputs; did you mean 'label'?"),
+        ({"dense": [0, 0]}, "sample 1, 'bias': expected 1 number, got None"),
         ({**GOOD, "dense": [0]}, r"sample 1, 'dense': expected 2 numbers, got \[0\]"),
         ({**GOOD, "dense": [0, True]}, "sample 1, 'dense': expected 2 numbers"),
         ({**GOOD, "dense": [0, None]}, "sample 1, 'dense': expected 2 numbers"),
