@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from sharded_infer.golden import generate_samples
 from sharded_infer.repository import Repository
+from sharded_infer.sparse_inputs import SparseInputs
 from sharded_infer.spec import ModelSpec
 
 SIZES = (1, 4, 16, 64, 256)
@@ -36,7 +37,7 @@ def inputs(spec: ModelSpec, samples: int, seed: int) -> list[triton.InferInput]:
         seed: of the generator.
     """
     made = generate_samples(spec, samples, seed)
-    (bags,) = made.groups
+    bags = SparseInputs(spec).from_features(made.groups[0])
     lengths = bags.lengths.astype(np.int32)
     arrays: dict[str, tuple[NDArray[Any], str]] = {
         "sparse.values": (bags.values, "INT64"),

@@ -207,7 +207,7 @@ class ServerConfig:
     max_queue_samples: Annotated[int, _limit("Samples of the requests that wait.")] = 2**20
     max_queue_mib: Annotated[int, _limit("Bytes of the requests that wait, MiB.", "MiB")] = 256
     max_batch: Annotated[int, _limit("Samples of a request.")] = 65536
-    max_ids: Annotated[int, _limit("Ids of a request, in all of its features.")] = 2**23
+    max_ids: Annotated[int, _limit("Ids of a request, in all tables that look them up.")] = 2**23
     max_inputs: Annotated[int, _limit("Inputs of a request.")] = 4096
     max_message_mib: Annotated[int, _limit("Size of a message, MiB.", "MiB")] = 64
     max_connections: Annotated[

@@ -20,7 +20,7 @@ def _inputs(snapshot: Snapshot) -> list[tuple[str, str, list[int]]]:
     # a load generator sends every input that is.
     spec = snapshot.model.spec
     dense = [(name, "FP32", [width]) for name, width in spec.dense.inputs.items()]
-    return [*dense, *((feature.name, "INT64", [-1]) for feature in spec.features)]
+    return [*dense, *((name, "INT64", [-1]) for name in spec.sparse_inputs)]
 
 
 def _outputs(snapshot: Snapshot) -> list[tuple[str, str, list[int]]]:

@@ -14,7 +14,7 @@ class InputLimits:
     """What a request may hold beside samples.
 
     Attributes:
-        max_ids: of all features, as they are sent.
+        max_ids: of all features; an id of a feature that several tables have counts in each.
         max_inputs: tensors.
     """
 
@@ -33,7 +33,7 @@ class InputCheck:
             limits: what a request may hold.
         """
         self._limits = limits
-        self._known = 3 * len(spec.features) + len(spec.dense.inputs)
+        self._known = 3 * len(spec.sparse_inputs) + len(spec.dense.inputs)
         self._finite = FiniteCheck(spec)
 
     @property

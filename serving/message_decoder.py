@@ -6,6 +6,7 @@ is left to that path, which alone decides errors and their words. The pseudocode
 """
 
 import ctypes
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from serving.wire_form import WireForm
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InputError
 from sharded_infer.request import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.sparse_inputs import SparseInputs
 from sharded_infer.spec import ModelSpec, TableSpec
 
 # `Policy` of serving/native/model.h.
@@ -65,16 +67,18 @@ class MessageDecoder:
         if LIBRARIES is None:
             raise InputError("the package was built without a compiler")
         self._libraries = [(library, _scan_of(library, form)) for library in LIBRARIES]
-        features = spec.features
+        features, sparse = spec.features, SparseInputs(spec)
         self._features = tuple(range(len(features)))
+        self._sparse = len(sparse.names)
         self._widths = tuple(spec.dense.inputs.values())
-        names = [f"{f.name}{end}" for f in features for end in ("", ".lengths", ".weights")]
+        names = [f"{name}{end}" for name in sparse.names for end in ("", ".lengths", ".weights")]
         names += [*spec.dense.inputs, VALUES, LENGTHS, WEIGHTS]
         encoded = [name.encode() for name in names]
         self._inputs = len(names)
         slots = 1 << (2 * self._inputs).bit_length()
         # Held, because the compiled code is given addresses.
         self._held = (
+            np.array(sparse.of_features, np.int32),
             np.array([feature.table.rows for feature in features], np.int64),
             np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
             np.array([_padding_of(feature.table) for feature in features], np.int64),
@@ -82,13 +86,16 @@ class MessageDecoder:
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
         )
-        rows, policies, paddings, widths, starts, table = [
+        sources, rows, policies, paddings, widths, starts, table = [
             address_of(array) for array in self._held
         ]
         self._model = Model(
             len(features),
+            len(sparse.names),
             len(self._widths),
             max_batch,
+            max(Counter(sparse.of_features).values()),
+            sources,
             rows,
             policies,
             paddings,
@@ -166,6 +173,7 @@ class MessageDecoder:
             np.zeros(inputs * BYTES_BYTES, np.uint8),
             np.full(inputs + 1, -1, np.int32),
             own,
+            np.zeros(self._sparse, np.int64),
             dense[0],
             dense[1],
         )

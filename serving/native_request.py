@@ -18,8 +18,11 @@ class Model(ctypes.Structure):
 
     _fields_ = (
         ("features", ctypes.c_int64),
+        ("sparse", ctypes.c_int64),
         ("dense", ctypes.c_int64),
         ("max_batch", ctypes.c_int64),
+        ("most_copies", ctypes.c_int64),
+        ("sources", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("policies", ctypes.c_void_p),
         ("paddings", ctypes.c_void_p),
@@ -42,6 +45,7 @@ class Request(ctypes.Structure):
         ("contents", ctypes.c_void_p),
         ("successors", ctypes.c_void_p),
         ("own", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
         ("dense_at", ctypes.c_void_p),
         ("dense_rows", ctypes.c_void_p),
         # `Layout`: batch, words, ids_outside, at_once, and seven numbers of each group.

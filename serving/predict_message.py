@@ -36,7 +36,7 @@ class PredictInputs:
         Args:
             spec: the model.
         """
-        self._features = {feature.name for feature in spec.features}
+        self._features = frozenset(spec.sparse_inputs)
         self._widths = dict(spec.dense.inputs)
 
     def arrays(self, request: Any) -> dict[str, Array]:

@@ -1,5 +1,6 @@
 """Golden requests: samples and the fp32 model's scores of them, kept with a version."""
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from safetensors.numpy import load, load_file, save
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import ArtifactError, InputError
 from sharded_infer.regular_file import read_regular
+from sharded_infer.sparse_inputs import SparseInputs
 from sharded_infer.spec import ModelSpec
 
 DEFAULT_SAMPLES = 64
@@ -34,7 +36,7 @@ class GoldenRequests:
 
 
 def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
-    """Random samples of a model: ids uniform over each table, bags of 0 to 3, dense normal.
+    """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal.
 
     Args:
         spec: the model.
@@ -42,41 +44,61 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
         seed: of the generator.
     """
     generator = np.random.default_rng(seed)
-    lengths = generator.integers(0, _MAX_IDS + 1, (len(spec.features), samples), dtype=np.int64)
+    inputs = SparseInputs(spec)
+    # Ids that every table of the feature has.
+    rows = dict.fromkeys(inputs.names, sys.maxsize)
+    for feature in spec.features:
+        rows[feature.name] = min(rows[feature.name], feature.table.rows)
+    lengths = generator.integers(0, _MAX_IDS + 1, (len(inputs.names), samples), dtype=np.int64)
     values = [
-        generator.integers(0, feature.table.rows, int(counts.sum()), dtype=np.int64)
-        for feature, counts in zip(spec.features, lengths, strict=True)
+        generator.integers(0, limit, int(counts.sum()), dtype=np.int64)
+        for limit, counts in zip(rows.values(), lengths, strict=True)
     ]
     dense = [
         generator.standard_normal((samples, width), dtype=np.float32)
         for width in spec.dense.inputs.values()
     ]
-    features = tuple(range(len(spec.features)))
-    return ModelInput(
-        samples, (JaggedBatch(features, np.concatenate(values), lengths),), tuple(dense)
-    )
+    sent = JaggedBatch(tuple(range(len(inputs.names))), np.concatenate(values), lengths)
+    return ModelInput(samples, (inputs.to_features(sent),), tuple(dense))
 
 
 def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
     """Writes golden requests as a safetensors file.
 
     Raises:
-        InputError: the samples are not one batch of all features.
+        InputError: the samples are not one batch of all features, or the tables of a feature have
+            different ids.
     """
     groups = golden.model_input.groups
     if len(groups) != 1 or len(groups[0].features) != len(spec.features):
         raise InputError("golden samples: expected one jagged batch of all features")
+    sent = _as_sent(spec, groups[0])
     tensors: dict[str, NDArray[np.generic]] = {
-        "sparse.values": groups[0].values,
-        "sparse.lengths": groups[0].lengths,
+        "sparse.values": sent.values,
+        "sparse.lengths": sent.lengths,
     }
-    if groups[0].weights is not None:
-        tensors["sparse.weights"] = groups[0].weights
+    if sent.weights is not None:
+        tensors["sparse.weights"] = sent.weights
     names = spec.dense.inputs
     tensors |= {f"dense.{n}": d for n, d in zip(names, golden.model_input.dense, strict=True)}
     tensors |= {f"score.{name}": scores for name, scores in golden.scores.items()}
     # Not save_file: its files are readable by their owner only, and servers run as other users.
     path.write_bytes(save({name: np.ascontiguousarray(value) for name, value in tensors.items()}))
+
+
+def _as_sent(spec: ModelSpec, batch: JaggedBatch) -> JaggedBatch:
+    inputs = SparseInputs(spec)
+    sent = inputs.from_features(batch)
+    again = inputs.to_features(sent)
+    pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [
+        (batch.values, again.values),
+        (batch.lengths, again.lengths),
+    ]
+    if batch.weights is not None and again.weights is not None:
+        pairs.append((batch.weights, again.weights))
+    if not all(np.array_equal(one, other, equal_nan=True) for one, other in pairs):
+        raise InputError("golden samples: the tables of a feature have different ids or weights")
+    return sent
 
 
 def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
@@ -111,7 +133,7 @@ def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, dict[str, NDA
     """Reads samples kept like golden requests, with what is known of them in place of scores.
 
     Args:
-        path: a safetensors file of `sparse.values` int64, `sparse.lengths` `[F, B]`, `dense.<name>`
+        path: a safetensors file of `sparse.values` int64, `sparse.lengths` `[S, B]`, `dense.<name>`
             fp32, and others.
         spec: the model.
 
@@ -136,11 +158,12 @@ def _read(path: Path) -> dict[str, NDArray[Any]]:
 
 def _model_input(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]]) -> ModelInput:
     lengths = tensors["sparse.lengths"].astype(np.int64)
-    features = tuple(range(len(spec.features)))
-    batch = JaggedBatch(features, tensors["sparse.values"], lengths, tensors.get("sparse.weights"))
+    inputs = SparseInputs(spec)
+    sent = tuple(range(len(inputs.names)))
+    batch = JaggedBatch(sent, tensors["sparse.values"], lengths, tensors.get("sparse.weights"))
     dense = tuple(tensors[f"dense.{name}"] for name in spec.dense.inputs)
     _check_inputs(spec, batch, dense)
-    return ModelInput(batch.batch_size, (batch,), dense)
+    return ModelInput(batch.batch_size, (inputs.to_features(batch),), dense)
 
 
 def _check_inputs(

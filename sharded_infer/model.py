@@ -178,7 +178,8 @@ class Model:
         Args:
             inputs: arrays by input name, in any of the forms of the wire: ids `[B]` or `[B, L]`;
                 `[N]` with `<feature>.lengths` `[B]`; `sparse.values` `[N]` with `sparse.lengths`
-                `[F, B]`; dense `[B, width]`; a leading dimension of 1 is shared by all samples.
+                `[S, B]` of the S features; dense `[B, width]`; a leading dimension of 1 is shared
+                by all samples.
 
         Returns:
             fp32 `[B]` or `[B, K]` by output name.

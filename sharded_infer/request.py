@@ -5,12 +5,13 @@ The forms of an input, whatever transport brought it:
     f                [B] or [B, L]   one id or L ids a sample
     f, f.lengths     [N], [B]        a jagged bag a sample
     f.weights        as f            one weight an id
-    sparse.values, sparse.lengths, sparse.weights   [N], [F, B], [N]   all features at once
+    sparse.values, sparse.lengths, sparse.weights   [N], [S, B], [N]   all features at once
     dense input      [B, width]
-    A leading dimension of 1 is shared by all B samples. A feature left out is an empty bag.
+    A leading dimension of 1 is shared by all B samples. A feature left out is an empty bag. One
+    that several tables have comes once: S features are sent, and their ids copied to each table's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from kernels.wording import counted, did_you_mean
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.sparse_inputs import SparseInputs
 from sharded_infer.spec import ModelSpec
 
 Array = NDArray[np.generic]
@@ -48,7 +50,9 @@ class RequestReader:
             spec: the model.
             max_batch: the largest batch to accept; None is no limit.
         """
-        self._features = {feature.name: i for i, feature in enumerate(spec.features)}
+        self._sparse = SparseInputs(spec)
+        self._names = frozenset(self._sparse.names)
+        self._owners = tuple(feature.name for feature in spec.features)
         self._dense = dict(spec.dense.inputs)
         self._max_batch = max_batch
 
@@ -59,15 +63,11 @@ class RequestReader:
             name: the input's, or any other.
         """
         owner, _, kind = name.rpartition(".")
-        if (
-            name in self._dense
-            or name == WEIGHTS
-            or (kind == "weights" and owner in self._features)
-        ):
+        if name in self._dense or name == WEIGHTS or (kind == "weights" and owner in self._names):
             return _FLOATS_SAID
-        if name in self._features or name == VALUES:
+        if name in self._names or name == VALUES:
             return _INTEGERS_SAID
-        if name == LENGTHS or (kind == "lengths" and owner in self._features):
+        if name == LENGTHS or (kind == "lengths" and owner in self._names):
             return _LENGTHS_SAID
         return "INT64, INT32 or FP32"
 
@@ -113,7 +113,7 @@ class RequestReader:
     def _read_features(self, inputs: Mapping[str, Array]) -> dict[str, _Bags]:
         bags = {}
         for name, array in inputs.items():
-            if name in self._features:
+            if name in self._names:
                 # [B, 0] takes no bytes on the wire, but its lengths would take memory here.
                 if np.ndim(array) == 2:
                     self._check_limit(len(array))
@@ -124,9 +124,9 @@ class RequestReader:
 
     def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
         owner, _, kind = name.rpartition(".")
-        if kind not in _COMPANIONS or owner not in self._features:
-            known = [*self._dense, *self._features, VALUES, LENGTHS, WEIGHTS]
-            known += [f"{feature}.{part}" for feature in self._features for part in _COMPANIONS]
+        if kind not in _COMPANIONS or owner not in self._names:
+            known = [*self._dense, *self._sparse.names, VALUES, LENGTHS, WEIGHTS]
+            known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
             raise RequestError(
                 f"input {name!r} is not one of the model's{did_you_mean(name, known)}"
             )
@@ -140,7 +140,7 @@ class RequestReader:
         allowed = {VALUES, LENGTHS, WEIGHTS, *self._dense}
         if strange := [name for name in inputs if name not in allowed]:
             raise RequestError(f"input {strange[0]!r} cannot stand beside {VALUES!r}")
-        count = len(self._features)
+        count = len(self._names)
         lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, "INT32")
         values = _checked(VALUES, inputs[VALUES], _INTEGERS, _INTEGERS_SAID)
         if lengths.ndim != 2 or lengths.shape[0] != count:
@@ -151,8 +151,9 @@ class RequestReader:
             raise RequestError(f"input {VALUES!r}: expected INT64 [N], got {list(values.shape)}")
         lengths = _whole_lengths(LENGTHS, lengths, values.shape[0])
         weights = _read_weights(WEIGHTS, inputs, values.shape)
-        features = tuple(range(count))
-        return (JaggedBatch(features, values.astype(np.int64, copy=False), lengths, weights),)
+        sent = tuple(range(count))
+        batch = JaggedBatch(sent, values.astype(np.int64, copy=False), lengths, weights)
+        return (self._sparse.to_features(batch),)
 
     def _batch_size(self, sizes: Mapping[str, int]) -> int:
         batch = max(sizes.values())
@@ -179,18 +180,17 @@ class RequestReader:
         # Bags of one sample are looked up once, and broadcast after.
         shared = {name for name, bag in bags.items() if len(bag.lengths) == 1}
         if not shared or batch == 1:
-            return (self._join(bags, self._features, batch),)
-        own = [name for name in self._features if name in bags and name not in shared]
+            return (self._join(bags, range(len(self._owners)), batch),)
         # Features left out go with the shared ones: one empty bag serves all samples.
-        others = [name for name in self._features if name not in own]
+        is_own = [name in bags and name not in shared for name in self._owners]
+        own = [feature for feature, flag in enumerate(is_own) if flag]
+        others = [feature for feature, flag in enumerate(is_own) if not flag]
         groups = ((own, batch), (others, 1))
-        return tuple(self._join(bags, names, size) for names, size in groups if names)
+        return tuple(self._join(bags, features, size) for features, size in groups if features)
 
-    def _join(
-        self, bags: Mapping[str, _Bags], names: Mapping[str, int] | list[str], batch: int
-    ) -> JaggedBatch:
+    def _join(self, bags: Mapping[str, _Bags], features: Sequence[int], batch: int) -> JaggedBatch:
         nothing = _Bags(np.empty(0, np.int64), np.zeros(batch, np.int64), None)
-        chosen = [bags.get(name, nothing) for name in names]
+        chosen = [bags.get(self._owners[feature], nothing) for feature in features]
         weights = None
         if any(bag.weights is not None for bag in chosen):
             weights = np.concatenate(
@@ -200,7 +200,7 @@ class RequestReader:
                 ]
             )
         return JaggedBatch(
-            features=tuple(self._features[name] for name in names),
+            features=tuple(features),
             values=np.concatenate([bag.values for bag in chosen]),
             lengths=np.stack([bag.lengths for bag in chosen]),
             weights=weights,

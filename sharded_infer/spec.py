@@ -55,7 +55,8 @@ class TableSpec:
         rows: number of rows.
         dim: elements of a row.
         pooling: how a bag of rows becomes one vector.
-        features: features that use the table; the table's own name if none is given.
+        features: features that use the table, which other tables may name too; the table's own
+            name if none is given.
         weights: the weight's key in the checkpoint; None tries the table's usual names.
         format: how rows are stored; None takes the model's default.
         out_of_range: what to do with an id outside `[0, rows)`.
@@ -84,10 +85,10 @@ class TableSpec:
 
 @dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """One sparse input: a view of its table.
+    """A sparse input in one of its tables: some columns of the tower's `embeddings`.
 
     Attributes:
-        name: unique name, also its input's name on the wire.
+        name: its input's name on the wire; unique within the table.
         table: the table it looks rows up in.
     """
 
@@ -184,9 +185,10 @@ class ModelSpec:
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ModelSpec":
         _refuse_repeats("table", [table.name for table in self.tables])
-        inputs = [feature.name for feature in self.features] + list(self.dense.inputs)
-        _refuse_repeats("input", inputs)
-        known = {feature.name for feature in self.features}
+        for table in self.tables:
+            _refuse_repeats(f"table {table.name!r}: feature", list(table.features))
+        _refuse_repeats("input", [*self.sparse_inputs, *self.dense.inputs])
+        known = set(self.sparse_inputs)
         if unknown := sorted(set(self.statistics) - known):
             raise ValueError(
                 f"statistics: {unknown[0]!r} is not one of the features"
@@ -203,12 +205,20 @@ class ModelSpec:
 
     @property
     def features(self) -> tuple[FeatureSpec, ...]:
-        """All sparse inputs, in the order of tables and of their features."""
+        """Every feature of every table, in their order: the columns of `embeddings`.
+
+        A feature of several tables is there for each of them.
+        """
         return tuple(
             FeatureSpec(name, table)
             for table in self.tables
             for name in (table.features or (table.name,))
         )
+
+    @property
+    def sparse_inputs(self) -> tuple[str, ...]:
+        """Names of the features as clients send them, each once, in the order of `features`."""
+        return tuple(dict.fromkeys(feature.name for feature in self.features))
 
     @property
     def embedding_width(self) -> int:

@@ -56,7 +56,7 @@ def from_torchrec(
 
     Raises:
         SpecError: it is no such model, or uses what a spec cannot describe: features processed
-            before their lookup, a feature of several tables, pruned tables, another interaction.
+            before their lookup, pruned tables, another interaction.
         WeightsError: a parameter is missing or of another shape, or a table is spread over
             processes.
     """
@@ -106,16 +106,6 @@ def _configs(model: nn.Module) -> Sequence[Any]:
             "sparse_arch: expected an EmbeddingBagCollection with embedding_bag_configs, got a "
             f"{type(collection).__name__}"
         )
-    tables: dict[str, str] = {}
-    for config in configs:
-        for feature in config.feature_names:
-            if feature in tables:
-                raise SpecError(
-                    f"feature {feature!r} is looked up in the tables {tables[feature]!r} and "
-                    f"{config.name!r}; a spec's features have one table: give each table a feature "
-                    "of its own and send the ids for both"
-                )
-            tables[feature] = config.name
     return list(configs)
 
 

@@ -117,7 +117,7 @@ std::int64_t put_lengths(const Tensor& tensor, std::int64_t first, std::int64_t 
 }
 
 bool put_feature(Request& request, std::int64_t feature, Target& target) {
-  const std::int64_t at = 3 * feature;
+  const std::int64_t at = 3 * request.model->sources[feature];
   if (!request.present[at]) {
     std::fill_n(target.lengths, target.bags, std::int64_t{0});
     target.lengths += target.bags;
@@ -140,15 +140,19 @@ bool put_all_at_once(Request& request, Target& target) {
   const std::int64_t at = model.all_at_once();
   const Tensor &values = request.tensors[at], &lengths = request.tensors[at + 1];
   const Tensor* weights = request.present[at + 2] ? &request.tensors[at + 2] : nullptr;
-  std::int64_t first = 0;
+  std::int64_t end = 0, met = 0;  // of the inputs met so far: the end of their ids, how many
   for (std::int64_t feature = 0; feature < model.features; ++feature) {
-    const std::int64_t count = put_lengths(lengths, feature * target.bags, target.bags,
-                                           values.elements - first, target.lengths);
-    if (count < 0 || count > values.elements - first) return false;
-    if (!put_ids(request, feature, {&values, weights, first, count}, target)) return false;
-    first += count;
+    const std::int64_t input = model.sources[feature];
+    const bool is_first = input == met;
+    if (is_first) request.starts[met++] = end;
+    const std::int64_t start = request.starts[input], left = values.elements - start;
+    const std::int64_t count =
+        put_lengths(lengths, input * target.bags, target.bags, left, target.lengths);
+    if (count < 0 || count > left) return false;
+    if (!put_ids(request, feature, {&values, weights, start, count}, target)) return false;
+    if (is_first) end += count;
   }
-  return first == values.elements;
+  return end == values.elements;
 }
 
 }  // namespace
@@ -171,7 +175,7 @@ bool Request::fill(std::int64_t* out) {
   for (int i = 0; i < 2; ++i)
     layout.groups[i].ids = targets[i].values - (out + layout.groups[i].values_at);
   for (std::int64_t dense = 0; dense < model->dense; ++dense) {
-    const Tensor& tensor = tensors[3 * model->features + dense];
+    const Tensor& tensor = tensors[3 * model->sparse + dense];
     if (tensor.elements > 0)
       std::memcpy(out + dense_at[dense], tensor.data, tensor.elements * kFp32Bytes);
   }

@@ -33,7 +33,7 @@ class Samples {
 
 // Bags of a feature that came, or -1.
 std::int64_t bags_of(const Request& request, std::int64_t feature) {
-  const std::int64_t at = 3 * feature;
+  const std::int64_t at = 3 * request.model->sources[feature];
   const Tensor& ids = request.tensors[at];
   if (!holds_integers(ids)) return -1;
   if (request.present[at + 2]) {
@@ -49,7 +49,7 @@ std::int64_t bags_of(const Request& request, std::int64_t feature) {
 bool add_dense(const Request& request, Samples& samples) {
   const Model& model = *request.model;
   for (std::int64_t dense = 0; dense < model.dense; ++dense) {
-    const std::int64_t at = 3 * model.features + dense;
+    const std::int64_t at = 3 * model.sparse + dense;
     const Tensor& tensor = request.tensors[at];
     if (!request.present[at] || tensor.datatype != kFp32Type || tensor.rank != 2) return false;
     if (tensor.sizes[1] != model.widths[dense]) return false;
@@ -68,14 +68,16 @@ bool group_all_at_once(Request& request, std::int64_t inputs, Samples& samples) 
   if (inputs != model.dense + 2 + weighted) return false;
   const Tensor &values = request.tensors[at], &lengths = request.tensors[at + 1];
   if (!holds_integers(values) || !holds_integers(lengths)) return false;
-  if (values.rank != 1 || lengths.rank != 2 || lengths.sizes[0] != model.features) return false;
+  if (values.rank != 1 || lengths.rank != 2 || lengths.sizes[0] != model.sparse) return false;
   if (weighted) {
     const Tensor& weights = request.tensors[at + 2];
     if (weights.datatype != kFp32Type || !same_shape(weights, values)) return false;
   }
   samples.add(lengths.sizes[1]);
   std::memset(request.own, 1, model.features);
-  request.layout.groups[0] = {model.features, lengths.sizes[1], values.elements, weighted, 0, 0, 0};
+  // How many ids each input has is not known yet.
+  const std::int64_t room = values.elements * model.most_copies;
+  request.layout.groups[0] = {model.features, lengths.sizes[1], room, weighted, 0, 0, 0};
   return true;
 }
 
@@ -84,8 +86,9 @@ bool group_features(Request& request, Samples& samples) {
   bool shares = false;
   for (std::int64_t feature = 0; feature < model.features; ++feature) {
     request.own[feature] = 0;
-    if (!request.present[3 * feature]) {
-      if (request.present[3 * feature + 1] || request.present[3 * feature + 2]) return false;
+    const std::int64_t at = 3 * model.sources[feature];
+    if (!request.present[at]) {
+      if (request.present[at + 1] || request.present[at + 2]) return false;
       continue;
     }
     const std::int64_t bags = bags_of(request, feature);
@@ -100,9 +103,10 @@ bool group_features(Request& request, Samples& samples) {
   for (std::int64_t feature = 0; feature < model.features; ++feature) {
     Group& group = groups[!request.own[feature]];
     ++group.features;
-    if (!request.present[3 * feature]) continue;
-    group.ids += request.tensors[3 * feature].elements;
-    group.weighted |= request.present[3 * feature + 2];
+    const std::int64_t at = 3 * model.sources[feature];
+    if (!request.present[at]) continue;
+    group.ids += request.tensors[at].elements;
+    group.weighted |= request.present[at + 2];
   }
   if (groups[0].features > 0) groups[0].bags = batch;
   if (groups[1].features > 0) groups[1].bags = 1;

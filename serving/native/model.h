@@ -8,12 +8,16 @@ namespace sharded_infer {
 
 enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
 
-// Inputs a request may have are numbered: feature f is 3f, its lengths 3f + 1, its weights 3f + 2;
-// then the dense inputs; then sparse.values, sparse.lengths and sparse.weights.
+// Inputs a request may have are numbered: sparse input s is 3s, its lengths 3s + 1, its weights
+// 3s + 2; then the dense inputs; then sparse.values, sparse.lengths and sparse.weights.
+// A feature is a sparse input in one of its tables: several may be copies of one input.
 struct Model {
   std::int64_t features;
+  std::int64_t sparse;  // inputs; numbered as features first have them
   std::int64_t dense;
   std::int64_t max_batch;
+  std::int64_t most_copies;         // features of one input, at most
+  const std::int32_t* sources;      // [features]: the sparse input
   const std::int64_t* rows;         // [features]
   const std::int32_t* policies;     // [features]
   const std::int64_t* paddings;     // [features]: an id that is left out, or -1
@@ -23,8 +27,8 @@ struct Model {
   std::int64_t slot_mask;           // slots - 1; slots is a power of two, above the inputs
   std::int32_t* slots;              // [slots]: an input, or -1
 
-  std::int64_t inputs() const { return 3 * features + dense + 3; }
-  std::int64_t all_at_once() const { return 3 * features + dense; }
+  std::int64_t inputs() const { return 3 * sparse + dense + 3; }
+  std::int64_t all_at_once() const { return 3 * sparse + dense; }
 
   bool has_name(std::int64_t input, Bytes name) const {
     const std::int64_t start = name_starts[input];

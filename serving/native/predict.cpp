@@ -128,7 +128,7 @@ class InputsReader {
  private:
   bool add(const SparseFeature& feature, bool user) {
     const std::int32_t found = find(feature.name);
-    if (found < 0 || found >= 3 * model_.features || found % 3 != 0) return false;
+    if (found < 0 || found >= 3 * model_.sparse || found % 3 != 0) return false;
     if (!take(found)) return false;
     Tensor& ids = request_.tensors[found];
     const bool is_long = feature.has(kLongIds);
@@ -173,7 +173,7 @@ class InputsReader {
 
   bool add(const DenseInput& input, bool user) {
     const std::int32_t found = find(input.name);
-    const std::int64_t dense = found - 3 * model_.features;
+    const std::int64_t dense = found - 3 * model_.sparse;
     if (found < 0 || dense < 0 || dense >= model_.dense || !take(found)) return false;
     Tensor& tensor = request_.tensors[found];
     if (!set(tensor, input.values, kFp32Type)) return false;

@@ -27,7 +27,7 @@ struct Tensor {
 struct Group {
   std::int64_t features;
   std::int64_t bags;  // a feature; 0: the group does not exist
-  std::int64_t ids;   // by `scan` those that came, after `fill` those that stayed
+  std::int64_t ids;   // by `scan` room for those that came, after `fill` those that stayed
   std::int64_t weighted;
   std::int64_t lengths_at, values_at, weights_at;
 };
@@ -50,6 +50,7 @@ struct Request {
   Bytes* contents;           // [inputs]: as they came
   std::int32_t* successors;  // [inputs + 1]: what came after each input the last time, or -1
   std::uint8_t* own;         // [features]: in the first group
+  std::int64_t* starts;      // [sparse]: of all at once, where each input's ids begin
   std::int64_t* dense_at;    // [dense]: in words
   std::int64_t* dense_rows;  // [dense]
   Layout layout;

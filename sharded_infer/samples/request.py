@@ -33,7 +33,7 @@ def batch_samples(
     """
     if not samples:
         raise RequestError("the input holds no samples")
-    features = {feature.name for feature in spec.features}
+    features = set(spec.sparse_inputs)
     known = features | set(spec.dense.inputs)
     named = {name for sample in samples for name in sample}
     unknown = {name for name in named - known if not is_outcome(spec, name, label_columns)}

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.sample import Sample
-from sharded_infer.spec import ModelSpec
+from sharded_infer.spec import ModelSpec, TableSpec
 from sharded_infer.statistics import FeatureStatistics, count_statistics
 
 
 def statistics_of(spec: ModelSpec, samples: Sequence[Sample]) -> dict[str, FeatureStatistics]:
-    """Pooling factor, skew and histogram of every feature.
+    """Pooling factor, skew and histogram of every feature; padding is not read, nor counted.
 
     Args:
         spec: the model.
@@ -20,13 +20,20 @@ def statistics_of(spec: ModelSpec, samples: Sequence[Sample]) -> dict[str, Featu
     """
     arrays = batch_samples(spec, samples)
     found = {}
+    tables: dict[str, TableSpec] = {}
     for feature in spec.features:
+        # Of several, the largest: the plan depends most on it.
+        known = tables.setdefault(feature.name, feature.table)
+        if feature.table.rows > known.rows:
+            tables[feature.name] = feature.table
+    for name, table in tables.items():
         bags: list[list[int]] = [[] for _ in samples]
-        if feature.name in arrays:
-            ids = arrays[feature.name].tolist()
+        if name in arrays:
+            ids = arrays[name].tolist()
             start = 0
-            for number, length in enumerate(arrays[f"{feature.name}.lengths"].tolist()):
-                bags[number] = ids[start : start + length]
+            for number, length in enumerate(arrays[f"{name}.lengths"].tolist()):
+                bag = ids[start : start + length]
+                bags[number] = [i for i in bag if i != table.padding_idx]
                 start += length
-        found[feature.name] = count_statistics(bags, feature.table.rows)
+        found[name] = count_statistics(bags, table.rows)
     return found

@@ -305,6 +305,14 @@ def test_every_field_of_another_type_is_refused_by_name(
         (lambda d: d["spec"].update(surprise=1), "surprise: Unexpected keyword"),
         (lambda d: d["spec"].pop("tables"), "tables: Field required"),
         (lambda d: d["spec"]["tables"][0].update(rows=10**30), "table 'ads': rows: "),
+        (
+            lambda d: d["spec"]["tables"][0].update(padding_idx=50),
+            "table 'ads': padding_idx: expected a row, 0 to 49, got 50",
+        ),
+        (
+            lambda d: d["spec"]["tables"][0].update(features=["ad_shown", "ad_shown"]),
+            "table 'ads': feature 'ad_shown' is defined more than once",
+        ),
         (lambda d: d["spec"].pop("gate"), "spec does not agree with model 'small'"),
         (lambda d: d["tower"]["outputs"].reverse(), "outputs are not those of the spec"),
         (lambda d: d["tower"]["outputs"].pop(), "outputs are not those of the spec"),

@@ -20,6 +20,9 @@ SPEC = ModelSpec(
         TableSpec("lenient", rows=5, dim=3, out_of_range="ignore", padding_idx=1),
         TableSpec("hashed", rows=7, dim=1, out_of_range="modulo", padding_idx=0),
         TableSpec("user.country", rows=4, dim=2, padding_idx=3),
+        # Features of several tables, one of which only these two have.
+        TableSpec("wide", rows=9, dim=1, features=("clicked", "tag"), padding_idx=5),
+        TableSpec("deep", rows=8, dim=1, features=("tag", "item", "hashed"), out_of_range="modulo"),
     ),
     DenseSpec({"context": 3, "bid": 1}),
 )
@@ -37,8 +40,9 @@ def serialized(inputs: Arrays, **fields: Any) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def _ids(draw: st.DrawFn, feature: int, count: int) -> NDArray[Any]:
-    table = SPEC.features[feature].table
+def _ids(draw: st.DrawFn, name: str, count: int) -> NDArray[Any]:
+    tables = [feature.table for feature in SPEC.features if feature.name == name]
+    table = min(tables, key=lambda t: (t.out_of_range != "error", t.rows))
     inside = st.integers(0, table.rows - 1)
     if table.out_of_range == "error":
         return np.array(draw(st.lists(inside, min_size=count, max_size=count)), np.int64)
@@ -65,8 +69,7 @@ def _lengths(draw: st.DrawFn, *shape: int) -> NDArray[Any]:
     return np.array(drawn, np.int64).reshape(shape)
 
 
-def _feature(draw: st.DrawFn, feature: int, batch: int) -> Arrays:
-    name = SPEC.features[feature].name
+def _feature(draw: st.DrawFn, name: str, batch: int) -> Arrays:
     size = draw(st.sampled_from([1, batch]))
     form = draw(st.sampled_from(["absent", "flat", "matrix", "jagged", "jagged"]))
     inputs: Arrays = {}
@@ -75,12 +78,12 @@ def _feature(draw: st.DrawFn, feature: int, batch: int) -> Arrays:
     if form == "jagged":
         lengths = _lengths(draw, size)
         inputs[f"{name}.lengths"] = _narrow(draw, lengths)
-        ids = _ids(draw, feature, int(lengths.sum()))
+        ids = _ids(draw, name, int(lengths.sum()))
     elif form == "flat":
-        ids = _ids(draw, feature, size)
+        ids = _ids(draw, name, size)
     else:
         per_sample = draw(st.integers(0, 3))
-        ids = _ids(draw, feature, size * per_sample).reshape(size, per_sample)
+        ids = _ids(draw, name, size * per_sample).reshape(size, per_sample)
     inputs[name] = _narrow(draw, ids)
     if draw(st.booleans()):
         inputs[f"{name}.weights"] = _floats(draw, *ids.shape)
@@ -88,10 +91,10 @@ def _feature(draw: st.DrawFn, feature: int, batch: int) -> Arrays:
 
 
 def _all_at_once(draw: st.DrawFn, batch: int) -> Arrays:
-    count = len(SPEC.features)
-    lengths = _lengths(draw, count, draw(st.sampled_from([1, batch])))
+    lengths = _lengths(draw, len(SPEC.sparse_inputs), draw(st.sampled_from([1, batch])))
     totals = lengths.sum(axis=1).tolist()
-    ids = np.concatenate([_ids(draw, f, total) for f, total in enumerate(totals)])
+    sent = zip(SPEC.sparse_inputs, totals, strict=True)
+    ids = np.concatenate([_ids(draw, name, total) for name, total in sent])
     inputs: Arrays = {
         "sparse.values": _narrow(draw, ids),
         "sparse.lengths": _narrow(draw, lengths),
@@ -112,8 +115,8 @@ def inputs_by_chance(draw: st.DrawFn) -> Arrays:
     if draw(st.integers(0, 3)) == 0:
         inputs |= _all_at_once(draw, batch)
     else:
-        for feature in range(len(SPEC.features)):
-            inputs |= _feature(draw, feature, batch)
+        for name in SPEC.sparse_inputs:
+            inputs |= _feature(draw, name, batch)
     return dict(draw(st.permutations(list(inputs.items()))))
 
 

@@ -152,19 +152,24 @@ def test_what_is_unusual_is_left_to_the_portable_path(edit: str) -> None:
         ({"item": np.array([1, 2]), "item.weights": np.array([1, 2])}, "expected FP32"),
         ({"item": np.empty((0, 4), np.int64)}, "0 samples"),
         (
-            {"sparse.values": np.zeros(5, np.int64), "sparse.lengths": np.ones((5, 2), np.int64)},
-            "sum to 10, but 5 ids",
+            {"sparse.values": np.zeros(5, np.int64), "sparse.lengths": np.ones((6, 2), np.int64)},
+            "sum to 12, but 5 ids",
         ),
         (
-            {"sparse.values": np.zeros(11, np.int64), "sparse.lengths": np.ones((5, 2), np.int64)},
-            "sum to 10, but 11 ids",
+            {"sparse.values": np.zeros(13, np.int64), "sparse.lengths": np.ones((6, 2), np.int64)},
+            "sum to 12, but 13 ids",
         ),
         (
             {"sparse.values": np.zeros(8, np.int64), "sparse.lengths": np.ones((4, 2), np.int64)},
             "expected INT32",
         ),
         ({"sparse.values": np.zeros(8, np.int64)}, "is missing"),
-        ({"sparse.lengths": np.ones((5, 2), np.int64)}, "is missing"),
+        ({"sparse.lengths": np.ones((6, 2), np.int64)}, "is missing"),
+        # Inputs are counted, not the tables that look them up.
+        (
+            {"sparse.values": np.zeros(20, np.int64), "sparse.lengths": np.ones((10, 2), np.int64)},
+            r"expected INT32 \[6, B\]",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_by_the_portable_path(inputs: Arrays, words: str) -> None:
@@ -243,7 +248,8 @@ def test_the_portable_path_may_be_asked_for() -> None:
     assert decoder.backend == "portable"
     message = serialized(GOOD)
     check_same(decoder.decode(message), PORTABLE.decode(message))
-    assert decoder.decode(message).ids_outside == 2
+    # Two ids that are outside, each in two tables.
+    assert decoder.decode(message).ids_outside == 4
 
 
 def test_without_a_compiler_the_portable_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

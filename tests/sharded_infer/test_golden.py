@@ -17,7 +17,7 @@ from sharded_infer.golden import (
     load_golden,
     save_golden,
 )
-from sharded_infer.spec import ModelSpec
+from sharded_infer.spec import ModelSpec, TableSpec
 
 SAMPLES = 6
 
@@ -82,6 +82,33 @@ def test_samples_lie_inside_the_tables_and_repeat_with_their_seed(trained_spec: 
     assert np.array_equal(again.groups[0].values, group.values)
     assert np.array_equal(again.dense[1], first.dense[1])
     assert not np.array_equal(other.dense[1], first.dense[1])
+
+
+SHARED = ModelSpec(
+    "shared",
+    (
+        TableSpec("wide", rows=50, dim=1, features=("user", "item")),
+        TableSpec("deep", rows=8, dim=2, features=("user",)),
+    ),
+)
+
+
+def test_samples_of_a_feature_lie_inside_all_its_tables_and_are_kept_once(path: Path) -> None:
+    samples = generate_samples(SHARED, 500)
+    user, item, again = (samples.groups[0].select([feature]) for feature in range(3))
+    assert np.array_equal(user.values, again.values) and user.values.max() == 7
+    assert np.array_equal(user.lengths, again.lengths) and item.values.max() == 49
+    save_golden(path, SHARED, GoldenRequests(samples, {"score": np.ones(500, np.float32)}))
+    assert load_file(path)["sparse.lengths"].shape == (2, 500)
+    kept = load_golden(path, SHARED).model_input.groups[0]
+    assert np.array_equal(kept.values, samples.groups[0].values)
+
+
+def test_samples_with_other_ids_for_another_table_of_a_feature_are_refused(path: Path) -> None:
+    samples = generate_samples(SHARED, SAMPLES)
+    samples.groups[0].values[-1] ^= 1
+    with pytest.raises(InputError, match="tables of a feature have different ids"):
+        save_golden(path, SHARED, GoldenRequests(samples, {"score": np.ones(6, np.float32)}))
 
 
 def test_samples_in_several_groups_are_refused(trained_spec: ModelSpec, path: Path) -> None:

@@ -106,6 +106,19 @@ def test_features_follow_the_order_of_tables_and_default_to_the_tables_name() ->
     assert EXPECTED.embedding_width == 64 + 64 + 3
 
 
+def test_a_feature_of_several_tables_is_one_input_and_columns_for_each() -> None:
+    tables = (
+        TableSpec("gmf", rows=9, dim=2, features=("user",)),
+        TableSpec("item", rows=5, dim=3),
+        TableSpec("wide", rows=9, dim=1, features=("item", "user")),
+    )
+    spec = ModelSpec("m", tables)
+    names = [(feature.name, feature.table.name) for feature in spec.features]
+    assert names == [("user", "gmf"), ("item", "item"), ("item", "wide"), ("user", "wide")]
+    assert spec.sparse_inputs == ("user", "item")
+    assert spec.embedding_width == 2 + 3 + 1 + 1
+
+
 def test_a_tables_format_comes_before_the_models() -> None:
     assert [EXPECTED.row_format(table) for table in EXPECTED.tables] == ["bf16", "int8"]
     other = replace(EXPECTED, quantization=QuantizationSpec(RowFormat.BF16))
@@ -172,7 +185,7 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
             "table 'a': out_of_range: .* 'error', 'ignore' or 'modulo', got 'wrap'",
         ),
         (small_with_table(features=["b", "c d"]), r"table 'a': features\[1\]: 'c d' is not a name"),
-        (small_with_table(features=["b", "b"]), "input 'b' is defined more than once"),
+        (small_with_table(features=["b", "b"]), "table 'a': feature 'b' is defined more than once"),
         ({**SMALL, "tables": SMALL["tables"] * 2}, "table 'a' is defined more than once"),
         ({**SMALL, "dense": {"inputs": {"a": 1}}}, "input 'a' is defined more than once"),
         ({**SMALL, "dense": {"inputs": {"x": 0}}}, "dense: inputs: x: .* equal to 1, got 0"),

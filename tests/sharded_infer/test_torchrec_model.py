@@ -1,9 +1,11 @@
 """A TorchRec model in memory, taken over: its spec, its tables bit for bit, its scores."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,10 @@ from kernels.row_format import RowFormat
 from quant.checkpoint import open_weights
 from quant.table_weight import find_weight
 from sharded_infer.errors import SpecError, WeightsError
+from sharded_infer.model import open_model
+from sharded_infer.publication import publish
+from sharded_infer.request import make_input
+from sharded_infer.spec import QuantizationSpec
 from sharded_infer.torchrec_model import from_torchrec
 from sharded_infer.tower_source import load_tower
 from tests.sharded_infer.torchrec_models import (
@@ -141,10 +147,26 @@ def test_quantized_tables_are_taken_over_bit_for_bit(dtype: torch.dtype, rec: To
     assert_same_scores(tower, quantized, rec)
 
 
-def test_a_feature_of_two_tables_is_refused_by_name(rec: TorchRec) -> None:
-    tables = [Table("a", 5, 8, ("user",)), Table("b", 6, 8, ("item", "user"))]
-    with pytest.raises(SpecError, match="feature 'user' is looked up in the tables 'a' and 'b'"):
-        from_torchrec(rec.model("DLRM", tables))
+def test_a_feature_of_two_tables_is_sent_once_and_pooled_as_torchrec_does(
+    rec: TorchRec, tmp_path: Path
+) -> None:
+    model = rec.model("DLRM", [Table("a", 5, 8, ("user",)), Table("b", 6, 8, ("item", "user"))])
+    spec, source, tower = from_torchrec(model)
+    assert spec.sparse_inputs == ("user", "item")
+    user, item = np.array([4, 0, 2]), np.array([5, 1, 3])
+    ids = torch.from_numpy(np.concatenate([user, item]))
+    sent = rec.sparse.KeyedJaggedTensor(["user", "item"], ids, lengths=torch.ones_like(ids))
+    # TorchRec's DLRM itself knows such features no more once they are pooled: `user@a`.
+    collection = cast(Any, model).sparse_arch.embedding_bag_collection
+    pooled = collection(sent)
+    assert pooled.keys() == ["user@a", "item", "user@b"]
+    fp32 = replace(spec, quantization=QuantizationSpec(RowFormat.FP32))
+    served = open_model(publish(fp32, source, tower, tmp_path).path)
+    asked = make_input(
+        spec, {"dense": np.zeros((1, DENSE_WIDTH), np.float32), "user": user, "item": item}
+    )
+    ours = served.engine.embeddings(asked)[:3]
+    torch.testing.assert_close(ours, pooled.values().detach())
 
 
 def test_a_feature_whose_name_cannot_be_an_inputs_is_refused(rec: TorchRec) -> None:
