@@ -1,8 +1,10 @@
 """The manifest: what one published version consists of. `FORMAT.md` is its specification."""
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, field
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -25,6 +27,9 @@ GOLDEN_NAME = "golden.safetensors"
 REPORT_NAME = "report.json"
 REPORT_PAGE_NAME = "report.html"
 MAX_MANIFEST_BYTES = 256 * 2**20
+_CHECKSUM_FIELD = b',\n "sha256": "%s"\n}'
+_CHECKSUM = re.compile(rb',\n "sha256": "([0-9a-f]{64})"\n}\Z')
+_CHECKSUM_BYTES = len(_CHECKSUM_FIELD % (b"0" * 64))
 
 
 def _inside(value: str) -> str:
@@ -113,6 +118,8 @@ class Manifest:
         golden: the golden requests.
         plans: the plan's file for each topology.
         files: every file of the version but the manifest.
+        sha256: of all other fields as they are stored; None if it was published by a release that
+            wrote none, or is not published yet.
     """
 
     format_version: Literal[1]
@@ -126,6 +133,8 @@ class Manifest:
     golden: GoldenRecord
     plans: Annotated[dict[str, FileName], Field(min_length=1)]
     files: dict[FileName, FileRecord]
+    # Not compared: versions that say the same are equal, stored or not.
+    sha256: Sha256 | None = field(default=None, compare=False)
 
     def model_spec(self) -> ModelSpec:
         """The model's description.
@@ -160,8 +169,14 @@ _ADAPTER = TypeAdapter(Manifest)
 
 
 def dump_manifest(manifest: Manifest) -> bytes:
-    """The manifest as JSON."""
-    return _ADAPTER.dump_json(manifest, indent=1)
+    """The manifest as JSON, with the checksum of what it says now."""
+    return with_checksum(_ADAPTER.dump_json(manifest, indent=1, exclude={"sha256"}))
+
+
+def with_checksum(text: bytes) -> bytes:
+    """Appends to a manifest's JSON, as its last field, the SHA-256 of all that is before it."""
+    covered = text.rstrip().removesuffix(b"}").rstrip()
+    return covered + _CHECKSUM_FIELD % hashlib.sha256(covered).hexdigest().encode()
 
 
 def parse_manifest(text: bytes, where: str) -> Manifest:
@@ -172,13 +187,23 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
         where: what to call it in errors.
 
     Raises:
-        ArtifactError: an unknown format version, a missing or wrong field, a path that leaves the
-            version's folder, or tables that differ from the spec's.
+        ArtifactError: another checksum than its own, an unknown format version, a missing or
+            wrong field, a path that leaves the version's folder, or tables that differ from the
+            spec's.
     """
+    last = _CHECKSUM.search(text, max(0, len(text) - _CHECKSUM_BYTES))
+    if last is not None:
+        got, expected = hashlib.sha256(text[: last.start()]).hexdigest(), last[1].decode()
+        if got != expected:
+            raise ArtifactError(
+                f"{where}: altered: the SHA-256 of its fields is {got}, it says {expected}"
+            )
     try:
         manifest = _ADAPTER.validate_json(text)
     except ValidationError as error:
         raise ArtifactError(f"{where}: {_explain(error, text)}") from error
+    if manifest.sha256 is not None and last is None:
+        raise ArtifactError(f"{where}: altered: sha256 is not its last field, as it is written")
     _check_agreement(manifest, where)
     return manifest
 

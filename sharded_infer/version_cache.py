@@ -17,6 +17,7 @@ from sharded_infer.file_cache import FileCache
 from sharded_infer.file_lock import Held, held_alone, hold, locked
 from sharded_infer.manifest import MANIFEST_NAME, Manifest
 from sharded_infer.progress import Progress
+from sharded_infer.regular_file import read_regular
 from sharded_infer.remote_file import RemoteFile
 from sharded_infer.sizes import parse_size, size_text
 
@@ -177,8 +178,12 @@ def _has(folder: Path, manifest: Manifest, name: str) -> bool:
 
 
 def _write_manifest(folder: Path, text: bytes) -> None:
-    if (folder / MANIFEST_NAME).is_file():
-        return
+    try:
+        if read_regular(folder / MANIFEST_NAME, len(text)) == text:
+            return
+    except OSError:
+        # None yet, or none that is sound.
+        pass
     new = folder.parent / f"{MANIFEST_NAME}.{os.getpid()}"
     new.write_bytes(text)
     new.replace(folder / MANIFEST_NAME)

@@ -30,7 +30,7 @@ from serving.bench.serve_measurement import (
 from serving.bench.server_under_test import ServerUnderTest, served
 from serving.bench.workload import BenchModel
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.manifest import MANIFEST_NAME
+from sharded_infer.manifest import MANIFEST_NAME, with_checksum
 from sharded_infer.progress import Progress
 
 _MESSAGES = 64
@@ -144,7 +144,9 @@ class _Coming:
         shutil.copytree(self._home / "1", staged, copy_function=os.link)
         manifest = json.loads((staged / MANIFEST_NAME).read_bytes())
         (staged / MANIFEST_NAME).unlink()
-        (staged / MANIFEST_NAME).write_text(json.dumps({**manifest, "version": self._number}))
+        del manifest["sha256"]
+        text = json.dumps({**manifest, "version": self._number}).encode()
+        (staged / MANIFEST_NAME).write_bytes(with_checksum(text))
         return staged
 
     def appear(self, staged: Path) -> int:

@@ -7,6 +7,7 @@ import typer
 from serving.commands.console import OUT, print_errors, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import LocationArgument, named_version
+from serving.commands.version_summary import NO_CHECKSUM
 from serving.progress import progress_bars
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError, StorageError
 from sharded_infer.repository import Repository
@@ -45,6 +46,7 @@ def repo_verify_command(
             try:
                 fields["bytes"] = repository.verify(name, number, progress)
                 artifact = repository.open(name, number)
+                fields["manifest_sha256"] = artifact.manifest.sha256
                 for topology in artifact.manifest.plans:
                     artifact.plan(topology)
             except (ArtifactError, NotFoundError, PlanError, StorageError) as error:
@@ -58,6 +60,8 @@ def repo_verify_command(
     else:
         for fields in results:
             found = "damaged" if "error" in fields else "as the manifest says"
+            if "error" not in fields and fields["manifest_sha256"] is None:
+                found += f"; the manifest is {NO_CHECKSUM}"
             OUT.print(f"{fields['model']} version {fields['version']}: {found}", highlight=False)
     print_errors(errors)
 

@@ -4,6 +4,7 @@ from kernels.wording import counted
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.version_options import ModelOption, RepositoryOption, VersionOption
+from serving.commands.version_summary import NO_CHECKSUM
 from serving.commands.versions import fetched_artifact, only_model, open_published
 from serving.progress import progress_bars
 from sharded_infer.model_check import check_golden
@@ -36,6 +37,7 @@ def verify_command(
         "version": manifest.version,
         "files": len(manifest.files),
         "bytes": read,
+        "manifest_sha256": manifest.sha256,
         "max_score_diff": max(differences.values()),
         "plans": list(differences),
     }
@@ -46,7 +48,8 @@ def verify_command(
         f"{published.where(manifest.model, manifest.version)}: "
         f"{counted(len(manifest.files), 'file')}, "
         f"{size_text(read)}, all as the manifest says; golden requests within "
-        f"{max(differences.values()):.2g} of fp32",
+        f"{max(differences.values()):.2g} of fp32"
+        f"{'' if manifest.sha256 else f'; the manifest is {NO_CHECKSUM}'}",
         highlight=False,
         soft_wrap=True,
     )

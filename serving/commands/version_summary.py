@@ -6,6 +6,9 @@ from serving.commands.console import OUT
 from sharded_infer.artifact import Artifact
 from sharded_infer.sizes import size_text
 
+# What is said of versions that were published before manifests had one.
+NO_CHECKSUM = "without a checksum of its own: an earlier release published it"
+
 
 def print_version(artifact: Artifact, where: str) -> None:
     """Prints what a version holds.
@@ -39,7 +42,8 @@ def print_version(artifact: Artifact, where: str) -> None:
         f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
         f"{', '.join(size_text(used) for used in held)}\n"
         f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
-        f"{manifest.golden.allowed_score_diff:g} allowed\n{where}",
+        f"{manifest.golden.allowed_score_diff:g} allowed\n"
+        f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n{where}",
         highlight=False,
         soft_wrap=True,
     )

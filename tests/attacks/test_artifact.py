@@ -10,7 +10,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +24,7 @@ from sharded_infer.model_check import check_golden
 from sharded_infer.precision import Precision
 from sharded_infer.tower import export_tower
 from sharded_infer.tower_archive import write_program
+from tests.manifest_file import Document, edit_manifest
 
 FILES = (
     "golden.safetensors",
@@ -38,23 +38,14 @@ FILES = (
 INT8 = "tables/int8-00000.safetensors"
 PLAN = "plans/cpu-1.json"
 
-Document = dict[str, Any]
 Edit = Callable[[Document], object]
-
-
-def edited(version: Path, edit: Edit) -> None:
-    """Changes the manifest's JSON."""
-    path = version / "manifest.json"
-    document = json.loads(path.read_text())
-    edit(document)
-    path.write_text(json.dumps(document))
 
 
 def listed_anew(version: Path, name: str) -> None:
     """Makes the manifest agree with a file's new content."""
     content = (version / name).read_bytes()
     record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    edited(version, lambda document: document["files"].update({name: record}))
+    edit_manifest(version, lambda document: document["files"].update({name: record}))
 
 
 def refused(version: Path, words: str) -> None:
@@ -63,8 +54,56 @@ def refused(version: Path, words: str) -> None:
 
 
 def test_the_honest_copy_is_opened(version_copy: Path) -> None:
-    edited(version_copy, lambda document: None)
+    edit_manifest(version_copy, lambda document: None)
     assert open_model(version_copy).version == 1
+
+
+def test_a_version_of_before_there_were_checksums_is_opened(version_copy: Path) -> None:
+    path = version_copy / "manifest.json"
+    document = json.loads(path.read_text())
+    del document["sha256"]
+    path.write_text(json.dumps(document, indent=1))
+    model = open_model(version_copy)
+    assert model.version == 1 and model.artifact.manifest.sha256 is None
+
+
+def test_no_byte_of_a_manifest_can_be_another(version_copy: Path) -> None:
+    path = version_copy / "manifest.json"
+    sound = path.read_bytes()
+    assert open_artifact(version_copy).manifest.sha256 is not None
+    generator = np.random.default_rng(0)
+    for place in {*range(0, len(sound), 7), *range(len(sound) - 100, len(sound))}:
+        altered = bytearray(sound)
+        altered[place] ^= int(generator.integers(1, 256))
+        path.write_bytes(altered)
+        with pytest.raises(ArtifactError, match="manifest.json: "):
+            open_artifact(version_copy)
+    for bit in range(8):
+        for place in (sound.index(b'"dense"') + 30, sound.index(b'"allowed_score_diff"') + 23):
+            altered = bytearray(sound)
+            altered[place] ^= 1 << bit
+            path.write_bytes(altered)
+            with pytest.raises(ArtifactError, match="altered: the SHA-256 of its fields is"):
+                open_artifact(version_copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text + b"\n",
+        lambda text: text.replace(b'\n "sha256": "', b'\n "sha256":  "'),
+        lambda text: text[:-2] + b', "more": 1}',
+        lambda text: json.dumps(json.loads(text), sort_keys=True).encode(),
+    ],
+    ids=["a line end", "a space", "a field behind it", "another order"],
+)
+def test_a_checksum_in_another_place_is_refused(
+    version_copy: Path, change: Callable[[bytes], bytes]
+) -> None:
+    path = version_copy / "manifest.json"
+    head, found, tail = path.read_bytes().rpartition(b',\n "sha256"')
+    path.write_bytes(change(head + found + tail))
+    refused(version_copy, "manifest.json: ")
 
 
 # Files: missing, extra, short, long or altered.
@@ -216,7 +255,7 @@ def test_a_folder_in_the_manifests_place_is_refused(version_copy: Path) -> None:
 
 @pytest.mark.parametrize("said", [0, 2, -1, "1", "2", None, [1], 1.5])
 def test_an_unknown_format_version_is_refused(version_copy: Path, said: object) -> None:
-    edited(version_copy, lambda document: document.update(format_version=said))
+    edit_manifest(version_copy, lambda document: document.update(format_version=said))
     refused(version_copy, "manifest.json: format_version: ")
 
 
@@ -225,7 +264,7 @@ def test_a_later_format_is_refused_with_who_wrote_it_and_what_to_do(version_copy
         document.update(format_version=9, producer={"sharded-infer": "7.1"})
         del document["tables"]
 
-    edited(version_copy, later)
+    edit_manifest(version_copy, later)
     words = "expected 1, got '9'; sharded-infer 7.1 wrote it; upgrade sharded-infer to read it"
     refused(version_copy, f"manifest.json: format_version: {words}")
 
@@ -252,17 +291,19 @@ PLACES: dict[str, Callable[[Document], Document]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_an_unknown_field_is_refused_by_name(version_copy: Path, place: str) -> None:
-    edited(version_copy, lambda document: PLACES[place](document).update(surprise=1))
+    edit_manifest(version_copy, lambda document: PLACES[place](document).update(surprise=1))
     refused(version_copy, f"manifest.json: {place}surprise: Unexpected keyword")
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_every_missing_field_is_refused_by_name(version_copy: Path, place: str) -> None:
     document = json.loads((version_copy / "manifest.json").read_text())
-    fields = list(PLACES[place](document))
+    fields = [field for field in PLACES[place](document) if field != "sha256"]
     assert fields
     for field in fields:
-        edited(version_copy, lambda document, field=field: PLACES[place](document).pop(field))
+        edit_manifest(
+            version_copy, lambda document, field=field: PLACES[place](document).pop(field)
+        )
         refused(version_copy, f"manifest.json: {place}{field}: Field required")
         (version_copy / "manifest.json").write_text(json.dumps(document))
 
@@ -275,10 +316,11 @@ def test_every_field_of_another_type_is_refused_by_name(
     document = json.loads((version_copy / "manifest.json").read_text())
     # Free text: any string is one.
     free = {"created_at", "producer", "spec", "name", "model", "entry"}
+    free.add("sha256")  # right again after every edit
     for field in set(PLACES[place](document)) - free:
         if field in {"max_score_diff", "allowed_score_diff"} and value == 1e400:
             continue
-        edited(
+        edit_manifest(
             version_copy,
             lambda document, field=field: PLACES[place](document).update({field: value}),
         )
@@ -333,7 +375,7 @@ def test_every_field_of_another_type_is_refused_by_name(
 def test_a_manifest_that_contradicts_itself_is_refused(
     version_copy: Path, edit: Edit, words: str
 ) -> None:
-    edited(version_copy, edit)
+    edit_manifest(version_copy, edit)
     refused(version_copy, f"manifest.json: .*{words}|{version_copy}/{words}")
 
 
@@ -367,7 +409,7 @@ def test_a_path_that_leaves_the_folder_is_refused_by_field(
     version_copy: Path, place: str, edit: Callable[[Document, str], object], name: str
 ) -> None:
     shutil.copy(version_copy / "tower.pt2", version_copy.parent / "secret")
-    edited(version_copy, lambda document: edit(document, name))
+    edit_manifest(version_copy, lambda document: edit(document, name))
     refused(version_copy, rf"manifest.json: {place}.*leaves the version's folder")
 
 
@@ -396,18 +438,18 @@ def test_pieces_with_gaps_or_overlaps_are_refused(
             piece | {"first_row": first, "rows": rows} for first, rows in pieces
         ]
 
-    edited(version_copy, cut)
+    edit_manifest(version_copy, cut)
     refused(version_copy, words)
 
 
 @pytest.mark.parametrize("entry", ["", "adz", "country", "__metadata__"])
 def test_a_piece_that_names_another_tensor_is_refused(version_copy: Path, entry: str) -> None:
-    edited(version_copy, lambda d: d["tables"][0]["pieces"][0].update(entry=entry))
+    edit_manifest(version_copy, lambda d: d["tables"][0]["pieces"][0].update(entry=entry))
     refused(version_copy, f"{Path(INT8).name}: '{entry}': expected 50 rows of 12 bytes for table")
 
 
 def test_a_piece_in_a_file_of_another_kind_is_refused(version_copy: Path) -> None:
-    edited(version_copy, lambda d: d["tables"][0]["pieces"][0].update(file="report.json"))
+    edit_manifest(version_copy, lambda d: d["tables"][0]["pieces"][0].update(file="report.json"))
     refused(version_copy, "report.json: its header of .* bytes cannot be right")
 
 

@@ -23,6 +23,7 @@ from serving.version_policy import parse_policy
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError
 from sharded_infer.golden import generate_samples
 from sharded_infer.repository import Repository
+from tests.manifest_file import edit_manifest
 from tests.serving.conftest import MODEL
 from tests.serving.traffic import Publisher, Shelf, flip_bit
 
@@ -202,8 +203,7 @@ def test_a_failed_version_is_tried_again_when_its_manifest_changes(publisher: Pu
     os.utime(table, ns=(before.st_atime_ns, before.st_mtime_ns))
     server.settle()
     assert server.meant() == 1
-    manifest = path / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"torch"', '"torch "', 1))
+    edit_manifest(path, lambda manifest: manifest["producer"].update(more="1"))
     server.settle()
     assert server.meant() == broken
 

@@ -23,6 +23,7 @@ from sharded_infer import open_model
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.spec_document import load_spec
 from sharded_infer.zoo.dlrm import DLRM
+from tests.manifest_file import edit_manifest
 from tests.serving.conftest import Command, command, environment
 from tests.sharded_infer.torchrec_models import TABLES, Batch, TorchRec, make_batch, torchrec
 
@@ -704,10 +705,8 @@ def test_a_report_that_is_none_is_refused_even_if_the_manifest_has_its_hash(
 ) -> None:
     content, words = UNREADABLE[case]
     forged = published.copied(tmp_path)
-    manifest = json.loads((forged.path / "manifest.json").read_text())
     record = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    manifest["files"]["report.json"] = record
-    (forged.path / "manifest.json").write_text(json.dumps(manifest))
+    edit_manifest(forged.path, lambda manifest: manifest["files"].update({"report.json": record}))
     (forged.path / "report.json").write_bytes(content)
     sharded_infer("inspect", "-r", forged.repository, "--report").refused(*words)
 
@@ -716,11 +715,9 @@ def test_a_version_without_a_report_says_so(
     published: Published, tmp_path: Path, sharded_infer: Command
 ) -> None:
     older = published.copied(tmp_path)
-    manifest = json.loads((older.path / "manifest.json").read_text())
     for name in ("report.json", "report.html"):
-        del manifest["files"][name]
+        edit_manifest(older.path, lambda manifest: manifest["files"].pop(name))  # noqa: B023
         (older.path / name).unlink()
-    (older.path / "manifest.json").write_text(json.dumps(manifest))
     sharded_infer("inspect", "-r", older.repository, "--report").refused("holds no report.json")
     assert sharded_infer("verify", "-r", older.repository).code == 0
 

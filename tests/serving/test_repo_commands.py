@@ -161,6 +161,22 @@ def flip_in_bucket(location: str, sha256: str, s3: S3Server) -> None:
     s3.put(key, b"x" + s3.content(key)[1:])
 
 
+def test_a_version_whose_manifest_has_no_checksum_is_said_to_have_none(
+    version_copy: Path, sharded_infer: Command
+) -> None:
+    path = version_copy / "manifest.json"
+    place = version_copy.parent.parent
+    said = sharded_infer("inspect", "-r", place).out
+    assert f"SHA-256 {json.loads(path.read_text())['sha256']}" in said.replace("\n", " ")
+    assert "without a checksum" not in sharded_infer("repo", "verify", place).out
+    document = json.loads(path.read_text())
+    del document["sha256"]
+    path.write_text(json.dumps(document))
+    for words in (("inspect", "-r", place), ("repo", "verify", place), ("verify", "-r", place)):
+        done = sharded_infer(*words)
+        assert (done.code, "without a checksum of its own" in done.out) == (0, True)
+
+
 @pytest.mark.parametrize("flip", [flip_in_folder, flip_in_bucket])
 def test_every_damaged_version_is_named_even_if_the_cache_has_it_whole(
     flip: Callable[[str, str, S3Server], None],

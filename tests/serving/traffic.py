@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save
 from tritonclient.utils import InferenceServerException
 
+from tests.manifest_file import Document, edit_manifest
 from tests.s3_server import BUCKET, S3Server
 from tests.serving.conftest import DATATYPES, MODEL, RunningServer, good_inputs, publish_ranker
 
@@ -170,13 +171,9 @@ class Publisher:
             tensors = load_file(golden)
             tensors["score.score"] = tensors["score.score"] + np.float32(0.5)
             golden.write_bytes(save(tensors))
-            manifest = json.loads((path / "manifest.json").read_bytes())
             text = golden.read_bytes()
-            manifest["files"][golden.name] = {
-                "bytes": len(text),
-                "sha256": hashlib.sha256(text).hexdigest(),
-            }
-            (path / "manifest.json").write_text(json.dumps(manifest))
+            record = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+            edit_manifest(path, lambda manifest: manifest["files"].update({golden.name: record}))
 
         return self._put(change)
 
@@ -188,12 +185,13 @@ class Publisher:
         """A version whose first table has a million million rows more, by its manifest."""
 
         def grow(path: Path) -> None:
-            manifest = json.loads((path / "manifest.json").read_bytes())
+            edit_manifest(path, edit)
+
+        def edit(manifest: Document) -> None:
             table = manifest["tables"][0]
             for described in (table, manifest["spec"]["tables"][0], table["pieces"][-1]):
                 described["rows"] += 10**12
             manifest["files"][table["pieces"][-1]["file"]]["bytes"] += 10**13
-            (path / "manifest.json").write_text(json.dumps(manifest))
 
         return self._put(grow)
 
@@ -202,9 +200,7 @@ class Publisher:
         source, self.expected[self._latest] = self._shelf.ranker(self._latest)
         home = self.repository / MODEL
         coming = Path(shutil.copytree(source, home / f".coming-{self._latest}"))
-        manifest = coming / "manifest.json"
-        text = json.loads(manifest.read_bytes())
-        manifest.write_text(json.dumps({**text, "version": self._latest}))
+        edit_manifest(coming, lambda manifest: manifest.update(version=self._latest))
         breaks(coming)
         # Seen with all its files, or not at all.
         coming.rename(home / str(self._latest))

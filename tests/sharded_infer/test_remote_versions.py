@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sharded_infer.artifact import open_artifact
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError, StorageError
 from sharded_infer.repository import Repository
 from sharded_infer.version_cache import VersionCache
@@ -173,12 +174,29 @@ def test_a_damaged_manifest_is_refused_by_url(
     s3.put(key, content[:-20])
     with pytest.raises(ArtifactError, match=r"small/1/manifest.json: the document"):
         repository.open("small")
+    s3.put(key, content.replace(b'"max_score_diff":', b'"max_score_diff": ', 1))
+    with pytest.raises(ArtifactError, match=r"small/1/manifest.json: altered"):
+        repository.open("small")
     s3.put(f"{prefix}small/2/manifest.json", content)
     with pytest.raises(ArtifactError, match=r"manifest.json: says version 1, its folder 2"):
         repository.fetch("small", 2)
     s3.put(f"{prefix}other/1/manifest.json", content)
     with pytest.raises(ArtifactError, match="of model 'small', its folder of 'other'"):
         repository.open("other", 1)
+
+
+def test_a_manifest_that_was_altered_in_the_cache_is_written_anew(
+    repository: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(repository)
+    folder = repository.fetch("small", 1)
+    sound = (folder / "manifest.json").read_bytes()
+    altered = sound.replace(b'"max_score_diff":', b'"max_score_diff": ', 1)
+    (folder / "manifest.json").write_bytes(altered)
+    with pytest.raises(ArtifactError, match="altered"):
+        open_artifact(folder)
+    assert open_artifact(repository.fetch("small", 1)).manifest.sha256 is not None
+    assert (folder / "manifest.json").read_bytes() == sound
 
 
 def test_a_version_that_another_publisher_took_is_left_to_it(
