@@ -102,22 +102,27 @@ def parts_by_rank(result: PlanResult, load: LoadModel) -> list[RankParts]:
         result: the plan and its figures.
         load: the load model that the plan was made with.
     """
+    load = load.under(result.plan)
     devices = load.topology.devices
     own: list[list[Part]] = [[] for _ in devices]
     for shard in result.plan.shards:
         own[shard.rank].append(_part(shard, load))
-    replicas = {
+    everywhere = {
         device: tuple(_replica(name, device, load) for name in result.plan.replicated)
         for device in set(devices)
     }
+    replicas = [
+        () if rank in result.plan.unused else everywhere[device]
+        for rank, device in enumerate(devices)
+    ]
     figures = result.figures
     return [
         RankParts(
             rank=rank,
             device=device,
             own=tuple(own[rank]),
-            replicas=replicas[device],
-            launch_seconds=device.launch_seconds if own[rank] or replicas[device] else 0.0,
+            replicas=replicas[rank],
+            launch_seconds=device.launch_seconds if own[rank] or replicas[rank] else 0.0,
             seconds=figures.seconds[rank],
             bytes=figures.bytes[rank],
         )
@@ -135,8 +140,9 @@ def hottest_tables(ranks: Iterable[RankParts]) -> list[HotTable]:
             seconds[part.table] += part.seconds
             held[part.table][part.kind] += 1
     # Equal devices hold equal replicas: each is looked at once.
-    count_of_device = Counter(rank.device for rank in listed)
-    for device, replicas in {rank.device: rank.replicas for rank in listed}.items():
+    sharing = [rank for rank in listed if rank.replicas]
+    count_of_device = Counter(rank.device for rank in sharing)
+    for device, replicas in {rank.device: rank.replicas for rank in sharing}.items():
         for part in replicas:
             seconds[part.table] += part.seconds * count_of_device[device]
             held[part.table][part.kind] += count_of_device[device]
@@ -152,7 +158,7 @@ def _where(held: Counter[Kind]) -> str:
     if held[Kind.WHOLE]:
         return "whole, on one rank"
     if held[Kind.REPLICA]:
-        return "replicated on every rank"
+        return "replicated on every rank in use"
     return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in sorted(held.items()))
 
 

@@ -55,7 +55,7 @@ def rank_reports(result: PlanResult) -> list[RankReport]:
             RankReport(
                 rank=rank,
                 kind=device.kind,
-                tables=held[rank] + len(plan.replicated),
+                tables=held[rank] + (0 if rank in plan.unused else len(plan.replicated)),
                 bytes=figures.bytes[rank],
                 memory_share=share,
                 seconds=figures.seconds[rank],

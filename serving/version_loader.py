@@ -145,7 +145,7 @@ class VersionLoader:
         Raises:
             PlanError: it is for cards, and this server has several processes.
         """
-        if not plan.topology.has_cards:
+        if not plan.has_cards:
             return None
         if self.overrides.devices is None:
             raise PlanError(
@@ -202,7 +202,7 @@ class VersionLoader:
 def _without_cards(artifact: Artifact, plan: Plan, error: DeviceError) -> str:
     """Which version cannot be served for want of cards, and what can be done."""
     manifest = artifact.manifest
-    hosts = [name for name in manifest.plans if not artifact.plan(name).topology.has_cards]
+    hosts = [name for name in manifest.plans if not artifact.plan(name).has_cards]
     instead = (
         f"--topology {hosts[0]} takes its plan for the host"
         if hosts

@@ -17,7 +17,7 @@ is the share of accesses to the rows that fit the cache, which tables share by t
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.spec import ModelSpec
@@ -97,13 +97,27 @@ class LoadModel:
         uses: the tables by name.
         topology: the devices.
         batch: samples of a batch.
+        unused: ranks that a plan leaves out; where a host has no other, no tower runs there.
     """
 
     uses: Mapping[str, TableUse]
     topology: Topology
     batch: int = DEFAULT_BATCH
+    unused: tuple[int, ...] = ()
     _rates: dict[tuple[str, Device], Rates] = field(default_factory=dict, repr=False)
     _traffic: dict[Device, float] = field(default_factory=dict, repr=False)
+
+    def under(self, plan: Plan) -> "LoadModel":
+        """The load model with the ranks that a plan uses."""
+        return (
+            self
+            if plan.unused == self.unused
+            else replace(self, unused=plan.unused, _rates={}, _traffic={})
+        )
+
+    def only(self, ranks: Sequence[int]) -> "LoadModel":
+        """The load model of some ranks, ascending, as if there were no others."""
+        return LoadModel(self.uses, self.topology.only(ranks), self.batch)
 
     def rates(self, table: str, device: Device) -> Rates:
         """The rates of a table on a device."""
@@ -114,7 +128,7 @@ class LoadModel:
 
     def send_byte(self, device: Device) -> float:
         """Seconds to send a byte to the tower: towers run on every host, spread evenly."""
-        hosts = {other.host for other in self.topology.devices}
+        hosts = {other.host for other in self._in_use}
         near = 0.0 if device.peer_bandwidth is None else 1 / device.peer_bandwidth
         return (near + (len(hosts) - 1) / self.topology.network_bandwidth) / len(hosts)
 
@@ -131,7 +145,7 @@ class LoadModel:
         stored = self.uses[table].table
         rates = self.rates(table, device)
         whole = shard_seconds(rates, 1.0, stored.row_bytes, stored.dim, sends=False)
-        return whole / len(self.topology.devices)
+        return whole / len(self._in_use)
 
     def access_share(self, table: str, first_row: int, last_row: int) -> float:
         """Share of a table's accesses that a range of rows gets."""
@@ -149,20 +163,27 @@ class LoadModel:
         )
 
     def device_seconds(self, plan: Plan) -> list[float]:
-        """Seconds a batch of each device, under a plan for this topology."""
+        """Seconds a batch of each device, under a plan for this topology that uses these ranks."""
         devices = self.topology.devices
         everywhere = {
             device: sum(self.replica_seconds(name, device) for name in plan.replicated)
-            for device in set(devices)
+            for device in set(self._in_use)
         }
-        busy = [everywhere[device] for device in devices]
-        used = [bool(plan.replicated)] * len(busy)
+        busy, used = [0.0] * len(devices), [False] * len(devices)
+        for rank in plan.ranks:
+            busy[rank], used[rank] = everywhere[devices[rank]], bool(plan.replicated)
         for shard in plan.shards:
             busy[shard.rank] += self.seconds(shard)
             used[shard.rank] = True
         return [
             seconds + (device.launch_seconds if at_work else 0.0)
             for seconds, at_work, device in zip(busy, used, self.topology.devices, strict=True)
+        ]
+
+    @property
+    def _in_use(self) -> list[Device]:
+        return [
+            device for rank, device in enumerate(self.topology.devices) if rank not in self.unused
         ]
 
     def _make_rates(self, use: TableUse, device: Device) -> Rates:
@@ -198,7 +219,7 @@ class LoadModel:
 
 
 # Raised when the planner would make another plan of the same input.
-_PLANNER_VERSION = 1
+_PLANNER_VERSION = 2
 
 
 def plan_key(load: LoadModel) -> str:

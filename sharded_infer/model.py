@@ -70,7 +70,7 @@ class Model:
         self._finite = FiniteCheck(self.spec)
         tables = artifact.manifest.stored_tables()
         self._memories: dict[int, Tensor] = {}
-        if devices is not None and plan.topology.has_cards:
+        if devices is not None and plan.has_cards:
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
             pieces = table_pieces(artifact, self.memory, progress)

@@ -80,7 +80,8 @@ class Plan:
     Attributes:
         topology: the devices it is for.
         shards: the rectangles; together they cover the tables that are not replicated exactly once.
-        replicated: tables that every rank holds whole; any of them may look a bag up.
+        replicated: tables that every rank in use holds whole; any of them may look a bag up.
+        unused: ranks that hold nothing, ascending; where a host has no other, no tower runs there.
         key: hash of the tables, their use and the topology that it was made for.
     """
 
@@ -88,6 +89,17 @@ class Plan:
     shards: tuple[Shard, ...]
     replicated: tuple[str, ...] = ()
     key: str = ""
+    unused: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks in use."""
+        return [rank for rank in range(len(self.topology.devices)) if rank not in self.unused]
+
+    @property
+    def has_cards(self) -> bool:
+        """Whether a rank in use is a card; then tables lie as devices read them, on all ranks."""
+        return self.topology.only(self.ranks).has_cards
 
     def bytes_by_rank(self, tables: Mapping[str, StoredTable]) -> list[int]:
         """Bytes of tables that each rank holds.
@@ -98,14 +110,16 @@ class Plan:
             tables[name].rows * self._row_bytes(tables[name], tables[name].dim)
             for name in self.replicated
         )
-        held = [everywhere] * len(self.topology.devices)
+        held = [0] * len(self.topology.devices)
+        for rank in self.ranks:
+            held[rank] = everywhere
         for shard in self.shards:
             held[shard.rank] += shard.rows * self._row_bytes(tables[shard.table], shard.columns)
         return held
 
     def _row_bytes(self, table: StoredTable, columns: int) -> int:
         row_bytes = table.row_format.row_bytes(columns)
-        return device_stride(row_bytes) if self.topology.has_cards else row_bytes
+        return device_stride(row_bytes) if self.has_cards else row_bytes
 
 
 _ADAPTER = TypeAdapter(Plan)
@@ -113,7 +127,8 @@ _ADAPTER = TypeAdapter(Plan)
 
 def dump_plan(plan: Plan) -> bytes:
     """The plan as JSON that `load_plan` reads back."""
-    return _ADAPTER.dump_json(plan, indent=1)
+    # Named only where there are any: readers that do not know the field take all other plans.
+    return _ADAPTER.dump_json(plan, indent=1, exclude=None if plan.unused else {"unused"})
 
 
 def load_plan(text: bytes, where: str = "plan") -> Plan:
@@ -141,6 +156,7 @@ def check_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> None:
         PlanError: naming the table or rank, what was expected and what the plan says.
     """
     topology = plan.topology
+    _check_unused(plan)
     shards: dict[str, list[Shard]] = {name: [] for name in tables}
     for name in plan.replicated:
         if shards.pop(name, None) is None:
@@ -159,6 +175,18 @@ def check_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> None:
                 f"rank {rank}: its shards are {counted(used, 'byte')}, its memory is "
                 f"{device.memory_bytes}"
             )
+
+
+def _check_unused(plan: Plan) -> None:
+    count = len(plan.topology.devices)
+    if sorted(set(plan.unused) & set(range(count))) != list(plan.unused) or not plan.ranks:
+        raise PlanError(
+            f"unused: expected some of the ranks 0 to {count - 1}, ascending, got "
+            f"{list(plan.unused)}"
+        )
+    for shard in plan.shards:
+        if shard.rank in plan.unused:
+            raise PlanError(f"table {shard.table!r}: rank {shard.rank} is unused, yet has a shard")
 
 
 def _check_coverage(table: StoredTable, shards: list[Shard]) -> None:

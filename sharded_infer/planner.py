@@ -8,7 +8,7 @@ so that evener memory is worth that much: the load model is no finer.
     2. place all others greedily by the larger of time and memory; cut what fits nowhere
     3. move, swap and then cut items of the slowest rank until it is near the mean
     4. the same for the memory of the fullest rank, where it costs no time
-    5. where one rank fewer could be better (few, heavy tables), plan for it too; keep the best
+    5. where fewer ranks could be better, plan for them too; keep the best (planning/fewer_ranks.py)
 """
 
 import math
@@ -25,6 +25,7 @@ from sharded_infer.planning.advice import does_not_fit
 from sharded_infer.planning.balance import balance_bytes, balance_seconds, place_greedily
 from sharded_infer.planning.bound import lower_bound
 from sharded_infer.planning.costs import TableCosts, table_costs
+from sharded_infer.planning.fewer_ranks import better_with_fewer
 from sharded_infer.planning.fill import fill
 from sharded_infer.planning.packing import Packing, Rectangle, capacities
 from sharded_infer.planning.replicate import choose_replicas
@@ -45,7 +46,6 @@ _MEMORY_TOLERANCE = 0.02
 _MEMORY_SLACKS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)  # of time, while memory is evened
 _ROUNDS = 4
 _FEW_TABLES = 2000  # up to here, several ways to begin are tried
-_FEW_CLASSES = 3  # of devices; with more, there are too many ways to leave some out
 _FEW_ITEMS = 12  # up to here, filling is tried
 _GRAINS = (1.0, 0.7, 0.5, 0.35)  # largest part of a heavy table, of a rank's time
 
@@ -69,7 +69,11 @@ def make_plan(load: LoadModel) -> PlanResult:
     found = _make_plan(LoadModel(load.uses, ordered, load.batch))
     shards = (replace(shard, rank=order[shard.rank]) for shard in found.plan.shards)
     plan = Plan(
-        load.topology, tuple(sorted(shards, key=_place_key)), found.plan.replicated, plan_key(load)
+        load.topology,
+        tuple(sorted(shards, key=_place_key)),
+        found.plan.replicated,
+        plan_key(load),
+        tuple(sorted(order[rank] for rank in found.plan.unused)),
     )
     decisions = tuple(_renumber(decision, order) for decision in found.decisions)
     return PlanResult(plan, figures_of(plan, load), found.bound_seconds, decisions)
@@ -95,40 +99,17 @@ def _renumber(decision: str, order: Sequence[int]) -> str:
 
 
 def _make_plan(load: LoadModel) -> PlanResult:
+    best = _plan_all(load)
+    return better_with_fewer(load, best, _plan_all) if len(load.topology.devices) > 1 else best
+
+
+def _plan_all(load: LoadModel) -> PlanResult:
+    """A plan that may use every rank."""
     costs = table_costs(load)
     capacity = capacities(load.topology)
     replicas, gain = choose_replicas(costs, capacity)
     bound = lower_bound(costs, capacity, gain)
-    best = _plan_once(load, costs, replicas.tolist(), bound)
-    # A plan for fewer ranks can only be better if it can beat this one's slowest rank.
-    return _better_with_fewer(load, best) if len(load.topology.devices) > 1 else best
-
-
-def _better_with_fewer(load: LoadModel, best: PlanResult) -> PlanResult:
-    devices = load.topology.devices
-    if len(set(devices)) > _FEW_CLASSES:
-        return best
-    # The last of equal devices is left out, so that ranks keep their numbers.
-    for rank in sorted({devices.index(d) + devices.count(d) - 1 for d in devices}):
-        fewer = replace(load.topology, devices=devices[:rank] + devices[rank + 1 :])
-        smaller = LoadModel(load.uses, fewer, load.batch)
-        costs = table_costs(smaller)
-        capacity = capacities(fewer)
-        _, gain = choose_replicas(costs, capacity)
-        if lower_bound(costs, capacity, gain) >= best.figures.max_seconds:
-            continue
-        try:
-            found = _make_plan(smaller)
-        except PlanError:
-            continue
-        if found.figures.max_seconds < best.figures.max_seconds:
-            shards = tuple(
-                replace(s, rank=s.rank + 1) if s.rank >= rank else s for s in found.plan.shards
-            )
-            plan = Plan(load.topology, shards, found.plan.replicated, best.plan.key)
-            log = (*found.decisions, f"rank {rank} is left empty: sharing with it costs more")
-            best = PlanResult(plan, figures_of(plan, load), best.bound_seconds, log)
-    return best
+    return _plan_once(load, costs, replicas.tolist(), bound)
 
 
 def _plan_once(load: LoadModel, costs: TableCosts, replicas: list[int], bound: float) -> PlanResult:

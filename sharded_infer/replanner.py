@@ -17,6 +17,7 @@ from sharded_infer.plan import Plan, Shard, StoredTable
 from sharded_infer.planner import TIME_RESOLUTION, begin, finish, make_plan, place_all
 from sharded_infer.planning.balance import balance_bytes, balance_seconds
 from sharded_infer.planning.costs import table_costs
+from sharded_infer.planning.fewer_ranks import with_unused
 from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.planning.packing import Packing, Rectangle
 from sharded_infer.planning.result import PlanResult
@@ -54,7 +55,7 @@ def replan(
     max_move_bytes: int | None = None,
     lost_ranks: Sequence[int] = (),
 ) -> Replan:
-    """Plans again, moving few bytes.
+    """Plans again, moving few bytes. Ranks that were not used stay so, unless they are needed.
 
     Args:
         load: the tables as they are now, and the devices as they are now.
@@ -71,14 +72,16 @@ def replan(
     fresh = make_plan(load)
     tables = {name: use.table for name, use in load.uses.items()}
     fresh_moves = moves_between(previous, fresh.plan, tables, old_rank)
-    packing, replicated = _kept_packing(load, previous, tables, old_rank)
-    kept = finish(packing, replicated, fresh.bound_seconds)
-
-    def moved_by(plan: Plan) -> int:
-        return sum(move.bytes for move in moves_between(previous, plan, tables, old_rank))
-
-    budget = moved_by(kept.plan) + (max_move_bytes or 0)
-    chosen = _improve(packing, replicated, kept, moved_by, budget)
+    bound, more = fresh.bound_seconds, max_move_bytes or 0
+    everything = list(range(ranks))
+    used = [rank for rank in everything if old_rank.get(rank) not in previous.unused] or everything
+    try:
+        chosen, budget = _keep(load, previous, old_rank, used, bound, more)
+    except PlanError:
+        # The ranks that were in use cannot hold the tables any more.
+        if used == everything:
+            raise
+        chosen, budget = _keep(load, previous, old_rank, everything, bound, more)
     moves = moves_between(previous, chosen.plan, tables, old_rank)
     worth_it = chosen.figures.max_seconds > fresh.figures.max_seconds * (1 + TIME_RESOLUTION)
     if worth_it and sum(move.bytes for move in fresh_moves) <= budget:
@@ -89,6 +92,29 @@ def replan(
         fresh_bytes=sum(move.bytes for move in fresh_moves),
         fresh_seconds=fresh.figures.max_seconds,
     )
+
+
+def _keep(
+    load: LoadModel,
+    previous: Plan,
+    old_rank: Mapping[int, int],
+    used: Sequence[int],
+    bound: float,
+    more_bytes: int,
+) -> tuple[PlanResult, int]:
+    """The plan of before on some ranks, improved as far as the bytes allow; and those bytes."""
+    tables = {name: use.table for name, use in load.uses.items()}
+    old_of = {at: old_rank[rank] for at, rank in enumerate(used) if rank in old_rank}
+
+    def moved_by(plan: Plan) -> int:
+        return sum(move.bytes for move in moves_between(previous, plan, tables, old_of))
+
+    packing, replicated = _kept_packing(load.only(used), previous, tables, old_of)
+    kept = finish(packing, replicated, bound)
+    budget = moved_by(kept.plan) + more_bytes
+    chosen = _improve(packing, replicated, kept, moved_by, budget)
+    whole = len(used) == len(load.topology.devices)
+    return chosen if whole else with_unused(chosen, used, load), budget
 
 
 def _old_ranks(previous: Plan, ranks: int, lost: Sequence[int]) -> dict[int, int]:
@@ -108,12 +134,14 @@ def _kept_packing(
 ) -> tuple[Packing, list[int]]:
     costs = table_costs(load)
     index = {name: number for number, name in enumerate(costs.names)}
-    replicated = [index[name] for name in previous.replicated if name in index]
+    # Only where all devices are alike does every rank serve an equal part.
+    alike = len(costs.classes) == 1
+    replicated = [index[name] for name in previous.replicated if name in index and alike]
     packing, _ = begin(load, replicated, costs)
     new_rank = {old: new for new, old in old_rank.items()}
     shards: dict[str, list[Shard]] = {name: [] for name in index}
     for shard in previous.shards:
-        if shard.table in index and shard.table not in previous.replicated:
+        if shard.table in index:
             shards[shard.table].append(shard)
     waiting: list[int] = []
     for name, number in index.items():

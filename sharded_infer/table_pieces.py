@@ -60,15 +60,15 @@ def place(
     """Cuts the stored pieces along the plan's shards.
 
     Whole rows are used where they lie. A column shard is copied, because a fused row must carry its
-    own scale and bias. Each replicated table has every rank once in as many turns as there are
-    ranks, and tables begin at different ranks, so that every turn is spread evenly.
+    own scale and bias. Each replicated table has every rank in use once in as many turns as there
+    are, and tables begin at different ranks, so that every turn is spread evenly.
 
     Args:
         plan: a checked plan.
         tables: the tables, by name.
         pieces: the stored pieces of each table.
     """
-    ranks = len(plan.topology.devices)
+    ranks = plan.ranks
     own = [
         placed
         for shard in plan.shards
@@ -76,9 +76,11 @@ def place(
         if (placed := _intersect(shard, piece, tables[shard.table])) is not None
     ]
     replicas = [
-        PlacedPiece(tables[name], rank, piece, 0, tables[name].dim, turn=(rank - number) % ranks)
+        PlacedPiece(
+            tables[name], rank, piece, 0, tables[name].dim, turn=(place - number) % len(ranks)
+        )
         for number, name in enumerate(plan.replicated)
-        for rank in range(ranks)
+        for place, rank in enumerate(ranks)
         for piece in pieces[name]
     ]
     return own + replicas

@@ -1,5 +1,7 @@
 """Topologies: the devices that a model's tables are laid out on, and what they can move."""
 
+from collections.abc import Sequence
+
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
@@ -58,6 +60,12 @@ class Topology:
     def has_cards(self) -> bool:
         """Whether a rank is a card; then tables lie as devices read them, on all ranks."""
         return any(device.kind == "cuda" for device in self.devices)
+
+    def only(self, ranks: Sequence[int]) -> "Topology":
+        """The topology of some of its ranks, in their order."""
+        return Topology(
+            self.name, tuple(self.devices[rank] for rank in ranks), self.network_bandwidth
+        )
 
 
 def device_of(card: Card, *, memory_bytes: int | None, host: int = 0) -> Device:

@@ -21,7 +21,7 @@ from sharded_infer.plan import Plan
 def rank_devices(
     plan: Plan, choice: DeviceChoice, available: int | None
 ) -> list[torch.device | None]:
-    """The device of each rank; None: the host's pinned memory.
+    """The device of each rank; None: the host's pinned memory, or a rank that holds nothing.
 
     Args:
         plan: what is to be placed.
@@ -31,7 +31,9 @@ def rank_devices(
     Raises:
         PlanError: there are too few devices, or too few or too many numbers; says how many.
     """
-    kinds = [device.kind for device in plan.topology.devices]
+    kinds = ["unused"] * len(plan.topology.devices)
+    for rank in plan.ranks:
+        kinds[rank] = plan.topology.devices[rank].kind
     ranks, name = kinds.count("cuda"), plan.topology.name
     cards: Sequence[int] = choice.cards or range(ranks)
     if len(cards) != ranks:

@@ -175,7 +175,7 @@ def _lay_out(
         put(shard, replicated=False)
     for name in plan.replicated:
         table = tables[name]
-        for rank in range(len(by_rank)):
+        for rank in plan.ranks:
             put(Shard(name, rank, 0, table.rows, 0, table.dim), replicated=True)
     return [{kind: _places(kind[0], shards) for kind, shards in kinds.items()} for kinds in by_rank]
 

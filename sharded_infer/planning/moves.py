@@ -53,7 +53,7 @@ def _held(plan: Plan, tables: Mapping[str, StoredTable]) -> dict[tuple[str, int]
     for name in plan.replicated:
         if name in tables:
             whole = tables[name]
-            for rank in range(len(plan.topology.devices)):
+            for rank in plan.ranks:
                 held[name, rank].append(Shard(name, rank, 0, whole.rows, 0, whole.dim))
     return held
 

@@ -64,7 +64,7 @@ def figures_of(plan: Plan, load: LoadModel) -> PlanFigures:
     tables = {name: use.table for name, use in load.uses.items()}
     held = plan.bytes_by_rank(tables)
     return PlanFigures(
-        seconds=tuple(load.device_seconds(plan)),
+        seconds=tuple(load.under(plan).device_seconds(plan)),
         bytes=tuple(held),
         shares=tuple(
             None if device.memory_bytes is None else used / device.memory_bytes

@@ -1,6 +1,7 @@
 """Plans cover every cell once and fit, or are refused."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +133,27 @@ def test_a_replicated_table_lies_whole_on_every_rank() -> None:
         TABLES["ads"].stored_bytes + (user if rank == WHOLE_USER.rank else 0) for rank in (0, 1)
     ]
     assert load_plan(dump_plan(plan)) == plan
+
+
+def test_a_replicated_table_is_not_on_ranks_that_are_not_used() -> None:
+    plan = Plan(parse_topology("cpu:3"), (WHOLE_USER,), replicated=("ads",), unused=(1,))
+    check_plan(plan, TABLES)
+    held = plan.bytes_by_rank(TABLES)
+    assert held[1] == 0 and held[2] == TABLES["ads"].stored_bytes
+
+
+@pytest.mark.parametrize("unused", [(2,), (-1,), (1, 1), (1, 0), (0, 1)])
+def test_ranks_that_cannot_be_unused_are_refused(unused: tuple[int, ...]) -> None:
+    plan = Plan(parse_topology("cpu:2"), (), replicated=tuple(TABLES), unused=unused)
+    with pytest.raises(PlanError, match="unused: expected some of the ranks 0 to 1, ascending"):
+        check_plan(plan, TABLES)
+
+
+def test_a_shard_on_an_unused_rank_is_refused() -> None:
+    shard = replace(WHOLE_USER, rank=1)
+    plan = Plan(parse_topology("cpu:2"), (shard,), replicated=("ads",), unused=(1,))
+    with pytest.raises(PlanError, match="table 'user': rank 1 is unused, yet has a shard"):
+        check_plan(plan, TABLES)
 
 
 @pytest.mark.parametrize("replicated", [("ads", "ads"), ("moon",)])

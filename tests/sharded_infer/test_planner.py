@@ -12,11 +12,11 @@ from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
 from sharded_infer.load_model import LoadModel, TableUse
 from sharded_infer.named_topology import parse_topology
-from sharded_infer.plan import Plan, Shard, StoredTable, check_plan
+from sharded_infer.plan import Plan, Shard, StoredTable, check_plan, dump_plan, load_plan
 from sharded_infer.planner import TIME_RESOLUTION, make_plan
 from sharded_infer.planning.result import PlanResult, figures_of
 from sharded_infer.statistics import FeatureStatistics
-from sharded_infer.topology import Topology
+from sharded_infer.topology import Device, Topology
 
 
 @st.composite
@@ -100,6 +100,55 @@ def test_a_device_more_never_makes_it_worse(uses: list[TableUse], card: str, ran
     fewer = checked(load_of(uses, f"{card}:{ranks}"))
     more = checked(load_of(uses, f"{card}:{ranks + 1}"))
     assert more.figures.max_seconds <= fewer.figures.max_seconds * (1 + 1e-9)
+
+
+@st.composite
+def mixed_topologies(draw: st.DrawFn) -> list[Device]:
+    """Two to five devices of several kinds and memories on up to three hosts."""
+    drawn = draw(
+        st.lists(
+            st.tuples(
+                st.sampled_from(["h100:1", "l4:1", "cpu:1"]),
+                st.integers(0, 2),
+                st.sampled_from([None, 30_000]),
+            ),
+            min_size=2,
+            max_size=5,
+        )
+    )
+    devices = []
+    for name, host, memory in drawn:
+        (device,) = parse_topology(name).devices
+        devices.append(replace(device, host=host, memory_bytes=memory))
+    return devices
+
+
+@settings(max_examples=60)
+@given(tables_used(), mixed_topologies(), st.data())
+def test_more_devices_of_any_kind_never_make_it_slower(
+    uses: list[TableUse], devices: list[Device], data: st.DataObject
+) -> None:
+    kept = data.draw(st.sets(st.sampled_from(range(len(devices))), min_size=1))
+    some = Topology("fewer", tuple(devices[rank] for rank in sorted(kept)))
+    try:
+        fewer = checked(load_of(uses, some))
+    except PlanError:
+        return
+    more = checked(load_of(uses, Topology("more", tuple(devices))))
+    assert more.figures.max_seconds <= fewer.figures.max_seconds * (1 + 1e-9)
+
+
+def test_a_slow_device_beside_fast_ones_is_left_out_with_its_replicas() -> None:
+    uses = [plain(f"t{i}", 10 ** (2 + i % 4), 68, 1 + i % 7) for i in range(26)]
+    alone = checked(load_of(uses, "h100:2x20GB"))
+    both = checked(load_of(uses, "h100:2x20GB+cpu:1x64GB"))
+    assert alone.plan.replicated and both.plan.replicated == alone.plan.replicated
+    assert both.figures.max_seconds == pytest.approx(alone.figures.max_seconds, rel=1e-9)
+    assert both.plan.unused == (2,) and both.figures.bytes[2] == 0 and both.gap < 0.1
+    assert both.decisions[-1].startswith("rank 2 is not used")
+    # Readers of before take plans that use every rank.
+    assert b"unused" in dump_plan(both.plan) and b"unused" not in dump_plan(alone.plan)
+    assert load_plan(dump_plan(both.plan)) == both.plan
 
 
 @settings(max_examples=20)

@@ -34,7 +34,7 @@ def checked(load: LoadModel, previous: Plan, **options: object) -> Replan:
     return again
 
 
-@pytest.mark.parametrize("topology", ["cpu:4", "h100:4"])
+@pytest.mark.parametrize("topology", ["cpu:4", "h100:4", "h100:2+cpu:1"])
 def test_nothing_moves_when_nothing_changed(topology: str) -> None:
     load = load_of(USES, topology)
     again = checked(load, make_plan(load).plan)
@@ -50,6 +50,18 @@ def test_a_table_that_grew_moves_its_new_rows_only(topology: str) -> None:
     assert {move.table for move in again.moves} == {"t10"}
     replicas = 4 if "t10" in again.result.plan.replicated else 1
     assert again.moved_bytes <= 500 * table.row_bytes * replicas + 4
+
+
+def test_unused_ranks_are_used_where_the_others_are_too_small_now() -> None:
+    uses = {name: USES[name] for name in ("t03", "t10", "t17")}
+    total = sum(use.table.stored_bytes for use in uses.values())
+    topology = f"h100:1x{total * 1.2 / 1e6}MB+cpu:1"
+    previous = replace(make_plan(load_of(uses, topology)).plan, unused=(1,))
+    checked(load_of(uses, topology), previous)
+    table = uses["t10"].table
+    grown = replace(uses["t10"], table=replace(table, rows=table.rows * 4))
+    again = checked(load_of({**uses, "t10": grown}, topology), previous)
+    assert again.result.plan.unused == ()
 
 
 def test_a_lost_rank_moves_what_it_held() -> None:
