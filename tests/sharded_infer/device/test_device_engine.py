@@ -138,7 +138,7 @@ def test_ranks_share_cards_where_that_is_said(planned: Path) -> None:
 
 def test_ranks_without_a_card_of_their_own_are_named(planned: Path) -> None:
     plan = open_artifact(planned).plan("h100:3x0.55KB")
-    with pytest.raises(PlanError, match="3 ranks on cards need CUDA device 1, this machine has 1"):
+    with pytest.raises(PlanError, match="3 ranks on cards there must be CUDA device 1"):
         rank_devices(plan, DeviceChoice(), 1)
     with pytest.raises(PlanError, match="2 card numbers for its 3 ranks"):
         rank_devices(plan, DeviceChoice(cards=(0, 0)), 1)
