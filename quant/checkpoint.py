@@ -1,6 +1,6 @@
 """Whatever a training left, as a source of weights."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,49 @@ ACCEPTED = (
     "a .safetensors, .pt, .pth, .bin or .npy file, a .safetensors.index.json with its files, or a "
     "directory that torch.distributed.checkpoint wrote or that holds .npy files or one such index"
 )
+
+
+class LiveSource(TensorSource):
+    """Weights of modules in memory, with the modules, which know how their rows are pooled."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor | Array],
+        modules: Mapping[str, nn.Module],
+        description: str = "the modules",
+        *,
+        whole: Callable[..., Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Keeps both; nothing is copied.
+
+        Args:
+            tensors: all weights.
+            modules: by what their weights' keys begin with, without a dot: "" of a module whose
+                state dict the weights are. A `nn.EmbeddingBag` or `nn.Embedding` whose weight has
+                the name itself as its key stands under that name.
+            description: what to call it in messages.
+            whole: scores a batch with the whole model, where it is known how that is called:
+                given fp32 dense inputs by name and a TorchRec KeyedJaggedTensor, scores by output.
+        """
+        super().__init__(tensors, description)
+        self.modules = dict(modules)
+        self.whole = whole
+
+    def submodules(self) -> Iterator[tuple[str, nn.Module]]:
+        """All modules inside, each with the beginning of its weights' keys, dot included."""
+        for name, module in self.modules.items():
+            for path, part in module.named_modules(remove_duplicate=False):
+                yield "".join(f"{step}." for step in (name, path) if step), part
+
+    def embeddings(self) -> dict[str, nn.Module]:
+        """Each `nn.EmbeddingBag` and `nn.Embedding`, by its weight's key."""
+        keys = set(self.keys())
+        found: dict[str, nn.Module] = {}
+        for prefix, module in self.submodules():
+            if isinstance(module, nn.EmbeddingBag | nn.Embedding):
+                key = f"{prefix}weight"
+                found[key if key in keys else prefix.removesuffix(".")] = module
+        return found
 
 
 def open_weights(path: Path) -> WeightSource:
@@ -71,9 +114,12 @@ def weights_of(collection: object) -> WeightSource:
         return collection
     if isinstance(collection, nn.Module):
         # An EmbeddingBagCollection is a module whose state dict says embedding_bags.<table>.weight.
-        return TensorSource(dict(_state(collection, "")), type(collection).__name__)
+        tensors = dict(_state(collection, ""))
+        return LiveSource(tensors, {"": collection}, type(collection).__name__)
     if isinstance(collection, Mapping) and collection:
-        return TensorSource(dict(_flattened(collection, "")))
+        flat = dict(_flattened(collection, ""))
+        modules = dict(_modules(collection, ""))
+        return LiveSource(flat, modules) if modules else TensorSource(flat)
     raise SourceError(
         "weights: expected an EmbeddingBagCollection, a dict of nn.EmbeddingBag, of tensors or of "
         f"NumPy arrays, a state dict or a weight source, got a {type(collection).__name__}"
@@ -138,6 +184,14 @@ def _flattened(
                 f"weights {key!r}: expected a tensor, an array of numbers or an embedding module, "
                 f"got a {kind.__name__ if isinstance(kind, type) else kind}"
             )
+
+
+def _modules(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, value in values.items():
+        if isinstance(value, nn.Module):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, Mapping):
+            yield from _modules(value, f"{prefix}{name}.")
 
 
 def _state(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,46 @@ class CalibrationReport:
     contributions: tuple[TableContribution, ...]
 
 
+NOT_COMPARED = (
+    "import not compared with the trained model: publish from its modules in memory, or record its "
+    "outputs (sharded_infer.record_reference) and give them as calibration samples"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ImportReport:
+    """How far what was read of a model, in fp32, is from the model as it was trained.
+
+    Attributes:
+        compared_with: what the trained model's numbers came from.
+        samples: how many were compared.
+        max_embedding_diff: of pooled embeddings, the largest difference, as a share of the largest
+            embedding of the same feature; None where only scores were known.
+        max_score_diff: likewise of scores, by output.
+        allowed: the largest share that was allowed.
+    """
+
+    compared_with: str
+    samples: int
+    max_embedding_diff: float | None
+    max_score_diff: float
+    allowed: float
+
+
+def import_text(report: ImportReport | None) -> str:
+    """One line: what an import was compared with, or that it was not, and how it can be."""
+    if report is None:
+        return NOT_COMPARED
+    embeddings = ""
+    if report.max_embedding_diff is not None:
+        embeddings = f"embeddings within {report.max_embedding_diff:.2g}, "
+    return (
+        f"import compared with {report.compared_with} on "
+        f"{counted(report.samples, 'sample', ',')}: {embeddings}scores within "
+        f"{report.max_score_diff:.2g} of the largest, {report.allowed:g} allowed"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class QuantizationReport:
     """All of it.
@@ -151,6 +192,7 @@ class QuantizationReport:
         tables: in the spec's order.
         budget: None where no budget was given.
         calibration: None where no samples were given.
+        imported: None where the import was not compared with the trained model.
     """
 
     model: str
@@ -158,10 +200,15 @@ class QuantizationReport:
     tables: tuple[TableReport, ...]
     budget: BudgetReport | None = None
     calibration: CalibrationReport | None = None
+    imported: ImportReport | None = None
 
     def fields(self) -> dict[str, object]:
         """As plain values, for JSON."""
-        return asdict(self)
+        fields = asdict(self)
+        if self.imported is None:
+            # As reports were written before there was the field.
+            del fields["imported"]
+        return fields
 
 
 def total_bytes(tables: Sequence[TableReport]) -> tuple[int, int]:

@@ -79,7 +79,7 @@ def find_weight(
     Raises:
         SourceError: it is not there, several weights could be it, or its shape or dtype is another.
     """
-    found = _find_key(source, table, key)
+    found = find_key(source, table, key)
     shape = source.shape(found)
     dtype = source.read(found, 0, min(1, shape[0])).dtype if shape else None
     if dtype is torch.uint8 and len(shape) == 2:
@@ -144,7 +144,12 @@ def _expected(dim: int, row_format: RowFormat | None) -> str:
     )
 
 
-def _find_key(source: WeightSource, table: str, key: str | None) -> str:
+def find_key(source: WeightSource, table: str, key: str | None) -> str:
+    """The key of a table's weight; see `find_weight`.
+
+    Raises:
+        SourceError: it is not there, or several weights could be it.
+    """
     keys = set(source.keys())
     if key is not None:
         if key not in keys:

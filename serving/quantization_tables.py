@@ -21,6 +21,7 @@ from sharded_infer.report_file import (
     QuantizationReport,
     TableContribution,
     TableReport,
+    import_text,
     report_from_fields,
 )
 from sharded_infer.sizes import size_text
@@ -39,14 +40,14 @@ def render_report(fields: Mapping[str, object]) -> list[RenderableType]:
         fields: of `report.json`, parsed.
 
     Returns:
-        The tables of the model, what calibration samples said and the budget, of which the last
-        two may not be there.
+        The tables of the model, what its import was compared with, what calibration samples said
+        and the budget, of which the last two may not be there.
 
     Raises:
         ArtifactError: they are not a report's.
     """
     report = report_from_fields(fields)
-    parts: list[RenderableType] = [_tables(report)]
+    parts: list[RenderableType] = [_tables(report), Text(visible(import_text(report.imported)))]
     if report.calibration is not None:
         parts.append(_mixes(report.calibration))
         if report.calibration.contributions:

@@ -240,7 +240,7 @@ def _rows_a_sample(table: TableSpec, features: Sequence[FeatureStatistics]) -> f
 
     A sum of n rows has n times a row's squared error, a mean of n rows 1/n times.
     """
-    if table.pooling == "sum":
+    if table.pooling != "mean":
         return sum(f.pooling_factor for f in features)
     return sum(1 / max(1.0, f.pooling_factor) for f in features)
 

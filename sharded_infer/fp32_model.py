@@ -67,7 +67,7 @@ class Fp32Model:
             InputError: the samples are not one batch of all features, or share a dense input.
             RequestError: a sample's id is outside a table whose policy is `error`.
         """
-        bags = self._bags(model_input)
+        bags = IdPolicy(self.spec.features).apply(input_bags(model_input))[0]
         pooled: list[list[Tensor]] = [[] for _ in mixes]
         start = 0
         for feature, lengths in zip(self.spec.features, bags.lengths, strict=True):
@@ -116,16 +116,6 @@ class Fp32Model:
             raise TowerError(f"tower: expected the outputs {list(names)}, got {scores!r:.200}")
         return {name: scores[name].float().numpy() for name in names}
 
-    def _bags(self, model_input: ModelInput) -> Bags:
-        group, samples = model_input.groups[0], model_input.batch_size
-        if len(model_input.groups) != 1 or group.batch_size != samples:
-            raise InputError("samples: expected one jagged batch of all features")
-        if any(len(array) != samples for array in model_input.dense):
-            raise InputError(f"samples: expected {counted(samples, 'row')} of every dense input")
-        weights = None if group.weights is None else tensor_of(group.weights)
-        bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
-        return IdPolicy(self.spec.features).apply(bags)[0]
-
     def _rows(self, feature: FeatureSpec, numbers: Tensor) -> Tensor:
         weight = self._weights[feature.table.name]
         if not len(numbers):
@@ -144,6 +134,21 @@ class Fp32Model:
             return rows
         encoded, _ = encode_zeroing(row_format, rows, clip=clip)
         return decode(row_format, encoded.stored, feature.table.dim)
+
+
+def input_bags(model_input: ModelInput) -> Bags:
+    """The ids of all features as they came.
+
+    Raises:
+        InputError: the samples are not one batch of all features, or share a dense input.
+    """
+    group, samples = model_input.groups[0], model_input.batch_size
+    if len(model_input.groups) != 1 or group.batch_size != samples:
+        raise InputError("samples: expected one jagged batch of all features")
+    if any(len(array) != samples for array in model_input.dense):
+        raise InputError(f"samples: expected {counted(samples, 'row')} of every dense input")
+    weights = None if group.weights is None else tensor_of(group.weights)
+    return Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
 
 
 def fp32_scores(

@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from kernels.row_format import RowFormat
 from kernels.wording import counted
+from quant.report import ImportReport
 from sharded_infer.errors import ArtifactError, SpecError
 from sharded_infer.plan import StoredTable
 from sharded_infer.precision import Precision
@@ -118,6 +119,7 @@ class Manifest:
         golden: the golden requests.
         plans: the plan's file for each topology.
         files: every file of the version but the manifest.
+        imported: how far the import is from the trained model; None where it was not compared.
         sha256: of all other fields as they are stored; None if it was published by a release that
             wrote none, or is not published yet.
     """
@@ -133,6 +135,7 @@ class Manifest:
     golden: GoldenRecord
     plans: Annotated[dict[str, FileName], Field(min_length=1)]
     files: dict[FileName, FileRecord]
+    imported: ImportReport | None = None
     # Not compared: versions that say the same are equal, stored or not.
     sha256: Sha256 | None = field(default=None, compare=False)
 
@@ -170,7 +173,8 @@ _ADAPTER = TypeAdapter(Manifest)
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """The manifest as JSON, with the checksum of what it says now."""
-    return with_checksum(_ADAPTER.dump_json(manifest, indent=1, exclude={"sha256"}))
+    unwritten = {"sha256", *_unused(manifest)}
+    return with_checksum(_ADAPTER.dump_json(manifest, indent=1, exclude=unwritten))
 
 
 def with_checksum(text: bytes) -> bytes:
@@ -275,4 +279,12 @@ def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def manifest_fields(manifest: Manifest) -> dict[str, Any]:
     """The manifest as plain values, for display."""
-    return asdict(manifest)
+    fields = asdict(manifest)
+    for name in _unused(manifest):
+        del fields[name]
+    return fields
+
+
+def _unused(manifest: Manifest) -> set[str]:
+    """Fields that a manifest leaves out, so that it reads as before there were such."""
+    return {"imported"} if manifest.imported is None else set()

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from quant.report import QuantizationReport
+from quant.report import QuantizationReport, import_text
 from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import GateError, SpecError
@@ -27,6 +27,7 @@ from sharded_infer.golden import (
     load_golden,
     save_golden,
 )
+from sharded_infer.import_check import check_import
 from sharded_infer.ingredients import TOWER_SAMPLES, Ingredients, gather_ingredients
 from sharded_infer.load_model import DEFAULT_BATCH, LoadModel
 from sharded_infer.manifest import (
@@ -57,6 +58,7 @@ from sharded_infer.quantize import (
     quantization_report,
     storage_errors,
     table_records,
+    take_over,
     write_report,
 )
 from sharded_infer.repository import Repository
@@ -81,6 +83,7 @@ class PublishedVersion:
         fp32_bytes: size of the tables' rows as fp32.
         table_bytes: size of the table files.
         max_score_diff: the golden requests' largest difference from the fp32 model.
+        compared: in one line, what the import was compared with, or that it was not.
         report: what quantization did.
     """
 
@@ -90,6 +93,7 @@ class PublishedVersion:
     fp32_bytes: int
     table_bytes: int
     max_score_diff: float
+    compared: str
     report: QuantizationReport = field(repr=False)
 
 
@@ -109,9 +113,10 @@ def publish(
     """Quantizes, plans and publishes one version of a model.
 
     Args:
-        spec: the model.
+        spec: the model; poolings and features that it leaves out are taken from the modules.
         weights: a TorchRec `EmbeddingBagCollection`, a dict of `nn.EmbeddingBag` by table name, a
-            state dict, or a weight source.
+            state dict, or a weight source. Modules are also called on the samples, and what they
+            return compared with what was read of them (`sharded_infer/import_check.py`).
         tower: the dense part; its `forward` takes the dense inputs by name and `embeddings`, fp32
             `[B, spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
         repository: where to publish: a folder, or a URL such as `s3://bucket/prefix`.
@@ -121,6 +126,7 @@ def publish(
         calibration: samples that the version's scores are compared on, with the fp32 model's and
             those of other formats; the report has the result, and the gate reads it. An int8
             tower's integers are chosen on the first 1024, or on `samples` where there are none.
+            Recorded scores of the trained model among them are compared with the fp32 model's.
         statistics: how features are used, by name, for the planner and for budgets; the spec's own
             where not given.
         batch: samples of the batch that is planned for.
@@ -135,10 +141,13 @@ def publish(
         PlanError: the tables do not fit a topology.
         TowerError: the tower cannot be exported.
         GateError: golden requests or calibration samples differ from the fp32 model by more than
-            the spec allows; says by how much, and which tables contribute most.
+            the spec allows; says by how much, and which tables contribute most. Or the fp32 model
+            differs from the trained modules or from recorded scores; names the first feature and
+            table, or the output.
         StorageError: the disk is full or cannot be written, or a store cannot be reached.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
+    spec, source = take_over(spec, weights)
     if spec.gate.max_auc_drop is not None and (calibration is None or not calibration.labelled):
         raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
     if calibration is not None:
@@ -151,7 +160,7 @@ def publish(
         )
     ingredients = gather_ingredients(
         spec,
-        weights,
+        source,
         tower,
         repository=repository,
         topologies=topologies,
@@ -163,9 +172,12 @@ def publish(
     if samples is None and calibration is not None:
         first = min(DEFAULT_SAMPLES, calibration.model_input.batch_size)
         samples = calibration.model_input.samples(0, first)
+    golden_input = samples if samples is not None else generate_samples(spec)
+    trained = Fp32Model(ingredients.spec, ingredients.formats.weights, tower)
+    imported = check_import(trained, source, golden_input, calibration, progress)
     with repository.staging(spec.name) as staged, storage_errors(staged):
         tables = write_tables(staged, ingredients.formats, progress)
-        manifest = _write_rest(staged, ingredients, tables, samples)
+        manifest = _write_rest(staged, ingredients, tables, golden_input)
         progress("scoring golden requests", 0, 1)
         # Whatever is planned for, the gate runs here.
         here = LoadModel(ingredients.uses, parse_topology("cpu:1"))
@@ -173,7 +185,7 @@ def publish(
         judged = _judged(served)
         difference = max(_check_golden(one, ingredients) for one in judged)
         progress("scoring golden requests", 1, 1)
-        report = quantization_report(ingredients.formats, tables)
+        report = replace(quantization_report(ingredients.formats, tables), imported=imported)
         if calibration is not None:
             measured = calibrate(ingredients.formats, tower, calibration, judged[0].run, progress)
             try:
@@ -185,7 +197,7 @@ def publish(
             report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)
         files = manifest.files | {n: _record(staged / n) for n in write_report(staged, report)}
-        complete = replace(manifest, golden=golden, files=files)
+        complete = replace(manifest, golden=golden, files=files, imported=imported)
         path = repository.commit(staged, complete, progress=progress)
     return PublishedVersion(
         path=path,
@@ -194,6 +206,7 @@ def publish(
         fp32_bytes=sum(report.fp32_bytes for report in tables.reports),
         table_bytes=sum(record.bytes for record in tables.files.values()),
         max_score_diff=difference,
+        compared=import_text(imported),
         report=report,
     )
 
@@ -243,11 +256,10 @@ def _tower_blame(served: Model, made_of: Ingredients, model_input: ModelInput) -
 
 
 def _write_rest(
-    staged: Path, made_of: Ingredients, tables: WrittenTables, samples: ModelInput | None
+    staged: Path, made_of: Ingredients, tables: WrittenTables, model_input: ModelInput
 ) -> Manifest:
     spec = made_of.spec
     write_program(made_of.program, staged / TOWER_NAME)
-    model_input = samples if samples is not None else generate_samples(spec)
     scores = fp32_scores(spec, made_of.formats.weights, made_of.tower, model_input)
     save_golden(staged / GOLDEN_NAME, spec, GoldenRequests(model_input, scores))
     plan_files = {name: f"plans/{_file_name(name)}.json" for name in made_of.plans}

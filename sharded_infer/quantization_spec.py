@@ -73,8 +73,11 @@ class GateSpec:
             the golden requests and the calibration samples, in the score's own unit.
         max_auc_drop: largest allowed loss of AUC on the calibration samples, which must then be
             given, with labels; None allows any.
+        max_import_diff: largest allowed difference between the trained model's own numbers and the
+            fp32 model that was read, as a share of the largest; None allows 1e-4.
     """
 
     # JSON has no infinity: a manifest could not say it.
     max_score_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
     max_auc_drop: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    max_import_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None

@@ -16,7 +16,7 @@ from torch import nn
 from quant.checkpoint import weights_of
 from quant.encoder import encoder_name
 from quant.report import CalibrationReport, QuantizationReport
-from quant.source import SourceError
+from quant.source import SourceError, WeightSource
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import StorageError, WeightsError
 from sharded_infer.format_plan import FormatPlan, plan_formats
@@ -39,6 +39,7 @@ from sharded_infer.spec import ModelSpec
 from sharded_infer.staging import staged_folder
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
+from sharded_infer.trained_tables import resolve_spec
 
 TABLES_NAME = "tables.json"
 
@@ -61,11 +62,22 @@ def open_format_plan(
     Raises:
         SpecError, WeightsError: as `plan_formats`; or the weights are none of these.
     """
+    resolved, source = take_over(spec, weights)
+    return plan_formats(resolved, source, statistics, progress)
+
+
+def take_over(spec: ModelSpec, weights: object) -> tuple[ModelSpec, WeightSource]:
+    """The weights as a source, and the spec with what it leaves out taken from their modules.
+
+    Raises:
+        SpecError: spec and modules contradict each other; see `resolve_spec`.
+        WeightsError: the weights are of no known kind.
+    """
     try:
         source = weights_of(weights)
     except SourceError as error:
         raise WeightsError(str(error)) from error
-    return plan_formats(spec, source, statistics, progress)
+    return resolve_spec(spec, source), source
 
 
 def quantize(

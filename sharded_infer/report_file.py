@@ -18,6 +18,7 @@ from quant.report import (
     QuantizationReport,
     TableContribution,
     TableReport,
+    import_text,
 )
 from sharded_infer.errors import ArtifactError, InternalError
 from sharded_infer.manifest import REPORT_NAME
@@ -30,6 +31,7 @@ __all__ = [
     "TableContribution",
     "TableReport",
     "dump_report",
+    "import_text",
     "report_from_fields",
 ]
 

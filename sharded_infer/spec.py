@@ -54,9 +54,10 @@ class TableSpec:
         name: unique name.
         rows: number of rows.
         dim: elements of a row.
-        pooling: how a bag of rows becomes one vector.
-        features: features that use the table, which other tables may name too; the table's own
-            name if none is given.
+        pooling: how a bag of rows becomes one vector; None takes what the trained module says, or
+            "sum" where there is no module to say it. A published spec says which.
+        features: features that use the table, which other tables may name too; None given takes
+            those of the trained module, or the table's own name.
         weights: the weight's key in the checkpoint; None tries the table's usual names.
         format: how rows are stored; None takes the model's default.
         out_of_range: what to do with an id outside `[0, rows)`.
@@ -67,7 +68,7 @@ class TableSpec:
     name: Name
     rows: Annotated[int, Field(ge=1, lt=2**48)]
     dim: Annotated[int, Field(ge=1, le=8192)]
-    pooling: Literal["sum", "mean"] = "sum"
+    pooling: Literal["sum", "mean"] | None = None
     features: tuple[Name, ...] = ()
     weights: str | None = None
     format: RowFormat | None = None

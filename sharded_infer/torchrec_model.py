@@ -4,6 +4,7 @@ TorchRec itself is not imported: its modules are known by their parts.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from quant.source import TensorSource, WeightSource
+from quant.checkpoint import LiveSource
+from quant.source import WeightSource
 from sharded_infer.errors import SpecError, WeightsError
-from sharded_infer.spec import ModelSpec
+from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.spec_document import parse_spec
 from sharded_infer.tower_source import load_tower
+from sharded_infer.trained_tables import PROCESSORS, STORED_FORMATS
 from sharded_infer.zoo.sizes import TowerSizes, torchrec_sizes
 from sharded_infer.zoo.torchrec_names import torchrec_keys
 
+DENSE = "dense"
 _PARTS = ("sparse_arch", "dense_arch", "inter_arch", "over_arch")
 # DistributedModelParallel, DistributedDataParallel, and DLRMTrain.
 _WRAPPED = ("_dmp_wrapped_module", "module", "model")
-# Collections that do more than look up: they weigh or rename ids first.
-_PROCESSORS = ("feature_processor", "_feature_processors", "_managed_collision_collection")
-# The names of torchrec.modules.embedding_configs.DataType. Its NFP8 rows are not our fp8.
-_FORMATS = {
-    "FP32": RowFormat.FP32,
-    "FP16": RowFormat.FP16,
-    "BF16": RowFormat.BF16,
-    "INT8": RowFormat.INT8,
-    "UINT8": RowFormat.INT8,
-    "INT4": RowFormat.INT4,
-    "INT2": RowFormat.INT2,
-}
 _POOLINGS = {"SUM": "sum", "MEAN": "mean"}
 
 
@@ -63,7 +55,7 @@ def from_torchrec(
     inner = _unwrap(model)
     configs = _configs(inner)
     weights = {key: _whole(key, value) for key, value in inner.state_dict().items()}
-    source = TensorSource(weights, type(inner).__name__)
+    source = LiveSource(weights, {"": inner}, type(inner).__name__, whole=partial(_scores, inner))
     shapes = {n: source.shape(key) for n, key in torchrec_keys(source.keys(), "").items()}
     spec = parse_spec(
         {
@@ -74,6 +66,17 @@ def from_torchrec(
         type(inner).__name__,
     )
     return spec, source, load_tower(spec, source, Path())
+
+
+def _scores(model: nn.Module, dense: Mapping[str, Tensor], features: Any) -> dict[str, Tensor]:
+    """What the model itself says, as the probabilities that our tower gives."""
+    was_training = model.training
+    model.eval()
+    try:
+        logits: Tensor = model(dense[DENSE].to(features.device()), features)
+    finally:
+        model.train(was_training)
+    return {TowerSpec().outputs[0]: torch.sigmoid(logits.squeeze(1))}
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
@@ -93,7 +96,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
 def _configs(model: nn.Module) -> Sequence[Any]:
     arch: Any = model.sparse_arch
     collection = getattr(arch, "embedding_bag_collection", None)
-    if processors := [name for name in _PROCESSORS if hasattr(collection, name)]:
+    if processors := [name for name in PROCESSORS if hasattr(collection, name)]:
         raise SpecError(
             f"{type(collection).__name__} changes features before their lookup "
             f"({processors[0].lstrip('_')}), which a spec cannot describe"
@@ -143,10 +146,10 @@ def _stored_format(config: Any, key: str, weights: Mapping[str, Tensor]) -> RowF
             f"table {config.name!r}: its scales are kept apart from its rows "
             f"({key + '_qscale'!r}), expected rows that begin with them"
         )
-    stored = _FORMATS.get(config.data_type.value)
+    stored = STORED_FORMATS.get(config.data_type.value)
     if stored is None:
         raise SpecError(
-            f"table {config.name!r}: expected rows of {', '.join(_FORMATS)}, got "
+            f"table {config.name!r}: expected rows of {', '.join(STORED_FORMATS)}, got "
             f"{config.data_type.value}"
         )
     return stored
@@ -154,7 +157,7 @@ def _stored_format(config: Any, key: str, weights: Mapping[str, Tensor]) -> RowF
 
 def _dense_part(sizes: TowerSizes) -> dict[str, Any]:
     return {
-        "dense": {"inputs": {"dense": sizes.dense_width}},
+        "dense": {"inputs": {DENSE: sizes.dense_width}},
         "tower": {"architecture": sizes.architecture, **sizes.options},
     }
 

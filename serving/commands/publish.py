@@ -72,13 +72,15 @@ def publish_command(
         "fp32_bytes": published.fp32_bytes,
         "table_bytes": published.table_bytes,
         "max_score_diff": published.max_score_diff,
+        "imported": published.compared,
     }
     if as_json:
         print_json(fields)
         return
     OUT.print(
         f"published {described.name} version {published.version}: {summary(published.report)}\n"
-        f"golden requests within {published.max_score_diff:.2g} of fp32\n{published.location}",
+        f"golden requests within {published.max_score_diff:.2g} of fp32\n"
+        f"{published.compared}\n{published.location}",
         highlight=False,
         soft_wrap=True,
     )

@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from quant.report import import_text
 from serving.commands.console import OUT
 from sharded_infer.artifact import Artifact
 from sharded_infer.sizes import size_text
@@ -43,6 +44,7 @@ def print_version(artifact: Artifact, where: str) -> None:
         f"{', '.join(size_text(used) for used in held)}\n"
         f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
         f"{manifest.golden.allowed_score_diff:g} allowed\n"
+        f"{import_text(manifest.imported)}\n"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n{where}",
         highlight=False,
         soft_wrap=True,

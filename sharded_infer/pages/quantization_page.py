@@ -7,7 +7,13 @@ lets nothing else load or run, whatever tables are called. Equal reports make eq
 from collections.abc import Sequence
 
 from kernels.wording import counted
-from quant.report import CalibrationReport, QuantizationReport, TableReport, total_bytes
+from quant.report import (
+    CalibrationReport,
+    QuantizationReport,
+    TableReport,
+    import_text,
+    total_bytes,
+)
 from sharded_infer.pages.document import document, facts, section
 from sharded_infer.pages.quantization_errors import errors_section
 from sharded_infer.pages.quantization_scores import (
@@ -46,6 +52,7 @@ def render_quantization_page(report: QuantizationReport) -> str:
     name = escaped_name(report.model)
     body = [
         f"<header>\n<h1>Quantization of {name}</h1>\n<p>{_verdict(report)}</p>",
+        f"<p>{escaped(_sentence(import_text(report.imported)))}</p>",
         _facts(report),
         f"</header>\n<main>\n{sizes_section(report.tables)}",
     ]
@@ -83,6 +90,10 @@ def _verdict(report: QuantizationReport) -> str:
         f"{size}{scores}; AUC goes from {base.auc:.{_DECIMALS}f} to "
         f"{published.auc:.{_DECIMALS}f} (<b>{signed_text(difference, _DECIMALS)}</b>)."
     )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _size_sentence(tables: Sequence[TableReport]) -> str:

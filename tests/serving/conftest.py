@@ -123,7 +123,9 @@ def publish_ranker(repository: Path, seed: int = 5) -> Ranker:
     spec = ranker_spec()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        tables = {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling) for t in spec.tables}
+        tables = {
+            t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum") for t in spec.tables
+        }
         tower = RankerTower(spec.embedding_width)
     published = publish(spec, tables, tower, repository, topologies=("cpu:2",))
     return Ranker(repository, open_model(published.path), tables, tower)

@@ -278,7 +278,9 @@ def publish_heavy(repository: Path) -> None:
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
-        tables = {t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling) for t in spec.tables}
+        tables = {
+            t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum") for t in spec.tables
+        }
         publish(spec, tables, HeavyTower(spec.embedding_width), repository)
 
 

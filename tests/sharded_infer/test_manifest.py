@@ -29,7 +29,10 @@ def test_it_says_what_the_model_is_and_what_is_stored(
     manifest: Manifest, trained_spec: ModelSpec
 ) -> None:
     # The version says of every table how it is stored, whatever decided that.
-    tables = tuple(replace(t, format=trained_spec.row_format(t)) for t in trained_spec.tables)
+    tables = tuple(
+        replace(t, format=trained_spec.row_format(t), pooling=t.pooling or "sum")
+        for t in trained_spec.tables
+    )
     assert manifest.model_spec() == replace(trained_spec, tables=tables)
     assert manifest.stored_tables() == {
         t.name: StoredTable(t.name, t.rows, t.dim, trained_spec.row_format(t))

@@ -84,7 +84,7 @@ def pooled_by_torch(weights: dict[str, Tensor], group: JaggedBatch) -> dict[int,
         module = nn.EmbeddingBag.from_pretrained(
             weights[table.name],
             # Torch knows no weighted means: those are weighted sums over the number of ids.
-            mode="sum" if group.weights is not None else table.pooling,
+            mode="sum" if group.weights is not None else table.pooling or "sum",
             padding_idx=table.padding_idx,
         )
         scales = None if group.weights is None else torch.from_numpy(group.weights[part])

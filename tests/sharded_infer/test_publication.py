@@ -31,6 +31,7 @@ from sharded_infer.errors import (
     WeightsError,
 )
 from sharded_infer.golden import generate_samples
+from sharded_infer.manifest import FileRecord, dump_manifest
 from sharded_infer.model import open_model
 from sharded_infer.model_check import check_golden, check_independence
 from sharded_infer.plan import check_plan
@@ -132,7 +133,9 @@ def test_a_version_holds_what_its_manifest_says(
     manifest = artifact.manifest
     assert verify_files(artifact) == sum(record.bytes for record in manifest.files.values())
     formats = {table.name: table.row_format for table in manifest.tables}
-    tables = tuple(replace(t, format=formats[t.name]) for t in trained_spec.tables)
+    tables = tuple(
+        replace(t, format=formats[t.name], pooling=t.pooling or "sum") for t in trained_spec.tables
+    )
     assert manifest.model_spec() == replace(trained_spec, tables=tables)
     assert (manifest.model, manifest.version) == ("small", 1)
     assert [(o.name, o.width) for o in manifest.tower.outputs] == [("click", None), ("rating", 3)]
@@ -503,6 +506,11 @@ def test_an_unchanged_model_keeps_its_plan_and_a_changed_one_does_not(
     for shard in plan["shards"]:
         shard["rank"] = 0
     path.write_text(json.dumps(plan))
+    manifest = open_artifact(first.path).manifest
+    content = path.read_bytes()
+    record = FileRecord(len(content), hashlib.sha256(content).hexdigest())
+    files = {**manifest.files, "plans/cpu-2.json": record}
+    (first.path / "manifest.json").write_bytes(dump_manifest(replace(manifest, files=files)))
     second = publish(*parts, topologies=("cpu:2",))
     kept = json.loads((second.path / "plans" / "cpu-2.json").read_text())
     assert {shard["rank"] for shard in kept["shards"]} == {0}

@@ -95,7 +95,7 @@ def test_a_full_description_is_read_from_toml(path: Path) -> None:
 def test_a_name_and_a_table_are_enough() -> None:
     spec = parse_spec(SMALL)
     assert spec == ModelSpec("m", (TableSpec("a", rows=4, dim=2),))
-    assert (spec.tables[0].pooling, spec.tables[0].out_of_range) == ("sum", "error")
+    assert (spec.tables[0].pooling, spec.tables[0].out_of_range) == (None, "error")
     assert spec.row_format(spec.tables[0]) is RowFormat.INT8
     assert spec.tower.outputs == ("score",)
 
@@ -136,7 +136,7 @@ def test_a_dumped_description_is_read_back(spec: ModelSpec) -> None:
 
 def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
     assert set(dump_spec(parse_spec(SMALL))["tables"][0]) == {
-        *("name", "rows", "dim", "pooling", "features", "out_of_range")
+        *("name", "rows", "dim", "features", "out_of_range")
     }
 
 

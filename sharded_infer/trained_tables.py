@@ -1,0 +1,221 @@
+"""What live modules say of the tables that are taken from them, beside what a spec says."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from kernels.row_format import RowFormat
+from quant.checkpoint import LiveSource
+from quant.source import SourceError, WeightSource
+from quant.table_weight import find_key
+from sharded_infer.errors import SpecError
+from sharded_infer.spec import ModelSpec, TableSpec
+from sharded_infer.spec_document import dump_spec, parse_spec
+
+# TorchRec's collections that do more than look up: they weigh or rename ids first.
+PROCESSORS = ("feature_processor", "_feature_processors", "_managed_collision_collection")
+# The names of torchrec.modules.embedding_configs.DataType. Its NFP8 rows are not our fp8.
+STORED_FORMATS = {
+    "FP32": RowFormat.FP32,
+    "FP16": RowFormat.FP16,
+    "BF16": RowFormat.BF16,
+    "INT8": RowFormat.INT8,
+    "UINT8": RowFormat.INT8,
+    "INT4": RowFormat.INT4,
+    "INT2": RowFormat.INT2,
+}
+_QUANTIZED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTable:
+    """What a module says of one table; None of what it does not say.
+
+    Attributes:
+        said_by: how messages name the module.
+        pooling: `sum` or `mean`.
+        features: that look rows up in it.
+        stored: the row format of rows that are quantized already.
+        tells_padding: whether the module would say a padding id if it had one.
+        padding_idx: the id that the module leaves out of its bags.
+    """
+
+    said_by: str
+    pooling: str | None = None
+    features: tuple[str, ...] | None = None
+    stored: RowFormat | None = None
+    tells_padding: bool = False
+    padding_idx: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRecCollection:
+    """A TorchRec `EmbeddingBagCollection`, known by its parts.
+
+    Attributes:
+        prefix: of its state dict's keys in the weights.
+        module: the collection.
+        configs: its tables'.
+    """
+
+    prefix: str
+    module: Any
+    configs: Sequence[Any]
+
+    def key(self, table: str) -> str:
+        """The key of a table's weight."""
+        return f"{self.prefix}embedding_bags.{table}.weight"
+
+
+def torchrec_collections(source: LiveSource) -> list[TorchRecCollection]:
+    """The collections among the modules, from the outside in."""
+    found = []
+    for prefix, module in source.submodules():
+        configs = _configs(module, "embedding_bag_configs")
+        if configs:
+            found.append(TorchRecCollection(prefix, module, configs))
+    return found
+
+
+def resolve_spec(spec: ModelSpec, source: WeightSource) -> ModelSpec:
+    """The spec with what it leaves out taken from the modules that hold the weights.
+
+    Args:
+        spec: the model.
+        source: its weights; files and tensors say nothing of poolings and features.
+
+    Returns:
+        The spec; every table says its pooling.
+
+    Raises:
+        SpecError: spec and module contradict each other, or the module does what a spec cannot
+            say; names the table, and what both say.
+    """
+    trained = trained_tables(source) if isinstance(source, LiveSource) else {}
+    fields = dump_spec(spec)
+    for table, own in zip(spec.tables, fields["tables"], strict=True):
+        key = None
+        # A weight that is not there is refused where it is read.
+        with suppress(SourceError):
+            key = find_key(source, table.name, table.weights)
+        said = trained.get(key) if key is not None else None
+        if said is not None:
+            own |= _from_module(spec, table, said)
+        own.setdefault("pooling", "sum")
+    resolved = parse_spec(fields, f"{spec.name!r} with what its modules say")
+    if isinstance(source, LiveSource):
+        _check_order(resolved, source)
+    return resolved
+
+
+def _check_order(spec: ModelSpec, source: LiveSource) -> None:
+    """Refuses another order of features than the collection's that a tower was trained behind."""
+    order = [(feature.name, feature.table.name) for feature in spec.features]
+    for collection in torchrec_collections(source):
+        theirs = [(f, config.name) for config in collection.configs for f in config.feature_names]
+        if set(theirs) >= set(order) and [pair for pair in theirs if pair in set(order)] != order:
+            raise SpecError(
+                f"features: the spec has them in the order {[name for name, _ in order]}, its "
+                f"{type(collection.module).__name__} in the order {[name for name, _ in theirs]}; "
+                "the tower takes their embeddings in the spec's order: give the tables in the "
+                "collection's. A tower of its own order takes dict(collection.embedding_bags)"
+            )
+
+
+def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
+    """What modules say of their tables, by the weight's key.
+
+    Raises:
+        SpecError: a module pools by maximum, not at all, or changes ids first; names it.
+    """
+    found: dict[str, TrainedTable] = {}
+    for key, module in source.embeddings().items():
+        if isinstance(module, nn.EmbeddingBag):
+            found[key] = TrainedTable(
+                "its nn.EmbeddingBag",
+                _pooling(key, module.mode),
+                tells_padding=True,
+                padding_idx=module.padding_idx,
+            )
+    for prefix, module in source.submodules():
+        for config in _configs(module, "embedding_configs"):
+            raise SpecError(
+                f"table {config.name!r}: a TorchRec {type(module).__name__} looks up sequences and "
+                "does not pool; expected an EmbeddingBagCollection, or the weights as a dict of "
+                f"tensors by table name where every feature has one id (under {prefix or 'it'!r})"
+            )
+    for collection in torchrec_collections(source):
+        name = type(collection.module).__name__
+        if processors := [p for p in PROCESSORS if hasattr(collection.module, p)]:
+            raise SpecError(
+                f"{name} changes features before their lookup ({processors[0].lstrip('_')}), which "
+                "a spec cannot describe"
+            )
+        for config in collection.configs:
+            stored = STORED_FORMATS.get(config.data_type.value)
+            found[collection.key(config.name)] = TrainedTable(
+                f"its {type(config).__name__} in the {name}",
+                _pooling(config.name, config.pooling.value.lower()),
+                tuple(config.feature_names),
+                stored if stored in _QUANTIZED else None,
+            )
+    return found
+
+
+def _configs(module: nn.Module, name: str) -> Sequence[Any]:
+    given = getattr(module, name, None)
+    # A collection that TorchRec has sharded keeps them to itself.
+    configs = given() if callable(given) else getattr(module, f"_{name}", ())
+    return [config for config in configs if hasattr(config, "feature_names")]
+
+
+def _pooling(name: str, mode: str) -> str:
+    if mode not in ("sum", "mean"):
+        raise SpecError(
+            f"table {name!r}: its module pools by {mode!r}, which is not supported: expected 'sum' "
+            "or 'mean'"
+        )
+    return mode
+
+
+def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[str, object]:
+    """The fields that a module adds to a table's."""
+    if table.pooling is not None and said.pooling not in (None, table.pooling):
+        raise SpecError(
+            f"table {table.name!r}: the spec says pooling {table.pooling!r}, {said.said_by} pools "
+            f"by {said.pooling!r}; leave it out of the spec to take the module's"
+        )
+    if table.features and said.features and set(table.features) != set(said.features):
+        raise SpecError(
+            f"table {table.name!r}: the spec says features {list(table.features)}, "
+            f"{said.said_by} has feature_names {list(said.features)}; leave them out of the spec "
+            "to take the module's"
+        )
+    if said.tells_padding and table.padding_idx not in (None, said.padding_idx):
+        theirs = "none" if said.padding_idx is None else said.padding_idx
+        raise SpecError(
+            f"table {table.name!r}: the spec says padding_idx {table.padding_idx}, "
+            f"{said.said_by} has {theirs}; leave it out of the spec to take the module's"
+        )
+    fields: dict[str, object] = {}
+    if said.padding_idx is not None:
+        fields["padding_idx"] = said.padding_idx
+    if said.pooling is not None:
+        fields["pooling"] = said.pooling
+    if said.features and not table.features:
+        fields["features"] = list(said.features)
+    if said.stored is not None and spec.fixed_format(table) is None:
+        fields["format"] = str(said.stored)
+    return fields
+
+
+def weight_keys(spec: ModelSpec, source: WeightSource) -> Mapping[str, str]:
+    """Each table's key in the weights, by table name.
+
+    Raises:
+        SourceError: a table's weight is not there.
+    """
+    return {table.name: find_key(source, table.name, table.weights) for table in spec.tables}
