@@ -73,6 +73,8 @@ class Follower:
         self._troubles: dict[str, str] = {}
         # Versions that could not be fetched: not before the next look.
         self._deferred: set[tuple[str, int]] = set()
+        # When, by the same key: what kept them may take its time again, so others go first.
+        self._deferred_at: dict[tuple[str, int], float] = {}
         # What was raised here, by model, the first time that each could not be prepared.
         self.errors: dict[str, Exception] = {}
         self.failures = FailureLog()
@@ -253,7 +255,8 @@ class Follower:
                 self._releases = replace(self._releases, moment=monotonic() + notice)
             self._put(decided)
             loads += [(release.model, version) for version in decision.load]
-        return [load for load in loads if load not in self._deferred]
+        loads = [load for load in loads if load not in self._deferred]
+        return sorted(loads, key=lambda load: self._deferred_at.get(load, 0.0))
 
     def _prepare(
         self, model: str, version: int, progress: Progress, *, checks_memory: bool
@@ -272,6 +275,7 @@ class Follower:
             self.failures.add(FailedLoad(model, version, None, str(error)))
             self._metrics.releases(model).failed(phases.current)
             self._deferred.add((model, version))
+            self._deferred_at[model, version] = monotonic()
             self.errors.setdefault(model, error)
             self._put(replace(release, preparing=0, trouble=reason_of(error)))
             return
@@ -279,6 +283,7 @@ class Follower:
             self.errors.setdefault(model, error)
             self._put(self._failed(release, version, phases.current, reason_of(error)))
             return
+        self._deferred_at.pop((model, version), None)
         held = {holding.version for holding in release.held}
         self._metrics.releases(model).assign(version, held)
         key = self._releases.next_key
