@@ -54,13 +54,23 @@ class LocalVersions:
         """Whether a version is published."""
         return version in self.numbers(model)
 
+    def incomplete(self) -> list[tuple[str, int]]:
+        """Models and numbers of what lies in a version's place without a manifest."""
+        return [
+            (home.name, number)
+            for home in sorted(self.path.iterdir())
+            if home.is_dir() and not home.name.startswith(".")
+            for number in _numbers(home)
+            if number not in _published(home)
+        ]
+
     def where(self, model: str, version: int) -> str:
         """A version's folder, as people write it."""
         return str(self.path / model / str(version))
 
     def open(self, model: str, version: int) -> Artifact:
         """Reads a version's manifest."""
-        artifact = open_artifact(self.path / model / str(version))
+        artifact = open_artifact(self._folder(model, version))
         if artifact.manifest.model != model:
             raise ArtifactError(
                 f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
@@ -74,7 +84,7 @@ class LocalVersions:
 
     def fetch(self, model: str, version: int, _progress: Progress) -> tuple[Path, Held]:
         """The version's own folder, and what keeps it from being removed until closed."""
-        folder = self.path / model / str(version)
+        folder = self._folder(model, version)
         try:
             held = hold(folder / MANIFEST_NAME)
         except OSError as error:
@@ -191,6 +201,13 @@ class LocalVersions:
                 raise ArtifactError(f"{target}: cannot be published: {reason}") from error
             _flush(home)
             return target
+
+    def _folder(self, model: str, version: int) -> Path:
+        """A version's folder; an ArtifactError if it is none of the repository's own."""
+        folder = self.path / model / str(version)
+        if folder.is_symlink():
+            raise ArtifactError(f"{folder}: expected a folder, got a symbolic link")
+        return folder
 
     def _is_entry(self, model: str) -> bool:
         # Looked up among the folder's entries: no name, such as "..", leads out of it.

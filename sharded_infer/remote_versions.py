@@ -68,6 +68,17 @@ class RemoteVersions:
         """Whether a version is published."""
         return _is_name(model) and self._store.find(_manifest_key(model, version)) is not None
 
+    def incomplete(self) -> list[tuple[str, int]]:
+        """Models and numbers of what lies in a version's place without a manifest."""
+        found = [
+            (model.name, number)
+            for model in self._store.entries()
+            if model.is_folder
+            for entry in self._store.entries(model.name)
+            if (number := version_number(entry.name)) is not None
+        ]
+        return [(model, number) for model, number in found if not self.holds(model, number)]
+
     def where(self, model: str, version: int) -> str:
         """A version's URL."""
         return self._store.where(f"{model}/{version}")

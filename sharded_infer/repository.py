@@ -87,6 +87,14 @@ class Repository:
             )
         return versions
 
+    def incomplete(self) -> list[tuple[str, int]]:
+        """Models and numbers of what lies in a version's place without a manifest, so is none.
+
+        Raises:
+            NotFoundError: the folder or bucket does not exist.
+        """
+        return self._stored.incomplete()
+
     def version_path(self, model: str, version: int | None = None) -> Path:
         """The folder of a version of a local repository.
 

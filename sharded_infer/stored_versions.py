@@ -44,6 +44,9 @@ class StoredVersions(Protocol):
     def holds(self, model: str, version: int) -> bool:
         """Whether a version is published, asked of the version itself and not of a listing."""
 
+    def incomplete(self) -> list[tuple[str, int]]:
+        """Models and numbers of what lies in a version's place without a manifest."""
+
     def where(self, model: str, version: int) -> str:
         """A version's place, as people write it."""
 

@@ -10,6 +10,7 @@ from serving.commands.repo_arguments import LocationArgument, named_version
 from serving.commands.version_summary import NO_CHECKSUM
 from serving.progress import progress_bars
 from sharded_infer.errors import ArtifactError, NotFoundError, PlanError, StorageError
+from sharded_infer.manifest import MANIFEST_NAME
 from sharded_infer.repository import Repository
 
 
@@ -26,7 +27,8 @@ def repo_verify_command(
 ) -> None:
     """Read every file where it is stored, and compare it: sizes, hashes, plans and labels.
 
-    All versions are read, whatever is found; the exit code is 1 if one is damaged. `verify` scores
+    All versions are read, whatever is found; the exit code is 1 if one is damaged, or if what lies
+    in a version's place is none. `verify` scores
     the golden requests too.
     """
     repository = Repository(location)
@@ -38,6 +40,11 @@ def repo_verify_command(
             if version is None
             else [named_version(repository, name, version)]
         )
+    ]
+    without = [
+        (name, number)
+        for name, number in repository.incomplete()
+        if version is None and model in (None, name)
     ]
     results: list[dict[str, object]] = []
     with progress_bars() as progress:
@@ -52,6 +59,10 @@ def repo_verify_command(
             except (ArtifactError, NotFoundError, PlanError, StorageError) as error:
                 fields["error"] = str(error)
             results.append(fields)
+    for name, number in without:
+        where = repository.where(name, number)
+        message = f"{where}: expected a folder with a {MANIFEST_NAME}: it is no version without one"
+        results.append({"model": name, "version": number, "error": message})
     errors = [str(fields["error"]) for fields in results if "error" in fields]
     for name in sorted({name for name, _ in wanted}):
         errors += _label_errors(repository, name)

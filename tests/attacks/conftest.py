@@ -3,6 +3,7 @@
 import pytest
 
 from tests.serving.conftest import Ranker, publish_ranker
+from tests.serving.conftest import sharded_infer as sharded_infer  # the fixture
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,8 @@
 """What is no regular file, or is far too large, in a repository: refused, not waited for."""
 
+import json
 import os
+import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +18,7 @@ from sharded_infer.tower_archive import read_program
 from sharded_infer.version_copy import copy_version
 from tests.attacks.test_artifact import INT8
 from tests.publisher import Publisher
-from tests.serving.conftest import run, running_server
+from tests.serving.conftest import Command, run, running_server
 from tests.serving.test_releases import POLL
 from tests.serving.test_workers import until
 from tests.serving.traffic import Publisher as RankerPublisher
@@ -121,6 +123,62 @@ def test_commands_do_not_wait_for_a_fifo_and_name_it(
     assert f"small/{name}" in said and "got a FIFO" in said and "Traceback" not in said
     if words.startswith("repo"):
         assert "other" in done.stdout
+
+
+def _without_manifest(version: Path) -> None:
+    (version / "manifest.json").unlink()
+
+
+def _elsewhere(version: Path) -> None:
+    version.rename(version.parents[2] / "outside")
+    version.symlink_to(version.parents[2] / "outside")
+
+
+def _nowhere(version: Path) -> None:
+    _elsewhere(version)
+    shutil.rmtree(version.parents[2] / "outside")
+
+
+def _a_file(version: Path) -> None:
+    shutil.rmtree(version)
+    version.write_text("a version")
+
+
+@pytest.mark.parametrize(
+    ("hide", "words"),
+    [
+        (_without_manifest, "small/2: expected a folder with a manifest.json"),
+        (_elsewhere, "small/2: expected a folder, got a symbolic link"),
+        (_nowhere, "small/2: expected a folder with a manifest.json"),
+        (_a_file, "small/2: expected a folder with a manifest.json"),
+        (lambda version: put(version / "manifest.json", "folder"), "got a folder"),
+        (lambda version: put(version / "manifest.json", "link"), "got a symbolic link"),
+        (lambda version: put(version / "manifest.json", "FIFO"), "got a FIFO"),
+    ],
+    ids=["no manifest", "outside", "dangling", "file", "folder", "link", "FIFO"],
+)
+@pytest.mark.parametrize("is_only", [False, True])
+def test_a_version_that_cannot_be_seen_is_reported(
+    hide: Callable[[Path], object],
+    words: str,
+    is_only: bool,
+    repository: Repository,
+    publish_copy: Publisher,
+    sharded_infer: Command,
+) -> None:
+    publish_copy(repository)
+    if is_only:
+        repository.remove_label("small", "stable")
+        shutil.rmtree(repository.path / "small" / "1")
+    hide(repository.path / "small" / "2")
+    for more in ((), ("small",)):
+        done = sharded_infer("repo", "verify", repository.path, *more)
+        assert done.code == 1, done
+        assert (is_only and more) or words in done.err, done
+    (of_json,) = json.loads(sharded_infer("repo", "verify", repository.path, "--json").out)[
+        "errors"
+    ]
+    assert words in of_json
 
 
 @pytest.mark.parametrize("kind", ["FIFO", "link", "200 GB"])
