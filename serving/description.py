@@ -17,7 +17,7 @@ _CONFIG_DTYPES = {
 
 def _inputs(snapshot: Snapshot) -> list[tuple[str, str, list[int]]]:
     # Shapes without the batch. Companions and the all-at-once form are accepted, but not listed:
-    # a load generator sends every input that is.
+    # a load generator sends every input that is. Of integers INT32 is accepted besides.
     spec = snapshot.model.spec
     dense = [(name, "FP32", [width]) for name, width in spec.dense.inputs.items()]
     return [*dense, *((name, "INT64", [-1]) for name in spec.sparse_inputs)]
@@ -52,7 +52,12 @@ def model_metadata(snapshot: Snapshot, versions: Sequence[int]) -> Any:
 
 
 def model_config(snapshot: Snapshot, max_batch: int) -> Any:
-    """A `ModelConfigResponse`: shapes without the batch, whose limit is `max_batch_size`."""
+    """A `ModelConfigResponse`: shapes without the batch, whose limit is `max_batch_size`.
+
+    Features are optional, those that the model requires are not.
+    """
+    spec = snapshot.model.spec
+    optional = set(spec.sparse_inputs) - spec.required_inputs
     return service_pb2.ModelConfigResponse(
         config=model_config_pb2.ModelConfig(
             name=snapshot.model.name,
@@ -64,7 +69,7 @@ def model_config(snapshot: Snapshot, max_batch: int) -> Any:
                     name=name,
                     data_type=_CONFIG_DTYPES[datatype],
                     dims=shape,
-                    optional=datatype == "INT64",
+                    optional=name in optional,
                 )
                 for name, datatype, shape in _inputs(snapshot)
             ],

@@ -68,6 +68,7 @@ class MessageDecoder:
             raise InputError("the package was built without a compiler")
         self._libraries = [(library, _scan_of(library, form)) for library in LIBRARIES]
         features, sparse = spec.features, SparseInputs(spec)
+        required_inputs = spec.required_inputs
         self._features = tuple(range(len(features)))
         self._sparse = len(sparse.names)
         self._widths = tuple(spec.dense.inputs.values())
@@ -79,6 +80,7 @@ class MessageDecoder:
         # Held, because the compiled code is given addresses.
         self._held = (
             np.array(sparse.of_features, np.int32),
+            np.array([name in required_inputs for name in sparse.names], np.uint8),
             np.array([feature.table.rows for feature in features], np.int64),
             np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
             np.array([_padding_of(feature.table) for feature in features], np.int64),
@@ -86,7 +88,7 @@ class MessageDecoder:
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
         )
-        sources, rows, policies, paddings, widths, starts, table = [
+        sources, required, rows, policies, paddings, widths, starts, table = [
             address_of(array) for array in self._held
         ]
         self._model = Model(
@@ -96,6 +98,7 @@ class MessageDecoder:
             max_batch,
             max(Counter(sparse.of_features).values()),
             sources,
+            required,
             rows,
             policies,
             paddings,

@@ -23,6 +23,7 @@ class Model(ctypes.Structure):
         ("max_batch", ctypes.c_int64),
         ("most_copies", ctypes.c_int64),
         ("sources", ctypes.c_void_p),
+        ("required", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("policies", ctypes.c_void_p),
         ("paddings", ctypes.c_void_p),

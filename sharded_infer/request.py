@@ -7,8 +7,9 @@ The forms of an input, whatever transport brought it:
     f.weights        as f            one weight an id
     sparse.values, sparse.lengths, sparse.weights   [N], [S, B], [N]   all features at once
     dense input      [B, width]
-    A leading dimension of 1 is shared by all B samples. A feature left out is an empty bag. One
-    that several tables have comes once: S features are sent, and their ids copied to each table's.
+    A leading dimension of 1 is shared by all B samples. A feature left out is an empty bag, unless
+    the model requires it. One that several tables have comes once: S features are sent, and their
+    ids copied to each table's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,8 @@ class RequestReader:
         """
         self._sparse = SparseInputs(spec)
         self._names = frozenset(self._sparse.names)
+        required = spec.required_inputs
+        self._required = tuple(name for name in self._sparse.names if name in required)
         self._owners = tuple(feature.name for feature in spec.features)
         self._dense = dict(spec.dense.inputs)
         self._max_batch = max_batch
@@ -120,6 +123,12 @@ class RequestReader:
                 bags[name] = _read_feature(name, array, inputs)
             elif name not in self._dense:
                 self._check_companion(name, inputs)
+        for name in self._required:
+            if name not in bags:
+                raise RequestError(
+                    f"input {name!r} is missing: the model requires it; expected {_INTEGERS_SAID} "
+                    "ids, or empty bags"
+                )
         return bags
 
     def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     ConfigDict,
     Field,
     model_validator,
@@ -41,6 +42,16 @@ def _name(value: str) -> str:
     return value
 
 
+def _required(value: Any) -> Any:
+    # What says nothing is written as nothing: older readers know no such field.
+    if value is None or value is False or value in ([], ()):
+        return None
+    names = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    if value is not True and not names:
+        raise ValueError(f"expected true, false or names of features, got {value!r}")
+    return value
+
+
 Name = Annotated[str, AfterValidator(_name)]
 Positive = Annotated[int, Field(ge=1)]
 _STRICT = ConfigDict(extra="forbid")
@@ -63,6 +74,8 @@ class TableSpec:
         out_of_range: what to do with an id outside `[0, rows)`.
         padding_idx: an id, in `[0, rows)`, that adds nothing and does not count in a mean, as
             `nn.EmbeddingBag` has it; None: there is none.
+        required: features, or all of them, that every request must name, be it with empty bags;
+            None: one that is left out is an empty bag.
     """
 
     name: Name
@@ -74,6 +87,7 @@ class TableSpec:
     format: RowFormat | None = None
     out_of_range: Literal["error", "ignore", "modulo"] = "error"
     padding_idx: Annotated[int, Field(strict=True)] | None = None
+    required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
 
     @model_validator(mode="after")
     def _padding_is_a_row(self) -> "TableSpec":
@@ -82,6 +96,22 @@ class TableSpec:
                 f"padding_idx: expected a row, 0 to {self.rows - 1}, got {self.padding_idx}"
             )
         return self
+
+    @model_validator(mode="after")
+    def _required_are_features(self) -> "TableSpec":
+        names = self.features or (self.name,)
+        if unknown := sorted(set(self.required_features) - set(names)):
+            raise ValueError(
+                f"required: {unknown[0]!r} is not one of the table's features: {', '.join(names)}"
+            )
+        return self
+
+    @property
+    def required_features(self) -> tuple[str, ...]:
+        """Those of its features that every request must name."""
+        if self.required is True:
+            return self.features or (self.name,)
+        return self.required or ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +250,11 @@ class ModelSpec:
     def sparse_inputs(self) -> tuple[str, ...]:
         """Names of the features as clients send them, each once, in the order of `features`."""
         return tuple(dict.fromkeys(feature.name for feature in self.features))
+
+    @property
+    def required_inputs(self) -> frozenset[str]:
+        """Of the sparse inputs, those that every request must name: one table is enough."""
+        return frozenset(name for table in self.tables for name in table.required_features)
 
     @property
     def embedding_width(self) -> int:

@@ -88,6 +88,7 @@ bool group_features(Request& request, Samples& samples) {
     request.own[feature] = 0;
     const std::int64_t at = 3 * model.sources[feature];
     if (!request.present[at]) {
+      if (model.required[model.sources[feature]]) return false;
       if (request.present[at + 1] || request.present[at + 2]) return false;
       continue;
     }

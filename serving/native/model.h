@@ -18,6 +18,7 @@ struct Model {
   std::int64_t max_batch;
   std::int64_t most_copies;         // features of one input, at most
   const std::int32_t* sources;      // [features]: the sparse input
+  const std::uint8_t* required;     // [sparse]
   const std::int64_t* rows;         // [features]
   const std::int32_t* policies;     // [features]
   const std::int64_t* paddings;     // [features]: an id that is left out, or -1

@@ -28,7 +28,8 @@ def batch_samples(
         `<feature>.lengths` int32 `[B]`.
 
     Raises:
-        RequestError: no samples, an unknown name, or a value that is not ids or numbers; names
+        RequestError: no samples, an unknown name, no sample with a feature that the model requires,
+            or a value that is not ids or numbers; names
             the sample and the input.
     """
     if not samples:
@@ -43,6 +44,8 @@ def batch_samples(
                 f"{place_of(number, sample)}: {strange[0]!r} is not one of the model's inputs"
                 f"{did_you_mean(strange[0], known | outcome_names(spec, label_columns or {}))}"
             )
+    if missing := sorted(spec.required_inputs - named):
+        raise RequestError(f"{missing[0]!r} is in none of the samples: the model requires it")
     inputs: dict[str, NDArray[np.generic]] = {}
     for name, width in spec.dense.inputs.items():
         rows = [_dense(number, name, s, width) for number, s in enumerate(samples)]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,36 @@ def check_agrees(message: bytes) -> bool:
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
     assert check_agrees(serialized(inputs))
+
+
+REQUIRED = ("item", "tag", "user.country")
+REQUIRING = replace(
+    SPEC,
+    tables=tuple(
+        replace(table, required=tuple(name for name in table.features if name in REQUIRED) or None)
+        if table.features
+        else replace(table, required=table.name in REQUIRED)
+        for table in SPEC.tables
+    ),
+)
+
+
+@compiled
+@settings(deadline=None, max_examples=200)
+@given(inputs_by_chance())
+def test_a_required_feature_is_missed_by_both_readers(inputs: Arrays) -> None:
+    message = serialized(inputs)
+    decoder = MessageDecoder(REQUIRING, max_batch=MAX_BATCH)
+    portable = PortableDecoder(REQUIRING, max_batch=MAX_BATCH)
+    missing = [name for name in REQUIRED if name not in inputs and "sparse.values" not in inputs]
+    found = decoder.decode(message)
+    assert (found is None) == bool(missing)
+    if found is not None:
+        check_same(found, portable.decode(message))
+    else:
+        with pytest.raises(RequestError, match="is missing: the model requires it") as refusal:
+            portable.decode(message)
+        assert any(repr(name) in str(refusal.value) for name in missing)
 
 
 @compiled

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,8 @@ from torch import Tensor, nn
 from tritonclient.grpc import service_pb2
 
 from sharded_infer import Model, ModelSpec, QuantizationSpec, TableSpec, open_model, publish
-from sharded_infer.client import Bags, Client
+from sharded_infer.client import Bags, Client, PredictError
+from sharded_infer.errors import RequestError
 from sharded_infer.spec import DenseSpec
 from tests.serving.conftest import DATATYPES, Arrays, RunningServer, infer_request, running_server
 from tests.serving.rest.test_rest_server import ask
@@ -28,7 +30,7 @@ SPEC = ModelSpec(
         TableSpec("user_gmf", USERS, 4, features=("user",)),
         TableSpec("item_gmf", ITEMS, 4, features=("item",)),
         TableSpec("user_mlp", USERS, 6, features=("user",)),
-        TableSpec("item_mlp", ITEMS, 6, features=("item",)),
+        TableSpec("item_mlp", ITEMS, 6, features=("item",), required=True),
         TableSpec("genre", GENRES, 5, pooling="mean", features=("genres",), padding_idx=PADDING),
         TableSpec("wide", ITEMS, 1, features=("genres", "item"), out_of_range="modulo"),
     ),
@@ -161,8 +163,8 @@ def test_grpc_scores_as_the_modules_do(server: RunningServer, case: Case) -> Non
         np.testing.assert_allclose(infer(server, inputs), case.wanted, atol=1e-5)
 
 
-def test_rest_scores_as_the_modules_do(server: RunningServer, case: Case) -> None:
-    body = {
+def rest_body(inputs: Arrays) -> dict[str, Any]:
+    return {
         "inputs": [
             {
                 "name": name,
@@ -170,9 +172,13 @@ def test_rest_scores_as_the_modules_do(server: RunningServer, case: Case) -> Non
                 "shape": list(array.shape),
                 "data": array.ravel().tolist(),
             }
-            for name, array in case.inputs.items()
+            for name, array in inputs.items()
         ]
     }
+
+
+def test_rest_scores_as_the_modules_do(server: RunningServer, case: Case) -> None:
+    body = rest_body(case.inputs)
     status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", body)
     assert status == 200, answer
     found = answer["outputs"][0]["data"]
@@ -202,13 +208,40 @@ def test_a_user_that_candidates_share_is_shared_by_all_tables(
     np.testing.assert_allclose(infer(server, inputs), wanted.numpy(), atol=1e-5)
 
 
+def test_a_required_feature_that_is_missing_is_refused_by_name(
+    server: RunningServer, trained: Trained, case: Case
+) -> None:
+    """One of its tables requires it; the user may be left out."""
+    words = "input 'item' is missing: the model requires it"
+    inputs = {name: array for name, array in case.inputs.items() if name != "item"}
+    with pytest.raises(grpc.RpcError) as refusal:
+        infer(server, inputs)
+    assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert words in refusal.value.details()
+    status, answer, _ = ask(server, "POST", f"/v2/models/{SPEC.name}/infer", rest_body(inputs))
+    assert status == 400 and words in answer["error"]
+    with Client(server.grpc_url) as client, pytest.raises(PredictError, match=words):
+        client.predict(SPEC.name, candidates={name: inputs[name] for name in ("age", "user")})
+    with pytest.raises(RequestError, match=words):
+        trained.model.predict(inputs)
+    del case.inputs["user"]
+    assert infer(server, case.inputs).shape == case.wanted.shape
+    empty = {"item": np.empty(0, np.int64), "item.lengths": np.zeros(len(case.wanted), np.int32)}
+    assert infer(server, inputs | empty).shape == case.wanted.shape
+
+
 def test_each_input_is_described_once(server: RunningServer) -> None:
     with server.stub() as stub:
         asked = service_pb2.ModelMetadataRequest(name=SPEC.name)
         metadata = stub.ModelMetadata(asked)
         config = stub.ModelConfig(service_pb2.ModelConfigRequest(name=SPEC.name)).config
     assert [tensor.name for tensor in metadata.inputs] == ["age", "user", "item", "genres"]
-    assert [tensor.name for tensor in config.input] == ["age", "user", "item", "genres"]
+    assert [(tensor.name, tensor.optional) for tensor in config.input] == [
+        ("age", False),
+        ("user", True),
+        ("item", False),
+        ("genres", True),
+    ]
 
 
 def test_golden_requests_hold_each_inputs_ids_once(trained: Trained) -> None:

@@ -119,6 +119,28 @@ def test_a_feature_of_several_tables_is_one_input_and_columns_for_each() -> None
     assert spec.embedding_width == 2 + 3 + 1 + 1
 
 
+@pytest.mark.parametrize(
+    ("fields", "required"),
+    [
+        ({}, set()),
+        ({"required": False}, set()),
+        ({"required": []}, set()),
+        ({"required": True}, {"a"}),
+        ({"features": ["b", "c"], "required": True}, {"b", "c"}),
+        ({"features": ["b", "c"], "required": ["c"]}, {"c"}),
+    ],
+)
+def test_a_table_says_which_of_its_features_are_required(
+    fields: dict[str, Any], required: set[str]
+) -> None:
+    document = small_with_table(**fields)
+    document["tables"].append({"name": "d", "rows": 3, "dim": 1, "features": ["a", "b", "c"]})
+    spec = parse_spec(document)
+    assert spec.required_inputs == required
+    assert parse_spec(dump_spec(spec)) == spec
+    assert ("required" in dump_spec(spec)["tables"][0]) == bool(required)
+
+
 def test_a_tables_format_comes_before_the_models() -> None:
     assert [EXPECTED.row_format(table) for table in EXPECTED.tables] == ["bf16", "int8"]
     other = replace(EXPECTED, quantization=QuantizationSpec(RowFormat.BF16))
@@ -162,6 +184,14 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
                 f"table 'a': padding_idx: expected a row, 0 to 3, got {padding}",
             )
             for padding in (-1, 4, 2**70)
+        ),
+        *(
+            (small_with_table(required=value), "table 'a': required: expected true, false or names")
+            for value in (1, "a", [1], {"a": True})
+        ),
+        (
+            small_with_table(features=["b", "c"], required=["a"]),
+            "table 'a': required: 'a' is not one of the table's features: b, c",
         ),
         (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
         (small_with_table(padding_idx="0"), "table 'a': padding_idx: .* valid integer"),

@@ -1,5 +1,7 @@
 """Samples as people write them, to a request's inputs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -130,3 +132,12 @@ def test_a_sample_with_a_line_of_its_own_is_named_by_it(text: str) -> None:
     labelled = read_json('{"label": 1}\n\n{"bias": 0, "label": 0}\n')
     with pytest.raises(RequestError, match="^line 1, 'dense': expected 2 numbers, got None"):
         batch_samples(SPEC, labelled)
+
+
+def test_a_required_feature_that_no_sample_names_is_refused() -> None:
+    tables = SPEC.tables[0], replace(SPEC.tables[1], required=("C3",))
+    spec = replace(SPEC, tables=tables)
+    with pytest.raises(RequestError, match="'C3' is in none of the samples: the model requires it"):
+        batch_samples(spec, [{"dense": [1, 2], "bias": 1, "C1": 3, "C2": 4}])
+    found = batch_samples(spec, [{"dense": [1, 2], "bias": 1, "C3": []}])
+    assert found["C3.lengths"].tolist() == [0]
