@@ -150,14 +150,17 @@ class RequestReader:
         if strange := [name for name in inputs if name not in allowed]:
             raise RequestError(f"input {strange[0]!r} cannot stand beside {VALUES!r}")
         count = len(self._names)
-        lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, "INT32")
+        lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, _LENGTHS_SAID)
         values = _checked(VALUES, inputs[VALUES], _INTEGERS, _INTEGERS_SAID)
         if lengths.ndim != 2 or lengths.shape[0] != count:
             raise RequestError(
-                f"input {LENGTHS!r}: expected INT32 [{count}, B], got {list(lengths.shape)}"
+                f"input {LENGTHS!r}: expected {_LENGTHS_SAID} [{count}, B], "
+                f"got {list(lengths.shape)}"
             )
         if values.ndim != 1:
-            raise RequestError(f"input {VALUES!r}: expected INT64 [N], got {list(values.shape)}")
+            raise RequestError(
+                f"input {VALUES!r}: expected {_INTEGERS_SAID} [N], got {list(values.shape)}"
+            )
         lengths = _whole_lengths(LENGTHS, lengths, values.shape[0])
         weights = _read_weights(WEIGHTS, inputs, values.shape)
         sent = tuple(range(count))
@@ -227,7 +230,7 @@ def _read_feature(name: str, array: Array, inputs: Mapping[str, Array]) -> _Bags
     weights = _read_weights(f"{name}.weights", inputs, ids.shape)
     values = ids.reshape(-1).astype(np.int64, copy=False)
     if companion in inputs:
-        lengths = _checked(companion, inputs[companion], _INTEGERS, "INT32")
+        lengths = _checked(companion, inputs[companion], _INTEGERS, _LENGTHS_SAID)
         if ids.ndim != 1 or lengths.ndim != 1:
             raise RequestError(
                 f"input {name!r}: with {companion!r}, expected [N] and [B], got "

@@ -14,6 +14,7 @@ from typer.main import get_command
 from quant.checkpoint import open_weights
 from serving.cli import app
 from sharded_infer.publication import publish
+from sharded_infer.request import RequestReader
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.text import read_json
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
@@ -168,3 +169,21 @@ def test_the_samples_of_the_page_are_read_as_it_says() -> None:
     )
     inputs = batch_samples(spec, [first, second])
     assert inputs["user.lengths"].tolist() == [3, 0] and inputs["dense"].shape == (2, 13)
+
+
+@pytest.mark.parametrize(
+    ("form", "name", "shape"),
+    [
+        ("a feature `f`", "f", " `[B]`, `[B, 1]`"),
+        ("`f` and `f.lengths`", "f.lengths", " `[B]`"),
+        ("`f.weights`", "f.weights", ", shaped as `f`"),
+        ("`sparse.values`, `sparse.lengths`", "sparse.lengths", " `[S, B]`"),
+    ],
+)
+def test_the_datatypes_of_the_page_are_those_that_are_accepted(
+    form: str, name: str, shape: str
+) -> None:
+    page = (ROOT / "docs" / "requests.md").read_text()
+    reader = RequestReader(ModelSpec("m", (TableSpec("f", rows=9, dim=1),)))
+    (row,) = [line for line in page.splitlines() if line.startswith(f"| {form} |")]
+    assert f"{reader.datatypes(name)}{shape}" in row

@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Any, grpc.StatusCode, tuple[str, ...]]] = {
     "lengths of FP32": (
         with_inputs(history__lengths=fp32(3)),
         INVALID,
-        ("'history.lengths'", "expected INT32", "float32"),
+        ("'history.lengths'", "expected INT32 or INT64", "float32"),
     ),
     "weights of INT64": (
         with_inputs(user__weights=id64(1, 1, 1)),

@@ -90,7 +90,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
         torch.manual_seed(11)
         tables = {
             t.name: nn.EmbeddingBag.from_pretrained(
-                torch.randn(t.rows, t.dim), mode=t.pooling, padding_idx=t.padding_idx
+                torch.randn(t.rows, t.dim), mode=t.pooling or "sum", padding_idx=t.padding_idx
             )
             for t in SPEC.tables
         }

@@ -71,10 +71,11 @@ def read(**inputs: NDArray[np.generic]) -> list[list[Bag]]:
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.int32])
+@pytest.mark.parametrize("of_lengths", [np.int64, np.int32])
 @pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
 @pytest.mark.parametrize("per_sample", [1, 3])
 def test_every_form_of_a_request_gives_the_same_bags(
-    dtype: type[np.generic], weighted: bool, per_sample: int
+    dtype: type[np.generic], of_lengths: type[np.generic], weighted: bool, per_sample: int
 ) -> None:
     rows = {name: ids(B, per_sample, seed=i).astype(dtype) for i, name in enumerate(FEATURES)}
     weights = {name: scales(B, per_sample, seed=i) for i, name in enumerate(FEATURES)}
@@ -82,13 +83,13 @@ def test_every_form_of_a_request_gives_the_same_bags(
     matrix: Arrays = dict(rows)
     for name in FEATURES:
         jagged[name] = rows[name].reshape(-1)
-        jagged[f"{name}.lengths"] = np.full(B, per_sample, np.int32)
+        jagged[f"{name}.lengths"] = np.full(B, per_sample, of_lengths)
         if weighted:
             matrix[f"{name}.weights"] = weights[name]
             jagged[f"{name}.weights"] = weights[name].reshape(-1)
     at_once: Arrays = {
         "sparse.values": np.concatenate([rows[name].reshape(-1) for name in FEATURES]),
-        "sparse.lengths": np.full((3, B), per_sample, np.int32),
+        "sparse.lengths": np.full((3, B), per_sample, of_lengths),
     }
     if weighted:
         flat = [weights[name].reshape(-1) for name in FEATURES]
@@ -213,7 +214,10 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         ({"user": ids(B).astype(np.uint64)}, "'user': expected INT64 or INT32, got uint64"),
         ({"user": ids(B).astype(">i8")}, "'user': expected INT64 or INT32, got >i8"),
         ({"user": [1, 2, 3, 4]}, "'user': expected INT64 or INT32, got list"),
-        ({"user": ids(6), "user.lengths": scales(B)}, "'user.lengths': expected INT32, got"),
+        (
+            {"user": ids(6), "user.lengths": scales(B)},
+            "'user.lengths': expected INT32 or INT64, got",
+        ),
         ({"user": ids(B), "user.weights": ids(B)}, "'user.weights': expected FP32, got int64"),
         (
             {"user": ids(B), "user.weights": scales(B).astype(np.float64)},
@@ -222,7 +226,10 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         ({"context": ids(B, 3)}, "'context': expected FP32, got int64"),
         ({"context": scales(B, 3).astype(np.float16)}, "'context': expected FP32, got float16"),
         (AT_ONCE | {"sparse.values": scales(12)}, "'sparse.values': expected INT64"),
-        (AT_ONCE | {"sparse.lengths": np.ones((3, B))}, "'sparse.lengths': expected INT32"),
+        (
+            AT_ONCE | {"sparse.lengths": np.ones((3, B))},
+            "'sparse.lengths': expected INT32 or INT64, got",
+        ),
         (AT_ONCE | {"sparse.weights": ids(12)}, "'sparse.weights': expected FP32"),
         # Shapes.
         ({"user": np.array(3)}, r"'user': expected \[B\] or \[B, L\], got \[\]"),
@@ -237,9 +244,18 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         ({"context": scales(B)}, r"'context': expected FP32 \[B, 3\], got \[4\]"),
         ({"context": scales(B, 2)}, r"'context': expected FP32 \[B, 3\], got \[4, 2\]"),
         ({"context": np.float32(1)}, "'context': expected FP32, got float32"),
-        (AT_ONCE | {"sparse.lengths": np.ones((2, B), int)}, r"expected INT32 \[3, B\], got \[2"),
-        (AT_ONCE | {"sparse.lengths": np.ones(12, int)}, r"expected INT32 \[3, B\], got \[12\]"),
-        (AT_ONCE | {"sparse.values": ids(4, 3)}, r"'sparse.values': expected INT64 \[N\], got"),
+        (
+            AT_ONCE | {"sparse.lengths": np.ones((2, B), int)},
+            r"expected INT32 or INT64 \[3, B\], got \[2",
+        ),
+        (
+            AT_ONCE | {"sparse.lengths": np.ones(12, int)},
+            r"expected INT32 or INT64 \[3, B\], got \[12\]",
+        ),
+        (
+            AT_ONCE | {"sparse.values": ids(4, 3)},
+            r"'sparse.values': expected INT64 or INT32 \[N\], got",
+        ),
         (AT_ONCE | {"sparse.weights": scales(11)}, r"'sparse.weights': expected FP32 \[12\]"),
         # Lengths.
         ({"user": ids(5), "user.lengths": LENGTHS}, "'user.lengths': .* sum to 6, but 5 ids came"),
