@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from sharded_infer.model import Model, open_model
     from sharded_infer.publication import PublishedVersion, publish
     from sharded_infer.repository import Repository
+    from sharded_infer.samples.reference import record_reference
     from sharded_infer.spec import (
         DenseSpec,
         GateSpec,
@@ -28,6 +29,7 @@ _MODULES = {
     "model": ("Model", "open_model"),
     "publication": ("PublishedVersion", "publish"),
     "repository": ("Repository",),
+    "samples.reference": ("record_reference",),
     "spec": (
         "DenseSpec",
         "GateSpec",
@@ -56,6 +58,7 @@ __all__ = [
     "load_spec",
     "open_model",
     "publish",
+    "record_reference",
 ]
 
 
