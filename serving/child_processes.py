@@ -8,8 +8,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
-from time import monotonic
+from collections.abc import Callable, Iterable
+from time import monotonic, sleep
+from typing import NoReturn
 
 from sharded_infer.errors import ShardedInferError
 
@@ -39,6 +40,11 @@ class ChildProcesses:
         self._numbers: dict[int, int] = {}  # by process id
         self._started: dict[int, float] = {}  # by number
         self._due: dict[int, float] = {}  # by number: when to be started again
+
+    @property
+    def numbers(self) -> set[int]:
+        """Of those that run."""
+        return set(self._numbers.values())
 
     def start(self, number: int) -> None:
         """Forks the process of a number."""
@@ -81,13 +87,29 @@ class ChildProcesses:
             if other == number:
                 os.kill(pid, what)
 
-    def wait(self, numbers: set[int], seconds: float) -> None:
-        """Until some have ended; those that have not by then are killed."""
+    def end(self, number: int) -> None:
+        """Asks a process to drain and end, one that was stopped too."""
+        self.signal(number, END)
+        self.signal(number, signal.SIGCONT)
+
+    def wait(
+        self,
+        numbers: set[int],
+        seconds: float,
+        hopeless: Callable[[], Iterable[int]] = tuple,
+    ) -> None:
+        """Until some have ended; those that have not by then are killed.
+
+        Args:
+            numbers: of the processes.
+            seconds: the time that they have.
+            hopeless: those that will not end by themselves.
+        """
         end = monotonic() + seconds
-        while numbers & set(self._numbers.values()):
-            if monotonic() > end:
-                for number in numbers:
-                    self.signal(number, signal.SIGKILL)
+        while numbers & self.numbers:
+            for number in numbers if monotonic() > end else numbers & set(hopeless()):
+                _log.warning("%s does not end: it is killed", child_name(number))
+                self.signal(number, signal.SIGKILL)
             signal.sigtimedwait([signal.SIGCHLD], POLL_SECONDS)
             while self._numbers:
                 pid, _ = os.waitpid(-1, os.WNOHANG)
@@ -116,10 +138,34 @@ def _become_child(parent: int, run: Callable[[], None]) -> None:
     except BaseException:
         _log.exception("internal error in a worker process")
     finally:
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code)
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process at once, whatever its threads do."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def next_signal(signals: Iterable[int], seconds: float) -> int | None:
+    """One of some signals that this process has blocked; None: none came in time.
+
+    `sigtimedwait` alone is not to be believed: in a process that was stopped for longer than its
+    timeout, CPython (3.11 to 3.13) returns whatever lay on the stack.
+
+    Args:
+        signals: to wait for.
+        seconds: to wait.
+    """
+    end = monotonic() + seconds
+    while not (pending := signal.sigpending() & set(signals)):
+        if (left := end - monotonic()) <= 0:
+            return None
+        sleep(min(left, POLL_SECONDS))
+    came = signal.sigtimedwait(pending, 0)
+    return None if came is None else came.si_signo
 
 
 def child_name(number: int) -> str:

@@ -143,6 +143,17 @@ class ServerConfig:
         int,
         Setting(Group.RUNNING, "Processes that share the port and the tables' memory.", at_least=1),
     ] = 1
+    heartbeat_seconds: Annotated[
+        float,
+        Setting(
+            Group.RUNNING,
+            "Time without a sign of life after which a worker is killed and replaced; a batch that "
+            "runs so long gives none; 0: never.",
+            "s",
+            at_least=0,
+            at_most=86400,
+        ),
+    ] = 20.0
     executor: Annotated[
         Literal["inline", "batched", "auto"] | None,
         Setting(

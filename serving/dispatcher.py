@@ -74,6 +74,8 @@ class Dispatcher:
         self._on_waiting = on_waiting
         self._lock = threading.Lock()
         self._gathering = 0
+        # When each batch that runs began, by its thread.
+        self._began: dict[int, float] = {}
         self.on_more: Callable[[], None] = _nobody
         # Batches in a row that made way for nobody.
         self._lonely = 0
@@ -83,6 +85,11 @@ class Dispatcher:
     def slots(self) -> int:
         """Batches that run side by side."""
         return self._batcher.slots
+
+    @property
+    def running_since(self) -> float:
+        """When the longest of the batches that run began, monotonic; infinity: none runs."""
+        return min(list(self._began.values()), default=_FOREVER)
 
     @property
     def waiting(self) -> tuple[int, int]:
@@ -224,6 +231,7 @@ class Dispatcher:
     def _run(self, batch: Batch) -> None:
         jobs = [ticket.item for ticket in batch.tickets]
         started, worked = monotonic(), thread_time()
+        self._began[threading.get_ident()] = started
         for job in jobs:
             job.started = started
         try:
@@ -237,6 +245,7 @@ class Dispatcher:
         worked = now - started if batch.lane.policy.by_clock else thread_time() - worked
         with self._lock:
             self._batcher.finish(batch, seconds=now - started, now=now, cpu_seconds=worked)
+            del self._began[threading.get_ident()]
         try:
             self._observe(batch, now - started)
         except Exception:

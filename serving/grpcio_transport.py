@@ -164,7 +164,8 @@ class GrpcioTransport:
             quiet = quiet + 1 if self._calls.in_progress == 0 else 0
             if quiet == _QUIET_POLLS:
                 self._server.stop(None)
-        self._pool.shutdown()
+        # Time is up for a call that hangs.
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def add_port(server: grpc.Server, address: str, tls: TlsFiles | None) -> int:

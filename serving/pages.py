@@ -100,6 +100,7 @@ class Pages:
         door: HttpDoor | None = None,
         tls: TlsFiles | None = None,
         missing: Callable[[], Iterable[str]] = tuple,
+        is_live: Callable[[], bool] = lambda: True,
     ) -> None:
         """Begins to answer.
 
@@ -113,6 +114,7 @@ class Pages:
             door: lets requests in; None: all.
             tls: the server's certificate; None: HTTP without TLS.
             missing: names of the models that are to be served and are not.
+            is_live: whether this process gets on; where there are several, the first one sees.
 
         Raises:
             InputError: the certificate cannot be used.
@@ -122,6 +124,7 @@ class Pages:
         self._metrics_page = make_wsgi_app(metrics.registry)
         self._state = state
         self._missing = missing
+        self._is_live = is_live
         self._dashboard = dashboard
         if dashboard is not None:
             dashboard.start()
@@ -196,7 +199,9 @@ class Pages:
         if path == "/openapi.json":
             return json_answer(openapi_document())
         if path == "/live":
-            return HttpAnswer(200, b"live\n", _TEXT)
+            if self._is_live():
+                return HttpAnswer(200, b"live\n", _TEXT)
+            return HttpAnswer(503, b"a batch hangs\n", _TEXT)
         if path == "/ready":
             return self._readiness()
         words = b"pages: / /metrics /ready /live /api/live /v2 /openapi.json\n"
@@ -204,7 +209,7 @@ class Pages:
 
     def _readiness(self) -> HttpAnswer:
         if not self._state.ready:
-            return HttpAnswer(503, b"draining\n" if self._state.draining else b"loading\n", _TEXT)
+            return HttpAnswer(503, f"{self._state.absence}\n".encode(), _TEXT)
         words = "ready\n"
         # Why not, with paths, is for those who may ask: probes have no tokens.
         if names := ", ".join(self._missing()):

@@ -11,6 +11,7 @@ import torch
 
 from serving.background import lower_priority
 from serving.board import Board
+from serving.child_processes import leave
 from serving.compiled_code import missing_code, missing_text
 from serving.config import ALL_MODELS, ServerConfig
 from serving.dashboard.dashboard import Dashboard
@@ -196,6 +197,7 @@ def _serve_alone(
         door=http_door(config, worker.guard),
         tls=tls_files(config),
         missing=following.missing,
+        is_live=worker.goes_on,
     )
     with closing(pages):
         # It listens while it loads, so that clients are told to wait.
@@ -223,6 +225,10 @@ def _serve_alone(
             stop.set()
             asked.set()
             installer.stop()
+    if worker.runs_still:
+        _log.error("a batch that hangs is left behind")
+        # Python would wait for its thread.
+        leave(0)
 
 
 def _follow(following: Following, stop: threading.Event, asked: threading.Event) -> None:

@@ -24,9 +24,9 @@ SLOTS = Family(
 )
 WORKER_RESTARTS = Family(
     "sharded_infer_worker_restarts",
-    "Workers that were started in the place of one that died.",
+    "Workers that were started in the place of one that died, or was killed because it hung.",
     Kind.COUNTER,
-    "Whoever is on call: any is a crash to look into.",
+    "Whoever is on call: any is a crash or a hang to look into.",
     detail=Detail.OFF,
 )
 MINOR_FAULTS = Family(

@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from time import monotonic
 
 import torch
 
@@ -30,6 +29,7 @@ from serving.child_processes import (
     SIGNALS,
     ChildProcesses,
     child_name,
+    next_signal,
 )
 from serving.config import ServerConfig
 from serving.dashboard.dashboard import Dashboard
@@ -42,6 +42,7 @@ from serving.model_store import ModelStore
 from serving.pages import Pages, http_door, http_limits, listen
 from serving.rest.rest_api import RestApi
 from serving.server_state import ServerState
+from serving.silence_watch import SilenceWatch
 from serving.tls import tls_files
 from serving.transport import check_transport
 from serving.worker import Worker
@@ -51,6 +52,7 @@ _log = logging.getLogger("sharded_infer")
 # Beyond the draining time, before a worker is killed.
 _PATIENCE_SECONDS = 5.0
 _HEALTH_SECONDS = 0.2
+_ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 def supervise(
@@ -105,11 +107,13 @@ def supervise(
     def run(number: int) -> None:
         name_process(child_name(number))
         if number == DESK:
+            state.heartbeats.start(number, _always)
             store.clear()
             guard = make_guard(config)
             _run_desk(state, guard, lambda: open_pages(listener.dup(), None, guard))
             return
         if number == FOLLOWER:
+            state.heartbeats.start(number, _always)
             listener.close()
             store.clear()
             _run_follower(following)
@@ -119,6 +123,7 @@ def supervise(
         torch.set_num_threads(1)
         metrics.use(number)
         worker = Worker(config, store, metrics, state, following.board, number)
+        state.heartbeats.start(number, worker.goes_on)
         _run_worker(
             worker,
             following,
@@ -140,16 +145,18 @@ def supervise(
         following.board.detach(0)
         for number in (FOLLOWER, *sorted(workers)):
             children.start(number)
-        parent = _Parent(children, store, metrics, state, following)
+        parent = _Parent(config, children, store, metrics, state, following)
         parent.look_after(lambda: on_ready(port, listener.getsockname()[1]))
         _log.info("not ready any more; answering for another %g s", config.grace_seconds)
-        _sleep(config.grace_seconds)
+        # A second signal does not wait for the rest.
+        next_signal(_ENDING, config.grace_seconds)
     finally:
         state.drain()
         for number in (FOLLOWER, *workers):
-            children.signal(number, END)
-        children.wait(workers, config.drain_seconds + _PATIENCE_SECONDS)
-        children.signal(DESK, END)
+            children.end(number)
+        watch = SilenceWatch(children, state, config.heartbeat_seconds)
+        children.wait(workers, config.drain_seconds + _PATIENCE_SECONDS, watch.hopeless)
+        children.end(DESK)
         children.wait({DESK, FOLLOWER}, _PATIENCE_SECONDS)
         listener.close()
         held.close()
@@ -165,6 +172,7 @@ class _Parent:
 
     def __init__(
         self,
+        config: ServerConfig,
         children: ChildProcesses,
         store: ModelStore,
         metrics: Metrics,
@@ -172,6 +180,7 @@ class _Parent:
         following: Following,
     ) -> None:
         self._children = children
+        self._watch = SilenceWatch(children, state, config.heartbeat_seconds)
         self._store = store
         self._metrics = metrics
         self._state = state
@@ -182,17 +191,18 @@ class _Parent:
         """Until a signal ends the server; told once when every worker answers."""
         started = False
         while True:
-            came = signal.sigtimedwait(SIGNALS, POLL_SECONDS)
-            if came is not None and came.si_signo == signal.SIGHUP:
+            came = next_signal(SIGNALS, POLL_SECONDS)
+            if came == signal.SIGHUP:
                 self._state.ask_reload()
                 self._children.signal(FOLLOWER, signal.SIGHUP)
-            elif came is not None and came.si_signo != signal.SIGCHLD:
+            elif came in _ENDING:
                 self._state.drain()
                 return
             for number in self._children.reap():
                 if number >= 0:
                     self._bury(number, started)
                 self._children.start_again(number)
+            self._watch.end_silent()
             self._let_go()
             self._children.start_due()
             if not started and self._state.started:
@@ -203,6 +213,7 @@ class _Parent:
 
     def _bury(self, worker: int, started: bool) -> None:
         self._state.set_serving(worker, False)
+        self._state.set_silent(worker, False)
         self._board.detach(worker)
         self._metrics.worker_died(worker)
         if not started:
@@ -218,13 +229,8 @@ class _Parent:
         self._store.drop((m.model, h.version) for m in releases.models.values() for h in m.held)
 
 
-def _sleep(seconds: float) -> None:
-    end = monotonic() + seconds
-    while (left := end - monotonic()) > 0:
-        # A second signal does not wait for the rest.
-        came = signal.sigtimedwait((signal.SIGTERM, signal.SIGINT), left)
-        if came is not None:
-            return
+def _always() -> bool:
+    return True
 
 
 def _run_desk(state: ServerState, guard: Guard | None, open_pages: Callable[[], Pages]) -> None:
@@ -258,10 +264,10 @@ def _run_follower(following: Following) -> None:
     thread = threading.Thread(target=run, args=(stop, asked), name="follower", daemon=True)
     thread.start()
     while thread.is_alive():
-        came = signal.sigtimedwait((END, signal.SIGHUP), POLL_SECONDS)
-        if came is not None and came.si_signo == END:
+        came = next_signal((END, signal.SIGHUP), POLL_SECONDS)
+        if came == END:
             return
-        if came is not None:
+        if came == signal.SIGHUP:
             asked.set()
 
 

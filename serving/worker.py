@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import os
 import resource
 import signal
@@ -91,6 +92,9 @@ class Worker:
         )
         self._inference = inference
         self._health = health.HealthServicer()
+        # When the main thread last came round; infinity: it has other things to do.
+        self._came_round = math.inf
+        self._disk_reads = 0
         calls = CallCount(metrics.in_flight)
         self.guard = make_guard(config, metrics.unknown_failed)
         self._reloads = state.reloads
@@ -190,6 +194,7 @@ class Worker:
         faults = _minor_faults()
         try:
             while not stop.is_set():
+                self._came_round = monotonic()
                 before, faults = faults, _minor_faults()
                 self._metrics.minor_faults(faults - before)
                 # All workers, asked or watched, say the same.
@@ -205,6 +210,7 @@ class Worker:
                 # the main one, where Python runs its handler: it would be noticed at the next.
                 stop.wait(_POLL_SECONDS)
         finally:
+            self._came_round = math.inf
             self._state.set_serving(self._number, False)
             self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
             self._tell_models(models, healthy=False)
@@ -215,6 +221,23 @@ class Worker:
             self.close()
             watch.stop()
             self._metrics.serving(False)
+
+    @property
+    def runs_still(self) -> bool:
+        """Whether a batch is being run."""
+        return self._inference.dispatcher.running_since < math.inf
+
+    def goes_on(self) -> bool:
+        """Whether this process gets on: its main thread comes round, and no batch hangs.
+
+        A batch that waits for the disk, however slow, does not hang. One thread at a time calls.
+        """
+        limit = self._config.heartbeat_seconds
+        since = min(self._came_round, self._inference.dispatcher.running_since)
+        if not limit or monotonic() - since < limit:
+            return True
+        before, self._disk_reads = self._disk_reads, _disk_reads()
+        return self._disk_reads != before
 
     def close(self) -> None:
         """Accepts no more, and returns when all calls are answered, or time is up."""
@@ -268,6 +291,11 @@ def _reports(config: ServerConfig, tracing: Tracing | None) -> RequestReports | 
 def _minor_faults() -> int:
     """Pages that this process has had mapped, by all of its threads."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+def _disk_reads() -> int:
+    """Pages that this process has waited for, by all of its threads."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
 def slots_of(workers: int) -> int:

@@ -201,15 +201,21 @@ def command(*words: object) -> list[str]:
     return [sys.executable, "-m", "serving.cli", *map(str, words)]
 
 
-def start_command(*words: object, stderr: IO[str], forked: bool = True) -> CommandProcess:
+def start_command(
+    *words: object, stderr: IO[str], forked: bool = True, program: str | None = None
+) -> CommandProcess:
     """Starts a command whose output is read here.
 
     Args:
         words: its command line.
         stderr: the file for its error stream.
         forked: from a process that has imported it.
+        program: Python that breaks something first, and runs the command itself.
     """
     asked = environment()
+    if program is not None:
+        broken = [sys.executable, "-c", program, *map(str, words)]
+        return subprocess.Popen(broken, stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked)
     if not (forked and command_forker().fits(asked)):
         return subprocess.Popen(
             command(*words), stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked
@@ -316,6 +322,7 @@ def running_server(
     *options: object,
     exit_code: int | None = 0,
     forked: bool = True,
+    program: str | None = None,
 ) -> Iterator[RunningServer]:
     """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
 
@@ -325,11 +332,12 @@ def running_server(
         options: more of the command line; what comes last holds.
         exit_code: what it must end with; None for a test that ends it otherwise.
         forked: from a process that has imported it; otherwise its memory is all its own.
+        program: as `start_command` has it.
     """
     ports = ("--host", "127.0.0.1", "--port", 0, "--metrics-port", 0)
     words = ("serve", "-r", repository, *ports, "--json", "--grace-seconds", 0, *options)
     with log.open("w") as errors:
-        process = start_command(*words, stderr=errors, forked=forked)
+        process = start_command(*words, stderr=errors, forked=forked, program=program)
     try:
         ready = _read_ready(process, log)
         yield RunningServer(process, ready["grpc_url"], ready["metrics_url"], log, ready)

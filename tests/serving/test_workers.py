@@ -87,10 +87,10 @@ def by_worker(server: RunningServer) -> dict[str, float]:
     }
 
 
-def readiness(server: RunningServer) -> tuple[int, str]:
-    """Status and text of `/ready`; 0 when nobody answers."""
+def readiness(server: RunningServer, path: str = "/ready") -> tuple[int, str]:
+    """Status and text of `/ready`, or another path; 0 when nobody answers."""
     try:
-        url = server.metrics_url.replace("/metrics", "/ready")
+        url = server.metrics_url.replace("/metrics", path)
         with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own http URL
             return response.status, response.read().decode().strip()
     except urllib.error.HTTPError as error:

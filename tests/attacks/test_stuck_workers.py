@@ -1,0 +1,228 @@
+"""Processes of a server that are stopped, or hang: noticed, replaced, and no brake on its end."""
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.serving.conftest import (
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    publish_ranker,
+    running_server,
+)
+from tests.serving.test_releases import _follower_of
+from tests.serving.test_workers import (
+    children_of,
+    counted,
+    desk_of,
+    is_alive,
+    readiness,
+    until,
+    workers_of,
+)
+
+LIMIT_SECONDS = 4
+WATCHED = ("--workers", 2, "--heartbeat-seconds", LIMIT_SECONDS)
+# Longer than a test waits for a server's end.
+DRAINS = ("--drain-seconds", 3600)
+SILENT = (503, "a worker gives no sign of life")
+# A request of seven samples never ends: native code waits for ever, with or without the GIL.
+HANGS = """
+import ctypes
+import serving.batch_run
+import serving.cli
+
+run = serving.batch_run.run_batch
+
+def hang(model, requests):
+    while requests[0].batch_size == 7:
+        ctypes.{library}(None).sleep(3600)
+    return run(model, requests)
+
+serving.batch_run.run_batch = hang
+serving.cli.main()
+"""
+# Loads of a later version take longer than the limit.
+LOADS_SLOWLY = """
+import os
+import ctypes
+import serving.cli
+import serving.version_loader
+
+check, first = serving.version_loader.check_golden, os.getpid()
+
+def slow(model):
+    if os.getpid() != first:
+        ctypes.CDLL(None).usleep({seconds} * 1000000)
+    return check(model)
+
+serving.version_loader.check_golden = slow
+serving.cli.main()
+"""
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGCONT)
+
+
+def asked(server: RunningServer, batch: int = 2, seconds: float = 10) -> grpc.StatusCode:
+    """What a request on a connection of its own ends with."""
+    with server.stub() as stub:
+        try:
+            stub.ModelInfer(infer_request(good_inputs(batch)), timeout=seconds)
+        except grpc.RpcError as error:
+            code: grpc.StatusCode = error.code()
+            return code
+    return grpc.StatusCode.OK
+
+
+def both_of(server: RunningServer) -> list[int]:
+    """The two workers; the kernel's list of sockets may lack one while others come and go."""
+    found: list[int] = []
+
+    def are_two() -> bool:
+        found[:] = workers_of(server)
+        return len(found) == 2
+
+    until(are_two, "two workers listen")
+    return found
+
+
+def await_successor(server: RunningServer, victim: int) -> None:
+    until(lambda: not is_alive(victim), "it is killed", 60)
+    until(lambda: len(workers_of(server)) == 2, "a successor listens", 60)
+    until(lambda: readiness(server) == (200, "ready"), "the server is ready", 60)
+    assert asked(server) is grpc.StatusCode.OK
+    assert "gave no sign of life" in server.log.read_text()
+
+
+def test_a_stopped_worker_is_told_by_readiness_and_replaced(ranker: Ranker, tmp_path: Path) -> None:
+    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
+        victim, other = both_of(server)
+        with stopped(victim):
+            until(lambda: readiness(server) == SILENT, "the server says so", 60)
+            assert is_alive(victim)
+            await_successor(server, victim)
+        assert is_alive(other)
+
+
+def test_a_server_all_of_whose_workers_are_stopped_comes_back(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
+        first, second = both_of(server)
+        with stopped(first), stopped(second):
+            until(lambda: readiness(server) == SILENT, "the desk says so", 60)
+            await_successor(server, first)
+            await_successor(server, second)
+
+
+@pytest.mark.parametrize("library", ["CDLL", "PyDLL"])
+def test_a_worker_whose_batch_hangs_in_native_code_is_replaced(
+    library: str, ranker: Ranker, tmp_path: Path
+) -> None:
+    program = HANGS.format(library=library)
+    log = tmp_path / "log"
+    with running_server(ranker.repository, log, *WATCHED, *DRAINS, program=program) as server:
+        before = set(both_of(server))
+        assert asked(server, batch=7, seconds=60) is grpc.StatusCode.UNAVAILABLE
+        (victim,) = {pid for pid in before if not is_alive(pid)}
+        await_successor(server, victim)
+        # And once more, at the end: the drain of an hour is not waited for.
+        with server.stub() as stub:
+            hangs = stub.ModelInfer.future(infer_request(good_inputs(7)), timeout=60)
+            until(lambda: counted(server, "sharded_infer_requests_in_flight") == 1, "it runs")
+            server.process.send_signal(signal.SIGTERM)
+            assert server.process.wait(50) == 0
+            assert hangs.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("which", ["worker", "follower", "desk"])
+def test_a_stopped_process_does_not_hold_up_the_end(
+    which: str, ranker: Ranker, tmp_path: Path
+) -> None:
+    options = ("--workers", 2, *DRAINS)
+    with running_server(ranker.repository, tmp_path / "log", *options) as server:
+        find = {"worker": lambda s: both_of(s)[0], "follower": _follower_of, "desk": desk_of}
+        victim = find[which](server)
+        children = children_of(server.process.pid)
+        os.kill(victim, signal.SIGSTOP)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(50) == 0
+        assert not any(map(is_alive, children))
+    # It has drained as the others have, and was not killed.
+    assert "killed" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("which", ["follower", "desk"])
+def test_other_processes_that_are_stopped_are_replaced_and_the_server_stays_ready(
+    which: str, ranker: Ranker, tmp_path: Path
+) -> None:
+    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
+        find = {"follower": _follower_of, "desk": desk_of}[which]
+        victim = find(server)
+        with stopped(victim):
+            until(lambda: not is_alive(victim), "it is killed", 60)
+        until(lambda: len(children_of(server.process.pid)) == 4, "a successor is there", 60)
+        assert readiness(server) == (200, "ready")
+
+
+def test_a_server_that_is_paused_as_a_whole_goes_on_with_the_same_workers(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
+        before = set(both_of(server))
+        everybody = [server.process.pid, *children_of(server.process.pid)]
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        # The pause itself, longer than any silence that is allowed.
+        time.sleep(1.5 * LIMIT_SECONDS)
+        for pid in everybody:
+            os.kill(pid, signal.SIGCONT)
+        until(lambda: readiness(server) == (200, "ready"), "it answers")
+        assert asked(server) is grpc.StatusCode.OK
+        assert set(both_of(server)) == before
+    assert "no sign of life" not in (tmp_path / "log").read_text()
+
+
+def test_a_worker_that_loads_for_longer_than_the_limit_is_left_alone(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(ranker.repository, repository)
+    program = LOADS_SLOWLY.format(seconds=int(1.5 * LIMIT_SECONDS))
+    options = (*WATCHED, "--poll-seconds", 0.1)
+    with running_server(repository, tmp_path / "log", *options, program=program) as server:
+        before = set(both_of(server))
+        publish_ranker(repository, seed=2)
+        until(lambda: "loaded ranker version 2" in server.log.read_text(), "it is loaded", 60)
+        assert set(both_of(server)) == before
+    assert "no sign of life" not in (tmp_path / "log").read_text()
+
+
+def test_a_server_of_one_process_fails_its_liveness_probe_where_a_batch_hangs(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    program = HANGS.format(library="CDLL")
+    options = ("--heartbeat-seconds", 1, "--drain-seconds", 1)
+    with running_server(ranker.repository, tmp_path / "log", *options, program=program) as server:
+        assert readiness(server, "/live") == (200, "live")
+        with server.stub() as stub:
+            hangs = stub.ModelInfer.future(infer_request(good_inputs(7)), timeout=60)
+            until(lambda: readiness(server, "/live") == (503, "a batch hangs"), "the probe fails")
+            hangs.cancel()
