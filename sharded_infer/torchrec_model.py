@@ -55,7 +55,10 @@ def from_torchrec(
     inner = _unwrap(model)
     configs = _configs(inner)
     weights = {key: _whole(key, value) for key, value in inner.state_dict().items()}
-    source = LiveSource(weights, {"": inner}, type(inner).__name__, whole=partial(_scores, inner))
+    names = [name for config in configs for name in config.feature_names]
+    # TorchRec's DLRM does not find features again that several tables pool.
+    whole = partial(_scores, inner) if len(set(names)) == len(names) else None
+    source = LiveSource(weights, {"": inner}, type(inner).__name__, whole=whole)
     shapes = {n: source.shape(key) for n, key in torchrec_keys(source.keys(), "").items()}
     spec = parse_spec(
         {
