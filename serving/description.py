@@ -1,12 +1,13 @@
 """What the protocol says of a model: its metadata, configuration and statistics."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from serving.snapshot import Snapshot
 from serving.statistics import Duration
+from serving.version_policy import NAME_PARAMETER
 
 PLATFORM = "sharded_infer"
 _CONFIG_DTYPES = {
@@ -51,10 +52,15 @@ def model_metadata(snapshot: Snapshot, versions: Sequence[int]) -> Any:
     )
 
 
-def model_config(snapshot: Snapshot, max_batch: int) -> Any:
+def model_config(snapshot: Snapshot, max_batch: int, names: Mapping[str, int]) -> Any:
     """A `ModelConfigResponse`: shapes without the batch, whose limit is `max_batch_size`.
 
     Features are optional, those that the model requires are not.
+
+    Args:
+        snapshot: the version that is described.
+        max_batch: samples of a request.
+        names: the versions that `default` and labels mean; parameters `version.<name>`.
     """
     spec = snapshot.model.spec
     optional = set(spec.sparse_inputs) - spec.required_inputs
@@ -64,6 +70,10 @@ def model_config(snapshot: Snapshot, max_batch: int) -> Any:
             platform=PLATFORM,
             backend=PLATFORM,
             max_batch_size=max_batch,
+            parameters={
+                NAME_PARAMETER + name: model_config_pb2.ModelParameter(string_value=str(version))
+                for name, version in names.items()
+            },
             input=[
                 model_config_pb2.ModelInput(
                     name=name,

@@ -217,6 +217,12 @@ class ModelStore:
         served = self._served
         return sorted({s.model.version for (name, _), s in served.items() if name == model})
 
+    def names(self, model: str) -> dict[str, int]:
+        """What `default` and each label of a model mean here."""
+        meant = {name: s.model.version for (of, name), s in self._served.items() if of == model}
+        default = {"default": meant.pop("")} if "" in meant else {}
+        return default | {name: meant[name] for name in sorted(meant) if not name.isdigit()}
+
     def is_loaded(self, model: str, version: int) -> bool:
         """Whether a version is loaded in this process."""
         return (model, version) in self._loaded

@@ -12,10 +12,12 @@ from tritonclient.utils import InferenceServerException
 from serving.caller import ANONYMOUS, Caller
 from serving.failed_call import failed_call
 from serving.scraped_page import scraped_samples
+from serving.version_policy import NAME_PARAMETER
 from sharded_infer.errors import InputError
 
 _TIMEOUT_SECONDS = 5.0
-_LABEL_VERSION = "sharded_infer_label_version"
+# While nothing of a model is served, or no longer.
+_NOT_SERVED = ("StatusCode.NOT_FOUND", "StatusCode.UNAVAILABLE")
 _AGE = "sharded_infer_served_age_seconds"
 _REQUESTS = "sharded_infer_requests_total"
 
@@ -29,7 +31,7 @@ class WatchedVersion:
         version: its number.
         state: READY, LOADING or UNAVAILABLE.
         reason: why, for people.
-        names: labels that mean it here, and `default`; empty without a metrics page.
+        names: labels that mean it here, and `default`.
         requests: answered by it; None without a metrics page.
     """
 
@@ -85,35 +87,49 @@ class ReleaseWatch:
             )
         except InferenceServerException as error:
             raise InputError(failed_call(self._address, self._caller, error)) from error
-        names, requests, ages = self._read_page()
+        requests, ages = self._read_page()
+        ready = dict.fromkeys(entry.name for entry in index.models if entry.state == "READY")
+        names = {model: self._names(model) for model in ready}
         versions = []
         for entry in index.models:
             key = (entry.name, int(entry.version or 0))
             answered = None if self._page is None else requests.get(key, 0)
-            named = tuple(sorted(names.get(key, ())))
+            meant = names.get(entry.name, {})
+            named = tuple(sorted(name for name, version in meant.items() if version == key[1]))
             versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered))
         return Watched(
             tuple(sorted(versions, key=lambda one: (one.model, one.version))),
             MappingProxyType(ages),
         )
 
-    def _read_page(
-        self,
-    ) -> tuple[dict[tuple[str, int], list[str]], dict[tuple[str, int], int], dict[str, float]]:
-        names: dict[tuple[str, int], list[str]] = {}
+    def _names(self, model: str) -> dict[str, int]:
+        """The versions that `default` and labels mean; none while the model is not served."""
+        try:
+            config = self._client.get_model_config(
+                model, headers=self._caller.headers, client_timeout=_TIMEOUT_SECONDS
+            ).config
+        except InferenceServerException as error:
+            if error.status() in _NOT_SERVED:
+                return {}
+            raise InputError(failed_call(self._address, self._caller, error)) from error
+        return {
+            name.removeprefix(NAME_PARAMETER): int(value.string_value)
+            for name, value in config.parameters.items()
+            if name.startswith(NAME_PARAMETER) and value.string_value.isdigit()
+        }
+
+    def _read_page(self) -> tuple[dict[tuple[str, int], int], dict[str, float]]:
         requests: dict[tuple[str, int], int] = {}
         ages: dict[str, float] = {}
         for sample in self._samples():
             name, labels, value = sample.name, sample.labels, sample.value
             model = labels.get("model", "")
-            if name == _LABEL_VERSION and value:
-                names.setdefault((model, int(value)), []).append(labels["label"])
-            elif name == _REQUESTS and labels["version"].isdigit():
+            if name == _REQUESTS and labels["version"].isdigit():
                 key = (model, int(labels["version"]))
                 requests[key] = requests.get(key, 0) + int(value)
             elif name == _AGE:
                 ages[model] = value
-        return names, requests, ages
+        return requests, ages
 
     def _samples(self) -> Iterator[Sample]:
         return iter(()) if self._page is None else scraped_samples(self._page, self._caller)

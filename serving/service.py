@@ -79,7 +79,8 @@ class InferenceService(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: 
 
     def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:
         """A model's configuration."""
-        return model_config(self._snapshot(request, context), self._max_batch)
+        snapshot = self._snapshot(request, context)
+        return model_config(snapshot, self._max_batch, self._store.names(request.name))
 
     def ModelStatistics(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Totals of one model, or of all."""

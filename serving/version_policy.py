@@ -16,6 +16,8 @@ from sharded_infer.errors import InputError
 
 # The name of a request that names no version.
 DEFAULT_NAME = ""
+# Of parameters of a model's configuration that tell what `default` and labels mean: their prefix.
+NAME_PARAMETER = "version."
 _FORMS = "latest, latest:N, labels:NAME,NAME or versions:N,N"
 
 

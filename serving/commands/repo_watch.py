@@ -33,13 +33,18 @@ def repo_watch_command(
     ],
     metrics: Annotated[
         str | None,
-        typer.Option(help="URL of its metrics page: adds labels, requests and ages."),
+        typer.Option(help="URL of its metrics page: adds requests and ages."),
     ] = None,
     model: ModelOption = None,
     until: Annotated[
         int | None,
-        typer.Option(help="End when this version is ready (0), or has failed (1).", min=1),
+        typer.Option(
+            help="End when this version is ready and --name means it (0), or has failed (1).", min=1
+        ),
     ] = None,
+    name: Annotated[
+        str, typer.Option(help="What is to mean the version of --until: default, or a label.")
+    ] = "default",
     timeout: Annotated[
         float | None, typer.Option(help="End after so many seconds (2 with --until).", min=0)
     ] = None,
@@ -71,7 +76,7 @@ def repo_watch_command(
                 elif (said := [_said(one) for one in watched.versions]) != last:
                     print_json({"versions": [asdict(one) for one in watched.versions]})
                     last = said
-                code = _outcome(watched, until)
+                code = _outcome(watched, until, name)
                 if code is None and deadline is not None and monotonic() >= deadline:
                     code = 0 if until is None else _TOO_LATE
                 if code is not None:
@@ -94,12 +99,14 @@ def _said(one: WatchedVersion) -> dict[str, object]:
     return {key: value for key, value in asdict(one).items() if key != "requests"}
 
 
-def _outcome(watched: Watched, until: int | None) -> int | None:
+def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
     """The exit code that a version's state means; None: it is not decided yet."""
     states = [one for one in watched.versions if one.version == until]
     if any(one.state == "UNAVAILABLE" and "failed" in one.reason for one in states):
         return _FAILED
-    return 0 if states and all(one.state == "READY" for one in states) else None
+    # Ready alone is not enough: after a rollback, the version was ready all the time.
+    done = all(one.state == "READY" and name in one.names for one in states)
+    return 0 if states and done else None
 
 
 def _table(watched: Watched) -> Table:

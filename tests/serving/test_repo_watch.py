@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sharded_infer.repository import Repository
 from tests.serving.conftest import MODEL, command, environment, run, running_server
 from tests.serving.traffic import Publisher, ask, client_of
 
@@ -39,6 +40,36 @@ def test_a_release_is_followed_to_its_end(publisher: Publisher, tmp_path: Path) 
         assert states == {1: "READY", 2: "READY"}
         shown = run("repo", "watch", server.grpc_url, "--timeout", 0)
         assert shown.returncode == 0 and "READY" in shown.stdout and MODEL in shown.stdout
+
+
+def test_a_rollback_is_done_when_the_version_is_the_default_and_not_before(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    repository = Repository(publisher.repository)
+    repository.set_label(MODEL, "stable", 1)
+    publisher.good()
+    follow = ("--follow", "labels:stable")
+    with (
+        running_server(publisher.repository, tmp_path / "log", *POLL, *follow) as server,
+        client_of(server) as client,
+    ):
+        repository.set_label(MODEL, "stable", 2)
+        watch = ("repo", "watch", server.grpc_url, "--json", "--timeout", 60)
+        assert run(*watch, "--until", 2).returncode == 0
+        # Version 1 is ready still, as it was before: nothing has been rolled back.
+        early = run("repo", "watch", server.grpc_url, "--json", "--timeout", 0, "--until", 1)
+        assert early.returncode == 2
+        before = json.loads(early.stdout.splitlines()[-1])["versions"]
+        assert [(v["state"], v["names"]) for v in before] == [
+            ("READY", []), ("READY", ["default", "stable"]),
+        ]  # fmt: skip
+        repository.set_label(MODEL, "stable", 1)
+        done = run(*watch, "--until", 1, "--name", "stable")
+        assert done.returncode == 0
+        after = json.loads(done.stdout.splitlines()[-1])["versions"]
+        assert [v["names"] for v in after] == [["default", "stable"], []]
+        assert ask(client).version == 1
+        assert "default, stable" in run("repo", "watch", server.grpc_url, "--timeout", 0).stdout
 
 
 @pytest.mark.parametrize("kind", ["failed", "late"])
