@@ -51,6 +51,7 @@ docs: setup
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python docs/generate_openapi.py
+	$(BIN)/python docs/generate_operators.py
 
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \

@@ -1,6 +1,5 @@
 """The tower: exported from a module to a program, and a stored program as a callable."""
 
-import copy
 import hashlib
 import inspect
 import io
@@ -15,8 +14,12 @@ import torch
 from sharded_infer.errors import TowerError
 from sharded_infer.int8_packing import pack_int8_products
 from sharded_infer.precision import Precision
+from sharded_infer.torch_message import torch_message
 from sharded_infer.tower_archive import pack_program, read_packed
+from sharded_infer.tower_copy import copy_for_export
+from sharded_infer.tower_decomposition import decompose
 from sharded_infer.tower_int8 import lower_to_int8
+from sharded_infer.tower_names import record_names
 from sharded_infer.tower_packing import pack_products
 from sharded_infer.tower_precision import lower_precision
 from sharded_infer.tower_program import EMBEDDINGS, open_program, run_program, zero_inputs
@@ -68,8 +71,9 @@ class Tower:
             outputs: the names of the program's outputs.
             tf32: whether to compute inner products as a CUDA device does in TF32, slowly.
 
-        Raises TowerError when the file is not a safe program, when it has other numbers of inputs
-        or outputs, or when it fails, or returns other than fp32 `[B]` or `[B, K]`, on zeros.
+        Raises TowerError when the file is not a safe program, when it has other inputs or outputs,
+        by number or by recorded name, or when it fails, or returns other than fp32 `[B]` or
+        `[B, K]`, on zeros.
         """
         program = open_program(path, dense=dense, embedding_width=embedding_width, outputs=outputs)
         zeros = zero_inputs(dense, embedding_width)
@@ -139,22 +143,22 @@ def export_tower(
     widths = (*dense.values(), embedding_width)
     if any(width < 1 for width in widths):
         raise TowerError(f"expected inputs of width 1 or more, got {widths}")
-    evaluated = copy.deepcopy(module).cpu().eval().requires_grad_(False)
-    named = _NamedTower(evaluated, (*dense, EMBEDDINGS), tuple(outputs))
+    names = (*dense, EMBEDDINGS), tuple(outputs)
+    named = _NamedTower(copy_for_export(module), *names)
     samples = [_sample(batch, widths) for batch in _VERIFIED_BATCHES]
     told = ", ".join(f"{name} {width}" for name, width in dense.items()) or "none"
     where = f"the module (dense.inputs: {told}; embeddings {embedding_width})"
     expected = [run_program(named, sample, outputs, where)[0] for sample in samples]
-    program = _export(named, widths)
+    program = _export(named, widths, names)
     stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")
     for sample, wanted in zip(samples, expected, strict=True):
         _check_close(run_program(stored, sample, outputs, "the program")[0], wanted, outputs)
     if precision in (Precision.FP32, Precision.TF32):
         return program
     if precision is not Precision.INT8:
-        program = _export(lower_precision(program.module(), _LOW_DTYPES[precision]), widths)
+        program = _export(lower_precision(program.module(), _LOW_DTYPES[precision]), widths, names)
     elif calibration is not None:
-        program = _export(lower_to_int8(program.module(), calibration), widths)
+        program = _export(lower_to_int8(program.module(), calibration), widths, names)
     else:
         raise TowerError("an int8 tower: expected samples to choose its integers from, got none")
     stored = read_packed(io.BytesIO(pack_program(program)), f"the {precision} tower")
@@ -212,28 +216,33 @@ def _sample(batch: int, widths: Sequence[int]) -> list[torch.Tensor]:
     return [torch.randn(batch, width, generator=generator) for width in widths]
 
 
-def _export(module: torch.nn.Module, widths: Sequence[int]) -> torch.export.ExportedProgram:
-    """Export `module` for every batch size; raises TowerError, chained, when torch cannot."""
+def _export(
+    module: torch.nn.Module, widths: Sequence[int], names: tuple[tuple[str, ...], tuple[str, ...]]
+) -> torch.export.ExportedProgram:
+    """Export `module` for every batch size; raises TowerError, chained, when torch cannot.
+
+    Args:
+        module: takes its inputs by position.
+        widths: of the inputs.
+        names: of the inputs and of the outputs, which the program records.
+    """
     batch = torch.export.Dim("batch", min=1)
     shapes = (tuple({0: batch} for _ in widths),)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            # Recurrent layers keep a list of their weights, which torch's tracing fills anew.
+            warnings.filterwarnings("ignore", ".*_flat_weights", UserWarning)
             inputs = tuple(_sample(_TRACED_BATCH, widths))
-            program = torch.export.export(module, inputs, dynamic_shapes=shapes)
-            if any(_changes_arguments(node) for node in program.graph.nodes):
-                # Rewrites in-place operators, such as ReLU(inplace=True), into their pure forms.
-                with warnings.catch_warnings():
-                    # torch copies its own tree specs by a class that it has deprecated.
-                    warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)
-                    program = program.run_decompositions({})
+            program = decompose(torch.export.export(module, inputs, dynamic_shapes=shapes))
+            return record_names(program, *names)
+    except TowerError:
+        raise
     except Exception as error:
-        message = f"torch cannot export the tower for every batch size: {error}"
+        reason = torch_message(error)
+        if "data-dependent" in reason:
+            reason += " (a tower cannot branch on values: use torch.where and a mask)"
+        message = f"torch cannot export the tower for every batch size: {reason}"
         raise TowerError(message) from error
-    return program
-
-
-def _changes_arguments(node: torch.fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
 def _check_close(

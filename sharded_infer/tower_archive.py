@@ -21,9 +21,11 @@ import torch
 from kernels.wording import counted
 from sharded_infer.errors import TowerError
 from sharded_infer.regular_file import open_regular
+from sharded_infer.torch_message import torch_message
 from sharded_infer.tower_argument import parse_dtype, parse_layout
 from sharded_infer.tower_document import Element
 from sharded_infer.tower_graph import Weight, parse_graph
+from sharded_infer.tower_names import recorded
 
 __all__ = ["pack_program", "read_packed", "read_program", "write_program"]
 
@@ -71,7 +73,7 @@ def pack_program(program: torch.export.ExportedProgram) -> bytes:
     try:
         torch.export.save(program, saved)
     except Exception as error:
-        raise TowerError(f"torch cannot serialize the tower: {error}") from error
+        raise TowerError(f"torch cannot serialize the tower: {torch_message(error)}") from error
     with zipfile.ZipFile(saved) as source, zipfile.ZipFile(packed, "w") as target:
         for name in source.namelist():
             root, _, inner = name.partition("/")
@@ -90,10 +92,10 @@ def pack_program(program: torch.export.ExportedProgram) -> bytes:
 
 
 def _without_sources(model: bytes) -> bytes:
-    """The program's JSON without stack traces, guards and other traces of the publisher's code."""
+    """The program's JSON without guards, stack traces and others of the publisher's code."""
     program = json.loads(model)
     program["guards_code"] = []
-    program["graph_module"]["metadata"] = {}
+    program["graph_module"]["metadata"] = recorded(program["graph_module"]["metadata"])
     for node in program["graph_module"]["graph"]["nodes"]:
         node["metadata"] = {}
     return json.dumps(program, separators=(",", ":")).encode()
@@ -256,7 +258,7 @@ def _strided(storage: torch.Tensor, meta: Element) -> torch.Tensor:
     try:
         return torch.as_strided(storage.view(dtype), sizes, strides, offset)
     except RuntimeError as error:
-        raise TowerError(f"{meta.where}: not a tensor: {error}") from error
+        raise TowerError(f"{meta.where}: not a tensor: {torch_message(error)}") from error
 
 
 def _plain_integer(value: Element) -> int:

@@ -16,15 +16,22 @@ from torch.fx.node import Argument as FxArgument
 from sharded_infer.errors import TowerError
 from sharded_infer.tower_argument import Argument, Value, parse_argument
 from sharded_infer.tower_document import Element
+from sharded_infer.tower_names import ProgramNames, parse_names
 from sharded_infer.tower_operators import ALLOWED, ASSERTIONS, Operator
+from sharded_infer.tower_substitutes import instead_of
 
-__all__ = ["WIDTH", "TowerGraph", "Weight", "parse_graph"]
+__all__ = ["NAMES", "WIDTH", "TowerGraph", "Weight", "parse_graph"]
+
+# In the `meta` of a module: the names of its inputs and outputs, `ProgramNames`.
+NAMES: Final = "names"
 
 # In the `meta` of a module's inputs: the width that they were traced with, or None.
 WIDTH: Final = "width"
 
 _POSITIONAL, _KEYWORD = 1, 2
 _SCHEMA_MAJOR = 8
+
+_REWRITTEN = "; sharded_infer.tower.export_tower rewrites many that are not (docs/operators.md)"
 
 # Arguments that would make an operator of inference update statistics or draw random numbers.
 _TRAINING_ARGUMENTS = {"train": False, "training": False, "dropout_p": 0.0}
@@ -57,12 +64,14 @@ class TowerGraph:
         calls: in order.
         outputs: names of their results.
         widths: of the caller's inputs as they were traced, for messages; None: not said.
+        names: of the caller's inputs and of the outputs.
     """
 
     inputs: tuple[tuple[str, Weight | None], ...]
     calls: tuple[Call, ...]
     outputs: tuple[str, ...]
     widths: Mapping[str, int | None]
+    names: ProgramNames
 
     def build(self, load: Callable[[Weight], torch.Tensor]) -> torch.fx.GraphModule:
         """The program as a module from its inputs, positional, to a tuple of tensors.
@@ -100,7 +109,9 @@ class TowerGraph:
                     nodes[result] = graph.call_function(operator.getitem, (node, j))
         graph.output(tuple(nodes[name] for name in self.outputs))
         graph.eliminate_dead_code()
-        return torch.fx.GraphModule(root, graph, "TowerProgram").eval()
+        built = torch.fx.GraphModule(root, graph, "TowerProgram").eval()
+        built.meta[NAMES] = self.names
+        return built
 
 
 def _references(call: Call) -> Iterator[str]:
@@ -149,12 +160,16 @@ def parse_graph(program: Element) -> TowerGraph:
         if name not in defined:
             raise TowerError(f"{graph.where}: output {name!r} is not defined")
     widths = {name: _width(graph, name) for name, weight in inputs if weight is None}
-    return TowerGraph(inputs, calls, outputs, widths)
+    names = parse_names(module, len(widths), len(outputs))
+    return TowerGraph(inputs, calls, outputs, widths, names)
 
 
 def _check_operator(target: Element, where: str) -> None:
     if target.text() not in ALLOWED and target.text() not in ASSERTIONS:
-        raise TowerError(f"{where}: operator {target.text()!r} is not allowed in a tower")
+        raise TowerError(
+            f"{where}: operator {target.text()!r} is not allowed in a tower"
+            f"{instead_of(target.text()) or _REWRITTEN}"
+        )
 
 
 def _define(name: str, defined: set[str], where: str) -> None:

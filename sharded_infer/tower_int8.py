@@ -37,15 +37,22 @@ def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn
     if not isinstance(module, GraphModule):
         raise TowerError(f"expected a torch.fx.GraphModule, got {type(module).__name__}")
     lowered = copy_program(module)
-    products = {
-        node.name: weight
+    constant = {
+        node: weight
         for node in inner_products(lowered.graph)
         if (weight := _weight(lowered, node)) is not None
+    }
+    recurrent = {_weight_name(node) for node in constant if _is_recurrent(node)}
+    products = {
+        node.name: weight
+        for node, weight in constant.items()
+        if _weight_name(node) not in recurrent
     }
     if not products:
         raise TowerError(
             "int8: the tower has no product to lower: expected one of at least "
-            f"{_LEAST_WIDTH} rows and columns with a constant weight, before another one"
+            f"{_LEAST_WIDTH} rows and columns with a constant weight, before another one, and not "
+            "of a recurrent layer"
         )
     seen = _Recorder(lowered, products)
     with torch.no_grad():
@@ -81,6 +88,26 @@ def _weight(module: GraphModule, node: Node) -> Tensor | None:
     if not isinstance(weight, Tensor) or weight.dtype is not torch.float32 or weight.dim() != 2:
         return None
     return weight.detach() if min(weight.shape) >= _LEAST_WIDTH else None
+
+
+def _weight_name(product: Node) -> str:
+    return str(getattr(product.args[1], "target", ""))
+
+
+def _is_recurrent(product: Node) -> bool:
+    """Whether a product's result goes through a product with the same weight again.
+
+    Rounding would add up over the steps, each of which would hold integers of its own.
+    """
+    seen, waiting = {product}, [product]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.target is _LINEAR and _weight_name(user) == _weight_name(product):
+                return True
+            if user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return False
 
 
 def _replace(module: GraphModule, node: Node, weight: Tensor, samples: Tensor, number: int) -> None:

@@ -18,8 +18,10 @@ from sharded_infer.int8_product import INT8_LINEAR, INT8_LINEAR_TARGET
 __all__ = [
     "ALLOWED",
     "ASSERTIONS",
+    "GROUPS",
     "KEEPS_PRECISION",
     "MATRIX_PRODUCTS",
+    "SYMBOLIC",
     "SYMBOLIC_SIZE",
     "Operator",
 ]
@@ -105,7 +107,7 @@ _FACTORIES = {
 _SIZES = {"sym_numel": "", "sym_size": "int"}
 
 # Arithmetic on sizes. No powers or shifts: on plain integers they can take all memory.
-_SYMBOLIC: tuple[Operator, ...] = (
+SYMBOLIC: tuple[Operator, ...] = (
     operator.add, operator.sub, operator.mul, operator.floordiv, operator.truediv, operator.mod,
     operator.neg, operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge,
     operator.and_, operator.or_, torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min,
@@ -147,27 +149,28 @@ def _resolve(table: Mapping[str, str]) -> dict[str, Operator]:
     return resolved
 
 
+# All of them, by what they do.
+GROUPS: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
+    "matrix products": _MATRIX_PRODUCTS,
+    "shapes, copies, elementwise": _KEEPING_PRECISION,
+    "arithmetic": _ARITHMETIC,
+    "activations, normalisations": _ACTIVATIONS_AND_NORMALISATIONS,
+    "reductions": _REDUCTIONS,
+    "comparisons": _COMPARISONS,
+    "selections, conversions": _SELECTIONS_AND_CONVERSIONS,
+    "factories": _FACTORIES,
+    "sizes": _SIZES,
+})  # fmt: skip
+
 _TENSOR_OPERATORS = {
-    target: found
-    for table in (
-        _MATRIX_PRODUCTS,
-        _KEEPING_PRECISION,
-        _ARITHMETIC,
-        _ACTIVATIONS_AND_NORMALISATIONS,
-        _REDUCTIONS,
-        _COMPARISONS,
-        _SELECTIONS_AND_CONVERSIONS,
-        _FACTORIES,
-        _SIZES,
-    )
-    for target, found in _resolve(table).items()
+    target: found for table in GROUPS.values() for target, found in _resolve(table).items()
 }
 
 # From the target, as torch.export's schema writes it, to the operator.
 ALLOWED: Final[Mapping[str, Operator]] = MappingProxyType(
     _TENSOR_OPERATORS
     | {INT8_LINEAR_TARGET: INT8_LINEAR}
-    | {f"{found.__module__}.{found.__name__}": found for found in _SYMBOLIC}
+    | {f"{found.__module__}.{found.__name__}": found for found in SYMBOLIC}
 )
 
 # The operators that a tower's precision applies to.

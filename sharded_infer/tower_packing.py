@@ -35,8 +35,10 @@ def pack_products(program: GraphModule) -> int:
     """
     dtypes = packable_dtypes()
     packed = 0
+    # A recurrent layer reads one weight at every step.
+    held: dict[str, str] = {}
     for node in list(program.graph.nodes):
-        if node.target is _aten.linear.default and _pack(program, node, packed, dtypes):
+        if node.target is _aten.linear.default and _pack(program, node, held, dtypes):
             packed += 1
     if packed:
         program.graph.eliminate_dead_code()
@@ -54,21 +56,22 @@ def packable_dtypes() -> set[torch.dtype]:
     return {torch.float32}
 
 
-def _pack(program: GraphModule, node: Node, number: int, dtypes: Set[torch.dtype]) -> bool:
+def _pack(program: GraphModule, node: Node, held: dict[str, str], dtypes: Set[torch.dtype]) -> bool:
     source, weight, bias = (*node.args, None)[:3]
     stored = constant_of(program, weight)
     if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
         return False
     if bias is not None and constant_of(program, bias) is None:
         return False
-    name = f"_packed_{number}"
-    laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
-    program.register_buffer(name, laid_out, persistent=False)
+    name = held.setdefault(str(getattr(weight, "target", "")), f"_packed_{len(held)}")
+    if not hasattr(program, name):
+        laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
+        program.register_buffer(name, laid_out, persistent=False)
     with program.graph.inserting_before(node):
-        held = program.graph.get_attr(name)
+        packed = program.graph.get_attr(name)
         product = program.graph.call_function(
             torch.ops.mkldnn._linear_pointwise.default,
-            (source, held, bias, "none", [], ""),
+            (source, packed, bias, "none", [], ""),
         )
     node.replace_all_uses_with(product)
     return True

@@ -9,7 +9,10 @@ from torch.fx import GraphModule
 
 from kernels.wording import counted
 from sharded_infer.errors import TowerError
+from sharded_infer.torch_message import torch_message
 from sharded_infer.tower_archive import read_program
+from sharded_infer.tower_graph import NAMES
+from sharded_infer.tower_names import ProgramNames
 
 __all__ = ["EMBEDDINGS", "Outputs", "open_program", "run_program", "zero_inputs"]
 
@@ -31,8 +34,9 @@ def open_program(
         embedding_width: the width of the program's last input.
         outputs: the names of the program's outputs.
 
-    Raises TowerError when the file is not a safe program, when it has other numbers of inputs
-    or outputs, or when it fails, or returns other than fp32 `[B]` or `[B, K]`, on zeros.
+    Raises TowerError when the file is not a safe program, when it has other inputs or outputs, by
+    number or by recorded name, or when it fails, or returns other than fp32 `[B]` or `[B, K]`, on
+    zeros.
     """
     program = read_program(path)
     inputs = len(program.graph.find_nodes(op="placeholder"))
@@ -43,6 +47,16 @@ def open_program(
             f"the program has {inputs}"
         )
     run_program(program, zero_inputs(dense, embedding_width), outputs, str(path))
+    names: ProgramNames = program.meta[NAMES]
+    for kind, recorded, expected in (
+        ("inputs", names.inputs, (*dense, EMBEDDINGS)),
+        ("outputs", names.outputs, tuple(outputs)),
+    ):
+        if recorded is not None and recorded != expected:
+            raise TowerError(
+                f"{path}: expected the {kind} {', '.join(expected)}, the program's are "
+                f"{', '.join(recorded)}"
+            )
     return program
 
 
@@ -75,7 +89,9 @@ def run_program(
         raise
     except Exception as error:
         shapes = [list(tensor.shape) for tensor in inputs]
-        raise TowerError(f"{where} fails on inputs of shapes {shapes}: {error}") from error
+        raise TowerError(
+            f"{where} fails on inputs of shapes {shapes}: {torch_message(error)}"
+        ) from error
     if len(results) != len(outputs):
         raise TowerError(
             f"{where}: expected {counted(len(outputs), 'output')} "

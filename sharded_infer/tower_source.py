@@ -11,7 +11,9 @@ from quant.source import WeightSource
 from sharded_infer.errors import SpecError, TowerError, WeightsError
 from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.tower_archive import read_program
-from sharded_infer.tower_graph import WIDTH
+from sharded_infer.tower_graph import NAMES, WIDTH
+from sharded_infer.tower_names import ProgramNames
+from sharded_infer.tower_program import EMBEDDINGS
 from sharded_infer.zoo.registry import build_tower
 from sharded_infer.zoo.torchrec_names import (
     bare_name,
@@ -60,10 +62,9 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
         path = folder / described.program
         if not path.is_file():
             raise TowerError(f"tower program {path}: no such file")
-        inputs = (*spec.dense.inputs, "embeddings")
         program = read_program(path, follow=True)
-        _check_program(program, path, spec)
-        return ProgramTower(program, inputs, described.outputs)
+        inputs, outputs = _check_program(program, path, spec)
+        return ProgramTower(program, inputs, outputs)
     if described.architecture is None:
         raise SpecError("tower: expected an architecture of the zoo, or a program's file")
     tower = build_tower(
@@ -81,30 +82,63 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
     return tower
 
 
-def _check_program(program: GraphModule, path: Path, spec: ModelSpec) -> None:
-    """Compares a program with what the spec says of it, before torch fails on the difference."""
+def _check_program(
+    program: GraphModule, path: Path, spec: ModelSpec
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compares a program with what the spec says of it, before torch fails on the difference.
+
+    Returns:
+        The names of its inputs and outputs, in its own order. Where the file says them, the spec
+        may have another order: what is bound by name cannot be confused.
+    """
     (output,) = program.graph.find_nodes(op="output")
-    found, named = len(output.args[0]), spec.tower.outputs
-    if found != len(named):
+    found, outputs = len(output.args[0]), spec.tower.outputs
+    if found != len(outputs):
         raise TowerError(
             f"tower program {path}: it has {found} output{'s' * (found != 1)}, tower.outputs names "
-            f"{len(named)} ({', '.join(named)})"
+            f"{len(outputs)} ({', '.join(outputs)})"
         )
-    inputs = program.graph.find_nodes(op="placeholder")
-    widths = {**spec.dense.inputs, "embeddings": spec.embedding_width}
-    if len(inputs) != len(widths):
+    placeholders = program.graph.find_nodes(op="placeholder")
+    widths = {**spec.dense.inputs, EMBEDDINGS: spec.embedding_width}
+    if len(placeholders) != len(widths):
+        count = len(placeholders)
         raise TowerError(
-            f"tower program {path}: it has {len(inputs)} input{'s' * (len(inputs) != 1)}, "
+            f"tower program {path}: it has {count} input{'s' * (count != 1)}, "
             f"dense.inputs and the embeddings are {len(widths)} ({', '.join(widths)})"
         )
-    for node, (name, width) in zip(inputs, widths.items(), strict=True):
+    names: ProgramNames = program.meta[NAMES]
+    for recorded, described, said in (
+        (names.inputs, tuple(widths), "inputs are {}, dense.inputs and the embeddings are {}"),
+        (names.outputs, outputs, "outputs are {}, tower.outputs names {}"),
+    ):
+        if recorded is not None and set(recorded) != set(described):
+            difference = said.format(", ".join(recorded), ", ".join(described))
+            raise TowerError(f"tower program {path}: its {difference}")
+    inputs = names.inputs or tuple(widths)
+    for node, name in zip(placeholders, inputs, strict=True):
         traced = node.meta.get(WIDTH)
-        if traced is not None and traced != width:
-            told = f"dense.inputs says {name} = {width}"
+        if traced is not None and traced != widths[name]:
+            told = f"dense.inputs says {name} = {widths[name]}"
             if name not in spec.dense.inputs:
-                told = f"the dims of the features' tables add up to {width}"
+                told = f"the dims of the features' tables add up to {widths[name]}"
             raise TowerError(
                 f"tower program {path}: its input for {name!r} has a width of {traced}, {told}"
+            )
+    if names.inputs is None:
+        _refuse_alike(path, spec)
+    return inputs, names.outputs or outputs
+
+
+def _refuse_alike(path: Path, spec: ModelSpec) -> None:
+    """Refuses a program without names whose dense inputs nothing tells apart."""
+    by_width: dict[int, str] = {}
+    for name, width in spec.dense.inputs.items():
+        other = by_width.setdefault(width, name)
+        if other != name:
+            raise TowerError(
+                f"tower program {path}: it does not say its inputs' names, and {other!r} and "
+                f"{name!r} of dense.inputs are both {width} wide: they could be confused. Export "
+                "the module again with sharded_infer.tower.export_tower, which records the names"
             )
 
 

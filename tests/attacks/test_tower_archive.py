@@ -381,6 +381,41 @@ def test_an_odd_program_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("names", "match"),
+    [
+        ({"inputs": ["a", "b"], "outputs": ["score"]}, "expected 1 distinct names"),
+        ({"inputs": [3], "outputs": ["score"]}, "expected a string"),
+        ({"inputs": ["embeddings"]}, "the member 'outputs'"),
+        ([], "the member 'inputs'"),
+    ],
+)
+def test_odd_names_are_refused(names: object, match: str, honest: Entries, path: Path) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        document["graph_module"]["metadata"]["custom"] = json.dumps({"sharded_infer": names})
+
+    refused(edited(honest, MODEL, edit), path, match)
+
+
+def nested(depth: int) -> str:
+    """A tree of so many tuples in tuples, as torch writes them."""
+    inner = '{"type": null, "context": null, "children_spec": []}'
+    opening = '{"type": "builtins.tuple", "context": "null", "children_spec": ['
+    return f"[1, {opening * depth}{inner}{']}' * depth}]"
+
+
+@pytest.mark.parametrize("depth", [10, 5000])
+@pytest.mark.parametrize("field", ["in_spec", "out_spec"])
+def test_a_tree_of_any_depth_says_no_names(
+    depth: int, field: str, honest: Entries, path: Path
+) -> None:
+    def edit(document: dict[str, Any]) -> None:
+        document["graph_module"]["metadata"] = {"custom": "[" * 100_000}
+        document["graph_module"]["module_call_graph"][0]["signature"][field] = nested(depth)
+
+    scores(written(edited(honest, MODEL, edit), path))
+
+
+@pytest.mark.parametrize(
     ("meta", "match"),
     [
         ({"dtype": 9}, "expected a dtype among"),

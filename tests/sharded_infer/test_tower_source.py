@@ -1,5 +1,6 @@
 """Towers that specs name: a program that is not the spec's is refused with both sides."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from quant.source import TensorSource
 from sharded_infer.errors import TowerError
 from sharded_infer.precision import Precision
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
-from sharded_infer.tower import export_tower
-from sharded_infer.tower_archive import write_program
+from sharded_infer.tower import Tower, export_tower
+from sharded_infer.tower_archive import read_program, write_program
+from sharded_infer.tower_graph import NAMES
 from sharded_infer.tower_source import load_tower
 
 
@@ -60,11 +62,33 @@ def test_a_program_that_is_the_specs_gives_its_outputs_by_name(folder: Path) -> 
 @pytest.mark.parametrize(
     ("dense", "dim", "outputs", "words"),
     [
+        ({"dense": 13}, 8, ("s",), "its outputs are score, tower.outputs names s"),
         ({"dense": 13}, 8, ("a", "b"), r"it has 1 output, tower.outputs names 2 \(a, b\)"),
-        ({"dense": 12}, 8, ("s",), "for 'dense' has a width of 13, dense.inputs says dense = 12"),
-        ({"dense": 13}, 4, ("s",), "for 'embeddings' has a width of 8, the dims .* add up to 4"),
-        ({}, 8, ("s",), r"it has 2 inputs, dense.inputs and the embeddings are 1 \(embeddings\)"),
-        ({"dense": 9, "more": 4}, 8, ("s",), "it has 2 inputs, dense.inputs .* are 3"),
+        (
+            {"dense": 12},
+            8,
+            ("score",),
+            "for 'dense' has a width of 13, dense.inputs says dense = 12",
+        ),
+        (
+            {"dense": 13},
+            4,
+            ("score",),
+            "for 'embeddings' has a width of 8, the dims .* add up to 4",
+        ),
+        (
+            {},
+            8,
+            ("score",),
+            r"it has 2 inputs, dense.inputs and the embeddings are 1 \(embeddings\)",
+        ),
+        ({"dense": 9, "more": 4}, 8, ("score",), "it has 2 inputs, dense.inputs .* are 3"),
+        (
+            {"other": 13},
+            8,
+            ("score",),
+            "inputs are dense, embeddings, dense.inputs .* are other, em",
+        ),
     ],
 )
 def test_a_program_of_other_inputs_or_outputs_is_refused_with_both_sides(
@@ -72,3 +96,115 @@ def test_a_program_of_other_inputs_or_outputs_is_refused_with_both_sides(
 ) -> None:
     with pytest.raises(TowerError, match=rf"tower.pt2: .*{words}"):
         load(folder, dense=dense, dim=dim, outputs=outputs)
+
+
+class TwoCounts(nn.Module):
+    """Tells a user's numbers from an item's, which are as wide."""
+
+    def forward(self, user_num: Tensor, item_num: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        embedded = embeddings.sum(1)
+        return {"click": user_num.sum(1) - 3 * item_num.sum(1) + embedded, "like": embedded}
+
+
+class Positional(nn.Module):
+    """As `forward(*inputs)`: what export_tower exported before it recorded names."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(TwoCounts()(*inputs).values())
+
+
+class Grouped(nn.Module):
+    """Takes its numbers as one dict."""
+
+    def forward(self, dense: dict[str, Tensor], *, embeddings: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = TwoCounts()(**dense, embeddings=embeddings)
+        return found
+
+
+INPUTS = {
+    "user_num": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    "item_num": torch.tensor([[5.0, 6.0], [7.0, 8.0]]),
+    "embeddings": torch.ones(2, 8),
+}
+BATCH = torch.export.Dim("batch", min=1)
+
+
+def recorded(path: Path) -> None:
+    program = export_tower(
+        TwoCounts(),
+        dense={"user_num": 2, "item_num": 2},
+        embedding_width=8,
+        outputs=("click", "like"),
+        precision=Precision.FP32,
+    )
+    write_program(program, path)
+
+
+def by_argument(path: Path) -> None:
+    shapes = {name: {0: BATCH} for name in INPUTS}
+    program = torch.export.export(TwoCounts(), (), dict(INPUTS), dynamic_shapes=shapes)
+    torch.export.save(program, path)
+
+
+def by_key(path: Path) -> None:
+    dense = {name: INPUTS[name] for name in ("user_num", "item_num")}
+    shapes = {"dense": {name: {0: BATCH} for name in dense}, "embeddings": {0: BATCH}}
+    named = {"embeddings": INPUTS["embeddings"]}
+    torch.export.save(torch.export.export(Grouped(), (dense,), named, dynamic_shapes=shapes), path)
+
+
+def unnamed(path: Path) -> None:
+    shapes = (({0: BATCH},) * 3,)
+    program = torch.export.export(Positional(), tuple(INPUTS.values()), dynamic_shapes=shapes)
+    write_program(program, path)
+
+
+@pytest.mark.parametrize("write", [recorded, by_argument, by_key])
+def test_a_programs_inputs_and_outputs_are_bound_by_name_whatever_the_specs_order(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "tower.pt2")
+    tower = load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("like", "click"))
+    scores = tower(**INPUTS)
+    expected = TwoCounts()(**INPUTS)
+    assert {name: score.tolist() for name, score in scores.items()} == {
+        name: score.tolist() for name, score in expected.items()
+    }
+    for wrong in ({"item_num": 2, "user": 2}, {"item_num": 2, "embedded": 2}):
+        with pytest.raises(TowerError, match="inputs are user_num, item_num, embeddings, dense"):
+            load(tmp_path, dense=wrong, outputs=("like", "click"))
+    with pytest.raises(TowerError, match="outputs are click, like, tower.outputs names like, buy"):
+        load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("like", "buy"))
+
+
+def test_a_program_without_names_is_refused_where_inputs_could_be_confused(tmp_path: Path) -> None:
+    unnamed(tmp_path / "tower.pt2")
+    with pytest.raises(TowerError, match="'item_num' and 'user_num' of dense.inputs are both 2"):
+        load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("click", "like"))
+
+
+def test_a_stored_tower_of_other_names_is_not_served(tmp_path: Path) -> None:
+    path = tmp_path / "tower.pt2"
+    recorded(path)
+    with pytest.raises(TowerError, match="expected the inputs item_num, user_num, embeddings, the"):
+        Tower.load(
+            path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
+        )
+    with pytest.raises(TowerError, match="expected the outputs like, click, the program's are"):
+        Tower.load(
+            path, dense={"user_num": 2, "item_num": 2}, embedding_width=8, outputs=("like", "click")
+        )
+    unnamed(path)
+    Tower.load(
+        path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
+    )
+
+
+def test_names_outlive_torchs_own_tools(tmp_path: Path) -> None:
+    path = tmp_path / "tower.pt2"
+    recorded(path)
+    torch.export.save(torch.export.load(path), tmp_path / "again.pt2")
+    for file in (path, tmp_path / "again.pt2"):
+        names = read_program(file).meta[NAMES]
+        assert names.inputs == ("user_num", "item_num", "embeddings")
+        assert names.outputs == ("click", "like")

@@ -1,0 +1,43 @@
+"""What torch says when it fails, in the few words that help: no colours, hints and tracebacks."""
+
+import re
+from typing import Final
+
+__all__ = ["torch_message"]
+
+_MOST_CHARACTERS: Final = 500
+# Colours and other sequences that a terminal obeys, and control characters by themselves.
+_CONTROL: Final = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|\x1b.")
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+# From here on torch prints frames of its own.
+_TRACEBACK: Final = re.compile(
+    r"^\s*(Traceback \(most recent|Original traceback|Exception raised from|frame #\d|"
+    r"C\+\+ CapturedTraceback|GraphModule: |class GraphModule|The error above occurred|"
+    r"Suggested fixes|Potential framework code)",
+    re.MULTILINE,
+)
+# How to debug torch, which says nothing of the module.
+_HINT: Final = re.compile(
+    r"(For (more|extended|C\+\+)|If you suspect|Caused by:|consider using|You can suppress|"
+    r"Set TORCH|TORCH_LOGS|https?://)"
+)
+_REPEATED_HINT: Final = re.compile(
+    r" *(For more information, run with|If you're using mark_dynamic|You can find more).*"
+)
+
+
+def torch_message(error: BaseException) -> str:
+    """One line for an error of torch's.
+
+    Returns:
+        Its message without control sequences, hints on debugging torch, repeated lines and
+        tracebacks, cut to 500 characters; its type's name where nothing is left.
+    """
+    text = _UNPRINTABLE.sub(" ", _CONTROL.sub("", str(error)))
+    lines: list[str] = []
+    for line in _TRACEBACK.split(text, maxsplit=1)[0].splitlines():
+        told = _REPEATED_HINT.sub("", line).strip()
+        if told and told not in lines and not _HINT.match(told):
+            lines.append(told)
+    message = " ".join(lines) or type(error).__name__
+    return message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}..."
