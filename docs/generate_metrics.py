@@ -55,7 +55,7 @@ bench metrics`.
 """
 # The last of these words in a name says what is counted: Prometheus' base units, or things.
 _THEMSELVES = (
-    "seconds", "bytes", "ratio", "samples", "requests", "ids", "rows", "scores", "faults",
+    "seconds", "bytes", "ratio", "samples", "requests", "ids", "bags", "rows", "scores", "faults",
     "workers", "slots", "restarts", "loads", "failures", "version",
 )  # fmt: skip
 UNITS = {
@@ -72,6 +72,7 @@ _BOUNDED = {
     "code": "gRPC's",
     "rank": "the plan's, at most 64",
     "output": "the tower's, at most 16",
+    "feature": "the model's, at most 127 and `(others)`",
     "worker": "`--workers`",
     "label": "those that are followed",
 }

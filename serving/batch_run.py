@@ -98,7 +98,7 @@ class BatchRun:
             metrics.answered_many(counts, whole)
         if metrics.lookups is not None:
             first = executions[0]
-            metrics.lookups.looked_up(first.work, calls[0].model_input, first.scores)
+            metrics.lookups.looked_up(first.work, first.batch, first.scores)
         if self._reports is not None and usage is not None:
             self._reports.answered(told, counts, usage)
         return responses

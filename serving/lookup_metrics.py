@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from serving.empty_bags import EmptyBags
 from serving.metric_cells import MetricCells
 from serving.metric_family import FamilyBlock
 from serving.model_families import (
     BROADCAST_ROWS_SAVED,
+    EMPTY_BAGS,
     HOT_ROW_SHARE,
     LOADED,
     OUTPUT_PLACES,
@@ -32,7 +34,7 @@ _BOUNDARIES = np.array(SCORE_BOUNDARIES)
 
 
 class LookupMetrics:
-    """One version's ranks, shared bags, hot rows and scores.
+    """One version's ranks, shared and empty bags, hot rows and scores.
 
     Attributes:
         rows: the sample that the share of hot rows is worked out from.
@@ -54,26 +56,33 @@ class LookupMetrics:
         self._hot_row_share = block.cell(HOT_ROW_SHARE)
         self._loaded = block.cell(LOADED)
         self._scores = block.cell(SCORES)
+        self._empty_bags = EmptyBags(cells, block.cell(EMPTY_BAGS))
         self._batches = 0
         self.rows = RowSample()
 
-    def clear(self) -> None:
-        """Begins anew: another version is counted here."""
-        self._batches = 0
+    def describe(self, features: Sequence[str]) -> None:
+        """Begins anew: another version is counted here; the lock is not held.
+
+        Args:
+            features: as `VersionFacts.features`.
+        """
+        with self._cells.lock:
+            self._batches = 0
+            self._empty_bags.set_features(features)
         self.rows.clear()
 
     def looked_up(
         self,
         work: LookupWork,
-        model_input: ModelInput,
+        batch: ModelInput,
         scores: Sequence[NDArray[np.float32]],
     ) -> None:
         """Counts a batch's lookups; some batches are sampled.
 
         Args:
             work: of the batch.
-            model_input: one of its requests.
-            scores: what that request got.
+            batch: as it was looked up.
+            scores: what one of its requests got.
         """
         cells = self._cells
         with cells.lock:
@@ -85,12 +94,13 @@ class LookupMetrics:
                 own[self._busy_seconds + place] += seconds
             if work.rows_saved:
                 own[self._saved] += work.rows_saved
+            self._empty_bags.count(batch)
             number = self._batches
             self._batches = number + 1
         if number % _SCORES_EVERY == 0:
             self._sample_scores(scores)
         if number % _ROWS_EVERY == 0:
-            self.rows.take(model_input)
+            self.rows.take(batch)
 
     def hot_rows(self, share: float) -> None:
         """Says what part of the accesses goes to hot rows; none in a version that is let go.

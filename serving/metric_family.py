@@ -33,8 +33,8 @@ class Family:
         kind: how its samples are made.
         readers: who looks at it, and why.
         label: the label beside those of its block.
-        label_values: one series each. Of `rank` and `output` these are places, whose names each
-            version has of its own.
+        label_values: one series each. Of `rank`, `output` and `feature` these are places, whose
+            names each version has of its own.
         hidden_zeros: of those, the ones that are shown only once they are counted.
         boundaries: a histogram's, each included in its bucket.
         detail: from which on it is counted.

@@ -53,7 +53,7 @@ class Metrics:
             detail: how much is counted.
         """
         self.detail = detail
-        version_cells = 2 * sum(family.cells for family in VERSION_FAMILIES)
+        version_cells = 3 * sum(family.cells for family in VERSION_FAMILIES)
         slots_bytes = most_versions * version_cells * CELL_BYTES
         self._cells = MetricCells(workers, worker_bytes=WORKER_BYTES + slots_bytes)
         self._server = self._block(SERVER_FAMILIES, ())

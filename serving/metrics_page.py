@@ -24,6 +24,7 @@ from serving.metric_families import MODEL_LABELS, VERSION_FAMILIES, VERSION_LABE
 from serving.metric_family import Detail, Family, FamilyBlock, Kind
 from serving.model_families import (
     CREATED,
+    FEATURE_PLACES,
     MODEL_FAMILIES,
     OUTPUT_PLACES,
     RANK_PLACES,
@@ -210,7 +211,12 @@ def _of_machine() -> Iterator[Metric]:
 
 def _names(counters: VersionMetrics) -> dict[tuple[str, ...], tuple[str, ...]]:
     """What a version calls the places of those labels whose values it has of its own."""
-    return {RANK_PLACES: counters.facts.ranks(), OUTPUT_PLACES: counters.facts.outputs()}
+    facts = counters.facts
+    return {
+        RANK_PLACES: facts.ranks(),
+        OUTPUT_PLACES: facts.outputs(),
+        FEATURE_PLACES: facts.features(),
+    }
 
 
 def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) -> None:

@@ -6,6 +6,9 @@ from serving.metric_family import Detail, Family, Kind
 RANK_PLACES = tuple(str(place) for place in range(64))
 # Outputs of a model whose scores are counted: as many as a request can name.
 OUTPUT_PLACES = tuple(str(place) for place in range(16))
+# Features of a model whose empty bags are counted; those beyond share the place behind the last.
+FEATURE_PLACES = tuple(str(place) for place in range(128))
+OTHER_FEATURES = "(others)"
 # Fine between 0 and 1, where probabilities are; to 100 on both sides for outputs that are none.
 SCORE_BOUNDARIES = (
     -100.0, -30.0, -10.0, -5.0, -3.0, -2.0, -1.0, -0.5, -0.2, -0.1, 0.0,
@@ -85,6 +88,18 @@ BROADCAST_ROWS_SAVED = Family(
     "Rows not looked up because samples of a request share the bag.",
     Kind.COUNTER,
     "Who writes clients: (rows + saved) / rows is what sharing a user's features gains.",
+    detail=Detail.FULL,
+)
+EMPTY_BAGS = Family(
+    "sharded_infer_empty_bags",
+    "Samples scored with an empty bag of the feature: left out, sent empty, or with padding and "
+    "ignored ids alone.",
+    Kind.COUNTER,
+    "The model's owner: a feature that a client forgets is scored without a word; over samples it "
+    "is the share that lacks the feature.",
+    label="feature",
+    label_values=FEATURE_PLACES,
+    hidden_zeros=frozenset({OTHER_FEATURES}),
     detail=Detail.FULL,
 )
 HOT_ROW_SHARE = Family(
@@ -182,6 +197,7 @@ TABLE_FAMILIES = (
     RANK_BUSY_SECONDS,
     RANK_MEMORY_BYTES,
     BROADCAST_ROWS_SAVED,
+    EMPTY_BAGS,
     HOT_ROW_SHARE,
     SCORES,
 )

@@ -94,6 +94,9 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
     counting = library.sharded_infer_count_answered
     counting.restype = None
     counting.argtypes = (address, address, address, integer, ctypes.c_double)
+    bags = library.sharded_infer_count_empty_bags
+    bags.restype = None
+    bags.argtypes = (address, address, address, integer, integer, address, integer)
 
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:

@@ -221,6 +221,7 @@ def _facts_of(model: Model) -> VersionFacts:
         objective_seconds=spec.serving.latency_objective_ms / 1000,
         rank_bytes=tuple(model.rank_bytes),
         outputs=spec.tower.outputs,
+        features=tuple(feature.name for feature in spec.features),
     )
 
 

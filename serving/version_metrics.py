@@ -111,7 +111,7 @@ class VersionMetrics:
             self._answered.set_boundaries(self._boundaries)
             self._cells.own[self.block.cell(LATENCY_OBJECTIVE)] = facts.objective_seconds
             self.facts.write(facts)
-        self._lookups.clear()
+        self._lookups.describe(facts.features)
 
     def answered_many(self, requests: Sequence[Answered], batch_samples: int = 0) -> None:
         """Counts the answered requests of a batch, and the batch by its size.

@@ -25,6 +25,7 @@ class Execution:
         tower_seconds: time of the tower, of the whole batch; on devices until its scores are back.
         ids_outside: ids of the request that were outside their tables (and ignored or wrapped).
         work: the lookups of the whole batch.
+        batch: what was looked up: the requests as one.
     """
 
     scores: tuple[NDArray[np.float32], ...]
@@ -32,6 +33,7 @@ class Execution:
     tower_seconds: float
     ids_outside: int
     work: LookupWork
+    batch: ModelInput
 
 
 def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
@@ -56,7 +58,9 @@ def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
     ran = model.engine.run(merged)
     lookup_seconds, tower_seconds = merging + ran.lookup_seconds, ran.tower_seconds
     if len(requests) == 1:
-        return [Execution(ran.scores, lookup_seconds, tower_seconds, ran.ids_outside, ran.work)]
+        return [
+            Execution(ran.scores, lookup_seconds, tower_seconds, ran.ids_outside, ran.work, merged)
+        ]
     return [
         Execution(
             tuple(score[place] for score in ran.scores),
@@ -64,6 +68,7 @@ def run_batch(model: Model, requests: Sequence[ModelInput]) -> list[Execution]:
             tower_seconds,
             request.ids_outside,
             ran.work,
+            merged,
         )
         for request, place in zip(requests, sample_slices(requests), strict=True)
     ]

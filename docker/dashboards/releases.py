@@ -230,6 +230,7 @@ def _quality() -> list[Builder[Panel]]:
         f"({rate(of_version(scores + '_bucket'))}))"
     )
     outside = rate(of_version("sharded_infer_ids_out_of_range_total"))
+    empty = rate(of_version("sharded_infer_empty_bags_total"))
     samples = rate(of_version("sharded_infer_samples_total"))
     ratio = "sharded_infer_cost_ratio"
     busy = rate(of_version("sharded_infer_busy_seconds_total"))
@@ -268,6 +269,24 @@ def _quality() -> list[Builder[Panel]]:
                 "{{model}} {{version}}",
             ),
             unit=units.Short,
+            width=12,
+        ),
+        graph(
+            Text(
+                "Empty bags, by feature",
+                "Share of the samples that had no ids of a feature, of the ten features that most "
+                "lack. At 100%: a client does not send it, and its scores are made without it; "
+                "required in model.toml refuses such requests (docs/model-toml.md). A jump: "
+                "what fills the feature has failed.",
+            ),
+            Query(
+                f"topk(10, sum by (model, feature) ({empty}) / on (model) group_left "
+                f"sum by (model) ({samples}))",
+                "{{model}} {{feature}}",
+            ),
+            unit=units.PercentUnit,
+            width=12,
+            most=1.0,
         ),
         heatmap(
             Text(
@@ -278,7 +297,7 @@ def _quality() -> list[Builder[Panel]]:
             ),
             f"sum by (le) (increase({of_version(ratio + '_bucket')}[$__rate_interval]))",
             unit=units.Short,
-            width=8,
+            width=12,
         ),
         dashed(
             graph(
@@ -293,6 +312,7 @@ def _quality() -> list[Builder[Panel]]:
                 ),
                 one,
                 unit=units.Short,
+                width=12,
             ),
             one.legend,
         ),

@@ -23,7 +23,6 @@ from serving.metrics import Metrics
 from serving.version_facts import VersionFacts
 from serving.version_metrics import Answered
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.executor import Execution
 from sharded_infer.golden import generate_samples
 from sharded_infer.lookup_route import LookupWork
 from sharded_infer.progress import Progress
@@ -148,18 +147,20 @@ def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.F
     """
     metrics = Metrics(detail=detail)
     version = metrics.version("bench", 1)
-    version.describe(VersionFacts(0.033, (1,), ("score",)))
-    model_input = generate_samples(workload.spec(), pairs)
+    spec = workload.spec()
+    features = tuple(feature.name for feature in spec.features)
+    version.describe(VersionFacts(0.033, (1,), ("score",), features))
+    model_input = generate_samples(spec, pairs)
     rows = sum(group.values.size for group in model_input.groups)
     scores = (np.full(pairs, 0.5, np.float32),)
-    execution = Execution(scores, 4e-4, 2e-3, 0, LookupWork([(0, rows, 68 * rows, 4e-4)], 0))
+    work = LookupWork([(0, rows, 68 * rows, 4e-4)], 0)
     answered: Answered = (pairs, 1e-4, 0.0, 4e-4, 2e-3, 5e-5, 3e-3, 0)
 
     def count() -> None:
         metrics.in_flight(1)
         version.answered_many([answered])
         if version.lookups is not None:
-            version.lookups.looked_up(execution.work, model_input, execution.scores)
+            version.lookups.looked_up(work, model_input, scores)
         version.ran_batch(requests=1, samples=pairs, seconds=2.5e-3, predicted=2.4e-3)
         version.queue(requests=0, samples=0)
         metrics.in_flight(-1)

@@ -24,4 +24,20 @@ void count_answered(double* cells, const AnsweredCells& where, const AnsweredReq
   cells[where.last_request] = now;
 }
 
+void count_empty_bags(double* cells, const std::int64_t* where, const GroupBags& group) {
+  for (std::int64_t feature = 0; feature < group.features; ++feature) {
+    if (where[feature] < 0) continue;
+    const std::int64_t* lengths = group.lengths + feature * group.bags;
+    std::int64_t samples = 0;
+    if (group.repeats) {
+      for (std::int64_t bag = 0; bag < group.bags; ++bag)
+        if (lengths[bag] == 0) samples += group.repeats[bag];
+    } else {
+      for (std::int64_t bag = 0; bag < group.bags; ++bag) samples += lengths[bag] == 0;
+      samples *= group.each;
+    }
+    if (samples) cells[where[feature]] += static_cast<double>(samples);
+  }
+}
+
 }  // namespace sharded_infer

@@ -51,4 +51,12 @@ EXPORTED void sharded_infer_count_answered(double* cells,
                                            std::int64_t count, double now) {
   sharded_infer::count_answered(cells, *where, requests, count, now);
 }
+
+// Counts empty bags; see counting.h.
+EXPORTED void sharded_infer_count_empty_bags(double* cells, const std::int64_t* where,
+                                             const std::int64_t* lengths, std::int64_t features,
+                                             std::int64_t bags, const std::int64_t* repeats,
+                                             std::int64_t each) {
+  sharded_infer::count_empty_bags(cells, where, {lengths, features, bags, repeats, each});
+}
 }

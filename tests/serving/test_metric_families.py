@@ -52,7 +52,7 @@ def test_boundaries_ascend_and_label_values_are_bounded() -> None:
     for family in FAMILIES:
         assert list(family.boundaries) == sorted(set(family.boundaries))
         assert (family.kind is Kind.HISTOGRAM) is bool(family.boundaries)
-        assert len(family.label_values) <= 64
+        assert len(family.label_values) <= 128
 
 
 def test_the_document_is_what_is_declared() -> None:

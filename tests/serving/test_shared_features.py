@@ -1,5 +1,6 @@
 """Features of several tables, sent once: scored as the trained modules do, by every way to ask."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 @pytest.fixture(scope="module")
 def server(trained: Trained, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     log = tmp_path_factory.mktemp("served") / "log"
-    with running_server(trained.repository, log) as running:
+    with running_server(trained.repository, log, "--workers", 2) as running:
         yield running
 
 
@@ -228,6 +229,36 @@ def test_a_required_feature_that_is_missing_is_refused_by_name(
     assert infer(server, case.inputs).shape == case.wanted.shape
     empty = {"item": np.empty(0, np.int64), "item.lengths": np.zeros(len(case.wanted), np.int32)}
     assert infer(server, inputs | empty).shape == case.wanted.shape
+
+
+def empty_bags(server: RunningServer) -> dict[str, float]:
+    status, page, _ = ask(server, "GET", "/metrics")
+    assert status == 200
+    series = re.findall(
+        r'^sharded_infer_empty_bags_total{feature="(.*)",model="neumf",version="1"} (.*)$',
+        page.decode(),
+        re.MULTILINE,
+    )
+    return {feature: float(count) for feature, count in series}
+
+
+def test_empty_bags_are_counted_by_feature_over_all_workers(server: RunningServer) -> None:
+    before = empty_bags(server)
+    assert list(before) == ["user", "item", "genres"]
+    inputs = {
+        "age": np.ones((3, 1), np.float32),
+        "item": np.array([1, 2, 3]),
+        # The padding alone is as good as nothing.
+        "genres": np.array([PADDING, 4]),
+        "genres.lengths": np.array([1, 1, 0], np.int32),
+    }
+    for _ in range(8):
+        # Each on a connection of its own, which any worker may take.
+        infer(server, inputs)
+    for _ in range(2):
+        infer(server, inputs | {"user": np.array([[5]])})
+    grown = {name: count - before[name] for name, count in empty_bags(server).items()}
+    assert grown == {"user": 24.0, "item": 0.0, "genres": 20.0}
 
 
 def test_each_input_is_described_once(server: RunningServer) -> None:
