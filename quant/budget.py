@@ -59,7 +59,7 @@ def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidat
     Raises:
         BudgetError: not even the smallest choice fits; says what it takes.
     """
-    fronts = [_front(table) for table in tables]
+    fronts = [useful_candidates(table) for table in tables]
     chosen = [front[0] for front in fronts]
     room = limit - total_bytes(chosen)
     if room < 0:
@@ -92,7 +92,7 @@ def within_loss(tables: Sequence[TableCandidates], limit: float) -> list[Candida
     Raises:
         BudgetError: not even the most exact choice loses so little; says what it loses.
     """
-    fronts = [_front(table) for table in tables]
+    fronts = [useful_candidates(table) for table in tables]
     least = total_loss([front[-1] for front in fronts])
     if least > limit:
         raise BudgetError(
@@ -122,12 +122,21 @@ def total_loss(chosen: Sequence[Candidate]) -> float:
 
 def smallest(tables: Sequence[TableCandidates]) -> list[Candidate]:
     """Each table's smallest candidate."""
-    return [_front(table)[0] for table in tables]
+    return [useful_candidates(table)[0] for table in tables]
 
 
 def most_exact(tables: Sequence[TableCandidates]) -> list[Candidate]:
     """Each table's candidate of least loss."""
-    return [_front(table)[-1] for table in tables]
+    return [useful_candidates(table)[-1] for table in tables]
+
+
+def useful_candidates(table: TableCandidates) -> list[Candidate]:
+    """Candidates by ascending bytes, each of less loss than all before it."""
+    kept: list[Candidate] = []
+    for one in sorted(table.candidates, key=lambda c: (c.bytes, c.loss)):
+        if not kept or one.loss < kept[-1].loss:
+            kept.append(one)
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +146,6 @@ class _Step:
     table: int
     saved_by_byte: float
     after: Candidate
-
-
-def _front(table: TableCandidates) -> list[Candidate]:
-    """Candidates by ascending bytes, each of less loss than all before it."""
-    front: list[Candidate] = []
-    for one in sorted(table.candidates, key=lambda c: (c.bytes, c.loss)):
-        if not front or one.loss < front[-1].loss:
-            front.append(one)
-    return front
 
 
 def _steps(fronts: Sequence[Sequence[Candidate]]) -> list[_Step]:

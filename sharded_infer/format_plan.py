@@ -18,6 +18,7 @@ from quant.budget import (
     smallest,
     total_bytes,
     total_loss,
+    useful_candidates,
     within_bytes,
     within_loss,
 )
@@ -31,7 +32,7 @@ from sharded_infer.load_model import table_uses
 from sharded_infer.plan import StoredTable
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.sizes import parse_size, size_text
-from sharded_infer.spec import ModelSpec, TableSpec
+from sharded_infer.spec import ModelSpec, TableSpec, is_too_narrow
 from sharded_infer.statistics import FeatureStatistics
 
 # TorchRec's names of a collection's tables.
@@ -88,6 +89,11 @@ def plan_formats(
             formats[table.name], reasons[table.name] = stored, "taken over as it was quantized"
         elif (fixed := spec.fixed_format(table)) is not None:
             formats[table.name], reasons[table.name] = fixed
+            if is_too_narrow(table.dim, fixed[0]):
+                reasons[table.name] += (
+                    f"; a row of dim {table.dim} takes {fixed[0].row_bytes(table.dim)} bytes, as "
+                    f"fp16 {RowFormat.FP16.row_bytes(table.dim)}"
+                )
     free = [table for table in spec.tables if table.name not in formats]
     budget = None
     if spec.quantization.has_budget:
@@ -96,8 +102,7 @@ def plan_formats(
         budget = measured.choose(free, formats, reasons)
     else:
         for table in free:
-            formats[table.name] = spec.quantization.format
-            reasons[table.name] = "the spec's default"
+            formats[table.name], reasons[table.name] = spec.default_format(table)
     resolved = replace(spec, tables=tuple(replace(t, format=formats[t.name]) for t in spec.tables))
     tables = tuple(StoredTable(t.name, t.rows, t.dim, formats[t.name]) for t in spec.tables)
     return FormatPlan(resolved, weights, tables, reasons, budget)
@@ -203,7 +208,8 @@ class _Budget:
         by_name = {t.table: c for t, c in zip(tables, chosen, strict=True)}
         for table in free:
             formats[table.name] = by_name[table.name].row_format
-            reasons[table.name] = _reason(by_name[table.name], self._candidates[table.name])
+            useful = useful_candidates(TableCandidates(table.name, self._candidates[table.name]))
+            reasons[table.name] = _reason(by_name[table.name], useful)
         return BudgetReport(
             kind=kind,
             limit=limit,
@@ -215,19 +221,18 @@ class _Budget:
         )
 
 
-def _reason(chosen: Candidate, candidates: Sequence[Candidate]) -> str:
-    """Why not one format smaller or larger."""
+def _reason(chosen: Candidate, useful: Sequence[Candidate]) -> str:
+    """Why not one format smaller or larger, of those that no smaller one beats."""
     parts = []
-    by_bytes = sorted(candidates, key=lambda c: c.bytes)
-    position = by_bytes.index(chosen)
+    position = useful.index(chosen)
     if position > 0:
-        other = by_bytes[position - 1]
+        other = useful[position - 1]
         parts.append(
             f"{other.row_format} would save {size_text(chosen.bytes - other.bytes)} and add "
             f"{other.loss - chosen.loss:.2g} of loss"
         )
-    if position + 1 < len(by_bytes):
-        other = by_bytes[position + 1]
+    if position + 1 < len(useful):
+        other = useful[position + 1]
         parts.append(
             f"{other.row_format} would take {size_text(other.bytes - chosen.bytes)} more and save "
             f"{chosen.loss - other.loss:.2g}"

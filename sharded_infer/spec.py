@@ -276,7 +276,27 @@ class ModelSpec:
         Under a budget it is only known once that has chosen (`sharded_infer/format_plan.py`).
         """
         fixed = self.fixed_format(table)
-        return self.quantization.format if fixed is None else fixed[0]
+        return (self.default_format(table) if fixed is None else fixed)[0]
+
+    def default_format(self, table: TableSpec) -> tuple[RowFormat, str]:
+        """The format of a table that the spec gives none, without a budget; and why.
+
+        The scale and bias of a narrow row take more than its elements save: then it is fp16.
+        """
+        default = self.quantization.format
+        if is_too_narrow(table.dim, default):
+            return RowFormat.FP16, (
+                f"{default}, the spec's default, would take {default.row_bytes(table.dim)} bytes "
+                f"for a row of dim {table.dim}, not {RowFormat.FP16.row_bytes(table.dim)}"
+            )
+        return default, "the spec's default"
+
+
+def is_too_narrow(dim: int, row_format: RowFormat) -> bool:
+    """Whether a quantized row of `dim` elements is no smaller than an fp16 one, more exact."""
+    if not row_format.header_bytes:
+        return False
+    return RowFormat.FP16.row_bytes(dim) <= row_format.row_bytes(dim)
 
 
 def _refuse_repeats(kind: str, names: list[str]) -> None:

@@ -25,7 +25,9 @@ settings.load_profile("repeatable")
 # Both formats, poolings and all policies; odd dims; a table that two features share.
 TABLES = (
     TableSpec("ads", rows=50, dim=8, features=("ad_shown", "ad_clicked")),
-    TableSpec("country", rows=7, dim=3, pooling="mean", out_of_range="ignore"),
+    TableSpec(
+        "country", rows=7, dim=3, pooling="mean", out_of_range="ignore", format=RowFormat.INT8
+    ),
     TableSpec("user", rows=31, dim=5, format=RowFormat.BF16, out_of_range="modulo"),
     TableSpec("item", rows=40, dim=6, pooling="mean", format=RowFormat.BF16),
 )

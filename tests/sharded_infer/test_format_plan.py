@@ -160,3 +160,25 @@ def test_a_table_of_the_checkpoint_that_the_spec_lacks_is_refused_unless_ignored
 def test_other_settings_are_refused(quantization: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         planned(quantization)
+
+
+def test_a_narrow_table_is_fp16_by_default_and_says_so_where_it_is_not() -> None:
+    narrow = {"ads": torch.ones(ROWS, 1), "user_id": torch.ones(ROWS, 3)}
+    plan = planned({}, weights(**narrow), ads={"dim": 1}, user_id={"dim": 3, "format": "int8"})
+    assert formats(plan) == ["fp16", "int8", "int8"]
+    assert plan.reasons["ads"] == (
+        "int8, the spec's default, would take 5 bytes for a row of dim 1, not 2"
+    )
+    assert plan.reasons["user_id"] == (
+        "the table's own format in the spec; a row of dim 3 takes 7 bytes, as fp16 6"
+    )
+
+
+@pytest.mark.parametrize("budget", ["3KB", "4KB", "8KB", "100KB"])
+def test_reasons_of_a_budget_name_what_it_would_really_save(budget: str) -> None:
+    narrow = {"ads": torch.randn(ROWS, 1), "user_id": torch.randn(ROWS, 2)}
+    plan = planned({"memory_budget": budget}, weights(**narrow), ads={"dim": 1}, user_id={"dim": 2})
+    for name, reason in plan.reasons.items():
+        assert reason.startswith("chosen by the budget: "), name
+        assert "-" not in reason.replace("e-", "e"), reason
+        assert "would take 0" not in reason and "would save 0" not in reason, reason

@@ -77,9 +77,9 @@ class Ranker(nn.Module):
 TINY = ModelSpec(
     "tiny",
     (
-        TableSpec("ads", rows=9, dim=4),
+        TableSpec("ads", rows=9, dim=4, format=RowFormat.INT8),
         TableSpec("user", rows=5, dim=3, format=RowFormat.BF16),
-        TableSpec("flag", rows=1, dim=1),
+        TableSpec("flag", rows=1, dim=1, format=RowFormat.INT8),
     ),
 )
 

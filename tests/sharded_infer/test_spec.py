@@ -75,7 +75,7 @@ EXPECTED = ModelSpec(
     quantization=QuantizationSpec(RowFormat.INT8),
     gate=GateSpec(0.001),
 )
-SMALL: dict[str, Any] = {"name": "m", "tables": [{"name": "a", "rows": 4, "dim": 2}]}
+SMALL: dict[str, Any] = {"name": "m", "tables": [{"name": "a", "rows": 4, "dim": 6}]}
 
 
 def small_with_table(**fields: object) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_a_full_description_is_read_from_toml(path: Path) -> None:
 
 def test_a_name_and_a_table_are_enough() -> None:
     spec = parse_spec(SMALL)
-    assert spec == ModelSpec("m", (TableSpec("a", rows=4, dim=2),))
+    assert spec == ModelSpec("m", (TableSpec("a", rows=4, dim=6),))
     assert (spec.tables[0].pooling, spec.tables[0].out_of_range) == (None, "error")
     assert spec.row_format(spec.tables[0]) is RowFormat.INT8
     assert spec.tower.outputs == ("score",)
@@ -142,9 +142,32 @@ def test_a_table_says_which_of_its_features_are_required(
 
 
 def test_a_tables_format_comes_before_the_models() -> None:
-    assert [EXPECTED.row_format(table) for table in EXPECTED.tables] == ["bf16", "int8"]
+    assert [EXPECTED.row_format(table) for table in EXPECTED.tables] == ["bf16", "fp16"]
     other = replace(EXPECTED, quantization=QuantizationSpec(RowFormat.BF16))
     assert other.row_format(other.tables[1]) is RowFormat.BF16
+
+
+@pytest.mark.parametrize(
+    ("row_format", "dim", "stored"),
+    [
+        ("int8", 1, "fp16"),
+        ("int8", 4, "fp16"),
+        ("int8", 5, "int8"),
+        ("fp8", 2, "fp16"),
+        ("int4", 2, "fp16"),
+        ("int4", 3, "fp16"),
+        ("int4", 4, "int4"),
+        ("bf16", 1, "bf16"),
+        ("fp32", 1, "fp32"),
+    ],
+)
+def test_rows_too_narrow_for_the_default_are_fp16(row_format: str, dim: int, stored: str) -> None:
+    tables = [{"name": "a", "rows": 4, "dim": dim}]
+    spec = parse_spec({**SMALL, "tables": tables, "quantization": {"format": row_format}})
+    assert spec.row_format(spec.tables[0]) == stored
+    # What is asked for by name is done.
+    asked = replace(spec.tables[0], format=RowFormat(row_format))
+    assert spec.row_format(asked) == row_format
 
 
 @pytest.mark.parametrize(
