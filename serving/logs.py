@@ -8,6 +8,8 @@ import logging
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from sharded_infer.pages.text import visible
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -54,7 +56,8 @@ class LogLines(logging.Formatter):
             line += f" ({' '.join(pairs)})"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
-        return line
+        # Names of artifacts and of callers, too.
+        return visible(line)
 
     def _fields(self, record: logging.LogRecord) -> dict[str, object]:
         moment = _moment(record).astimezone(UTC).isoformat(timespec="milliseconds")

@@ -12,6 +12,7 @@ from serving.caller import ANONYMOUS, Caller
 from serving.failed_call import failed_call
 from serving.triton_inputs import triton_inputs
 from sharded_infer.errors import NotFoundError, ShardedInferError
+from sharded_infer.pages.text import visible
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.sample import Sample
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
@@ -41,7 +42,7 @@ class Prediction:
 
     def lines(self) -> Iterator[str]:
         """TSV: the outputs' names, then a line a sample; an output's numbers joined by commas."""
-        yield "\t".join(self.scores)
+        yield "\t".join(map(visible, self.scores))
         columns = [values.reshape(len(values), -1) for values in self.scores.values()]
         for row in zip(*columns, strict=True):
             # %.9g keeps every fp32 number apart from its neighbours.

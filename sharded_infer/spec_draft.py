@@ -4,6 +4,7 @@ What a checkpoint does not say stands in the draft as a guess, marked `# CHECK:`
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 
 from kernels.row_format import RowFormat
@@ -14,6 +15,7 @@ from sharded_infer.errors import WeightsError
 from sharded_infer.spec_document import parse_spec
 
 _MARK = "# CHECK: "
+_CONTROLS = re.compile("[\x7f-\x9f]")
 _HEAD = (
     "# Drafted from the names and shapes of a checkpoint. What they do not say is guessed, and "
     "marked CHECK."
@@ -111,8 +113,10 @@ def _value(value: object) -> str:
 
 
 def _string(text: str) -> str:
-    # JSON's escapes are TOML's too, but for one control character that JSON leaves as it is.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON leaves DEL and the controls behind it as they are; terminals obey them.
+    return _CONTROLS.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False)
+    )
 
 
 def _some(keys: Iterable[str]) -> str:

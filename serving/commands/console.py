@@ -4,18 +4,32 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console, ConsoleDimensions
+from rich.text import Text
 
 from sharded_infer.errors import InputError
+from sharded_infer.pages.text import visible
 
 # In a file's place: the end of what a command prints.
 _PRINTED = Path("-")
 _PIPED_COLUMNS = 160  # tables in a pipe or a file are not cut to a terminal's width
 
 
-class _Output(Console):
+class _Plain(Console):
+    """Shows names as they are: neither markup nor control characters of theirs take effect."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, markup=False, emoji=False)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """A text of a line or a table's cell, as it is printed."""
+        return super().render_str(visible(text), **settings)
+
+
+class _Output(_Plain):
     """Looks at where it prints each time, not when it is made."""
 
     @property
@@ -32,7 +46,7 @@ class _Output(Console):
 
 
 OUT = _Output()
-ERRORS = Console(stderr=True)
+ERRORS = _Plain(stderr=True)
 
 
 def print_json(fields: object) -> None:

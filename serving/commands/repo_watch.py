@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from serving.caller import CallerFiles
 from serving.commands.caller_options import (
@@ -21,6 +22,7 @@ from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.version_options import ModelOption
 from serving.release_watch import Watched, WatchedVersion, watching
+from sharded_infer.pages.text import visible
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
@@ -119,7 +121,7 @@ def _table(watched: Watched) -> Table:
         table.add_row(
             one.model,
             str(one.version),
-            f"[{_COLOURS.get(one.state, 'white')}]{one.state}[/]",
+            Text(visible(one.state), style=_COLOURS.get(one.state, "white")),
             ", ".join(one.names),
             "" if one.requests is None else f"{one.requests:,}",
             f"{_age(watched.age_seconds[one.model])} ago" if is_default else "",

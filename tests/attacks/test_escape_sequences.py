@@ -1,0 +1,135 @@
+"""Control characters and markup in what others wrote: shown, and never obeyed by a terminal."""
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.logs import LogFormat, LogLines
+from sharded_infer.pages.text import visible
+from sharded_infer.repository import Repository
+from tests.manifest_file import Document, edit_manifest
+from tests.publisher import Publisher
+from tests.serving.conftest import Command, Done
+
+# A title, a cleared screen by ESC and by C1, a bell, a changed direction; then rich's own markup.
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\b\r\u202e[/red][bold]:smile:"
+WRITTEN = {"\n"}
+
+
+def assert_harmless(done: Done, *, shows: str = "owned") -> None:
+    for text in (done.out, done.err):
+        assert [c for c in text if not c.isprintable() and c not in WRITTEN] == []
+    assert "Traceback" not in done.err
+    said = done.out + done.err
+    assert shows in said
+    # As it was written: neither taken for markup nor for a picture.
+    assert "[/red][bold]:smile:" in said.replace("\n", "")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, publish_copy: Publisher) -> Repository:
+    """A version whose manifest has them wherever it may have any text, with a checksum."""
+    repository = Repository(tmp_path / "models")
+    for _ in range(2):
+        publish_copy(repository)
+
+    def edit(manifest: Document) -> None:
+        manifest["created_at"] = HOSTILE
+        manifest["producer"] = {HOSTILE: HOSTILE}
+
+    for version in (1, 2):
+        edit_manifest(repository.path / "small" / str(version), edit)
+    return repository
+
+
+@pytest.mark.parametrize("words", ["inspect -r", "repo show"])
+def test_a_manifests_text_is_printed_without_them(
+    repository: Repository, sharded_infer: Command, words: str
+) -> None:
+    more = ("small", "1") if words == "repo show" else ()
+    done = sharded_infer(*words.split(), repository.path, *more)
+    assert done.code == 0, done
+    assert_harmless(done)
+
+
+@pytest.mark.parametrize("words", ["repo list", "repo verify", "repo show", "repo diff", "verify"])
+def test_what_a_file_is_called_and_what_a_manifest_says_wrong_is_printed_without_them(
+    repository: Repository, sharded_infer: Command, words: str
+) -> None:
+    name = HOSTILE.replace("/", "|")
+    if "verify" in words:
+        (repository.path / "small" / "1" / name).touch()
+        (repository.path / "small" / "2" / name).touch()
+    else:
+        for version in (1, 2):
+            folder = repository.path / "small" / str(version)
+            edit_manifest(folder, lambda manifest: manifest.update({HOSTILE: 1}))
+    more = {"repo show": ("small",), "repo diff": ("small", "1", "2")}.get(words, ())
+    place = ("-r", repository.path) if words == "verify" else (repository.path,)
+    done = sharded_infer(*words.split(), *place, *more)
+    for text in (done.out, done.err):
+        assert [c for c in text if not c.isprintable() and c not in WRITTEN] == []
+    assert "owned" in done.out + done.err
+
+
+def test_a_model_that_is_called_so_is_listed_without_them(
+    repository: Repository, sharded_infer: Command
+) -> None:
+    home = repository.path / HOSTILE.replace("/", "|")
+    (home / "1").mkdir(parents=True)
+    (home / "1" / "manifest.json").write_text("{}")
+    for words in ("list", "verify"):
+        done = sharded_infer("repo", words, repository.path)
+        for text in (done.out, done.err):
+            assert [c for c in text if not c.isprintable() and c not in WRITTEN] == []
+        assert "owned" in done.out.replace("\n", "") + done.err
+
+
+class _HostileServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Says them wherever a server may say anything."""
+
+    def RepositoryIndex(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        entry = service_pb2.RepositoryIndexResponse.ModelIndex
+        said = entry(name=HOSTILE, version="1", state=HOSTILE, reason=HOSTILE)
+        return service_pb2.RepositoryIndexResponse(models=[said])
+
+    def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, HOSTILE)
+
+    def ModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, HOSTILE)
+
+
+@contextmanager
+def _hostile_server() -> Iterator[str]:
+    server = grpc.server(ThreadPoolExecutor(2))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_HostileServer(), server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        yield address
+    finally:
+        server.stop(None).wait()
+
+
+def test_what_a_server_says_is_printed_without_them(sharded_infer: Command, tmp_path: Path) -> None:
+    samples = tmp_path / "samples.json"
+    samples.write_text('[{"x": [0.5]}]')
+    with _hostile_server() as address:
+        assert_harmless(sharded_infer("repo", "watch", address, "--timeout", 0))
+        assert_harmless(sharded_infer("predict", samples, "--address", address, "-m", "small"))
+
+
+def test_a_log_line_has_none(caplog: pytest.LogCaptureFixture) -> None:
+    record = logging.LogRecord("x", logging.WARNING, "", 0, "model %s", (HOSTILE,), None)
+    record.model = HOSTILE
+    line = LogLines(LogFormat.TEXT).format(record)
+    assert all(c.isprintable() for c in line) and "owned" in line
+    assert visible(line) == line
