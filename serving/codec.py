@@ -12,6 +12,8 @@ from sharded_infer.batch import ModelInput
 from sharded_infer.errors import RequestError
 from sharded_infer.request import RequestReader
 
+MOST_DIMENSIONS = 64  # NumPy's
+
 # Numbers on the wire are little-endian whatever the machine is.
 DTYPES: dict[str, np.dtype[np.generic]] = {
     "INT64": np.dtype("<i8"),
@@ -66,8 +68,9 @@ def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
             f"input {tensor.name!r}: datatype {tensor.datatype!r}, expected "
             f"{reader.datatypes(tensor.name)}"
         )
-    if any(size < 0 for size in tensor.shape):
-        raise RequestError(f"input {tensor.name!r}: shape {list(tensor.shape)} has a negative size")
+    wrong = wrong_shape(tensor.shape)
+    if wrong is not None:
+        raise RequestError(f"input {tensor.name!r}: {wrong}")
     elements = math.prod(tensor.shape)
     if isinstance(tensor.data, bytes):
         if len(tensor.data) != elements * dtype.itemsize:
@@ -82,6 +85,19 @@ def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
             f"elements, got {len(tensor.data)}"
         )
     return _shaped(tensor, np.array(tensor.data, dtype))
+
+
+def wrong_shape(shape: Sequence[int]) -> str | None:
+    """Why a shape is none, before its sizes are multiplied; None: it may be one.
+
+    Args:
+        shape: as it came; the product of a million sizes would take hours.
+    """
+    if len(shape) > MOST_DIMENSIONS:
+        return f"too many dimensions: {len(shape)}, expected at most {MOST_DIMENSIONS}"
+    if any(size < 0 for size in shape):
+        return f"shape {list(shape)} has a negative size"
+    return None
 
 
 def _shaped(tensor: WireTensor, flat: NDArray[np.generic]) -> NDArray[np.generic]:

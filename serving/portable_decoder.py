@@ -8,8 +8,9 @@ from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
 from kernels.wording import counted
-from serving.codec import DTYPES, WireTensor, decode
+from serving.codec import DTYPES, WireTensor, decode, wrong_shape
 from serving.input_check import InputCheck
+from serving.message_size import check_fields
 from serving.predict_message import PredictInputs, parse_predict
 from serving.shared_memory import Span
 from serving.shared_tensors import SharedTensors, span_of
@@ -83,7 +84,9 @@ def parse_request(message: bytes) -> Any:
 
     Raises:
         RequestError: the bytes are none.
+        RequestTooLargeError: it has too many fields.
     """
+    check_fields(message, WireForm.INFER)
     try:
         return service_pb2.ModelInferRequest.FromString(message)
     except DecodeError as error:
@@ -126,7 +129,7 @@ def wire_tensors(request: Any, shared: SharedTensors | None = None) -> Iterator[
 
 def _shared(tensor: Any, span: Span, shared: SharedTensors) -> bytes:
     dtype = DTYPES.get(tensor.datatype)
-    if dtype is None or any(size < 0 for size in tensor.shape):
+    if dtype is None or wrong_shape(tensor.shape) is not None:
         return b""  # the codec says what is wrong
     expected = math.prod(tensor.shape) * dtype.itemsize
     return shared.read(span, expected, f"input {tensor.name!r}")

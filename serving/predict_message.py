@@ -8,6 +8,8 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from kernels.wording import counted, did_you_mean
+from serving.message_size import check_fields
+from serving.wire_form import WireForm
 from sharded_infer.errors import RequestError
 from sharded_infer.spec import ModelSpec
 from sharded_infer.v1 import predictor_pb2
@@ -20,7 +22,9 @@ def parse_predict(message: bytes) -> Any:
 
     Raises:
         RequestError: the bytes are none.
+        RequestTooLargeError: it has too many fields.
     """
+    check_fields(message, WireForm.PREDICT)
     try:
         return predictor_pb2.PredictRequest.FromString(message)
     except DecodeError as error:

@@ -1,6 +1,5 @@
 """Where settings come from: flags before environment variables before a file before defaults."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from kernels.wording import did_you_mean
 from serving.setting import PREFIX, DeclaredSetting
 from sharded_infer.errors import InputError
+from sharded_infer.toml_file import read_toml
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 TOKENS_VARIABLE = f"{PREFIX}TOKENS"
@@ -97,12 +97,7 @@ def unknown_variables(declared: Declared, environment: Mapping[str, str]) -> lis
 
 
 def _read_file(file: Path, declared: Declared) -> dict[str, Any]:
-    try:
-        keys = tomllib.loads(file.read_text())
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: is not TOML: {error}") from error
+    keys = read_toml(file, str(file), InputError)
     for name in keys:
         if name not in declared:
             raise InputError(f"{file}: unknown key {name!r}{did_you_mean(name, declared)}")

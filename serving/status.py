@@ -27,6 +27,9 @@ from sharded_infer.errors import (
 )
 
 _log = logging.getLogger("sharded_infer")
+# A name that a client sent may have megabytes; gRPC sends words in a header, of which clients take
+# 8 KiB, with up to three characters for each of their bytes.
+_LONGEST_WORDS = 600
 
 
 # The first class that an exception is an instance of decides.
@@ -67,8 +70,12 @@ def status_of(
     """
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return code, str(error)
+            return code, _shortened(str(error))
     error_id = secrets.token_hex(6)
     fields = {**log_fields(), "error_id": error_id}
     _log.error("internal error %s", error_id, exc_info=error, extra=fields)
     return grpc.StatusCode.INTERNAL, f"internal error {error_id}; the server's log has the details"
+
+
+def _shortened(words: str) -> str:
+    return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"

@@ -1,5 +1,7 @@
 """Plans: the shards of every table on a topology."""
 
+import bisect
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -219,13 +221,20 @@ def _check_shard(shard: Shard, tables: Mapping[str, StoredTable], topology: Topo
 
 
 def _overlap(shards: list[Shard]) -> bool:
-    # A sweep over rows: two open rectangles must not share a column. Shards of a table are few.
-    ordered = sorted(shards, key=lambda shard: shard.first_row)
-    open_shards: list[Shard] = []
-    for shard in ordered:
-        open_shards = [other for other in open_shards if other.last_row > shard.first_row]
-        for other in open_shards:
-            if other.first_column < shard.last_column and shard.first_column < other.last_column:
-                return True
-        open_shards.append(shard)
+    # A sweep over rows: two open rectangles must not share a column. Those that are open lie side
+    # by side then, so that a new one can only overlap its neighbours.
+    closing: list[tuple[int, int]] = []  # a heap of last rows and first columns
+    columns: list[tuple[int, int]] = []  # first and last, ascending
+    for shard in sorted(shards, key=lambda shard: shard.first_row):
+        while closing and closing[0][0] <= shard.first_row:
+            _, first = heapq.heappop(closing)
+            del columns[bisect.bisect_left(columns, (first, 0))]
+        own = (shard.first_column, shard.last_column)
+        place = bisect.bisect_left(columns, own)
+        if place and columns[place - 1][1] > own[0]:
+            return True
+        if place < len(columns) and columns[place][0] < own[1]:
+            return True
+        columns.insert(place, own)
+        heapq.heappush(closing, (shard.last_row, shard.first_column))
     return False

@@ -19,7 +19,8 @@ class QuantizationSpec:
 
     Attributes:
         format: their row format, where no override matches and there is no budget.
-        overrides: formats by table name or glob; the first that matches counts.
+        overrides: formats by table name or glob, 1,000 at most: each is compared with each table;
+            the first that matches counts.
         memory_budget: choose formats so that all tables' rows fit these bytes, such as `40GB`, and
             the expected loss is least.
         error_budget: choose formats so that the expected loss is at most this share of the
@@ -32,7 +33,7 @@ class QuantizationSpec:
     """
 
     format: RowFormat = RowFormat.INT8
-    overrides: dict[str, RowFormat] = field(default_factory=dict)
+    overrides: Annotated[dict[str, RowFormat], Field(max_length=1000)] = field(default_factory=dict)
     memory_budget: str | None = None
     error_budget: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
     formats: Annotated[tuple[RowFormat, ...], Field(min_length=1)] = (

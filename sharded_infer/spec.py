@@ -19,8 +19,10 @@ from kernels.wording import did_you_mean
 from sharded_infer.precision import Precision
 from sharded_infer.quantization_spec import GateSpec as GateSpec
 from sharded_infer.quantization_spec import QuantizationSpec as QuantizationSpec
+from sharded_infer.repeats import repeated
 from sharded_infer.statistics import FeatureStatistics
 
+LONGEST_NAME = 200
 # Dots and slashes would make names of one tensor look like another's, or leave the folder.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
 _RESERVED_ENDINGS = (".lengths", ".weights")
@@ -30,9 +32,10 @@ _RESERVED = "__metadata__"
 
 
 def _name(value: str) -> str:
-    if not _NAME.fullmatch(value) or len(value) > 200:
+    if len(value) > LONGEST_NAME or not _NAME.fullmatch(value):
         raise ValueError(
-            f"{value!r} is not a name: letters, digits, '_', '-' and inner '.', 200 at most"
+            f"{value[: LONGEST_NAME + 1]!r} is not a name: letters, digits, '_', '-' and inner "
+            f"'.', {LONGEST_NAME} at most"
         )
     if value.endswith(_RESERVED_ENDINGS) or value.startswith((*_RESERVED_PREFIXES, _RESERVED)):
         raise ValueError(
@@ -300,6 +303,5 @@ def is_too_narrow(dim: int, row_format: RowFormat) -> bool:
 
 
 def _refuse_repeats(kind: str, names: list[str]) -> None:
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(f"{kind} {', '.join(map(repr, repeated))} is defined more than once")
+    if twice := sorted(repeated(names)):
+        raise ValueError(f"{kind} {', '.join(map(repr, twice))} is defined more than once")

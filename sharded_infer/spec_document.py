@@ -14,6 +14,8 @@ from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.toml_file import read_toml
 
 _ADAPTER = TypeAdapter(ModelSpec)
+_MOST_REASONS = 20
+_LONGEST_VALUE = 200
 
 
 def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
@@ -61,11 +63,10 @@ def load_spec(path: Path) -> ModelSpec:
 def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
     reasons = []
     problems = error.errors(include_url=False)
-    for problem in problems:
-        within = [p for p in problems if p["loc"][: len(problem["loc"])] == problem["loc"]]
-        if problem["type"] == "too_short" and len(within) > 1:
-            # Its items were left out because they have problems of their own.
-            continue
+    holders = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
+    # Its items were left out because they have problems of their own.
+    told = [p for p in problems if p["type"] != "too_short" or p["loc"] not in holders]
+    for problem in told[:_MOST_REASONS]:
         value: Any = fields
         words: list[str] = []
         for step in problem["loc"]:
@@ -80,9 +81,16 @@ def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "unexpected_keyword_argument":
             message += _hint(problem["loc"])
-        came = "" if problem["type"] in {"missing", "value_error"} else f", got {value!r}"
+        came = "" if problem["type"] in {"missing", "value_error"} else f", got {_short(value)}"
         reasons.append(": ".join([*words, message]) + came)
+    if len(told) > _MOST_REASONS:
+        reasons.append(f"and {len(told) - _MOST_REASONS} more")
     return "; ".join(reasons)
+
+
+def _short(value: object) -> str:
+    said = repr(value)
+    return said if len(said) <= _LONGEST_VALUE else f"{said[:_LONGEST_VALUE]}…"
 
 
 def _hint(place: Sequence[Any]) -> str:

@@ -1,9 +1,11 @@
 """One element of an untrusted JSON document, read only as what the reader expects it to be."""
 
+import itertools
 import json
+import reprlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from sharded_infer.errors import TowerError
 
@@ -11,6 +13,21 @@ __all__ = ["Element"]
 
 # Long enough to recognise a value, short enough for one line of a log.
 _SHOWN_CHARACTERS = 60
+
+
+class _Beginning(reprlib.Repr):
+    """Writes out the first few of a value's parts; a refusal may be caught, and there be many."""
+
+    def repr_dict(self, x: dict[Any, Any], level: int) -> str:
+        # The library's own sorts all of the keys first.
+        more = ", ..." if len(x) > self.maxdict else ""
+        few = dict(itertools.islice(x.items(), self.maxdict))
+        pairs = (f"{self.repr1(k, level - 1)}: {self.repr1(v, level - 1)}" for k, v in few.items())
+        return f"{{{', '.join(pairs)}{more}}}" if level > 0 else "{...}"
+
+
+_BEGINNING = _Beginning()
+_BEGINNING.maxstring = _SHOWN_CHARACTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +51,7 @@ class Element:
 
     def refuse(self, expected: str) -> TowerError:
         """The error that says what was expected here and what was found."""
-        shown = repr(self.value)
+        shown = _BEGINNING.repr(self.value)
         if len(shown) > _SHOWN_CHARACTERS:
             shown = shown[:_SHOWN_CHARACTERS] + "..."
         return TowerError(f"{self.where}: expected {expected}, got {shown}")
@@ -43,14 +60,14 @@ class Element:
         """The member `name` of an object."""
         if not isinstance(self.value, dict) or name not in self.value:
             raise self.refuse(f"an object with the member {name!r}")
-        return Element(self.value[name], f"{self.where}.{name}")
+        return Element(self.value[name], f"{self.where}.{name[:_SHOWN_CHARACTERS]}")
 
     def members(self) -> Iterator[tuple[str, "Element"]]:
         """The names and values of an object."""
         if not isinstance(self.value, dict):
             raise self.refuse("an object")
         for name, value in self.value.items():
-            yield str(name), Element(value, f"{self.where}.{name}")
+            yield name, Element(value, f"{self.where}.{name[:_SHOWN_CHARACTERS]}")
 
     def elements(self) -> "list[Element]":
         """The elements of an array."""

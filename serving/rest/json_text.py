@@ -4,6 +4,7 @@ import json
 from typing import Any, NoReturn
 
 from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.repeats import repeated
 
 # Python's objects take up to twenty times the room of their text: tensors belong in binary.
 MOST_JSON_BYTES = 16 * 2**20
@@ -118,11 +119,8 @@ def whole_number(value: object, what: str, *, least: int = 0, most: int = 2**63 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        seen: set[str] = set()
-        for name, _ in pairs:
-            if name in seen:
-                raise RequestError(f"the JSON has {name[:100]!r} twice in one object")
-            seen.add(name)
+        twice = repeated(name for name, _ in pairs)[0]
+        raise RequestError(f"the JSON has {twice[:100]!r} twice in one object")
     return found
 
 

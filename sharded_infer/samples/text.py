@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kernels.wording import counted
 from sharded_infer.errors import InputError, RequestError
+from sharded_infer.repeats import repeated
 from sharded_infer.samples.sample import LineSample, Sample
 
 
@@ -78,8 +79,8 @@ def read_tsv(text: str) -> list[Sample]:
     if not lines:
         raise RequestError("the input is empty: expected a line of names, then a line a sample")
     names = lines[0][1].split("\t")
-    if repeated := [name for name in names if names.count(name) > 1]:
-        raise RequestError(f"line {lines[0][0]}: {repeated[0]!r} comes twice")
+    if twice := repeated(names):
+        raise RequestError(f"line {lines[0][0]}: {twice[0]!r} comes twice")
     samples: list[Sample] = []
     for number, line in lines[1:]:
         cells = line.split("\t")

@@ -87,7 +87,7 @@ def test_defaults_are_those_of_the_class(tmp_path: Path) -> None:
         ("follow = 'newest'", "follow .*expected latest"),
         ("model = 'a'", "model .*expected a list of texts"),
         ("host = 1", "host .*expected a text, got 1"),
-        ("port = ", "is not TOML"),
+        ("port = ", "not TOML"),
     ],
 )
 def test_what_a_file_must_not_say_is_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -1,0 +1,397 @@
+"""Whatever reads what others wrote takes time in proportion to its size, hostile or not.
+
+Each document is made of some pieces and of sixteen times as many. Processor time may grow to four
+times what is proportional, which a quadratic reader exceeds by far and a busy machine does not;
+what is read in no time at all is not compared.
+"""
+
+import gc
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from kernels.row_format import RowFormat
+from quant.sharded_source import ShardedSafetensorsSource
+from serving.commands.serve import SETTINGS
+from serving.portable_decoder import parse_request
+from serving.request_decoder import RequestDecoder
+from serving.request_header import header_of
+from serving.rest.exchange import HttpRequest
+from serving.rest.infer_request import infer_message
+from serving.rest.model_api import ModelApi
+from serving.rest.rpc_context import Rpcs
+from serving.setting_sources import read_settings
+from serving.wire_form import WireForm
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.labels import parse_labels
+from sharded_infer.manifest import parse_manifest
+from sharded_infer.named_topology import load_topology
+from sharded_infer.plan import StoredTable, check_plan, load_plan
+from sharded_infer.report_file import report_from_fields
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.samples.text import read_json, read_tsv
+from sharded_infer.spec_document import load_spec
+from sharded_infer.table_file import map_table_file
+from sharded_infer.tower_document import Element
+from sharded_infer.tower_graph import parse_graph
+from sharded_infer.v1 import predictor_pb2
+from tests.attacks.test_messages import field, varint
+from tests.serving.requests_by_chance import MAX_BATCH, SPEC
+
+PIECES, MORE, GROWTH = 1000, 16, 64
+NO_TIME = 0.05  # seconds of the larger document
+
+Make = Callable[[int], bytes]
+Read = Callable[[bytes, Path], object]
+
+
+def names(count: int) -> list[str]:
+    return [f"n{i}" for i in range(count)]
+
+
+def document(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def entries(count: int, name: str = "n{}") -> str:
+    return ",".join(f'"{name.format(i)}":0' for i in range(count))
+
+
+def infer(**fields: object) -> bytes:
+    return document({"inputs": [], **fields})
+
+
+def tensor(**fields: object) -> dict[str, object]:
+    return {"name": "item", "datatype": "INT64", "shape": [1], "data": [1], **fields}
+
+
+REST: dict[str, Make] = {
+    "a name that comes again at the end": lambda n: b"{" + (
+        entries(n) + f',"n{n - 1}":0'
+    ).encode() + b"}",
+    "each name twice": lambda n: f"{{{entries(n)},{entries(n)}}}".encode(),
+    "lists in lists": lambda n: b'{"a":' + b"[" * n,
+    "objects in objects": lambda n: b'{"a":' * n,
+    "a number of many digits": lambda n: b'{"id":' + b"9" * 100 * n + b"}",
+    "a fraction of many digits": lambda n: b'{"id":0.' + b"9" * 100 * n + b"}",
+    "escapes": lambda n: b'{"id":"' + b"\\ud800" * n + b'"}',
+    "parameters": lambda n: infer(parameters=dict.fromkeys(names(n), 0)),
+    "an input's parameters": lambda n: infer(
+        inputs=[tensor(parameters=dict.fromkeys(names(n), 0))]
+    ),
+    "inputs": lambda n: infer(inputs=[tensor(name=name) for name in names(n)]),
+    "one input often": lambda n: infer(inputs=[tensor()] * n),
+    "outputs": lambda n: infer(outputs=[{"name": name} for name in names(n)]),
+    "dimensions": lambda n: infer(inputs=[tensor(shape=[2**62] * n)]),
+    "numbers": lambda n: infer(inputs=[tensor(data=[1] * n, shape=[n])]),
+    "numbers, each in a list": lambda n: infer(inputs=[tensor(data=[[1]] * n)]),
+    "a long name": lambda n: infer(inputs=[tensor(name="item" * 10 * n)]),
+    "a long id": lambda n: infer(id="i" * 100 * n, inputs=[tensor()]),
+}  # fmt: skip
+
+
+def of_map(number: int, count: int) -> bytes:
+    """Entries of a map of parameters."""
+    return b"".join(field(number, field(1, name.encode()) + field(2, b"\x10\x01"))
+                    for name in names(count))  # fmt: skip
+
+
+def of_input(*, name: bytes = b"item", more: bytes = b"") -> bytes:
+    return field(5, field(1, name) + field(2, b"INT64") + more)
+
+
+INFER: dict[str, Make] = {
+    "parameters": lambda n: of_map(4, n),
+    "an input's parameters": lambda n: of_input(more=of_map(4, n)),
+    "one parameter often": lambda n: of_map(4, 1) * n,
+    "empty inputs": lambda n: field(5, b"") * n,
+    "inputs": lambda n: b"".join(of_input(name=name.encode()) for name in names(n)),
+    "one input often": lambda n: of_input() * n,
+    "outputs": lambda n: b"".join(field(6, field(1, name.encode())) for name in names(n)),
+    "contents": lambda n: field(7, b"") * n,
+    "dimensions": lambda n: of_input(more=field(3, varint(2**62) * n)),
+    "dimensions one by one": lambda n: of_input(more=(b"\x18" + varint(2**62)) * n),
+    "a long name": lambda n: of_input(name=b"item" * 10 * n),
+    "unknown fields": lambda n: b"\x78\x01" * n,
+    "groups in groups": lambda n: b"\x7b" * n,
+    "a model's long name": lambda n: field(1, b"m" * 100 * n),
+}
+
+
+def predict(**fields: Any) -> bytes:
+    return bytes(predictor_pb2.PredictRequest(model="m", **fields).SerializeToString())
+
+
+def features(each: list[str]) -> Any:
+    feature = predictor_pb2.SparseFeature
+    return predictor_pb2.Inputs(sparse=[feature(name=name, ids=[1]) for name in each])
+
+
+PREDICT: dict[str, Make] = {
+    "features": lambda n: predict(candidates=features(names(n))),
+    "one feature often": lambda n: predict(candidates=features(["item"] * n)),
+    "empty features": lambda n: field(6, field(1, b"") * n),
+    "ids": lambda n: predict(user=predictor_pb2.Inputs(
+        sparse=[predictor_pb2.SparseFeature(name="item", ids=[1] * n)])),
+    "ids one by one": lambda n: field(7, field(1, field(1, b"item") + b"\x15\1\0\0\0" * n)),
+    "outputs": lambda n: predict(outputs=names(n)),
+    "a long name": lambda n: predict(candidates=features(["item" * 10 * n])),
+}  # fmt: skip
+
+
+def tables(each: list[str], **more: object) -> list[dict[str, object]]:
+    return [{"name": name, "rows": 1, "dim": 1, **more} for name in each]
+
+
+def manifest(spec: dict[str, object], stored: list[str]) -> bytes:
+    record = {"bytes": 1, "sha256": "0" * 64}
+    piece = {"file": "t", "entry": "e", "first_row": 0, "rows": 1}
+    golden = {"file": "g", "samples": 1, "max_score_diff": 0.0, "allowed_score_diff": 1.0}
+    output = {"name": "score", "width": None}
+    return document({
+        "format_version": 1, "model": "m", "version": 1, "created_at": "", "producer": {},
+        "spec": {"name": "m", **spec},
+        "tables": tables(stored, row_format="int8", pieces=[piece]),
+        "tower": {"file": "p", "precision": "fp32", "outputs": [output]},
+        "golden": golden, "plans": {"cpu:1": "plan"},
+        "files": dict.fromkeys(("t", "p", "g", "plan"), record),
+    })  # fmt: skip
+
+
+MANIFEST: dict[str, Make] = {
+    "tables": lambda n: manifest({"tables": tables(names(n))}, names(n)),
+    "one table often": lambda n: manifest({"tables": tables(["t"] * n)}, names(n)),
+    "each table twice": lambda n: manifest({"tables": tables(names(n) * 2)}, names(n)),
+    "unknown fields": lambda n: manifest({"tables": tables(names(n), odd=1)}, names(n)),
+    "fields of a wrong kind": lambda n: manifest({"tables": tables(names(n), dim="x")}, names(n)),
+    "overrides": lambda n: manifest(
+        {"tables": tables(names(n)),
+         "quantization": {"overrides": {f"{name}*": "int8" for name in names(n)}}}, names(n)),
+    "features": lambda n: manifest({"tables": tables(["t"], features=names(n))}, ["t"]),
+    "dense inputs": lambda n: manifest(
+        {"tables": tables(["t"]), "dense": {"inputs": dict.fromkeys(names(n), 1)}}, ["t"]),
+    "a long name": lambda n: manifest({"tables": tables(["a" * 100 * n])}, ["t"]),
+    "outputs": lambda n: manifest(
+        {"tables": tables(["t"]), "tower": {"outputs": ["o"] * n}}, ["t"]),
+}  # fmt: skip
+
+
+def steps(count: int) -> bytes:
+    return b".".join([b"a"] * count)
+
+
+TOML: dict[str, Make] = {
+    "a key of many steps": lambda n: steps(n) + b" = 1\n",
+    "a table of many steps": lambda n: b"[" + steps(n) + b"]\n",
+    "quoted steps": lambda n: b'"a" . ' * n + b"a = 1\n",
+    "keys of few steps": lambda n: b"".join(steps(20) + b".k%d = 1\n" % i for i in range(n)),
+    "words": lambda n: b"a-" * 100 * n,
+    "tables": lambda n: b"".join(b"[[tables]]\nname = 'n%d'\nrows = 1\n" % i for i in range(n)),
+    "one table often": lambda n: (
+        b"name = 'm'\n" + b"[[tables]]\nname = 't'\nrows = 1\ndim = 1\n" * n
+    ),
+    "lists in lists": lambda n: b"a = " + b"[" * n,
+    "devices": lambda n: b"[[devices]]\ncard = 'cpu'\n" * n,
+    "unknown keys": lambda n: b"".join(b"port%d = 1\n" % i for i in range(n)),
+    "escapes": lambda n: b'a = "' + b"\\n" * n + b'"\n',
+    "a number of many digits": lambda n: b"a = " + b"9" * 100 * n + b"\n",
+    "a fraction of many digits": lambda n: b"a = 1." + b"9" * 100 * n + b"\n",
+}
+
+
+def plan(shards: list[tuple[int, int, int, int]], replicated: list[str]) -> bytes:
+    fields = ("first_row", "last_row", "first_column", "last_column")
+    device = {"kind": "cpu"}
+    return document({
+        "topology": {"name": "cpu:1", "devices": [device]},
+        "shards": [{"table": "t", "rank": 0, **dict(zip(fields, s, strict=True))} for s in shards],
+        "replicated": replicated,
+    })  # fmt: skip
+
+
+PLAN: dict[str, Make] = {
+    "columns": lambda n: plan([(0, 1, i, i + 1) for i in range(n)], []),
+    "columns in any order": lambda n: plan(
+        [(0, 1, i, i + 1) for i in random.Random(1).sample(range(n), n)],
+        [],
+    ),
+    "rows": lambda n: plan([(i, i + 1, 0, 1) for i in range(n)], []),
+    "steps": lambda n: plan([(i, n, i, i + 1) for i in range(n)], []),
+    "replicated tables": lambda n: plan([], names(n)),
+}
+
+
+def read_plan(text: bytes, _: Path) -> None:
+    check_plan(load_plan(text), {"t": StoredTable("t", 1 << 20, 1 << 20, RowFormat.INT8)})
+
+
+LABELS: dict[str, Make] = {
+    "labels": lambda n: document(dict.fromkeys(names(n), 1)),
+    "versions before": lambda n: document({"history": {"a": [1] * n}}),
+    "labels of before": lambda n: document({"history": {name: [1] for name in names(n)}}),
+    "versions that go": lambda n: document({"removing": list(range(1, n))}),
+    "lists in lists": lambda n: b"[" * n,
+}
+SAMPLES: dict[str, Make] = {
+    "objects": lambda n: b'{"item": 1}\n' * n,
+    "unknown names": lambda n: b"".join(b'{"n%d": 1}\n' % i for i in range(n)),
+    "names of one sample": lambda n: f"{{{entries(n)}}}".encode(),
+    "lists in lists": lambda n: b"[" * n,
+    "lines that are none": lambda n: b"{\n" * n,
+    "ids": lambda n: document({"item": [1] * n}),
+}
+TSV: dict[str, Make] = {
+    "columns": lambda n: "\t".join(names(n)).encode(),
+    "columns that come twice": lambda n: "\t".join(names(n) * 2).encode(),
+    "lines": lambda n: b"item\n" + b"1\n" * n,
+    "ids": lambda n: b"item\n" + b"1," * n + b"1",
+}
+
+
+def read_samples(read: Callable[[str], Any]) -> Read:
+    return lambda text, _: batch_samples(SPEC, read(text.decode()))
+
+
+def program(inputs: list[str], **graph: object) -> bytes:
+    given = [{"as_tensor": {"name": name}} for name in inputs]
+    return document({
+        "schema_version": {"major": 8},
+        "graph_module": {
+            "graph": {"nodes": [], "inputs": given, "outputs": [], **graph},
+            "signature": {
+                "input_specs": [{"user_input": {"arg": argument}} for argument in given],
+                "output_specs": [],
+            },
+        },
+    })  # fmt: skip
+
+
+PROGRAM: dict[str, Make] = {
+    "inputs whose sizes are not told": lambda n: program(
+        names(n), tensor_values={name: {"sizes": []} for name in names(n)}
+    ),
+    "inputs of which others' sizes are told": lambda n: program(
+        names(n), tensor_values={f"o{i}": {"sizes": [{"as_int": i}]} for i in range(n)}
+    ),
+    "one input often": lambda n: program(["a"] * n),
+    "a long name": lambda n: program(["a" * 100 * n]),
+    "a long name of many sizes": lambda n: program(
+        ["a" * 10 * n], tensor_values={"a" * 10 * n: {"sizes": [{"as_int": 1}] * n}}
+    ),
+    "nodes": lambda n: program([], nodes=[{"target": "torch.ops.aten.relu.default"}] * n),
+    "lists in lists": lambda n: b"[" * n,
+}
+
+
+def table_file(header: object) -> bytes:
+    text = document(header)
+    return len(text).to_bytes(8, "little") + text
+
+
+def entry(begin: int, end: int) -> dict[str, object]:
+    return {"dtype": "U8", "shape": [1, 1], "data_offsets": [begin, end]}
+
+
+TABLE_FILE: dict[str, Make] = {
+    "tensors": lambda n: table_file({f"n{i}": entry(i, i + 1) for i in range(n)}) + bytes(n),
+    "tensors on each other": lambda n: table_file({f"n{i}": entry(0, 1) for i in range(n)}),
+    "tensors from last to first": lambda n: table_file(
+        {f"n{i}": entry(n - i - 1, n - i) for i in range(n)}
+    ) + bytes(n),
+    "a long name": lambda n: table_file({"n" * 100 * n: {}}),
+    "lists in lists": lambda n: (n + 8).to_bytes(8, "little") + b"[" * n + bytes(8),
+}  # fmt: skip
+REPORT: dict[str, Make] = {
+    "unknown fields": lambda n: document(dict.fromkeys(names(n), 0)),
+    "tables": lambda n: document({"tables": [{"name": name} for name in names(n)]}),
+}
+INDEX: dict[str, Make] = {
+    "weights": lambda n: document({"weight_map": dict.fromkeys(names(n), "a.safetensors")}),
+    "files": lambda n: document({"weight_map": {name: f"{name}.bin" for name in names(n)}}),
+}
+
+
+def read_infer(message: bytes, _: Path) -> None:
+    with suppress(ShardedInferError):
+        header_of(parse_request(message)).output_positions(SPEC.tower.outputs)
+    RequestDecoder(SPEC, max_batch=MAX_BATCH).decode(message)
+
+
+def read_control(body: bytes, _: Path) -> None:
+    class Told:
+        def RepositoryModelLoad(self, request: Any, context: object) -> Any:  # noqa: N802
+            return service_pb2.RepositoryModelLoadResponse()
+
+    request = HttpRequest("POST", "", "", {}, body)
+    ModelApi(Rpcs(Told())).answer("RepositoryModelLoad", {"model": "m"}, request, lambda: True)
+
+
+def at(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+READERS: dict[str, tuple[dict[str, Make], Read]] = {
+    "a predict request over REST": (REST, lambda text, _: infer_message("m", "", text, None)),
+    "a control request over REST": (REST, read_control),
+    "ModelInferRequest": (INFER, read_infer),
+    "PredictRequest": (
+        PREDICT,
+        lambda m, _: RequestDecoder(SPEC, max_batch=MAX_BATCH, form=WireForm.PREDICT).decode(m),
+    ),
+    "a manifest": (MANIFEST, lambda text, _: parse_manifest(text, "manifest.json")),
+    "a spec": (TOML, lambda text, path: load_spec(at(path / "model.toml", text))),
+    "a topology": (TOML, lambda text, path: load_topology(at(path / "topology.toml", text))),
+    "a configuration": (
+        TOML,
+        lambda text, path: read_settings(
+            SETTINGS, flags={}, environment={}, file=at(path / "server.toml", text)
+        ),
+    ),
+    "a plan": (PLAN, read_plan),
+    "labels": (LABELS, lambda text, _: parse_labels(text, "labels.json")),
+    "samples in JSON": (SAMPLES, read_samples(read_json)),
+    "samples in TSV": (TSV, read_samples(read_tsv)),
+    "a tower's program": (PROGRAM, lambda text, _: parse_graph(Element.parse(text, "model.json"))),
+    "a table file": (TABLE_FILE, lambda data, path: map_table_file(at(path / "t", data))),
+    "a report": (REPORT, lambda text, _: report_from_fields(json.loads(text))),
+    "a checkpoint's index": (
+        INDEX,
+        lambda text, path: ShardedSafetensorsSource(at(path / "i.json", text)),
+    ),
+}
+CASES = [(reader, case) for reader, (documents, _) in READERS.items() for case in documents]
+
+
+def seconds(read: Read, data: bytes, folder: Path, enough: float) -> float:
+    """The least processor time of several readings, or of the first that is short enough."""
+    least = float("inf")
+    # What else this process holds, its collector looks through as often as objects are made.
+    gc.disable()
+    try:
+        for _ in range(5):
+            began = process_time()
+            with suppress(ShardedInferError):
+                read(data, folder)
+            least = min(least, process_time() - began)
+            if least < enough:
+                break
+    finally:
+        gc.enable()
+    return least
+
+
+@pytest.mark.parametrize(("reader", "case"), CASES)
+def test_reading_takes_time_in_proportion_to_size(reader: str, case: str, tmp_path: Path) -> None:
+    documents, read = READERS[reader]
+    make = documents[case]
+    few = seconds(read, make(PIECES), tmp_path, 0.0)
+    many = seconds(read, make(PIECES * MORE), tmp_path, max(NO_TIME, GROWTH * few))
+    assert many < max(NO_TIME, GROWTH * few), f"{many:.3f} s after {few:.3f} s"
