@@ -15,6 +15,13 @@ _MMAP_BYTES: Final = 32 * 2**20
 _TRIM_BYTES: Final = 2**30
 
 
+def give_back_freed_memory() -> None:
+    """Gives back to the system what is freed now; after requests that took much more than most."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def keep_freed_memory() -> bool:
     """Lets blocks of up to 32 MiB, and 1 GiB of them in all, stay with the process once freed.
 

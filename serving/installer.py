@@ -5,7 +5,6 @@ watch   sees what is new on the board; at its moment, names mean what it says (o
 load    loads what is held, one version after another, at low priority, and reports
 """
 
-import ctypes
 import logging
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ from time import monotonic, sleep
 
 from serving.background import lower_priority, paced, yielding_often
 from serving.board import Board
+from serving.freed_memory import give_back_freed_memory
 from serving.load_phases import LoadPhases
 from serving.metrics import Metrics
 from serving.model_store import IndexEntry, ModelStore, report_dropped, report_loaded
@@ -24,7 +24,6 @@ _log = logging.getLogger("sharded_infer")
 _POLL_SECONDS = 0.02
 # A clock that a bug had set too far ahead must not hold names back for ever.
 _LONGEST_NOTICE = 1.0
-_libc = ctypes.CDLL(None)
 
 
 class _Stopped(Exception):  # noqa: N818 - no error
@@ -122,8 +121,7 @@ class Installer:
                     self._offer()
                     # Some may have been given up while they were loaded.
                     self._let_go()
-                # Freed memory goes back to the machine only when the allocator is told.
-                _libc.malloc_trim(0)
+                give_back_freed_memory()
             except _Stopped:
                 return
             except Exception:

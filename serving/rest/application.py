@@ -1,13 +1,14 @@
-"""The ASGI application: bodies read within limits, paths to whoever answers them."""
+"""The ASGI application: who is let in, whose body is read, and who answers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
 from kernels.wording import counted
 from serving.refusals import RateLimitError
+from serving.rest.bodies import Bodies, Message, Receive, discard_body, has_body
 from serving.rest.connection import HttpLimits
 from serving.rest.door import HttpDoor
 from serving.rest.exchange import (
@@ -19,16 +20,13 @@ from serving.rest.exchange import (
     refusal_answer,
 )
 from serving.status import status_of
-from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.errors import RequestError
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 _MOST_HEADERS = 100
 UNAUTHENTICATED = 401
 _VERSIONS = ("1.0", "1.1")
 _PAGE_THREADS = 2
-_MOST_LENGTH_DIGITS = 18
 
 
 class Api(Protocol):
@@ -36,6 +34,10 @@ class Api(Protocol):
 
     def refuse(self, method: str, path: str) -> HttpAnswer | None:
         """Refuses a request before its body is read; None: it may come."""
+        ...
+
+    def body_bytes(self, method: str, path: str) -> int:
+        """The bytes that a request's body may have; 0: it takes none."""
         ...
 
     async def answer(self, request: HttpRequest, gone: Callable[[], Awaitable[None]]) -> HttpAnswer:
@@ -64,29 +66,39 @@ class Application:
         self._door = door
         self._page = page
         self._api = api
-        self._limits = limits
+        self._header_bytes = limits.header_bytes
+        self._bodies = Bodies(limits)
         self._threads = ThreadPoolExecutor(_PAGE_THREADS, thread_name_prefix="http-page")
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         """Answers a request, as ASGI has it."""
-        body_read = False
+        unread = True
         try:
-            head = _head(scope, self._limits.header_bytes)
+            head = _head(scope, self._header_bytes)
+            unread = has_body(head.headers)
             client = scope.get("client")
             peer = "" if client is None else f"{client[0]}:{client[1]}"
             self._door.admit(head.method, head.path, head.headers, peer)
-            body = b""
-            answer = None
+            answer, most = None, 0
             if self._is_api(head.path) and self._api is not None:
                 answer = self._api.refuse(head.method, head.path)
-            if answer is None:
-                body = await self._body(head.headers, receive)
-                body_read = True
-                answer = await self._answer(_with_body(head, body), receive)
+                most = self._api.body_bytes(head.method, head.path)
+            if answer is None and unread and most:
+                async with self._bodies.read(head.headers, receive, most) as body:
+                    unread = False
+                    answer = await self._answer(_with_body(head, body), receive)
+            elif answer is None:
+                answer = await self._answer(head, None if unread else receive)
         except Exception as error:
             answer = answer_of(error)
-        # Where there are no models, others may have the next request.
-        await _send(send, answer, close=not body_read or self._api is None)
+        if not unread:
+            # Where there are no models, others may have the next request.
+            await _send(send, answer, close=self._api is None)
+            return
+        # What is left of the body would be read as the next request.
+        await _send(send, answer, close=True, more=True)
+        await discard_body(receive)
+        await send({"type": "http.response.body"})
 
     def close(self) -> None:
         """Ends the threads, after what they do."""
@@ -95,10 +107,13 @@ class Application:
     def _is_api(self, path: str) -> bool:
         return path == "/v2" or path.startswith("/v2/")
 
-    async def _answer(self, request: HttpRequest, receive: Receive) -> HttpAnswer:
+    async def _answer(self, request: HttpRequest, receive: Receive | None) -> HttpAnswer:
         async def gone() -> None:
-            while (await receive())["type"] != "http.disconnect":
-                pass
+            if receive is None:
+                # Only what asks for a body would say so.
+                await asyncio.Event().wait()
+            elif (await receive())["type"] != "http.disconnect":
+                await gone()
 
         if not self._is_api(request.path):
             loop = asyncio.get_running_loop()
@@ -106,29 +121,6 @@ class Application:
         if self._api is None:
             return error_answer(503, "no model can be asked: the server is loading or draining")
         return await self._api.answer(request, gone)
-
-    async def _body(self, headers: Mapping[str, str], receive: Receive) -> bytes:
-        most = self._limits.body_bytes
-        length = headers.get("content-length", "0")
-        if len(length) > _MOST_LENGTH_DIGITS or int(length) > most:
-            raise RequestTooLargeError(f"the body is {length[:40]} bytes, expected at most {most}")
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._limits.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise HttpError(499, "the client has gone")
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > most:
-                        raise RequestTooLargeError(f"the body is more than {counted(most, 'byte')}")
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
-        except TimeoutError as error:
-            seconds = self._limits.body_seconds
-            raise HttpError(408, f"the body took more than {seconds:g} s") from error
 
 
 def answer_of(error: Exception) -> HttpAnswer:
@@ -181,7 +173,7 @@ def _with_body(head: HttpRequest, body: bytes) -> HttpRequest:
     return HttpRequest(head.method, head.path, head.query, head.headers, body)
 
 
-async def _send(send: Send, answer: HttpAnswer, *, close: bool) -> None:
+async def _send(send: Send, answer: HttpAnswer, *, close: bool, more: bool = False) -> None:
     headers = [(name.lower(), value) for name, value in answer.headers]
     named = {name for name, _ in headers}
     if answer.kind and "content-type" not in named:
@@ -189,7 +181,6 @@ async def _send(send: Send, answer: HttpAnswer, *, close: bool) -> None:
     if answer.status not in {204, 304} and "content-length" not in named:
         headers.append(("content-length", str(len(answer.body))))
     if close:
-        # What is left of the body would be read as the next request.
         headers.append(("connection", "close"))
     await send(
         {
@@ -198,4 +189,4 @@ async def _send(send: Send, answer: HttpAnswer, *, close: bool) -> None:
             "headers": [(n.encode("latin-1"), v.encode("latin-1")) for n, v in headers],
         }
     )
-    await send({"type": "http.response.body", "body": answer.body})
+    await send({"type": "http.response.body", "body": answer.body, "more_body": more})

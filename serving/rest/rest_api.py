@@ -14,6 +14,8 @@ from serving.rest.routes import Route, find_route
 _INFER = ("ModelInfer", "ModelInferVersion")
 # Loads and unloads wait on these, six at most (`serving/model_control.py`): two are left.
 _THREADS = 8
+# What is no predict call has a few names and numbers.
+_MOST_CONTROL_BYTES = 2**20
 
 
 class RestApi:
@@ -42,6 +44,17 @@ class RestApi:
         """
         route, _ = find_route(method, path)
         return self._predictions.refuse() if route.operation in _INFER else None
+
+    def body_bytes(self, method: str, path: str) -> int:
+        """The bytes that a request's body may have; 0: it takes none.
+
+        Raises:
+            HttpError, RequestError: there is no such path.
+        """
+        route, _ = find_route(method, path)
+        if not route.body:
+            return 0
+        return self._most_bytes if route.operation in _INFER else _MOST_CONTROL_BYTES
 
     async def answer(self, request: HttpRequest, gone: Callable[[], Awaitable[None]]) -> HttpAnswer:
         """Answers a request.
@@ -87,7 +100,7 @@ class RestApi:
                 request.path,
                 request.query,
                 request.headers,
-                inflate(request.body, encoding, self._most_bytes),
+                inflate(request.body, encoding, _MOST_CONTROL_BYTES),
             )
             return self._operations.answer(route.operation, names, plain, lambda: not left.is_set())
 

@@ -29,6 +29,9 @@ class NoModels:
     def refuse(self, method: str, path: str) -> None:
         return None
 
+    def body_bytes(self, method: str, path: str) -> int:
+        return LIMITS.body_bytes
+
     async def answer(self, request: object, gone: object) -> object:
         raise NotImplementedError
 

@@ -1,0 +1,131 @@
+"""Bodies that nobody asked for, that nobody may send, or that are too many to be held."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.serving.conftest import MODEL, Ranker, RunningServer, running_server
+from tests.serving.test_workers import until
+
+TOKEN = "0123456789abcdef-predict"  # noqa: S105
+MIB = 2**20
+BODY = 62 * MIB
+INFER = f"/v2/models/{MODEL}/infer"
+LENGTH = f"Content-Length: {BODY}\r\n"
+CHUNKED = "Transfer-Encoding: chunked\r\n"
+# What an attacker without a token asks, and what is answered.
+UNREAD = {
+    "a probe": ("GET /live", LENGTH, 200),
+    "a probe by HEAD": ("HEAD /ready", LENGTH, 200),
+    "a probe in chunks": ("GET /live", CHUNKED, 200),
+    "a probe by another method": ("POST /live", LENGTH, 405),
+    "a probe of the protocol": ("GET /v2/health/live", LENGTH, 200),
+    "the description": ("GET /openapi.json", LENGTH, 200),
+    "no path": ("PUT /nowhere", LENGTH, 401),
+    "no path of the protocol": ("POST /v2/nowhere", CHUNKED, 404),
+    "a page": ("GET /metrics", LENGTH, 401),
+    "a predict call": (f"POST {INFER}", LENGTH, 401),
+    "a control call": ("POST /v2/repository/index", CHUNKED, 401),
+    "a control call that takes no body": ("POST /v2/systemsharedmemory/unregister", LENGTH, 401),
+    "every method": ("OPTIONS *", LENGTH, 401),
+}
+
+
+@pytest.fixture(scope="module")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    folder = tmp_path_factory.mktemp("bodies")
+    tokens = folder / "tokens"
+    tokens.write_text(f"{TOKEN} predict # ranking\n")
+    tokens.chmod(0o600)
+    with running_server(ranker.repository, folder / "log", "--tokens-file", tokens) as running:
+        yield running
+
+
+def connect(server: RunningServer) -> socket.socket:
+    parts = urlsplit(server.metrics_url)
+    return socket.create_connection((str(parts.hostname), int(parts.port or 0)), 20)
+
+
+def resident(server: RunningServer) -> int:
+    """Bytes of the server's memory."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def sent_of(client: socket.socket, size: int, *, chunked: bool = False) -> int:
+    """How many bytes of a body go out before the server ends the connection."""
+    part = bytes(MIB // 4)
+    if chunked:
+        part = b"%x\r\n" % len(part) + part + b"\r\n"
+    sent = 0
+    try:
+        while sent < size:
+            sent += client.send(part[: size - sent])
+    except ConnectionError:
+        pass
+    return sent
+
+
+def status_of(client: socket.socket) -> int:
+    """The status of the answer that came, or comes."""
+    came = b""
+    while not came.endswith(b"\r\n\r\n"):
+        came += client.recv(1)
+    return int(came.split()[1])
+
+
+@pytest.mark.parametrize("case", UNREAD)
+def test_a_body_that_nobody_asks_for_is_not_taken_in(server: RunningServer, case: str) -> None:
+    line, headers, status = UNREAD[case]
+    head = f"{line} HTTP/1.1\r\nHost: x\r\n{headers}\r\n".encode()
+    before = resident(server)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(10)]
+        for client in clients:
+            client.sendall(head)
+            # What lies in buffers of the system, and what is let go by so that answers are read.
+            assert sent_of(client, BODY, chunked=headers == CHUNKED) < BODY / 2
+            assert resident(server) - before < 64 * MIB
+        with connect(server) as client:
+            client.sendall(head)
+            assert status_of(client) == status
+
+
+def test_whoever_sends_a_little_too_much_reads_the_answer(server: RunningServer) -> None:
+    for line, status in (("GET /live", 200), (f"POST {INFER}", 401)):
+        with connect(server) as client:
+            head = f"{line} HTTP/1.1\r\nHost: x\r\nContent-Length: {MIB // 2}\r\n\r\n"
+            client.sendall(head.encode() + bytes(MIB // 2))
+            assert status_of(client) == status
+            while client.recv(65536):
+                pass
+
+
+def test_a_client_that_asks_whether_it_may_send_is_refused_before_it_does(
+    server: RunningServer,
+) -> None:
+    for line, status in (("GET /live", 200), (f"POST {INFER}", 401)):
+        with connect(server) as client:
+            head = f"{line} HTTP/1.1\r\nHost: x\r\n{LENGTH}Expect: 100-continue\r\n\r\n"
+            client.sendall(head.encode())
+            assert status_of(client) == status
+
+
+def test_bodies_are_bounded_together_and_their_memory_comes_back(server: RunningServer) -> None:
+    before = resident(server)
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\n{LENGTH}\r\n"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(6)]
+        # The last bytes never come: all are held, but for those that are too many.
+        sent = []
+        for client in clients:
+            client.sendall(head.encode())
+            sent.append(sent_of(client, BODY - 1))
+        assert sent[:4] == [BODY - 1] * 4 and sent[-1] < BODY - 1
+        assert status_of(clients[-1]) == 429
+        assert resident(server) - before < 400 * MIB
+    until(lambda: resident(server) - before < 100 * MIB, "the memory is given back")
