@@ -1,5 +1,6 @@
 """What describes a model: its tables, features, dense inputs and tower."""
 
+import dataclasses
 import fnmatch
 import re
 from dataclasses import field
@@ -117,7 +118,8 @@ class TableSpec:
         return self.required or ()
 
 
-@dataclass(frozen=True, slots=True)
+# Made of tables that were checked, which pydantic would check again for each feature.
+@dataclasses.dataclass(frozen=True, slots=True)
 class FeatureSpec:
     """A sparse input in one of its tables: some columns of the tower's `embeddings`.
 
