@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,12 +13,24 @@ from quant.distributed_metadata import METADATA_NAME
 from quant.distributed_source import DistributedCheckpointSource
 from quant.numpy_source import NumpySource
 from quant.sharded_source import ShardedSafetensorsSource
-from quant.source import SafetensorsSource, SourceError, TensorSource, WeightSource
+from quant.source import SafetensorsSource, SourceError, TensorSource, WeightSource, packed_rows
 
 ACCEPTED = (
     "a .safetensors, .pt, .pth, .bin or .npy file, a .safetensors.index.json with its files, or a "
     "directory that torch.distributed.checkpoint wrote or that holds .npy files or one such index"
 )
+
+
+# What int4 and int2 rows are pickled as. Source: torchrec/tensor_types.py, release 1.8.
+_PACKED = ("torchrec.tensor_types.UInt4Tensor", "torchrec.tensor_types.UInt2Tensor")
+
+
+class _PackedRows(Tensor):
+    """What stands for TorchRec's tensors of packed rows in a file: only its parts are looked at."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *arguments: Any, **_: Any) -> Any:
+        raise SourceError(f"rows that are packed cannot be computed with: {arguments[0]}")
 
 
 class LiveSource(TensorSource):
@@ -144,7 +157,8 @@ def _open_directory(path: Path) -> WeightSource:
 
 def _open_saved(path: Path) -> WeightSource:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        with torch.serialization.safe_globals([(_PackedRows, name) for name in _PACKED]):
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     # torch.load fails in many ways on a damaged file: RuntimeError, UnpicklingError, KeyError...
     except Exception as error:
         raise SourceError(
@@ -158,6 +172,9 @@ def _open_saved(path: Path) -> WeightSource:
     tensors = {k: v for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not tensors:
         raise SourceError(f"{path}: holds no named tensors")
+    for key, value in tensors.items():
+        if isinstance(value, _PackedRows) and packed_rows(value) is None:
+            raise SourceError(f"{path}: {key!r}: packed rows of which the bytes are missing")
     return TensorSource(tensors, str(path))
 
 

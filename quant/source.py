@@ -5,10 +5,12 @@ from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from kernels.errors import InputError
+from kernels.row_format import RowFormat
 from quant.array_rows import Array, array_rows
 
 
@@ -86,6 +88,24 @@ def file_beside(index: Path, name: str, where: str) -> Path:
     return file
 
 
+def packed_rows(tensor: Tensor) -> tuple[Tensor, RowFormat] | None:
+    """The bytes and the format of a tensor that counts packed elements; None of any other.
+
+    TorchRec's `UInt4Tensor` and `UInt2Tensor` (`torchrec/tensor_types.py`) are told by their parts:
+    `elem` has the bytes, `N` how many elements are in one.
+    """
+    elements, rows = getattr(tensor, "N", None), getattr(tensor, "elem", None)
+    row_format = {2: RowFormat.INT4, 4: RowFormat.INT2}.get(elements) if elements else None
+    if row_format is None or not isinstance(rows, Tensor) or rows.dtype is not torch.uint8:
+        return None
+    return rows, row_format
+
+
+def said_format(source: "WeightSource", key: str) -> RowFormat | None:
+    """The row format that a weight itself says that it has."""
+    return source.row_formats.get(key) if isinstance(source, TensorSource) else None
+
+
 class TensorSource:
     """Weights in memory, or in what is mapped into it: a state dict, arrays."""
 
@@ -94,10 +114,14 @@ class TensorSource:
     ) -> None:
         """Keeps the mapping; nothing is copied."""
         self.description = description
-        self._tensors = {
-            name: tensor.detach() if isinstance(tensor, Tensor) else tensor
-            for name, tensor in tensors.items()
-        }
+        # What tensors of packed rows say of themselves; plain ones say nothing.
+        self.row_formats: dict[str, RowFormat] = {}
+        self._tensors: dict[str, Tensor | Array] = {}
+        for name, tensor in tensors.items():
+            if isinstance(tensor, Tensor) and (packed := packed_rows(tensor)) is not None:
+                self._tensors[name], self.row_formats[name] = packed
+            else:
+                self._tensors[name] = tensor.detach() if isinstance(tensor, Tensor) else tensor
 
     def keys(self) -> Iterable[str]:
         """Names of everything that can be read."""

@@ -9,11 +9,22 @@ from torch import Tensor
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from kernels.wording import counted, did_you_mean
-from quant.source import SourceError, WeightSource
+from quant.source import SourceError, WeightSource, said_format
 
 FLOATING = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 # Rows of TorchRec's quantized collections are rounded up to 16 bytes, those of its CPU shards to 1.
 _ALIGNMENTS = (1, 16)
+
+
+# DistributedDataParallel, torch.compile, and TorchRec's DistributedModelParallel.
+_WRAPPERS = ("module", "_orig_mod", "_dmp_wrapped_module")
+
+
+def bare_key(key: str) -> str:
+    """A key without the steps that wrappers of a model, or of parts of it, put into it."""
+    if not any(wrapper in key for wrapper in _WRAPPERS):
+        return key
+    return ".".join(step for step in key.split(".") if step not in _WRAPPERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +118,9 @@ def _quantized(
     row_format: RowFormat | None,
 ) -> TableWeight:
     has_rows, width = source.shape(key)
-    fitting = [f for f in RowFormat if width in _widths(f, dim)]
+    said = said_format(source, key)
+    known = list(RowFormat) if said is None else [said]
+    fitting = [f for f in known if width in _widths(f, dim)]
     if has_rows != rows or not fitting:
         raise SourceError(
             f"table {table!r}: the spec says {counted(rows, 'row')} of dim {dim}, but {key!r} in "
@@ -151,20 +164,24 @@ def find_key(source: WeightSource, table: str, key: str | None) -> str:
         SourceError: it is not there, or several weights could be it.
     """
     keys = set(source.keys())
-    if key is not None:
-        if key not in keys:
-            raise SourceError(
-                f"table {table!r}: {source.description} holds no weight {key!r}"
-                f"{did_you_mean(key, keys)}"
-            )
-        return key
-    for name in (table, f"{table}.weight"):
+    names = (table, f"{table}.weight") if key is None else (key,)
+    for name in names:
         if name in keys:
             return name
+    # Behind what wrapped the model when it was saved.
+    bare = {k: bare_key(k) for k in keys}
+    found = sorted(k for k in keys if bare[k] in [bare_key(name) for name in names])
+    if key is not None and not found:
+        raise SourceError(
+            f"table {table!r}: {source.description} holds no weight {key!r}"
+            f"{did_you_mean(key, keys)}"
+        )
     endings = tuple(
         f"{parent}.{table}.weight" for parent in ("embedding_bags", "embeddings", "embedding")
     )
-    found = sorted(k for k in keys if k in endings or k.endswith(tuple("." + e for e in endings)))
+    if not found:
+        ends = tuple("." + ending for ending in endings)
+        found = sorted(k for k in keys if bare[k] in endings or bare[k].endswith(ends))
     if len(found) == 1:
         return found[0]
     if found:

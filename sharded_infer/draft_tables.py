@@ -9,8 +9,9 @@ import torch
 
 from kernels.row_format import RowFormat
 from kernels.wording import counted
-from quant.source import SourceError, WeightSource
-from quant.table_weight import FLOATING, find_weight
+from quant.source import SourceError, WeightSource, said_format
+from quant.table_weight import FLOATING, bare_key, find_weight
+from sharded_infer.draft_layers import LayerWeight, layer_weight
 from sharded_infer.errors import SpecError
 from sharded_infer.spec_document import parse_spec
 
@@ -22,6 +23,7 @@ _MAX_DIM = 8192
 _STORED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2, RowFormat.FP16, RowFormat.FP32)
 # TorchRec rounds quantized rows up to as many bytes.
 _ALIGNMENT = 16
+_ELEMENTS_IN_BYTE = {RowFormat.INT8: 1, RowFormat.INT4: 2, RowFormat.INT2: 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,11 @@ class DraftedTable:
 
 def draft_tables(
     source: WeightSource, *, tower: Collection[str], dim: int | None, taken: Collection[str]
-) -> list[DraftedTable]:
-    """The weights that look like tables, in the source's order.
+) -> tuple[list[DraftedTable], list[LayerWeight]]:
+    """The weights that look like tables, in the source's order, and those that look like layers'.
 
-    Those under TorchRec's names, if there are any; or those with `emb` in their key; or all weights
-    of two axes.
+    Tables are those under TorchRec's names, if there are any; or all weights of two axes that
+    are no layer's, doubtful where `emb` is not in their key.
 
     Args:
         source: the checkpoint.
@@ -66,17 +68,23 @@ def draft_tables(
     """
     keys = list(source.keys())
     others = [key for key in keys if key not in tower and _is_matrix(source, key)]
+    held = set(keys)
     torchrec = [key for key in others if _TORCHREC.fullmatch(key)]
-    named = [key for key in others if "emb" in key.lower()]
-    doubts = {} if torchrec or named else {"name": "is this an embedding table?"}
+    layers = [] if torchrec else [layer_weight(source, key, held) for key in others]
+    left_out = [layer for layer in layers if layer is not None]
+    if not torchrec and len(left_out) == len(others):
+        # A doubtful table is better than none.
+        left_out = [layer for layer in left_out if layer.sure]
+    not_tables = {layer.key for layer in left_out}
     names = set(taken)
     tables = []
-    for key in torchrec or named or others:
+    for key in torchrec or [key for key in others if key not in not_tables]:
+        doubts = {} if "emb" in key.lower() else {"name": "is this an embedding table?"}
         table = _draft(source, key, dim, names, doubts)
         if table is not None:
             names.add(table.name)
             tables.append(table)
-    return tables
+    return tables, left_out
 
 
 def _is_matrix(source: WeightSource, key: str) -> bool:
@@ -101,7 +109,7 @@ def _draft(
         return None
     if width > _MAX_DIM:
         return None
-    own = _own_name(key)
+    own = _own_name(bare_key(key))
     name = _valid_name(own, taken)
     if name != own:
         doubts["name"] = f"the checkpoint says {own!a}, which cannot be this table's name"
@@ -114,6 +122,7 @@ def _guess_rows(
     source: WeightSource, key: str, rows: int, width: int, dim: int | None
 ) -> tuple[RowFormat, int, dict[str, str]] | None:
     """The format and the dim of quantized rows, and what of it is unsure."""
+    said = said_format(source, key)
     unsure: dict[str, str] = {}
     if f"{key}_qscale" in set(source.keys()):
         unsure["format"] = "its scales are kept apart: such rows cannot be taken over"
@@ -121,22 +130,26 @@ def _guess_rows(
         if len(fitting) > 1:
             unsure["format"] = f"rows of {counted(width, 'byte')} can be {' or '.join(fitting)}"
         return fitting[0], dim, unsure
-    header = RowFormat.INT8.header_bytes
-    most = width - header
+    row_format = said or RowFormat.INT8
+    in_byte = _ELEMENTS_IN_BYTE[row_format]
+    most = (width - row_format.header_bytes) * in_byte
     if most < 1:
         return None
-    least = most if width % _ALIGNMENT else max(1, most - _ALIGNMENT + 1)
-    # The one multiple of 16 in reach; 8 in a row of 16 bytes.
-    guess = most if least == most else (most // _ALIGNMENT * _ALIGNMENT or _ALIGNMENT // 2)
+    least = most if width % _ALIGNMENT else max(1, most - _ALIGNMENT * in_byte + 1)
+    # The one multiple of 16 bytes in reach; half of one in a row of 16 bytes.
+    step = _ALIGNMENT * in_byte
+    guess = most if least == most else (most // step * step or step // 2)
     reach = f"is {most}" if least == most else f"is {least} to {most}"
-    unsure["dim"] = f"of int8 rows of {counted(width, 'byte')} it {reach}"
-    unsure.setdefault("format", "rows that are quantized already: int8, or another one")
-    return RowFormat.INT8, guess, unsure
+    unsure["dim"] = f"of {row_format} rows of {counted(width, 'byte')} it {reach}"
+    if said is None:
+        unsure.setdefault("format", "rows that are quantized already: int8, or another one")
+    return row_format, guess, unsure
 
 
 def _fitting(source: WeightSource, key: str, rows: int, dim: int) -> list[RowFormat]:
     fitting = []
-    for row_format in _STORED:
+    said = said_format(source, key)
+    for row_format in _STORED if said is None else (said,):
         with suppress(SourceError):
             find_weight(source, key, key, rows=rows, dim=dim, row_format=row_format)
             fitting.append(row_format)

@@ -5,10 +5,12 @@ What a checkpoint does not say stands in the draft as a guess, marked `# CHECK:`
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from kernels.row_format import RowFormat
+from kernels.wording import counted
 from quant.source import SourceError, WeightSource
+from sharded_infer.draft_layers import LayerWeight
 from sharded_infer.draft_tables import DraftedTable, draft_tables
 from sharded_infer.draft_tower import DraftedTower, draft_tower
 from sharded_infer.errors import WeightsError
@@ -20,6 +22,7 @@ _HEAD = (
     "# Drafted from the names and shapes of a checkpoint. What they do not say is guessed, and "
     "marked CHECK."
 )
+_LEFT_OUT = 40  # weights of layers that are named
 _ORDER = "tables, and each one's features, in the order of their embeddings in the tower's input"
 
 
@@ -40,17 +43,18 @@ def draft_spec(source: WeightSource, name: str) -> str:
     parse_spec({"name": name, "tables": [{"name": "table", "rows": 1, "dim": 1}]}, "the draft")
     try:
         tower = draft_tower(source)
-        tables = draft_tables(source, tower=tower.keys, dim=tower.dim, taken=tower.inputs)
+        tables, left_out = draft_tables(source, tower=tower.keys, dim=tower.dim, taken=tower.inputs)
     except SourceError as error:
         raise WeightsError(str(error)) from error
     if not tables:
         raise WeightsError(
             f"{source.description}: holds no weight of two axes that could be a table, only "
-            f"{_some(source.keys())}"
+            f"{_some(source.keys())}{_layers(left_out)}"
         )
     lines = [_HEAD, "", f"name = {_string(name)}", "", _MARK + _ORDER]
     for table in tables:
         lines += ["", *_table_lines(table)]
+    lines += _left_out_lines(left_out)
     lines += ["", *_quantization_lines(tables), *_tower_lines(tower, tables)]
     return "\n".join(lines) + "\n"
 
@@ -73,6 +77,24 @@ def _table_lines(table: DraftedTable) -> list[str]:
         **table.doubts,
     }
     return ["[[tables]]", *_fields(fields, doubts)]
+
+
+def _left_out_lines(layers: Sequence[LayerWeight]) -> list[str]:
+    """What was not taken for a table, and why, in comments."""
+    lines = [
+        f"{'# ' if layer.sure else _MARK}{layer.key!a} {list(layer.shape)} is left out: "
+        f"{layer.reason}"
+        for layer in layers[:_LEFT_OUT]
+    ]
+    if more := len(layers) - len(lines):
+        lines.append(f"# and {counted(more, 'weight')} more of layers")
+    return ["", *lines] if lines else []
+
+
+def _layers(layers: Sequence[LayerWeight]) -> str:
+    if not layers:
+        return ""
+    return f"; {layers[0].key!a} is left out: {layers[0].reason}"
 
 
 def _quantization_lines(tables: Iterable[DraftedTable]) -> list[str]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from quant.source import WeightSource
+from quant.table_weight import bare_key
 from sharded_infer.errors import SpecError, TowerError, WeightsError
 from sharded_infer.spec import ModelSpec, TowerSpec
 from sharded_infer.tower_archive import read_program
@@ -180,9 +181,15 @@ def _parameters(
     wanted: Mapping[str, Tensor], source: WeightSource, prefix: str
 ) -> dict[str, Tensor]:
     keys = set(source.keys())
+    # Behind what wrapped the model when it was saved.
+    bare: dict[str, list[str]] = {}
+    for held in keys:
+        bare.setdefault(bare_key(held), []).append(held)
     parameters = {}
     for name, parameter in wanted.items():
         key = prefix + name
+        if key not in keys and len(found := bare.get(bare_key(key), [])) == 1:
+            key = found[0]
         if key not in keys:
             raise WeightsError(
                 f"tower: {source.description} holds no {key!r}; the prefix {prefix!r} is the "

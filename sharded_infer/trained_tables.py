@@ -9,7 +9,7 @@ from torch import nn
 
 from kernels.row_format import RowFormat
 from quant.checkpoint import LiveSource
-from quant.source import SourceError, WeightSource
+from quant.source import SourceError, WeightSource, said_format
 from quant.table_weight import find_key
 from sharded_infer.errors import SpecError
 from sharded_infer.spec import ModelSpec, TableSpec
@@ -102,6 +102,9 @@ def resolve_spec(spec: ModelSpec, source: WeightSource) -> ModelSpec:
         with suppress(SourceError):
             key = find_key(source, table.name, table.weights)
         said = trained.get(key) if key is not None else None
+        if key is not None and spec.fixed_format(table) is None:
+            stored = said_format(source, key)
+            own |= {"format": str(stored)} if stored is not None else {}
         if said is not None:
             own |= _from_module(spec, table, said)
         own.setdefault("pooling", "sum")

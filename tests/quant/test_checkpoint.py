@@ -13,11 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint import FileSystemWriter, save
 
+from kernels.row_format import RowFormat
 from quant.checkpoint import open_weights, weights_of
 from quant.distributed_source import DistributedCheckpointSource
 from quant.numpy_source import NumpySource
 from quant.sharded_source import ShardedSafetensorsSource
 from quant.source import SafetensorsSource, SourceError, TensorSource, WeightSource
+from quant.table_weight import find_weight
 
 WEIGHT = torch.arange(12.0).view(4, 3)
 
@@ -364,3 +366,54 @@ def test_a_bare_pickle_is_refused_without_running_its_code(tmp_path: Path) -> No
     with pytest.raises(SourceError, match="without running code"):
         open_weights(path)
     assert not trace.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "in_byte", "stored"),
+    [("UInt4Tensor", 2, RowFormat.INT4), ("UInt2Tensor", 4, RowFormat.INT2)],
+)
+def test_torchrecs_packed_rows_are_read_from_files_and_from_memory(
+    name: str, in_byte: int, stored: RowFormat, tmp_path: Path
+) -> None:
+    types = pytest.importorskip("torchrec.tensor_types", reason="TorchRec is not installed")
+    rows = torch.arange(48, dtype=torch.uint8).reshape(3, 16)
+    state = {"ads.weight": getattr(types, name)(rows)}
+    torch.save(state, tmp_path / "weights.pt")
+    for source in (open_weights(tmp_path / "weights.pt"), weights_of(state)):
+        assert source.shape("ads.weight") == (3, 16)
+        assert torch.equal(source.read("ads.weight", 1, 3), rows[1:])
+        # Of such a width rows can be of several formats: these say which.
+        found = find_weight(source, "ads", None, rows=3, dim=8)
+        assert found.stored is stored
+        with pytest.raises(SourceError, match="not int8 as the spec says"):
+            find_weight(source, "ads", None, rows=3, dim=8, row_format=RowFormat.INT8)
+
+
+def test_packed_rows_without_their_bytes_are_refused_by_name(tmp_path: Path) -> None:
+    types = pytest.importorskip("torchrec.tensor_types", reason="TorchRec is not installed")
+    packed = types.UInt4Tensor(torch.zeros(3, 16, dtype=torch.uint8))
+    packed.elem = "nothing"
+    torch.save({"ads.weight": packed}, tmp_path / "weights.pt")
+    with pytest.raises(SourceError, match=r"'ads.weight'.*packed rows"):
+        open_weights(tmp_path / "weights.pt")
+
+
+PREFIXES = ["module.", "_orig_mod.", "module._orig_mod.", "_dmp_wrapped_module.module."]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("key", [None, "ads.weight"])
+def test_what_wrapped_a_model_is_looked_through(prefix: str, key: str | None) -> None:
+    source = TensorSource({f"{prefix}ads.weight": WEIGHT, "other.weight": WEIGHT})
+    rows, dim = WEIGHT.shape
+    found = find_weight(source, "ads", key, rows=rows, dim=dim)
+    assert found.key == f"{prefix}ads.weight"
+
+
+def test_a_key_that_is_there_comes_before_one_behind_a_wrapper() -> None:
+    source = TensorSource({"module.ads.weight": WEIGHT, "ads.weight": WEIGHT})
+    rows, dim = WEIGHT.shape
+    assert find_weight(source, "ads", None, rows=rows, dim=dim).key == "ads.weight"
+    wrapped = TensorSource({"module.ads.weight": WEIGHT, "_orig_mod.ads.weight": WEIGHT})
+    with pytest.raises(SourceError, match="several weights.*_orig_mod.ads.weight, module.ads"):
+        find_weight(wrapped, "ads", None, rows=rows, dim=dim)

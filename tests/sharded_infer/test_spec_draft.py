@@ -307,3 +307,67 @@ def test_whatever_a_checkpoint_holds_the_draft_parses_or_is_refused(
             dim=table.dim,
             row_format=table.format,
         )
+
+
+class Plain(torch.nn.Module):
+    """Embeddings among layers of many kinds, none of them under names that we know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.user = torch.nn.Embedding(30, 4)
+        self.genre_emb = torch.nn.EmbeddingBag(12, 4)
+        self.emb_norm = torch.nn.Linear(4, 4)
+        self.history = torch.nn.GRU(4, 5, bias=False)
+        self.attention = torch.nn.MultiheadAttention(4, 2, bias=False)
+        self.first = torch.nn.Linear(8, 6)
+        self.normed = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(6, 6, bias=False))
+        self.mlp = torch.nn.Sequential(torch.nn.Linear(6, 3, bias=False))
+
+
+def test_layers_are_left_out_with_the_reason_and_embeddings_taken() -> None:
+    state = Plain().state_dict()
+    assert [(t.name, t.rows, t.dim) for t in drafted(state).tables] == [
+        ("user", 30, 4),
+        ("genre_emb", 12, 4),
+    ]
+    lines = [x for x in draft_spec(TensorSource(state), "clicks").splitlines() if "left out" in x]
+    assert (
+        "# 'first.weight' [6, 8] is left out: a linear layer's, with 'first.bias' of its length"
+        in lines
+    )
+    assert any("'emb_norm.weight'" in line for line in lines)
+    assert any("'history.weight_ih_l0'" in line and "recurrent" in line for line in lines)
+    assert any(
+        line.startswith("# CHECK: 'mlp.0.weight' [3, 6]") and "'mlp' in its key" in line
+        for line in lines
+    )
+    assert [x for x in checks_of(state) if x.startswith('name = "user"') and "embedding table" in x]
+
+
+def test_a_checkpoint_of_layers_only_says_why_there_is_no_table() -> None:
+    state = torch.nn.Sequential(torch.nn.Linear(4, 3)).state_dict()
+    with pytest.raises(WeightsError, match="'0.weight' is left out: a linear layer's"):
+        drafted(state)
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_dmp_wrapped_module.module."])
+def test_what_wrapped_a_model_is_no_part_of_its_tables_names(prefix: str) -> None:
+    state = {prefix + key: value for key, value in Plain().state_dict().items()}
+    assert [(t.name, t.weights) for t in drafted(state).tables] == [
+        ("user", None),
+        ("genre_emb", None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [(torch.quint4x2, RowFormat.INT4), (torch.quint2x4, RowFormat.INT2)],
+    ids=str,
+)
+def test_packed_rows_say_their_format(dtype: torch.dtype, stored: RowFormat, rec: TorchRec) -> None:
+    tables = [Table(t.name, t.rows, 64, t.features[:1]) for t in TABLES]
+    state = rec.quantized(rec.model("DLRM", tables), dtype).state_dict()
+    assert {(t.dim, t.format) for t in drafted(state).tables} == {(64, stored)}
+    assert not [line for line in checks_of(state) if line.startswith(("dim", "format"))]
+    alone = {key: value for key, value in state.items() if "embedding_bags" in key}
+    assert {t.format for t in drafted(alone).tables} == {stored}

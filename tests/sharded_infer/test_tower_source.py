@@ -15,6 +15,7 @@ from sharded_infer.tower import Tower, export_tower
 from sharded_infer.tower_archive import read_program, write_program
 from sharded_infer.tower_graph import NAMES
 from sharded_infer.tower_source import load_tower
+from sharded_infer.zoo.registry import build_tower
 
 
 class OneScore(nn.Module):
@@ -208,3 +209,19 @@ def test_names_outlive_torchs_own_tools(tmp_path: Path) -> None:
         names = read_program(file).meta[NAMES]
         assert names.inputs == ("user_num", "item_num", "embeddings")
         assert names.outputs == ("click", "like")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_dmp_wrapped_module.module."])
+def test_a_towers_parameters_are_found_behind_what_wrapped_the_model(prefix: str) -> None:
+    spec = ModelSpec(
+        name="m",
+        tables=(TableSpec("item", 9, 4),),
+        dense=DenseSpec({"dense": 3}),
+        tower=TowerSpec(architecture="dlrm", options={"bottom": [4], "top": [1]}),
+    )
+    tower = build_tower(
+        "dlrm", dense_inputs={"dense": 3}, feature_dims=[4], options=spec.tower.options
+    )
+    state = {f"{prefix}tower.{name}": value for name, value in tower.state_dict().items()}
+    loaded = load_tower(spec, TensorSource(state), Path()).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in tower.state_dict().items())
