@@ -9,5 +9,9 @@ class InputError(ShardedInferError, ValueError):
     """Input that cannot be accepted; the message names what came and what was expected."""
 
 
+class LostMemoryError(ShardedInferError):
+    """A mapped file that has lost bytes, so that what was read of it may not have been there."""
+
+
 class InternalError(ShardedInferError, RuntimeError):
     """A broken invariant: a bug of this project, never the caller's fault."""

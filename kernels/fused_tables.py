@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
+from kernels.mapped_file import MappedFile
 from kernels.row_format import RowFormat
 from kernels.wording import counted
 
@@ -24,6 +25,7 @@ class FusedTables:
         rows: rows of each feature's table.
         dims: elements of each feature's rows.
         means: whether a feature's bags are averaged (true) or summed (false).
+        file: what `memory` maps; None: it is memory.
     """
 
     memory: Tensor
@@ -32,6 +34,7 @@ class FusedTables:
     rows: tuple[int, ...]
     dims: tuple[int, ...]
     means: tuple[bool, ...]
+    file: MappedFile | None = None
 
     def __post_init__(self) -> None:
         """Refuses tables that do not lie inside the memory.
@@ -71,4 +74,5 @@ class FusedTables:
             rows=tuple(self.rows[f] for f in features),
             dims=tuple(self.dims[f] for f in features),
             means=tuple(self.means[f] for f in features),
+            file=self.file,
         )

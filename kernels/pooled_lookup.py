@@ -96,6 +96,7 @@ class PooledLookup:
         Raises:
             InputError: the bags are of another number of features, an id is outside its table, or
                 `out` is of another dtype or shape.
+            LostMemoryError: the tables' file has lost bytes; `out` is not to be used.
         """
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
@@ -107,6 +108,12 @@ class PooledLookup:
             return self._run(bags, ids_checked=ids_checked, out=out)
         if not ids_checked:
             self._check_ids(bags)
+        pooled = self._pool(bags, out)
+        if self.tables.file is not None:
+            self.tables.file.check()
+        return pooled
+
+    def _pool(self, bags: Bags, out: Tensor | None) -> Tensor:
         if out is None:
             return self._run(bags)
         if isinstance(self._run, NativeBackend):

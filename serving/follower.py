@@ -20,6 +20,7 @@ from serving.failure_log import FailedLoad, FailureLog
 from serving.follow_settings import FollowSettings
 from serving.load_phases import LoadPhases
 from serving.metrics import Metrics
+from serving.model_families import SERVE_PHASE
 from serving.preparation import Preparation, reason_of
 from serving.releases import Failure, Holding, ModelReleases, Report
 from serving.version_policy import Decision, decide
@@ -218,11 +219,12 @@ class Follower:
 
     def _heard(self, release: ModelReleases, reports: list[Report]) -> ModelReleases:
         for holding in release.held:
-            if holding.ready:
-                continue
             failed = next((r.failed[holding.key] for r in reports if holding.key in r.failed), None)
             if failed is not None:
+                self._repository.release(Path(holding.path))
                 release = self._failed(release, holding.version, *failed)
+            elif holding.ready:
+                continue
             elif reports and all(holding.key in report.loaded for report in reports):
                 held = (replace(h, ready=h.ready or h is holding) for h in release.held)
                 release = replace(release, held=tuple(held))
@@ -297,7 +299,10 @@ class Follower:
     ) -> ModelReleases:
         self.failures.add(FailedLoad(release.model, version, phase, reason))
         self._metrics.releases(release.model).failed(phase)
-        fingerprint = self._preparation.fingerprint(release.model, version)
+        fingerprint = ""
+        # What was sound before may be so again by now: it is tried at the next look.
+        if phase != SERVE_PHASE:
+            fingerprint = self._preparation.fingerprint(release.model, version)
         return release.failed(Failure(version, phase, reason, fingerprint))
 
     def _put(self, release: ModelReleases) -> None:

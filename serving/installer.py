@@ -10,11 +10,13 @@ import threading
 from pathlib import Path
 from time import monotonic, sleep
 
+from kernels.errors import LostMemoryError
 from serving.background import lower_priority, paced, yielding_often
 from serving.board import Board
 from serving.freed_memory import give_back_freed_memory
 from serving.load_phases import LoadPhases
 from serving.metrics import Metrics
+from serving.model_families import SERVE_PHASE
 from serving.model_store import IndexEntry, ModelStore, report_dropped, report_loaded
 from serving.releases import Holding, ModelReleases, Releases, Report
 from sharded_infer.errors import ShardedInferError
@@ -22,6 +24,8 @@ from sharded_infer.progress import Progress, no_progress
 
 _log = logging.getLogger("sharded_infer")
 _POLL_SECONDS = 0.02
+# Between two looks at the sizes of mapped files.
+_FILES_SECONDS = 0.5
 # A clock that a bug had set too far ahead must not hold names back for ever.
 _LONGEST_NOTICE = 1.0
 
@@ -85,7 +89,12 @@ class Installer:
         """Follows the board from now on, in threads of its own, and shows it in the metrics."""
         self._showing = True
         self._show()
-        for name, run in (("board", self._watch), ("loader", self._load)):
+        for name, run in (
+            ("board", self._watch),
+            ("loader", self._load),
+            # Of its own: a file system that does not answer holds up nothing else.
+            ("files", self._watch_files),
+        ):
             self._threads.append(threading.Thread(target=run, name=name, daemon=True))
             self._threads[-1].start()
 
@@ -103,6 +112,22 @@ class Installer:
                     self._more.set()
             except Exception:
                 _log.exception("internal error in following the board")
+
+    def _watch_files(self) -> None:
+        while not self._stop.wait(_FILES_SECONDS):
+            for snapshot in self._store.snapshots():
+                try:
+                    snapshot.model.check_files()
+                except (LostMemoryError, OSError) as error:
+                    self._lose(snapshot.model.name, snapshot.model.version, str(error))
+
+    def _lose(self, model: str, version: int, reason: str) -> None:
+        """Reports a version that was loaded and is sound no more; the follower takes it away."""
+        held = self._releases.models[model].held if model in self._releases.models else ()
+        for holding in held:
+            if holding.version == version and holding.key not in self._failed:
+                self._failed = {**self._failed, holding.key: (SERVE_PHASE, reason)}
+                self._report()
 
     def _load(self) -> None:
         lower_priority()

@@ -9,6 +9,8 @@ OUTPUT_PLACES = tuple(str(place) for place in range(16))
 # Features of a model whose empty bags are counted; those beyond share the place behind the last.
 FEATURE_PLACES = tuple(str(place) for place in range(128))
 OTHER_FEATURES = "(others)"
+# In which a version fails whose files change while it is served.
+SERVE_PHASE = "serve"
 # Fine between 0 and 1, where probabilities are; to 100 on both sides for outputs that are none.
 SCORE_BOUNDARIES = (
     -100.0, -30.0, -10.0, -5.0, -3.0, -2.0, -1.0, -0.5, -0.2, -0.1, 0.0,
@@ -16,8 +18,8 @@ SCORE_BOUNDARIES = (
     0.9, 0.95, 0.98, 0.99, 0.995, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0,
 )  # fmt: skip
 # Of loading a version: fetched and verified, checked against memory, opened, warmed up, checked
-# against its golden requests; and until the last worker has done so.
-LOAD_PHASES = ("fetch", "verify", "memory", "open", "warm_up", "golden", "workers")
+# against its golden requests; until the last worker has done so; and after it was served.
+LOAD_PHASES = ("fetch", "verify", "memory", "open", "warm_up", "golden", "workers", SERVE_PHASE)
 
 LOADED = Family(
     "sharded_infer_model_loaded",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import grpc
 
+from kernels.errors import LostMemoryError
 from serving.refusals import (
     AlreadyExistsError,
     CancelledError,
@@ -48,6 +49,8 @@ _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (UnavailableError, grpc.StatusCode.UNAVAILABLE),
     (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
     (ArtifactError, grpc.StatusCode.UNAVAILABLE),
+    # Another server may have the file whole.
+    (LostMemoryError, grpc.StatusCode.UNAVAILABLE),
     (InputError, grpc.StatusCode.INVALID_ARGUMENT),
 )
 

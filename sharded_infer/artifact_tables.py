@@ -1,6 +1,7 @@
 """Where the rows of a version's tables lie, once its files are mapped or copied."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -57,6 +58,23 @@ def table_pieces(
                     f"{counted(row_bytes, 'byte')} for table {table.name!r}, got {shape}"
                 )
             pieces[table.name].append(
-                TablePiece(found.memory, found.byte_offset, record.first_row, record.rows)
+                TablePiece(
+                    found.memory, found.byte_offset, record.first_row, record.rows, found.file
+                )
             )
     return pieces
+
+
+def check_files(pieces: Mapping[str, Sequence[TablePiece]]) -> None:
+    """Refuses mapped tables some of whose rows are gone; asks the system for each file's size.
+
+    Args:
+        pieces: from `table_pieces`.
+
+    Raises:
+        LostMemoryError: a file has become shorter since it was mapped, or cannot be read.
+    """
+    files = {id(piece.file): piece.file for parts in pieces.values() for piece in parts}
+    for file in files.values():
+        if file is not None:
+            file.check_size()

@@ -216,6 +216,7 @@ class ShardedLookup:
                 entry.feature not in split and self._features[entry.feature].table.pooling == "mean"
                 for entry in entries
             ),
+            file=pieces[0].file,
         )
         chosen = [positions[entry.feature] for entry in entries]
         first_rows = torch.tensor([piece.first_row for piece in pieces])

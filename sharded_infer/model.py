@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
-from sharded_infer.artifact_tables import table_pieces
+from sharded_infer.artifact_tables import check_files, table_pieces
 from sharded_infer.batch import ModelInput
 from sharded_infer.device.device_backends import backends_of, rank_devices
 from sharded_infer.device.device_choice import DeviceChoice
@@ -31,7 +31,7 @@ from sharded_infer.progress import Progress, no_progress
 from sharded_infer.request import make_input
 from sharded_infer.spec import ModelSpec
 from sharded_infer.table_memory import TableMemory, huge_page_bytes, map_pages
-from sharded_infer.table_pieces import place
+from sharded_infer.table_pieces import TablePiece, place
 from sharded_infer.tower import Tower
 
 
@@ -63,6 +63,7 @@ class Model:
             ArtifactError: a file does not hold what the manifest says.
             CapacityError: the host or a device has too little memory.
             InputError: the forced backend cannot look the tables up, or there is no such device.
+            LostMemoryError: a table file has become shorter meanwhile.
         """
         self.artifact = artifact
         self.plan = plan
@@ -70,6 +71,7 @@ class Model:
         self._finite = FiniteCheck(self.spec)
         tables = artifact.manifest.stored_tables()
         self._memories: dict[int, Tensor] = {}
+        self._pieces: Mapping[str, Sequence[TablePiece]] = {}
         if devices is not None and plan.has_cards:
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
@@ -78,6 +80,7 @@ class Model:
             weighted = has_weights(artifact.path / artifact.manifest.golden.file)
             parts = ModelParts(self.spec, plan, tables, pieces, weighted)
             self.engine: ModelEngine = self._on_devices(parts, devices, progress)
+            check_files(pieces)
             return
         self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
         pieces = table_pieces(artifact, self.memory, progress)
@@ -85,7 +88,10 @@ class Model:
             piece.memory.data_ptr(): piece.memory for parts in pieces.values() for piece in parts
         }
         self.rank_bytes = plan.bytes_by_rank(tables)
+        self._pieces = pieces
         lookup = ShardedLookup(self.spec, tables, place(plan, tables, pieces), backend=backend)
+        # Shards that were cut out of the files are copies.
+        self.check_files()
         with self._tower_file() as path:
             tower = Tower.load(path, **self._tower_shape())
         self._check_widths(tower.output_widths)
@@ -121,6 +127,14 @@ class Model:
             progress("mapping tables", done, total)
 
         return map_pages(list(self._memories.values()), mapped)
+
+    def check_files(self) -> None:
+        """Refuses to go on with mapped tables that have lost rows; lookups look for themselves.
+
+        Raises:
+            LostMemoryError: names the file, its size and what it was.
+        """
+        check_files(self._pieces)
 
     def tower_signature(self) -> str:
         """Equal for models whose towers run the same operators on the same shapes."""

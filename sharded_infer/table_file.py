@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from kernels.mapped_file import MappedFile
 from kernels.wording import counted
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.errors import ArtifactError, InternalError
@@ -43,6 +44,7 @@ class MappedTable:
     entry: TableEntry
     memory: Tensor  # uint8 [bytes of the file], shared by all its tables
     byte_offset: int
+    file: MappedFile | None  # None: the memory is a copy
 
 
 def write_table_file(
@@ -124,12 +126,13 @@ def map_table_file(
             raise memory_short(f"{path.name}: mapping it", size) from error
         raise ArtifactError(f"{path.name}: not a readable safetensors file: {error}") from error
     memory = copy(path) if copy else _bytes_of(mapping)
+    mapped = MappedFile(path, mapping) if isinstance(mapping, mmap.mmap) else None
     tables: dict[str, MappedTable] = {}
     expected = 0
     for name, begin, entry in sorted(_entries(path, header), key=lambda item: item[1]):
         if begin != expected:
             raise ArtifactError(f"{path.name}: {name!r} begins at {begin}, expected {expected}")
-        tables[name] = MappedTable(entry, memory, 8 + length + begin)
+        tables[name] = MappedTable(entry, memory, 8 + length + begin, mapped)
         expected = begin + entry.stored_bytes
     if 8 + length + expected != size:
         raise ArtifactError(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from kernels.mapped_file import MappedFile
 from kernels.stored_rows import select_columns
 from sharded_infer.plan import Plan, Shard, StoredTable
 
@@ -18,12 +19,14 @@ class TablePiece:
         byte_offset: where the range's first row begins in `memory`.
         first_row: the range's first row, in the table.
         rows: rows of the range.
+        file: what `memory` maps; None: it is a copy.
     """
 
     memory: Tensor
     byte_offset: int
     first_row: int
     rows: int
+    file: MappedFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +94,17 @@ def _intersect(shard: Shard, piece: TablePiece, table: StoredTable) -> PlacedPie
     last = min(shard.last_row, piece.first_row + piece.rows)
     if first >= last:
         return None
-    memory = piece.memory
+    memory, file = piece.memory, piece.file
     start = piece.byte_offset + (first - piece.first_row) * table.row_bytes
     if shard.columns != table.dim:
         stored = memory[start : start + (last - first) * table.row_bytes]
         stored = stored.view(-1, table.row_bytes)
         columns = select_columns(table.row_format, stored, shard.first_column, shard.last_column)
-        memory, start = columns.view(-1), 0
+        memory, start, file = columns.view(-1), 0, None
     return PlacedPiece(
         table=table,
         rank=shard.rank,
-        piece=TablePiece(memory, start, first, last - first),
+        piece=TablePiece(memory, start, first, last - first, file),
         first_column=shard.first_column,
         columns=shard.columns,
     )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sharded_infer.artifact import Artifact, open_artifact
-from sharded_infer.artifact_tables import table_pieces
+from sharded_infer.artifact_tables import check_files, table_pieces
 from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.manifest import REPORT_NAME, Manifest
 from sharded_infer.pages.table_errors import relative_error
@@ -172,6 +172,8 @@ def _changed_rows(
             changed[name] = count_changed_rows(before[name], after[name], tables[name].row_bytes)
             done += tables[name].stored_bytes
             progress("comparing rows", done, total)
+        for pieces in (before, after):
+            check_files(pieces)
         return changed
     finally:
         for folder in folders:

@@ -198,8 +198,8 @@ def _loads() -> list[Builder[Panel]]:
             Text(
                 "Load failures, by phase",
                 "fetch: the store; verify: altered files, publish again; memory: no room beside "
-                "the old version; golden: it does not score as it was published; open, warm_up, "
-                "workers: see the log.",
+                "the old version; golden: it does not score as it was published; serve: a file "
+                "was cut while it was served; open, warm_up, workers: see the log.",
             ),
             Query(
                 f"sum by (model, phase) (increase({failures}[$__rate_interval]))",

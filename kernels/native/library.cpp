@@ -2,6 +2,7 @@
 #include "dense.h"
 #include "instruction_sets.h"
 #include "lookup.h"
+#include "lost_pages.h"
 #include "prefetch.h"
 
 #include <cstring>
@@ -17,6 +18,17 @@ extern "C" {
 EXPORTED std::int32_t sharded_infer_has(std::int32_t instruction_set) {
   return sharded_infer::has(instruction_set);
 }
+
+// Mapped files whose pages may be lost; see lost_pages.h.
+EXPORTED std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_t bytes) {
+  return sharded_infer::guard(begin, bytes);
+}
+
+EXPORTED std::int32_t* sharded_infer_mark_of(std::int32_t place) {
+  return sharded_infer::mark_of(place);
+}
+
+EXPORTED void sharded_infer_unguard(std::int32_t place) { sharded_infer::unguard(place); }
 
 // Copies rows one after another, fetched ahead as a lookup does, over the same memory again and again: what memory
 // allows where nothing is computed.

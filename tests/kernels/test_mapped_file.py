@@ -1,0 +1,163 @@
+"""Files that are cut while they are mapped: every backend notices, nothing else is disturbed."""
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.bags import Bags
+from kernels.errors import LostMemoryError
+from kernels.fused_tables import FusedTables
+from kernels.mapped_file import MappedFile
+from kernels.native_backend import lookup_instruction_sets
+from kernels.pooled_lookup import PooledLookup
+from kernels.row_format import RowFormat
+
+PAGE = mmap.PAGESIZE
+ROWS, DIM = 600, 16  # of fp32: 64 bytes a row, nine pages and a half
+SIZE = ROWS * 4 * DIM
+needs_native = pytest.mark.skipif(
+    not lookup_instruction_sets(), reason="the package was built without a compiler"
+)
+BACKENDS = ("native", "gather", "fbgemm")
+
+
+def mapped(path: Path, content: bytes) -> MappedFile:
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        return MappedFile(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def lookup_of(file: MappedFile, backend: str) -> PooledLookup:
+    memory = torch.frombuffer(file.mapping, dtype=torch.uint8)
+    tables = FusedTables(memory, RowFormat.FP32, (0,), (ROWS,), (DIM,), (False,), file)
+    return PooledLookup(tables, backend=backend)
+
+
+def bag(row: int) -> Bags:
+    return Bags(torch.tensor([row]), torch.tensor([[1]]), None)
+
+
+@needs_native
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable")
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "left", [0, 1, PAGE, SIZE // 2, SIZE - PAGE, SIZE - 4 * DIM, SIZE - 1], ids=str
+)
+def test_no_row_of_a_file_that_was_cut_is_given_out(
+    backend: str, left: int, tmp_path: Path
+) -> None:
+    if backend == "fbgemm":
+        pytest.importorskip("fbgemm_gpu")
+    rows = torch.arange(1, ROWS * DIM + 1, dtype=torch.float32).view(ROWS, DIM)
+    file = mapped(tmp_path / "table", rows.numpy().tobytes())
+    lookup = lookup_of(file, backend)
+    for row in (0, ROWS // 2, ROWS - 1):
+        assert torch.equal(lookup(bag(row))[0], rows[row])
+    os.truncate(file.path, left)
+    for row in range(ROWS - 1, -1, -17):
+        with pytest.raises(LostMemoryError, match=f"table: has become shorter .* {left} bytes"):
+            lookup(bag(row))
+    # Its bytes are there again, but the mapping is not what it was.
+    file.path.write_bytes(rows.numpy().tobytes())
+    anew = mapped(file.path, rows.numpy().tobytes())
+    assert torch.equal(lookup_of(anew, backend)(bag(ROWS - 1))[0], rows[-1])
+
+
+@needs_native
+def test_zeros_at_the_end_of_a_file_hide_no_cut(tmp_path: Path) -> None:
+    content = b"\1" * (2 * PAGE + 100) + b"\0" * 200
+    for left in (len(content) - 100, len(content) - 200, len(content) - 201, 2 * PAGE, 5):
+        file = mapped(tmp_path / "table", content)
+        file.check()
+        os.truncate(file.path, left)
+        if left >= len(content) - 200:
+            # What is read is what was there.
+            file.check()
+            assert file.mapping[:] == content
+        else:
+            with pytest.raises(LostMemoryError):
+                file.check()
+        with pytest.raises(LostMemoryError):
+            file.check_size()
+
+
+@needs_native
+def test_a_mapping_that_is_let_go_gives_its_place_back(tmp_path: Path) -> None:
+    # More than there are places.
+    for _ in range(70_000):
+        file = mapped_again(tmp_path / "table")
+    os.truncate(file.path, 0)
+    with pytest.raises(LostMemoryError):
+        file.check()
+
+
+def mapped_again(path: Path) -> MappedFile:
+    if not path.exists():
+        path.write_bytes(b"\1" * 10)
+    with path.open("rb") as file:
+        return MappedFile(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+FOREIGN = """
+import faulthandler, mmap, os, sys
+from pathlib import Path
+from kernels.mapped_file import MappedFile
+
+{before}
+with open(sys.argv[1], "w+b") as file:
+    file.write(bytes(range(1, 101)))
+    file.flush()
+    ours = MappedFile(Path(sys.argv[1]), mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+with open(sys.argv[1] + ".other", "w+b") as file:
+    file.write(bytes(range(1, 101)))
+    file.flush()
+    other = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+{what}
+print("lives on")
+"""
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("before", "what", "code", "said"),
+    [
+        ("", "os.truncate(sys.argv[1], 0); ours.mapping[0]", 0, ""),
+        ("", "os.truncate(sys.argv[1] + '.other', 0); other[0]", -signal.SIGBUS, ""),
+        ("", "import signal; os.kill(os.getpid(), signal.SIGBUS)", -signal.SIGBUS, ""),
+        (
+            "faulthandler.enable()",
+            "os.truncate(sys.argv[1] + '.other', 0); other[0]",
+            -signal.SIGBUS,
+            "Fatal Python error: Bus error",
+        ),
+        (
+            "import signal; signal.signal(signal.SIGBUS, lambda *_: print('handled'))",
+            "os.kill(os.getpid(), signal.SIGBUS)",
+            0,
+            "",
+        ),
+    ],
+    ids=["ours", "another's", "sent", "with faulthandler", "with a handler in Python"],
+)
+def test_faults_of_others_end_as_they_did(
+    before: str, what: str, code: int, said: str, tmp_path: Path
+) -> None:
+    program = FOREIGN.format(before=before, what=what)
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "file")],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert ("lives on" in done.stdout) is (code == 0)
+    assert ("handled" in done.stdout) is ("handled" in before)
