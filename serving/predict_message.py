@@ -142,7 +142,7 @@ def _candidate_bags(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     if not len(ids):
         raise RequestError(
             f"feature {name!r}: neither ids nor lengths came: it has no candidates; where theirs "
-            "are empty bags, leave it out"
+            "are empty bags, send lengths of 0, or leave it out"
         )
     if not size:
         return ids

@@ -33,7 +33,9 @@ void count_empty_bags(double* cells, const std::int64_t* where, const GroupBags&
       for (std::int64_t bag = 0; bag < group.bags; ++bag)
         if (lengths[bag] == 0) samples += group.repeats[bag];
     } else {
-      for (std::int64_t bag = 0; bag < group.bags; ++bag) samples += lengths[bag] == 0;
+      // None is negative, so the sign of one less says it, which vectorises.
+      for (std::int64_t bag = 0; bag < group.bags; ++bag)
+        samples += static_cast<std::uint64_t>(lengths[bag] - 1) >> 63;
       samples *= group.each;
     }
     if (samples) cells[where[feature]] += static_cast<double>(samples);

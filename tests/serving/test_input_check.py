@@ -55,6 +55,23 @@ def test_as_many_ids_as_allowed_are_taken_and_one_more_is_not() -> None:
         decode(limits=InputLimits(max_ids=7))
 
 
+def test_an_id_of_a_feature_of_two_tables_counts_in_both() -> None:
+    tables = (
+        TableSpec("gmf", 9, 1, features=("user",)),
+        TableSpec("mlp", 9, 1, features=("user",)),
+    )
+    model = ModelSpec("m", tables)
+    message = infer_request({"user": np.zeros((2, 3), np.int64)}).SerializeToString()
+    for max_ids in (12, 11):
+        check = InputCheck(model, InputLimits(max_ids=max_ids))
+        decoder = RequestDecoder(model, max_batch=8, check=check)
+        if max_ids == 12:
+            assert decoder.decode(message).groups[0].lengths.tolist() == [[3, 3], [3, 3]]
+        else:
+            with pytest.raises(RequestTooLargeError, match="expected at most 11, got 12"):
+                decoder.decode(message)
+
+
 def test_as_many_inputs_as_allowed_are_taken_and_one_more_is_not() -> None:
     decode(limits=InputLimits(max_inputs=3))
     with pytest.raises(RequestTooLargeError, match="inputs: expected at most 2, got 3"):

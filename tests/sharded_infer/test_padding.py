@@ -15,8 +15,10 @@ from quant.source import TensorSource
 from quant.table_weight import find_weight
 from sharded_infer.artifact import open_artifact
 from sharded_infer.batch import JaggedBatch, ModelInput
+from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.fp32_model import TRAINED, Fp32Model
 from sharded_infer.id_policy import IdPolicy
+from sharded_infer.input_policy import InputPolicy
 from sharded_infer.model import Model, open_model
 from sharded_infer.publication import publish
 from sharded_infer.spec import FeatureSpec, ModelSpec, QuantizationSpec, TableSpec
@@ -34,6 +36,7 @@ SPEC = ModelSpec(
 )
 # 784 bytes of rows: on the last topology tables are split by rows and columns.
 TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:6x0.15KB")
+CARDS = ("h100:1", "h100:3x0.4KB")
 
 
 class Mean(nn.Module):
@@ -53,7 +56,7 @@ def weights() -> dict[str, Tensor]:
 @pytest.fixture(scope="module")
 def version(weights: dict[str, Tensor], tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("padded")
-    return publish(SPEC, weights, Mean(), folder, topologies=TOPOLOGIES).path
+    return publish(SPEC, weights, Mean(), folder, topologies=(*TOPOLOGIES, *CARDS)).path
 
 
 def random_group(
@@ -117,6 +120,21 @@ def test_every_plan_and_backend_gives_what_torch_gives(
         group = random_group(seed, features, BATCH, weighted=weighted)
         wanted = torch.cat([*pooled_by_torch(weights, group).values()], dim=1)
         torch.testing.assert_close(embeddings(model, ModelInput(BATCH, (group,), ())), wanted)
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("topology", CARDS)
+def test_padding_is_left_out_before_ids_come_to_cards(
+    version: Path, weights: dict[str, Tensor], topology: str, checked: bool
+) -> None:
+    model = open_model(
+        version, topology=topology, devices=DeviceChoice(rehearsed=True, max_batch=8)
+    )
+    group = random_group(2, tuple(range(len(SPEC.features))), BATCH)
+    asked = ModelInput(BATCH, (group,), ())
+    found = embeddings(model, InputPolicy(SPEC).apply(asked) if checked else asked)
+    wanted = torch.cat([*pooled_by_torch(weights, group).values()], dim=1)
+    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
