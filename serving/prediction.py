@@ -1,6 +1,6 @@
 """Predictions from the command line, and those of a running server."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from serving.caller import ANONYMOUS, Caller
 from serving.failed_call import failed_call
 from serving.triton_inputs import triton_inputs
+from sharded_infer.columns import Columns
 from sharded_infer.errors import NotFoundError, ShardedInferError
 from sharded_infer.pages.text import visible
 from sharded_infer.samples.request import batch_samples
-from sharded_infer.samples.sample import Sample
 from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 
 _LATEST: Final = "latest"
@@ -53,7 +53,7 @@ def predict_remote(
     address: str,
     model: str | None,
     version: str | None,
-    samples: Sequence[Sample],
+    samples: Columns,
     *,
     caller: Caller = ANONYMOUS,
 ) -> Prediction:

@@ -14,6 +14,7 @@ from torch import Tensor
 from sharded_infer.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.artifact_tables import check_files, table_pieces
 from sharded_infer.batch import ModelInput
+from sharded_infer.columns import columns_of
 from sharded_infer.device.device_backends import backends_of, rank_devices
 from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.device.device_engine import DeviceEngine, ModelParts
@@ -24,6 +25,7 @@ from sharded_infer.errors import ArtifactError, InternalError, TowerError
 from sharded_infer.finite_check import FiniteCheck
 from sharded_infer.golden import has_weights
 from sharded_infer.host_engine import HostEngine
+from sharded_infer.input_columns import input_arrays
 from sharded_infer.lookup import ShardedLookup
 from sharded_infer.model_engine import ModelEngine, padded_dense
 from sharded_infer.plan import Plan
@@ -186,14 +188,17 @@ class Model:
         scores = self.engine.run(model_input).scores
         return dict(zip(self.spec.tower.outputs, scores, strict=True))
 
-    def predict(self, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, NDArray[np.float32]]:
+    def predict(self, inputs: object) -> dict[str, NDArray[np.float32]]:
         """Scores one request, given as a client would send it.
 
         Args:
-            inputs: arrays by input name, in any of the forms of the wire: ids `[B]` or `[B, L]`;
-                `[N]` with `<feature>.lengths` `[B]`; `sparse.values` `[N]` with `sparse.lengths`
-                `[S, B]` of the S features; dense `[B, width]`; a leading dimension of 1 is shared
-                by all samples.
+            inputs: a mapping of arrays, tensors or lists by input name, a DataFrame, or a list of
+                samples, each a mapping. A feature's ids are `[B]`, `[B, L]`, a list of B lists, or
+                `[N]` with `<feature>.lengths` `[B]`; with `<feature>.lengths`, `[B, L]` are
+                padded. `<feature>.weights` is as the ids. All at once they are `sparse.values`
+                `[N]` with `sparse.lengths` `[S, B]` of the S features. Dense inputs are
+                `[B, width]`, or `[B]` where the width is 1. A leading dimension of 1 is shared by
+                all samples. Columns of labels and reference scores are left aside.
 
         Returns:
             fp32 `[B]` or `[B, K]` by output name.
@@ -202,7 +207,7 @@ class Model:
             RequestError: an input is missing, unknown, of the wrong dtype or shape, not finite
                 where the spec refuses that, or an id is outside its table.
         """
-        model_input = make_input(self.spec, inputs)
+        model_input = make_input(self.spec, input_arrays(self.spec, columns_of(inputs)))
         self._finite.check(model_input)
         return self.run(model_input)
 

@@ -48,8 +48,6 @@ from sharded_infer.planner import make_plan
 from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.quality import (
-    CalibrationSamples,
-    check_samples,
     table_contributions,
 )
 from sharded_infer.quantize import (
@@ -62,6 +60,8 @@ from sharded_infer.quantize import (
     write_report,
 )
 from sharded_infer.repository import Repository
+from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.samples.request import model_input_of
 from sharded_infer.spec import ModelSpec
 from sharded_infer.spec_document import dump_spec
 from sharded_infer.statistics import FeatureStatistics
@@ -104,8 +104,8 @@ def publish(
     repository: Repository | Path | str,
     *,
     topologies: Sequence[str] = ("cpu:1",),
-    samples: ModelInput | None = None,
-    calibration: CalibrationSamples | None = None,
+    samples: object | None = None,
+    calibration: object | None = None,
     statistics: Mapping[str, FeatureStatistics] | None = None,
     batch: int = DEFAULT_BATCH,
     progress: Progress = no_progress,
@@ -121,11 +121,14 @@ def publish(
             `[B, spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
         repository: where to publish: a folder, or a URL such as `s3://bucket/prefix`.
         topologies: the layouts to plan for; a server takes the first unless told otherwise.
-        samples: golden requests, one jagged batch of all features; None takes the first
-            calibration samples, or generates some.
+        samples: golden requests: a DataFrame, a mapping of arrays by name, a list of samples, or
+            a `ModelInput` of one jagged batch; None takes the first calibration samples, or
+            generates some.
         calibration: samples that the version's scores are compared on, with the fp32 model's and
-            those of other formats; the report has the result, and the gate reads it. An int8
-            tower's integers are chosen on the first 1024, or on `samples` where there are none.
+            those of other formats; the report has the result, and the gate reads it. As
+            `read_calibration` takes them: a DataFrame with a column `label`, a file, and others.
+            An int8 tower's integers are chosen on the first 1024, or on `samples` where there are
+            none.
             Recorded scores of the trained model among them are compared with the fp32 model's.
         statistics: how features are used, by name, for the planner and for budgets; the spec's own
             where not given.
@@ -148,11 +151,11 @@ def publish(
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     spec, source = take_over(spec, weights)
-    if spec.gate.max_auc_drop is not None and (calibration is None or not calibration.labelled):
+    given = None if samples is None else model_input_of(spec, samples)
+    calibrating = None if calibration is None else read_calibration(spec, calibration)
+    if spec.gate.max_auc_drop is not None and (calibrating is None or not calibrating.labelled):
         raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
-    if calibration is not None:
-        check_samples(spec, calibration)
-    measured_on = samples if calibration is None else calibration.model_input
+    measured_on = given if calibrating is None else calibrating.model_input
     if spec.tower.precision is Precision.INT8 and measured_on is None:
         raise SpecError(
             "tower.precision int8: needs samples of real requests to choose its integers from "
@@ -169,12 +172,12 @@ def publish(
         samples=measured_on,
         progress=progress,
     )
-    if samples is None and calibration is not None:
-        first = min(DEFAULT_SAMPLES, calibration.model_input.batch_size)
-        samples = calibration.model_input.samples(0, first)
-    golden_input = samples if samples is not None else generate_samples(spec)
+    if given is None and calibrating is not None:
+        first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
+        given = calibrating.model_input.samples(0, first)
+    golden_input = given if given is not None else generate_samples(spec)
     trained = Fp32Model(ingredients.spec, ingredients.formats.weights, tower)
-    imported = check_import(trained, source, golden_input, calibration, progress)
+    imported = check_import(trained, source, golden_input, calibrating, progress)
     with repository.staging(spec.name) as staged, storage_errors(staged):
         tables = write_tables(staged, ingredients.formats, progress)
         manifest = _write_rest(staged, ingredients, tables, golden_input)
@@ -186,13 +189,13 @@ def publish(
         difference = max(_check_golden(one, ingredients) for one in judged)
         progress("scoring golden requests", 1, 1)
         report = replace(quantization_report(ingredients.formats, tables), imported=imported)
-        if calibration is not None:
-            measured = calibrate(ingredients.formats, tower, calibration, judged[0].run, progress)
+        if calibrating is not None:
+            measured = calibrate(ingredients.formats, tower, calibrating, judged[0].run, progress)
             try:
                 check_quality(spec.gate, measured, spec.name)
             except GateError as error:
                 raise GateError(
-                    f"{error}{_tower_blame(judged[0], ingredients, calibration.model_input)}"
+                    f"{error}{_tower_blame(judged[0], ingredients, calibrating.model_input)}"
                 ) from error
             report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)

@@ -11,6 +11,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    TypeAdapter,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
@@ -22,6 +23,7 @@ from sharded_infer.quantization_spec import GateSpec as GateSpec
 from sharded_infer.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.repeats import repeated
 from sharded_infer.statistics import FeatureStatistics
+from sharded_infer.toml_text import toml_text
 
 LONGEST_NAME = 200
 # Dots and slashes would make names of one tensor look like another's, or leave the folder.
@@ -265,6 +267,32 @@ class ModelSpec:
     def embedding_width(self) -> int:
         """Width of the tower's `embeddings` input: the sum of the features' dims."""
         return sum(feature.table.dim for feature in self.features)
+
+    def to_toml(self) -> str:
+        """The text of a `model.toml` that `load_spec` reads back as this spec.
+
+        Fields that have their defaults are left out.
+
+        >>> print(ModelSpec("clicks", (TableSpec("item", rows=100, dim=8),)).to_toml())
+        name = "clicks"
+        <BLANKLINE>
+        [[tables]]
+        name = "item"
+        rows = 100
+        dim = 8
+        <BLANKLINE>
+        """
+        adapter = TypeAdapter(ModelSpec)
+        fields: dict[str, Any] = adapter.dump_python(
+            self, mode="json", exclude_none=True, exclude_defaults=True
+        )
+        if self.tower.architecture is not None and self.tower.options:
+            # In a file the architecture's sizes stand beside our own keys.
+            options = fields["tower"].pop("options")
+            if set(options) & set(TowerSpec.__dataclass_fields__):
+                options = {"options": options}
+            fields["tower"] |= options
+        return toml_text(fields)
 
     def fixed_format(self, table: TableSpec) -> tuple[RowFormat, str] | None:
         """The format that the spec gives a table, and by which of its words; or None."""

@@ -51,13 +51,13 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
     return values
 
 
-def load_spec(path: Path) -> ModelSpec:
+def load_spec(path: Path | str) -> ModelSpec:
     """Reads `model.toml`.
 
     Raises:
         SpecError: no such file, not TOML, or not a spec.
     """
-    return parse_spec(read_toml(path, str(path), SpecError), str(path))
+    return parse_spec(read_toml(Path(path), str(path), SpecError), str(path))
 
 
 def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:

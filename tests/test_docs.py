@@ -1,3 +1,4 @@
+import os
 import re
 import shlex
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import torch
 from typer.main import get_command
 
+import sharded_infer
 from quant.checkpoint import open_weights
 from serving.cli import app
 from sharded_infer.publication import publish
@@ -187,3 +189,58 @@ def test_the_datatypes_of_the_page_are_those_that_are_accepted(
     reader = RequestReader(ModelSpec("m", (TableSpec("f", rows=9, dim=1),)))
     (row,) = [line for line in page.splitlines() if line.startswith(f"| {form} |")]
     assert f"{reader.datatypes(name)}{shape}" in row
+
+
+def _notebook() -> str:
+    page = (ROOT / "docs" / "python.md").read_text()
+    return next(block for block in _blocks(page, "python") if "open_model" in block)
+
+
+def test_the_notebook_of_the_python_page_runs_and_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells: dict[str, Any] = {"__name__": "notebook"}
+    exec(compile(_notebook(), "docs/python.md", "exec"), cells)  # noqa: S102 - our own page
+    clicks, spec, tower = cells["clicks"], cells["spec"], cells["tower"]
+    scores = cells["scores"]
+    assert scores.shape == (2000,) and cells["one"].shape == (1,)
+    # The user's own modules, called as torch calls them.
+    bags = [torch.tensor(bag, dtype=torch.int64) for bag in clicks["history"]]
+    starts = torch.tensor([0, *(len(bag) for bag in bags[:-1])]).cumsum(0)
+    with torch.no_grad():
+        tables = cells["tables"]
+        embeddings = [
+            tables["user"](torch.tensor(clicks["user"].to_numpy())[:, None]),
+            tables["item"](torch.tensor(clicks["item"].to_numpy())[:, None]),
+            tables["item"](torch.cat(bags), starts),
+        ]
+        price = torch.tensor(clicks["price"].to_numpy(), dtype=torch.float32)[:, None]
+        eager = tower(price, torch.cat(embeddings, dim=1)).numpy()
+    assert abs(scores - eager).max() < 1e-2
+    published = cells["published"]
+    assert published.report.calibration.labelled == 2000
+    (tmp_path / "model.toml").write_text(spec.to_toml())
+    assert load_spec("model.toml") == spec
+    assert "fp32" in capsys.readouterr().out
+
+
+def test_the_notebook_is_typed_as_strictly_as_its_user_wants(tmp_path: Path) -> None:
+    (tmp_path / "notebook.py").write_text(_notebook())
+    # Of their packages nothing is looked at: pandas has no types of its own.
+    words = ("--strict", "--follow-imports", "silent", "--disable-error-code", "import-untyped")
+    cache = ("--cache-dir", str(ROOT / ".mypy_cache" / "notebook"))
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, *cache, "notebook.py"],
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_name_of_the_python_page_is_exported_and_every_export_is_on_it() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    section = page[page.index("## What there is") :]
+    named = set(re.findall(r"`([A-Za-z_]+)`", section)) - {"predict", "fetch", "to_toml"}
+    assert named == set(sharded_infer.__all__)
+    assert all(getattr(sharded_infer, name).__doc__ for name in sharded_infer.__all__)

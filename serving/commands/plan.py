@@ -17,8 +17,8 @@ from sharded_infer.planner import make_plan
 from sharded_infer.planning.moves import Move, moves_between
 from sharded_infer.planning.result import PlanResult
 from sharded_infer.replanner import replan
+from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
-from sharded_infer.samples.text import read_samples
 from sharded_infer.sizes import parse_size, size_text
 from sharded_infer.spec_document import load_spec
 
@@ -31,7 +31,8 @@ def plan_command(
         str, typer.Option(help="cpu:2, h100:8x70GB+cpu:1x512GB, a .toml file, or local.")
     ] = "local",
     samples: Annotated[
-        Path | None, typer.Option(help="Samples (.json, .jsonl, .tsv) to count statistics from.")
+        Path | None,
+        typer.Option(help="Samples (JSON, .csv, .tsv, .parquet) to count statistics from."),
     ] = None,
     batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = DEFAULT_BATCH,
     from_plan: Annotated[

@@ -20,7 +20,7 @@ from serving.commands.lazy_group import load_by_name
 from serving.commands.version_options import ModelOption
 from serving.prediction import predict_remote
 from sharded_infer.errors import InputError
-from sharded_infer.samples.text import read_samples
+from sharded_infer.samples.file import read_samples
 
 NamedVersionOption = Annotated[
     str | None,
@@ -33,7 +33,7 @@ NamedVersionOption = Annotated[
 
 def predict_command(
     samples: Annotated[
-        Path, typer.Argument(help="Samples: .json, .jsonl or .tsv; '-' reads stdin.")
+        Path, typer.Argument(help="Samples: JSON, .csv, .tsv or .parquet; '-' reads stdin.")
     ],
     repository: Annotated[
         str | None,
@@ -67,7 +67,8 @@ def predict_command(
     """Score samples from a file, with a published version or on a running server.
 
     JSON is an array of objects, or one object a line: {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1]}.
-    TSV has the inputs' names in its first line, and ids or numbers joined by commas in its cells.
+    CSV and TSV have the inputs' names in their first line, and in a cell one or several ids
+    or numbers: with spaces, commas, semicolons or bars between them. Parquet has a column an input.
     """
     rows = read_samples(samples, tsv=tsv)
     if (repository is None) == (address is None):

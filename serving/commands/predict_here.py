@@ -5,13 +5,13 @@ from serving.commands.versions import fetched_artifact, only_model, open_publish
 from serving.prediction import Prediction
 from serving.progress import progress_bars
 from sharded_infer.artifact import verify_files
+from sharded_infer.columns import Columns
 from sharded_infer.repository import Repository
 from sharded_infer.samples.request import batch_samples
-from sharded_infer.samples.sample import Sample
 
 
 def predict_here(
-    location: str, model: str | None, version: str | None, samples: list[Sample], *, verify: bool
+    location: str, model: str | None, version: str | None, samples: Columns, *, verify: bool
 ) -> Prediction:
     """Scores samples as one batch, with a version opened in this process.
 

@@ -22,8 +22,8 @@ from serving.commands.version_options import RepositoryOption
 from serving.progress import progress_bars
 from sharded_infer.publication import publish
 from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
-from sharded_infer.samples.text import read_samples
 from sharded_infer.spec_document import load_spec
 from sharded_infer.tower_source import load_tower
 

@@ -27,15 +27,15 @@ WeightsOption = Annotated[
 SamplesOption = Annotated[
     Path | None,
     typer.Option(
-        help="Samples (.json, .jsonl, .tsv) to count how features are used: for the planner and "
-        "for budgets."
+        help="Samples (JSON, .csv, .tsv, .parquet) to count how features are used: for the "
+        "planner and for budgets."
     ),
 ]
 CalibrationOption = Annotated[
     Path | None,
     typer.Option(
-        help="Samples (.json, .jsonl, .tsv, .safetensors), with a label or without, to compare "
-        "scores on: fp32, as stored, and other formats."
+        help="Samples (JSON, .csv, .tsv, .parquet, .safetensors), with a label or without, to "
+        "compare scores on: fp32, as stored, and other formats."
     ),
 ]
 MemoryBudgetOption = Annotated[

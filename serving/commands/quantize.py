@@ -26,8 +26,8 @@ from serving.progress import progress_bars
 from sharded_infer.errors import InputError
 from sharded_infer.quantize import open_format_plan, quantize
 from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
-from sharded_infer.samples.text import read_samples
 from sharded_infer.spec_document import load_spec
 from sharded_infer.tower_source import load_tower
 

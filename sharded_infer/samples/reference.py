@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sharded_infer.errors import InputError
-from sharded_infer.samples.outcomes import LABEL, REFERENCE
+from sharded_infer.outcomes import LABEL, REFERENCE
 from sharded_infer.spec import TowerSpec
 
 _OUTCOMES = (LABEL, REFERENCE)

@@ -1,43 +1,29 @@
-"""Samples in files that people write: JSON and TSV.
+"""Samples in text: JSON, TSV and CSV.
 
 A sample names its features and dense inputs. JSON is one array of objects, or one object a line:
 
     {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1, 4]}
 
-TSV has the names in its first line, and ids or numbers joined by commas in its cells:
+TSV and CSV have the names in their first line, and one or several ids or numbers in a cell: between
+several are commas, semicolons, bars or spaces, around them brackets or nothing.
 
-    dense<TAB>C1<TAB>C2
-    0.5,1.0<TAB>7<TAB>3,1,4
+    dense<TAB>C1<TAB>C2             dense,C1,C2
+    0.5,1.0<TAB>7<TAB>3,1,4         "0.5,1.0",7,3|1|4
 
 An empty cell, or a feature that a sample leaves out, is an empty bag.
 """
 
+import csv
+import io
 import json
-import sys
-from pathlib import Path
+import re
 
 from kernels.wording import counted
-from sharded_infer.errors import InputError, RequestError
+from sharded_infer.columns import LineSample, Sample
+from sharded_infer.errors import RequestError
 from sharded_infer.repeats import repeated
-from sharded_infer.samples.sample import LineSample, Sample
 
-
-def read_samples(path: Path, *, tsv: bool = False) -> list[Sample]:
-    """Reads a file of samples.
-
-    Args:
-        path: `.tsv` is TSV, anything else JSON; `-` is standard input.
-        tsv: the input is TSV, whatever its name.
-
-    Raises:
-        InputError: it cannot be read.
-        RequestError: it holds something else than samples; names the line or sample.
-    """
-    try:
-        text = sys.stdin.read() if str(path) == "-" else path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    return read_tsv(text) if tsv or path.suffix == ".tsv" else read_json(text)
+_BETWEEN = re.compile(r"[\s,;|]+")
 
 
 def read_json(text: str) -> list[Sample]:
@@ -75,23 +61,51 @@ def read_tsv(text: str) -> list[Sample]:
         RequestError: a line has another number of cells than the first, or a name comes twice;
             names the line.
     """
-    lines = _lines(text)
+    return _read_cells([(number, line.split("\t")) for number, line in _lines(text)])
+
+
+def read_csv(text: str) -> list[Sample]:
+    """Reads samples from CSV; cells may be quoted (RFC 4180).
+
+    Raises:
+        RequestError: as `read_tsv`; or it is not CSV.
+    """
+    reader = csv.reader(io.StringIO(text), strict=True)
+    lines: list[tuple[int, list[str]]] = []
+    begin = 1
+    try:
+        for cells in reader:
+            # A quoted cell may hold line ends: a sample is named by its first line.
+            if any(cell.strip() for cell in cells):
+                lines.append((begin, cells))
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise RequestError(f"line {begin}: not CSV: {error}") from error
+    return _read_cells(lines)
+
+
+def _read_cells(lines: list[tuple[int, list[str]]]) -> list[Sample]:
     if not lines:
         raise RequestError("the input is empty: expected a line of names, then a line a sample")
-    names = lines[0][1].split("\t")
+    first, names = lines[0][0], [name.strip() for name in lines[0][1]]
     if twice := repeated(names):
-        raise RequestError(f"line {lines[0][0]}: {twice[0]!r} comes twice")
+        raise RequestError(f"line {first}: {twice[0]!r} comes twice")
     samples: list[Sample] = []
-    for number, line in lines[1:]:
-        cells = line.split("\t")
+    for number, cells in lines[1:]:
         if len(cells) != len(names):
             raise RequestError(
                 f"line {number}: {counted(len(cells), 'cell')}, expected {len(names)}"
             )
-        split = {n: cell.split(",") if cell.strip() else [] for n, cell in zip(names, cells)}  # noqa: B905 - lengths were compared
-        inputs = {n: [_number(number, n, part) for part in parts] for n, parts in split.items()}
+        inputs = {n: _numbers(number, n, c) for n, c in zip(names, cells)}  # noqa: B905 - compared
         samples.append(LineSample(number, inputs))
     return samples
+
+
+def _numbers(line: int, name: str, cell: str) -> list[int | float]:
+    cell = cell.strip()
+    if cell.startswith("[") and cell.endswith("]"):
+        cell = cell[1:-1].strip()
+    return [_number(line, name, part) for part in _BETWEEN.split(cell)] if cell else []
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -438,6 +440,12 @@ TSV = (
 )
 
 
+PARQUET = pa.schema(
+    [("dense", pa.list_(pa.float32()))]
+    + [(n, pa.list_(pa.int64())) for n in ("user", "item", "history", "category", "brand")]
+)
+
+
 def expected_scores(ranker: Ranker) -> dict[str, Any]:
     inputs: dict[str, Any] = {"dense": np.array([s["dense"] for s in SAMPLES], np.float32)}
     for name in ("user", "item", "history", "category", "brand"):
@@ -447,7 +455,9 @@ def expected_scores(ranker: Ranker) -> dict[str, Any]:
     return ranker.predict(inputs)
 
 
-@pytest.mark.parametrize("form", ["array", "lines", "tsv", "stdin", "stdin lines", "stdin tsv"])
+@pytest.mark.parametrize(
+    "form", ["array", "lines", "tsv", "csv", "parquet", "stdin", "stdin lines", "stdin tsv"]
+)
 def test_every_form_of_the_samples_scores_the_same(
     form: str, ranker: Ranker, tmp_path: Path, sharded_infer: Command
 ) -> None:
@@ -456,12 +466,18 @@ def test_every_form_of_the_samples_scores_the_same(
         "array": json.dumps(SAMPLES, indent=2),
         "lines": lines,
         "tsv": TSV,
+        "csv": TSV.replace(",", "|").replace("\t", ","),
+        "parquet": "",
         "stdin": json.dumps(SAMPLES),
     }
-    name = {"array": "s.json", "lines": "s.jsonl", "tsv": "s.tsv"}.get(form, "-")
+    name = {"array": "s.json", "lines": "s.jsonl", "tsv": "s.tsv", "csv": "s.csv"}.get(form, "-")
     content = text.get(form, TSV if "tsv" in form else lines)
     source = name if name == "-" else tmp_path / name
-    if name != "-":
+    if form == "parquet":
+        source = tmp_path / "s.parquet"
+        lists = [{n: v if isinstance(v, list) else [v] for n, v in s.items()} for s in SAMPLES]
+        pq.write_table(pa.Table.from_pylist(lists, PARQUET), source)
+    elif name != "-":
         (tmp_path / name).write_text(content)
     words = (
         "predict",

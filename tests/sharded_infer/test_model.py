@@ -1,10 +1,12 @@
 """An opened version: what it scores, how it is opened, and how it is run."""
 
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -297,3 +299,38 @@ def test_a_missing_file_is_refused_even_unverified(version_copy: Path) -> None:
             open_model(version_copy, verify=False)
         path.write_bytes(content)
     open_model(version_copy)
+
+
+@pytest.mark.parametrize("form", ["lists", "tensors", "float64", "frame", "rows", "labelled"])
+def test_the_data_of_a_notebook_scores_as_a_request_does(form: str, model: Model) -> None:
+    inputs = request_of(model.spec, 5)
+    frame = pd.DataFrame({name: array.tolist() for name, array in inputs.items()})
+    data: dict[str, Callable[[], object]] = {
+        "lists": lambda: {name: array.tolist() for name, array in inputs.items()},
+        "tensors": lambda: {name: torch.from_numpy(array) for name, array in inputs.items()},
+        "float64": lambda: {
+            n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()
+        },
+        "frame": lambda: frame,
+        "rows": lambda: frame.to_dict("records"),
+        "labelled": lambda: frame.assign(label=1, **{"reference.click": 0.5}),
+    }
+    assert_same(model.predict(data[form]()), model.predict(inputs))
+
+
+def test_weights_and_padding_of_a_notebook_are_those_of_a_request(model: Model) -> None:
+    inputs = request_of(model.spec, 3)
+    name = model.spec.features[0].name
+    ids, scales = inputs[name], np.array([[0.5, 2], [3, 1], [1, 1]], np.float32)
+    jagged = {
+        **inputs,
+        name: ids.reshape(-1)[[0, 1, 2]],
+        f"{name}.lengths": np.array([2, 1, 0], np.int32),
+        f"{name}.weights": scales.reshape(-1)[[0, 1, 2]],
+    }
+    padded = {
+        **inputs,
+        f"{name}.lengths": torch.tensor([2, 1, 0]),
+        f"{name}.weights": torch.from_numpy(scales),
+    }
+    assert_same(model.predict(padded), model.predict(jagged))

@@ -99,7 +99,7 @@ GOOD = {"dense": [0, 0], "bias": 0}
         ({**GOOD, "C1": "1"}, "sample 1, 'C1': expected an id or a list of ids, got '1'"),
         ({**GOOD, "C1": [1, [2]]}, "sample 1, 'C1'"),
         ({**GOOD, "C1": False}, "sample 1, 'C1'"),
-        ({**GOOD, "C1": None}, "sample 1, 'C1'"),
+        ({**GOOD, "C1": [None]}, "sample 1, 'C1'"),
         ({**GOOD, "C1": 2**63}, "sample 1, 'C1'"),
         ({**GOOD, "C1": -(2**63) - 1}, "sample 1, 'C1'"),
     ],

@@ -30,7 +30,7 @@ def is_outcome(spec: ModelSpec, name: str, label_columns: Mapping[str, str] | No
         name: the column's.
         label_columns: the label's column by output, where it has a name of its own.
     """
-    if name in spec.dense.inputs or any(feature.name == name for feature in spec.features):
+    if name in spec.dense.inputs or name in spec.sparse_inputs:
         return False
     return name in outcome_names(spec, label_columns or {})
 

@@ -1,0 +1,60 @@
+"""Files of samples, by their names' endings."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from sharded_infer.columns import Columns, columns_of
+from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.samples.text import read_csv, read_json, read_tsv
+
+_TEXT = {".tsv": read_tsv, ".csv": read_csv}
+_PARQUET = (".parquet", ".pq")
+
+
+def read_samples(path: Path | str, *, tsv: bool = False) -> Columns:
+    """Reads a file of samples.
+
+    Args:
+        path: `.parquet` is Parquet, `.csv` CSV, `.tsv` TSV, anything else JSON; `-` is standard
+            input.
+        tsv: the input is TSV, whatever its name.
+
+    Raises:
+        InputError: it cannot be read, or is Parquet and pyarrow is not installed.
+        RequestError: it holds something else than samples; names the line or sample.
+    """
+    path = Path(path)
+    if path.suffix in _PARQUET and not tsv:
+        return _read_parquet(path)
+    try:
+        # Line ends as they are: a quoted cell of CSV may hold some.
+        text = sys.stdin.read() if str(path) == "-" else path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: cannot be read: {error}") from error
+    return columns_of(read_tsv(text) if tsv else _TEXT.get(path.suffix, read_json)(text))
+
+
+def _read_parquet(path: Path) -> Columns:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise InputError(
+            f"{path}: Parquet needs pyarrow: pip install 'sharded-infer[parquet]'"
+        ) from error
+    try:
+        # One file, not a data set of a folder's: `partitioning` would add columns from its path.
+        with parquet.ParquetFile(path) as file:
+            table = file.read()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}") from error
+    except Exception as error:
+        # pyarrow's own errors derive from ValueError, KeyError and others.
+        raise InputError(f"{path}: not Parquet: {error!s:.200}") from error
+    try:
+        return columns_of(table)
+    except ShardedInferError as error:
+        raise InputError(f"{path}: {error}") from error

@@ -1,0 +1,265 @@
+"""Files of samples and DataFrames: what every form of the same samples is read as."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from sharded_infer.errors import InputError, RequestError
+from sharded_infer.quality import CalibrationSamples
+from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.request import batch_samples, model_input_of
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.samples.text import read_csv
+from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+
+SPEC = ModelSpec(
+    name="small",
+    tables=(TableSpec("user", 10, 2), TableSpec("t", 20, 3, features=("seen", "bought"))),
+    dense=DenseSpec({"dense": 2, "bias": 1}),
+)
+COLUMNS: dict[str, list[Any]] = {
+    "user": [7, 1, 3],
+    "seen": [[3, 1], [], [19]],
+    "seen.weights": [[0.5, 2.0], [], [1.5]],
+    "dense": [[0.5, 1.0], [2.0, -3.0], [0.0, 0.25]],
+    "bias": [3.0, 0.5, 4.25],
+    "label": [1, None, 0],
+    "reference": [0.5, 0.25, 0.125],
+}
+CSV = (
+    "user,seen,seen.weights,dense,bias,label,reference\r\n"
+    '7,"[3, 1]",0.5|2,"0.5,1.0",3,1,0.5\r\n'
+    "1,,,2 -3,0.5,,0.25\r\n"
+    '3,19,1.5,"[0.0, 0.25]",4.25,0,0.125\r\n'
+)
+
+
+def rows() -> list[dict[str, Any]]:
+    return [{name: values[n] for name, values in COLUMNS.items()} for n in range(3)]
+
+
+def write_json(path: Path) -> None:
+    path.write_text("\n".join(json.dumps(row) for row in rows()))
+
+
+def write_csv(path: Path) -> None:
+    path.write_bytes(CSV.encode())
+
+
+def write_tsv(path: Path) -> None:
+    path.write_text(
+        CSV.replace('"', "")
+        .replace("[3, 1]", "3;1")
+        .replace("0.5,1.0", "0.5 1")
+        .replace("[0.0, 0.25]", "0 .25")
+        .replace(",", "\t")
+    )
+
+
+def write_pandas_csv(path: Path) -> None:
+    pd.DataFrame(COLUMNS).to_csv(path, index=False)
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.table(COLUMNS), path)
+
+
+def write_pandas_parquet(path: Path) -> None:
+    pd.DataFrame(COLUMNS).to_parquet(path)
+
+
+FILES: dict[str, tuple[str, Callable[[Path], None]]] = {
+    "JSON": ("s.jsonl", write_json),
+    "CSV": ("s.csv", write_csv),
+    "TSV": ("s.tsv", write_tsv),
+    "CSV of pandas": ("s.csv", write_pandas_csv),
+    "Parquet": ("s.parquet", write_parquet),
+    "Parquet of pandas": ("s.parquet", write_pandas_parquet),
+}
+
+
+def check(read: CalibrationSamples) -> None:
+    (batch,) = read.model_input.groups
+    assert batch.features == (0, 1, 2)
+    assert batch.values.tolist() == [7, 1, 3, 3, 1, 19]
+    assert batch.lengths.tolist() == [[1, 1, 1], [2, 0, 1], [0, 0, 0]]
+    assert batch.weights is not None and batch.weights.dtype == np.float32
+    assert batch.weights.tolist() == [1, 1, 1, 0.5, 2, 1.5]
+    assert [array.tolist() for array in read.model_input.dense] == [
+        COLUMNS["dense"], [[3.0], [0.5], [4.25]],
+    ]  # fmt: skip
+    np.testing.assert_array_equal(read.labels["score"], np.array([1, np.nan, 0], np.float32))
+    assert read.references["score"].tolist() == COLUMNS["reference"]
+
+
+@pytest.mark.parametrize("form", FILES)
+def test_every_kind_of_file_is_read_as_the_same_samples(form: str, tmp_path: Path) -> None:
+    name, write = FILES[form]
+    write(tmp_path / name)
+    check(read_calibration(SPEC, tmp_path / name))
+    check(read_calibration(SPEC, str(tmp_path / name)))
+
+
+def as_tensors() -> dict[str, Any]:
+    return {
+        "user": torch.tensor([7, 1, 3], dtype=torch.int32),
+        "seen": torch.tensor([[3, 1], [0, 0], [19, 0]]),
+        "seen.lengths": torch.tensor([2, 0, 1]),
+        "seen.weights": torch.tensor([[0.5, 2.0], [9.0, 9.0], [1.5, 9.0]], requires_grad=True),
+        "dense": torch.tensor(COLUMNS["dense"], dtype=torch.bfloat16),
+        "bias": torch.tensor(COLUMNS["bias"], dtype=torch.float64),
+        "label": np.array([1, np.nan, 0]),
+        "reference": torch.tensor([[0.5], [0.25], [0.125]]),
+    }
+
+
+def as_jagged() -> dict[str, Any]:
+    joined = {
+        "seen": np.array([3, 1, 19]),
+        "seen.lengths": [2, 0, 1],
+        "seen.weights": [0.5, 2, 1.5],
+    }
+    return {**COLUMNS, **joined, "bias": np.array([[3.0], [0.5], [4.25]])}
+
+
+def as_padded_frame() -> pd.DataFrame:
+    frame = pd.DataFrame(COLUMNS)
+    frame["seen"] = [[3, 1, 0], (0, 0), np.array([19])]
+    frame["seen.lengths"] = [2, 0, 1]
+    frame["seen.weights"] = [[0.5, 2.0, 9.0], [9.0, 9.0], [1.5]]
+    return frame
+
+
+def as_nullable_frame() -> pd.DataFrame:
+    return pd.DataFrame(COLUMNS).astype({"user": "Int64", "label": "boolean"})
+
+
+def as_merged_frame() -> pd.DataFrame:
+    """Where a row found nothing to be merged with, pandas has NaN."""
+    frame = pd.DataFrame(COLUMNS)
+    frame["seen"] = [[3, 1], float("nan"), [19]]
+    frame["seen.weights"] = [[0.5, 2.0], None, [1.5]]
+    return frame.set_index(pd.Index([8, 8, 5]))
+
+
+DATA: dict[str, Callable[[], object]] = {
+    "rows": rows,
+    "a mapping of lists": lambda: COLUMNS,
+    "padded tensors": as_tensors,
+    "jagged arrays": as_jagged,
+    "a frame": lambda: pd.DataFrame(COLUMNS),
+    "a padded frame": as_padded_frame,
+    "a frame with nullable types": as_nullable_frame,
+    "a frame with gaps": as_merged_frame,
+    "an arrow table": lambda: pa.table(COLUMNS),
+}
+
+
+@pytest.mark.parametrize("form", DATA)
+def test_every_kind_of_data_in_memory_is_read_as_the_same_samples(form: str) -> None:
+    check(read_calibration(SPEC, DATA[form]()))
+
+
+def test_statistics_are_counted_from_columns_as_from_rows() -> None:
+    found = statistics_of(SPEC, pd.DataFrame(COLUMNS))
+    assert found == statistics_of(SPEC, rows())
+    assert found["seen"].pooling_factor == 1 and found["bought"].pooling_factor == 0
+
+
+FRAMES: dict[str, tuple[dict[str, Any], str]] = {
+    "ids of floats": (
+        {"user": [7.0, float("nan"), 3.0]},
+        "^row 0, 'user': expected an id or a list of ids, got 7.0 .pandas makes floats of integers",
+    ),
+    "text": ({"user": [7, 1, "x"]}, "^row 2, 'user': expected an id or a list of ids, got 'x'"),
+    "dates": (
+        {"user": pd.to_datetime(["2026-01-01"] * 3)},
+        "^row 0, 'user': expected an id or a list of ids, got ",
+    ),
+    "a large id": (
+        {"user": np.array([1, 2**63, 2], np.uint64)},
+        "^row 1, 'user': expected an id or a list of ids, got one above 2.63 - 1",
+    ),
+    "narrow dense": (
+        {"dense": [[1, 2], [1], [1, 2]]},
+        r"^row 1, 'dense': expected 2 numbers, got \[1\]",
+    ),
+    "flat dense": ({"dense": [1.0, 2.0, 3.0]}, r"'dense': expected FP32 \[B, 2\], got \[3\]"),
+    "dense of text": ({"bias": ["a", "b", "c"]}, "^row 0, 'bias': expected 1 number, got 'a'"),
+    "a weight too few": (
+        {"seen.weights": [[1.0], [], [1.0]]},
+        r"^row 0, 'seen.weights': expected 2 weights, one for each id, got \[1.0\]",
+    ),
+    "a length too large": (
+        {"seen.lengths": [2, 0, 2]},
+        "^row 2, 'seen.lengths': expected 0 to 1, the ids of its row, got 2",
+    ),
+    "lengths of floats": ({"seen.lengths": [2, 0, 1.5]}, "'seen.lengths': expected whole numbers"),
+    "a label": ({"label": [1, 0, 2]}, "^row 2, 'label': expected 0 or 1, got 2"),
+    "a label of text": ({"label": ["yes", "no", "no"]}, "^row 0, 'label': expected 0 or 1, got"),
+    "a reference": ({"reference": [1, None, 2]}, "^row 1, 'reference': expected the trained model"),
+    "another column": ({"usr": [1, 2, 3]}, "^column 'usr' is not one of the model's inputs; did"),
+}
+
+
+@pytest.mark.parametrize("case", FRAMES)
+def test_what_is_wrong_in_a_frame_is_said_with_row_and_column(case: str, tmp_path: Path) -> None:
+    changes, message = FRAMES[case]
+    frame = pd.DataFrame({**COLUMNS, **changes})
+    with pytest.raises(RequestError, match=message):
+        read_calibration(SPEC, frame)
+
+
+def test_what_is_wrong_in_parquet_is_said_with_row_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "s.parquet"
+    pq.write_table(pa.table({**COLUMNS, "user": ["7", "1", "3"]}), path)
+    with pytest.raises(RequestError, match="^row 0, 'user': expected an id or a list of ids, got"):
+        read_calibration(SPEC, path)
+    pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["user", "user"]), path)
+    with pytest.raises(InputError, match="column 'user' comes twice"):
+        read_samples(path)
+    path.write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match="s.parquet: not Parquet: "):
+        read_samples(path)
+    with pytest.raises(InputError, match="none.parquet: cannot be read: "):
+        read_samples(tmp_path / "none.parquet")
+
+
+def test_what_is_wrong_in_csv_is_said_with_line_and_column() -> None:
+    heading = "user,dense,bias\n"
+    with pytest.raises(RequestError, match="^line 4, 'user': 'x' is not a number"):
+        read_csv(heading + '1,"1,\n2",3\nx,1 2,3\n')
+    with pytest.raises(RequestError, match="^line 3: 2 cells, expected 3"):
+        read_csv(heading + "1,1 2,3\n1,2\n")
+    with pytest.raises(RequestError, match="^line 1: 'user' comes twice"):
+        read_csv("user,user\n1,2\n")
+    with pytest.raises(RequestError, match="^line 2: not CSV: "):
+        read_csv(heading + '1,"1 2,3\n')
+    with pytest.raises(RequestError, match="^line 2, 'dense': expected 2 numbers, got .1."):
+        batch_samples(SPEC, read_csv(heading + "1,1,3\n"))
+    with pytest.raises(RequestError, match="^line 2: 'usr' is not one of the model's inputs; did"):
+        batch_samples(SPEC, read_csv("usr,dense,bias\n1,1 2,3\n"))
+
+
+def test_columns_of_other_lengths_are_refused() -> None:
+    with pytest.raises(RequestError, match="'user': 1 sample, expected 3"):
+        model_input_of(SPEC, {**COLUMNS, "user": [7]})
+    with pytest.raises(RequestError, match="2 samples, but .* has 3"):
+        model_input_of(SPEC, {**COLUMNS, "user": np.array([7, 1])})
+    with pytest.raises(InputError, match="'score': expected .3., got .2."):
+        read_calibration(SPEC, {**COLUMNS, "label": [0, 1]})
+
+
+@pytest.mark.parametrize("data", [7, "abc", b"abc", [1, 2], None, {1, 2}])
+def test_what_is_no_data_is_refused(data: object) -> None:
+    with pytest.raises(InputError, match="expected a mapping"):
+        batch_samples(SPEC, data)
