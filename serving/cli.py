@@ -1,5 +1,6 @@
 """The `sharded-infer` command: where everything is put together."""
 
+import os
 import sys
 from typing import Annotated
 
@@ -112,6 +113,8 @@ def _options(
 
 def main() -> None:
     """Runs the command; what the project refuses is one line on stderr and exit code 1."""
+    # Read when gRPC is imported. Its C code writes beside the log, as often as clients make it.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         app()
     except ShardedInferError as error:

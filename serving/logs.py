@@ -8,6 +8,7 @@ import logging
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from serving.limited_log import LimitedLog
 from sharded_infer.pages.text import visible
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -88,12 +89,12 @@ def configure_logs(form: LogFormat, level: LogLevel) -> None:
         form: of the lines.
         level: of our own events; those of libraries are written from warnings on.
     """
-    handler = logging.StreamHandler()
+    handler = LimitedLog()
     handler.setFormatter(LogLines(form))
     root = logging.getLogger()
     # Libraries have made plain ones by the time that they are imported. Any other is the choice of
     # the program that this one runs in.
-    if all(type(other) is logging.StreamHandler for other in root.handlers):
+    if all(type(other) in {logging.StreamHandler, LimitedLog} for other in root.handlers):
         root.handlers[:] = [handler]
     logging.getLogger("sharded_infer").setLevel(level.value.upper())
     if form is LogFormat.JSON:
