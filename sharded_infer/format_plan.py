@@ -80,7 +80,7 @@ def plan_formats(
             sampled row cannot be stored.
         SpecError: the budget cannot be met; says what the minimum is.
     """
-    weights = _find_weights(spec, source)
+    weights = find_weights(spec, source)
     formats: dict[str, RowFormat] = {}
     reasons: dict[str, str] = {}
     for table in spec.tables:
@@ -108,7 +108,12 @@ def plan_formats(
     return FormatPlan(resolved, weights, tables, reasons, budget)
 
 
-def _find_weights(spec: ModelSpec, source: WeightSource) -> dict[str, TableWeight]:
+def find_weights(spec: ModelSpec, source: WeightSource) -> dict[str, TableWeight]:
+    """Every table's weight, by its name.
+
+    Raises:
+        WeightsError: a table is missing, misshapen, or in the weights but not in the spec.
+    """
     weights = {}
     try:
         for table in spec.tables:

@@ -50,8 +50,15 @@ class Fp32Model:
         self, spec: ModelSpec, weights: Mapping[str, TableWeight], tower: nn.Module
     ) -> None:
         self.spec = spec
-        self._weights = weights
+        self.weights = weights
         self._tower = tower
+
+    def changed(
+        self, *, spec: ModelSpec | None = None, weights: Mapping[str, TableWeight] | None = None
+    ) -> "Fp32Model":
+        """The model with another spec, or other weights."""
+        chosen = self.weights if weights is None else weights
+        return Fp32Model(spec or self.spec, chosen, self._tower)
 
     def pooled(self, model_input: ModelInput, mixes: Sequence[Mix]) -> list[Tensor]:
         """Pooled embeddings, with each table's rows as they are read back from a format.
@@ -117,7 +124,7 @@ class Fp32Model:
         return {name: scores[name].float().numpy() for name in names}
 
     def _rows(self, feature: FeatureSpec, numbers: Tensor) -> Tensor:
-        weight = self._weights[feature.table.name]
+        weight = self.weights[feature.table.name]
         if not len(numbers):
             return torch.empty(0, weight.dim)
         rows = torch.cat([weight.read(row, row + 1) for row in numbers.tolist()])
@@ -128,7 +135,7 @@ class Fp32Model:
     def _rounded(
         self, feature: FeatureSpec, rows: Tensor, row_format: RowFormat | None, clip: bool
     ) -> Tensor:
-        stored = self._weights[feature.table.name].stored
+        stored = self.weights[feature.table.name].stored
         # Rows that are quantized already are read exactly as they are.
         if row_format is None or stored is not None or not len(rows):
             return rows

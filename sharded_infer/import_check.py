@@ -19,6 +19,7 @@ from quant.source import WeightSource
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import GateError, WeightsError
 from sharded_infer.fp32_model import TRAINED, Fp32Model
+from sharded_infer.import_hint import likely_mistake
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.quality import CalibrationSamples, batches
 from sharded_infer.spec import ModelSpec
@@ -178,6 +179,7 @@ def _against_recorded(
                 f"recorded scores (reference.{name}) by {found.difference:.3g}, {found.share:.3g} "
                 f"of the largest; {bound:g} is allowed (gate.max_import_diff): the spec or the "
                 "weights are not those of the model that was recorded"
+                + likely_mistake(model, samples, name, calibration.references[name], bound)
             )
     return max(found.share for found in scored.values())
 

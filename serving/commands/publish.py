@@ -20,6 +20,7 @@ from serving.commands.quantization import (
 )
 from serving.commands.version_options import RepositoryOption
 from serving.progress import progress_bars
+from sharded_infer.format_plan import find_weights
 from sharded_infer.publication import publish
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.file import read_samples
@@ -51,6 +52,8 @@ def publish_command(
     torch.set_num_threads(1)
     described = with_budget(load_spec(spec), memory_budget, error_budget)
     source = open_weights(weights)
+    # Before the tower: where a dim is wrong, its shapes are too.
+    find_weights(described, source)
     tower = load_tower(described, source, spec.parent)
     statistics = None if samples is None else statistics_of(described, read_samples(samples))
     measured = None if calibration is None else read_calibration(described, calibration)

@@ -24,6 +24,7 @@ from serving.commands.quantization import (
 )
 from serving.progress import progress_bars
 from sharded_infer.errors import InputError
+from sharded_infer.format_plan import find_weights
 from sharded_infer.quantize import open_format_plan, quantize
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.file import read_samples
@@ -59,6 +60,8 @@ def quantize_command(
     if out is None and not dry_run:
         raise InputError("--out: expected a folder to make, or --dry-run")
     source = open_weights(weights)
+    # Before the tower: where a dim is wrong, its shapes are too.
+    find_weights(described, source)
     statistics = None if samples is None else statistics_of(described, read_samples(samples))
     measured = None if calibration is None else read_calibration(described, calibration)
     tower = None if measured is None else load_tower(described, source, spec.parent)

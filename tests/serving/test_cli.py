@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from serving.doctor import Verdict, examine
+from sharded_infer import record_reference
 from sharded_infer.repository import Repository
 from sharded_infer.zoo.dlrm import DLRM
 from tests.serving.conftest import MODEL, Command, Ranker, RunningServer, run
@@ -106,6 +107,71 @@ def test_publish_says_what_it_made(files: Files, sharded_infer: Command) -> None
     assert str(files.repository / "clicks" / "2") in told.out
     fields = sharded_infer("verify", "-r", files.repository, "--json").json()
     assert (fields["version"], fields["plans"]) == (2, ["cpu:2", "cpu:1x1MB"])
+
+
+def test_an_import_that_was_not_compared_is_said_not_to_be(
+    files: Files, sharded_infer: Command
+) -> None:
+    said = "import not compared with the trained model: "
+    assert said in sharded_infer(*files.publish()).out
+    where = ("-r", files.repository)
+    for words in (
+        ("inspect", *where),
+        ("inspect", "--report", *where),
+        ("repo", "show", files.repository, "clicks", "1"),
+    ):
+        shown = sharded_infer(*words)
+        assert shown.code == 0 and said in shown.out.replace("\n", " ")
+
+
+def test_recorded_scores_of_the_trained_model_decide_what_is_published(
+    files: Files, sharded_infer: Command
+) -> None:
+    weights = trained()
+    tower = DLRM(dense_width=4, feature_dims=[8, 8, 8], bottom=[16, 8], top=[16, 1])
+    tower.load_state_dict(
+        {k.removeprefix("tower."): v for k, v in weights.items() if k.startswith("tower.")}
+    )
+    c1, c2 = weights["model.embedding_bags.C1.weight"], weights["odd.name"]
+
+    def model(dense: Tensor, C1: Tensor, C1_history: Tensor, C2: Tensor) -> Tensor:  # noqa: N803
+        pooled = [c1[C1], c1[C1_history].sum(1), c2[C2].mean(1)]
+        return tower(dense, torch.cat(pooled, 1))
+
+    samples = {
+        "dense": [[0.5, -1.0, 0.0, 2.0], [1.0, 2.0, 3.0, 4.0]],
+        "C1": [7, 3],
+        "C1_history": [[1, 2], [4, 4]],
+        "C2": [[3, 4, 5], [1, 0, 0]],
+    }
+    recorded = record_reference(model, samples)
+    rows = [dict(zip(recorded, row, strict=True)) for row in zip(*recorded.values(), strict=True)]
+    path = files.folder / "clicks.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    told = sharded_infer(*files.publish("--calibration", path))
+    assert told.code == 0
+    assert "import compared with the trained model's recorded scores on 2 samples" in told.out
+    shown = sharded_infer("inspect", "-r", files.repository).out
+    assert "import compared with the trained model's recorded scores" in shown
+    files.spec.write_text(SPEC.replace('pooling = "mean"', 'pooling = "sum"'))
+    refused = sharded_infer(*files.publish("--calibration", path))
+    assert refused.code == 1
+    assert "output 'score' differs from the trained model's recorded scores" in refused.err
+    assert "they come out with table 'C2' pooled by mean" in refused.err
+
+
+@pytest.mark.parametrize("command", ["publish", "quantize"])
+def test_a_wrong_dim_is_said_of_its_table_not_of_the_tower(
+    command: str, files: Files, sharded_infer: Command
+) -> None:
+    files.spec.write_text(SPEC.replace("rows = 12\ndim = 8", "rows = 12\ndim = 16"))
+    path = files.folder / "clicks.jsonl"
+    path.write_text('{"dense": [0.5, -1, 0, 2], "C1": 7}')
+    to = ("-r", files.repository) if command == "publish" else ("--out", files.folder / "out")
+    words = ("--spec", files.spec, "--weights", files.weights, "--calibration", path)
+    refused = sharded_infer(command, *words, *to)
+    assert refused.code == 1
+    assert "table 'C2': the spec says 12 rows of dim 16, but 'odd.name'" in refused.err
 
 
 def test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code(

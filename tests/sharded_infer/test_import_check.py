@@ -207,6 +207,10 @@ MISTAKES = {
         ),
     ),
 }
+HINTS = {
+    "a sum for a mean": "they come out with table 'genres' pooled by mean",
+    "swapped tables": "the weights of tables 'genres' and 'users' swapped",
+}
 RIGHT = replace(SPEC, tables=(replace(GENRES, pooling="mean"), USERS))
 
 
@@ -219,8 +223,9 @@ def test_recorded_scores_tell_a_wrong_import_of_tensors(mistake: str, tmp_path: 
     found = made.report.imported
     assert found is not None and found.compared_with == "the trained model's recorded scores"
     assert found.max_score_diff < 1e-6 and found.samples == 40
-    with pytest.raises(GateError, match=r"output 'score' differs.*reference\.score"):
+    with pytest.raises(GateError, match=r"output 'score' differs.*reference\.score") as refused:
         publish(MISTAKES[mistake], tensors, tower, tmp_path / "models", calibration=calibration)
+    assert HINTS[mistake] in str(refused.value)
 
 
 def test_the_bound_is_the_specs(tmp_path: Path) -> None:
@@ -293,3 +298,33 @@ def test_a_tower_that_is_not_the_torchrec_models_is_refused(rec: TorchRec, tmp_p
         tower.top.layers[0].weight.copy_(tower.top.layers[0].weight.flip(1))
     with pytest.raises(GateError, match="output 'score' differs from the trained model's"):
         publish(spec, weights, tower, tmp_path / "models")
+
+
+class Numbers(nn.Module):
+    """Tells its dense inputs apart, and returns log-odds."""
+
+    def forward(self, age: Tensor, height: Tensor, embeddings: Tensor) -> Tensor:
+        return (age - 2 * height).squeeze(1) + embeddings.sum(1)
+
+
+def test_dense_inputs_in_each_others_place_and_a_sigmoid_are_named(tmp_path: Path) -> None:
+    spec = ModelSpec("clicks", (GENRES,), DenseSpec({"age": 1, "height": 1}))
+    weights = {"genres": torch.randn(9, 4)}
+    samples = generate_samples(spec)
+    age, height = (torch.from_numpy(array)[:, 0] for array in samples.dense)
+    lengths = torch.from_numpy(samples.groups[0].lengths[0])
+    pooled = nn.functional.embedding_bag(
+        torch.from_numpy(samples.groups[0].values),
+        weights["genres"],
+        lengths.cumsum(0) - lengths,
+        mode="sum",
+    ).sum(1)
+    recorded = {
+        "the dense inputs 'age' and 'height' in each other's place": height - 2 * age + pooled,
+        "they are the sigmoid of what the tower returns": torch.sigmoid(age - 2 * height + pooled),
+    }
+    for hint, scores in recorded.items():
+        calibration = CalibrationSamples(samples, references={"score": scores.numpy()})
+        with pytest.raises(GateError) as refused:
+            publish(spec, weights, Numbers(), tmp_path / "models", calibration=calibration)
+        assert hint in str(refused.value)
