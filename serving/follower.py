@@ -251,7 +251,8 @@ class Follower:
                 self._repository.release(Path(gone.path))
             decided = replace(release, held=held, names=decision.names, previous=decision.previous)
             if decided.names != release.names:
-                fields = {"model": release.model, "names": decided.names}
+                names = {name or "default": version for name, version in decided.names.items()}
+                fields = {"model": release.model, "names": names}
                 _log.info("%s: %s", release.model, _told(decided.names), extra=fields)
                 notice = _NOTICE_SECONDS if self._settings.workers > 1 else 0.0
                 self._releases = replace(self._releases, moment=monotonic() + notice)

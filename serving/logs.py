@@ -5,6 +5,7 @@ Any logger's `extra={"model": …}` becomes fields. What clients sent is escaped
 
 import json
 import logging
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -52,8 +53,7 @@ class LogLines(logging.Formatter):
         # Not twice, where the message has them.
         if f"{extra.get('model')} version {extra.get('version')}" in message:
             extra = {name: extra[name] for name in extra if name not in ("model", "version")}
-        if extra:
-            pairs = (f"{name}={json.dumps(value, default=str)}" for name, value in extra.items())
+        if pairs := [pair for name, value in extra.items() for pair in _pairs(name, value)]:
             line += f" ({' '.join(pairs)})"
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
@@ -114,6 +114,17 @@ def name_process(name: str) -> None:
 
 def _moment(record: logging.LogRecord) -> datetime:
     return datetime.fromtimestamp(record.created).astimezone()
+
+
+def _pairs(name: str, value: object) -> Iterator[str]:
+    """A field as `name=value`; what is nested as a field for each value, a list as one text."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _pairs(f"{name}.{key}", inner)
+        return
+    if isinstance(value, list | tuple | set | frozenset):
+        value = ", ".join(map(str, value))
+    yield f"{name}={json.dumps(value, default=str)}"
 
 
 def _extra(record: logging.LogRecord) -> dict[str, object]:

@@ -134,7 +134,7 @@ def serve(
         unserved.update(following.missing())
         for name, reason in unserved.items():
             fields = {"model": name, "reason": reason}
-            _log.error("the server starts without model %s", name, extra=fields)
+            _log.error("the server starts without a model", extra=fields)
         return installer
 
     def ready(port: int, metrics_port: int) -> None:

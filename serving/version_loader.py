@@ -123,18 +123,19 @@ class VersionLoader:
             metrics=metrics,
         )
         _log.info(
-            "loaded %s version %d: plan %s, kernels %s, golden requests within %.2g of fp32, "
-            "%s executor, a batch of 1 / %d takes %.3g / %.3g ms",
+            "loaded %s version %d",
             model.name,
             model.version,
-            model.plan.topology.name,
-            dict(model.engine.backends),
-            difference,
-            snapshot.lane.policy.mode.value,
-            max(costs),
-            costs[1] * 1e3,
-            costs[max(costs)] * 1e3,
-            extra={"model": model.name, "version": model.version},
+            extra={
+                "model": model.name,
+                "version": model.version,
+                "plan": plan.topology.name,
+                "kernels": [f"{rows} {kernel}" for rows, kernel in model.engine.backends.items()],
+                "golden_difference": float(f"{difference:.2g}"),
+                "executor": snapshot.lane.policy.mode.value,
+                "one_sample_ms": float(f"{costs[1] * 1e3:.3g}"),
+                "largest_batch_ms": float(f"{costs[max(costs)] * 1e3:.3g}"),
+            },
         )
         _report_memory(model)
         return snapshot

@@ -137,8 +137,8 @@ def verify_files(artifact: Artifact, progress: Progress = no_progress) -> int:
                 progress("verifying", done, total)
         if digest.hexdigest() != record.sha256:
             raise ArtifactError(
-                f"{artifact.path / name}: altered: its SHA-256 is {digest.hexdigest()}, the "
-                f"manifest says {record.sha256}"
+                f"{artifact.path / name}: altered: its SHA-256 is {digest.hexdigest()[:12]}…, the "
+                f"manifest says {record.sha256[:12]}…"
             )
     return total
 

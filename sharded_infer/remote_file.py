@@ -55,8 +55,8 @@ class RemoteFile:
         """
         if found != self.record.sha256:
             raise ArtifactError(
-                f"{self.where}: altered: its SHA-256 is {found}, the manifest says "
-                f"{self.record.sha256}"
+                f"{self.where}: altered: its SHA-256 is {found[:12]}…, the manifest says "
+                f"{self.record.sha256[:12]}…"
             )
 
     def verify(self, got: Callable[[int], None]) -> None:

@@ -108,7 +108,7 @@ def test_a_server_serves_what_loads_names_what_does_not_and_takes_it_when_it_is_
         assert [missing(server, model) for model in (MODEL, OTHER)] == [0, 1]
         with server.stub() as stub:
             assert stub.ModelInfer(infer_request(good_inputs(2)), timeout=10).model_name == MODEL
-        assert "ERROR the server starts without model small" in log.read_text()
+        assert 'ERROR the server starts without a model (model="small" reason=' in log.read_text()
         mend()
         until(lambda: is_ready(server, OTHER), "the mended model")
         until(lambda: readiness(server) == (200, "ready"), "nothing is missing")

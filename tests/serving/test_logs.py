@@ -82,9 +82,11 @@ def test_text_has_the_same_fields_behind_the_message_and_stays_one_line() -> Non
 
 
 def test_text_does_not_repeat_the_version_that_a_message_names() -> None:
-    made = record("loaded %s version %d", "ranker", 3, model="ranker", version=3, names={"": 3})
+    made = record(
+        "loaded %s version %d", "ranker", 3, model="ranker", version=3, names={"default": 3}
+    )
     line = LogLines(LogFormat.TEXT).format(made)
-    assert line.endswith(' WARNING loaded ranker version 3 (names={"": 3})')
+    assert line.endswith(" WARNING loaded ranker version 3 (names.default=3)")
 
 
 def test_a_process_says_its_name() -> None:
@@ -132,3 +134,13 @@ def test_a_program_that_keeps_its_own_log_keeps_it(root_handlers: list[logging.H
     configure_logs(LogFormat.TEXT, LogLevel.DEBUG)
     assert kept in root_handlers and len(root_handlers) == 2
     assert logging.getLogger("sharded_infer").isEnabledFor(logging.DEBUG)
+
+
+def test_text_has_no_brackets_of_nested_values() -> None:
+    made = record(
+        "moved", names={"default": 3, "stable": 2}, kernels=["int8 native", "bf16 native"]
+    )
+    line = LogLines(LogFormat.TEXT).format(made)
+    assert line.endswith(
+        ' WARNING moved (names.default=3 names.stable=2 kernels="int8 native, bf16 native")'
+    )
