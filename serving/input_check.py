@@ -14,7 +14,8 @@ class InputLimits:
     """What a request may hold beside samples.
 
     Attributes:
-        max_ids: of all features; an id of a feature that several tables have counts in each.
+        max_ids: of all features, as they are sent; an id of a feature of several tables counts in
+            each.
         max_inputs: tensors.
     """
 
@@ -37,6 +38,11 @@ class InputCheck:
         self._finite = FiniteCheck(spec)
 
     @property
+    def max_ids(self) -> int:
+        """Ids that a request may have, of all tables that look them up; readers count them."""
+        return self._limits.max_ids
+
+    @property
     def counts_inputs(self) -> bool:
         """Whether the model has more inputs, with companions, than a request may have."""
         return self._known + len((VALUES, LENGTHS, WEIGHTS)) > self._limits.max_inputs
@@ -56,16 +62,12 @@ class InputCheck:
             )
 
     def check(self, found: ModelInput) -> None:
-        """Refuses too many ids, and NaN and infinity unless the model takes them.
+        """Refuses NaN and infinity unless the model takes them.
 
         Args:
             found: what the request asks.
 
         Raises:
-            RequestTooLargeError: more ids than allowed.
             RequestError: a dense input or weights with NaN or infinity.
         """
-        ids = sum(group.values.size for group in found.groups)
-        if ids > self._limits.max_ids:
-            raise RequestTooLargeError(f"ids: expected at most {self._limits.max_ids}, got {ids}")
         self._finite.check(found)

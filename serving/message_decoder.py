@@ -6,7 +6,6 @@ is left to that path, which alone decides errors and their words. The pseudocode
 """
 
 import ctypes
-from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,12 +52,20 @@ class _Scratch(NamedTuple):
 class MessageDecoder:
     """Reads the usual messages of one model; any number of threads at once."""
 
-    def __init__(self, spec: ModelSpec, *, max_batch: int, form: WireForm = WireForm.INFER) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        max_batch: int,
+        max_ids: int | None = None,
+        form: WireForm = WireForm.INFER,
+    ) -> None:
         """Prepares what does not depend on the request.
 
         Args:
             spec: the model.
             max_batch: the largest batch to accept.
+            max_ids: ids to accept, of all tables that look them up; None is no limit.
             form: of the messages.
 
         Raises:
@@ -96,7 +103,8 @@ class MessageDecoder:
             len(sparse.names),
             len(self._widths),
             max_batch,
-            max(Counter(sparse.of_features).values()),
+            2**63 - 1 if max_ids is None else max_ids,
+            max(sparse.copies),
             sources,
             required,
             rows,

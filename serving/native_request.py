@@ -21,6 +21,7 @@ class Model(ctypes.Structure):
         ("sparse", ctypes.c_int64),
         ("dense", ctypes.c_int64),
         ("max_batch", ctypes.c_int64),
+        ("max_ids", ctypes.c_int64),
         ("most_copies", ctypes.c_int64),
         ("sources", ctypes.c_void_p),
         ("required", ctypes.c_void_p),

@@ -42,10 +42,11 @@ class PortableDecoder:
             spec: the model.
             max_batch: the largest batch to accept; None is no limit.
             form: of the messages.
-            check: refuses messages of too many inputs; None: any number is looked at.
+            check: says how many inputs and ids a message may have; None: any number.
         """
         self._check = check
-        self._reader = RequestReader(spec, max_batch=max_batch)
+        max_ids = None if check is None else check.max_ids
+        self._reader = RequestReader(spec, max_batch=max_batch, max_ids=max_ids)
         self._form = form
         self._predict_inputs = PredictInputs(spec)
         self._policy = InputPolicy(spec)
@@ -61,7 +62,7 @@ class PortableDecoder:
             RequestError: the message is none, an input is malformed or not what the model
                 expects, or an id is outside a table whose policy is `error`.
             NotFoundError: an input lies in a shared memory region that is not registered.
-            RequestTooLargeError: more samples or inputs than allowed.
+            RequestTooLargeError: more samples, ids or inputs than allowed.
         """
         if self._form is WireForm.PREDICT:
             request = parse_predict(message)

@@ -40,7 +40,12 @@ class RequestDecoder:
         """
         self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
         native = self.backend == "native"
-        self._native = MessageDecoder(spec, max_batch=max_batch, form=form) if native else None
+        max_ids = None if check is None else check.max_ids
+        self._native = (
+            MessageDecoder(spec, max_batch=max_batch, max_ids=max_ids, form=form)
+            if native
+            else None
+        )
         if check is not None and check.counts_inputs:
             # Compiled code counts no inputs: it knows the model's, and takes none twice.
             self._native = None

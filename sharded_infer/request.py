@@ -44,12 +44,15 @@ class _Bags(NamedTuple):
 class RequestReader:
     """Reads the requests of one model."""
 
-    def __init__(self, spec: ModelSpec, *, max_batch: int | None = None) -> None:
+    def __init__(
+        self, spec: ModelSpec, *, max_batch: int | None = None, max_ids: int | None = None
+    ) -> None:
         """Prepares what does not depend on the request.
 
         Args:
             spec: the model.
             max_batch: the largest batch to accept; None is no limit.
+            max_ids: ids to accept, of all tables that look them up; None is no limit.
         """
         self._sparse = SparseInputs(spec)
         self._names = frozenset(self._sparse.names)
@@ -58,6 +61,7 @@ class RequestReader:
         self._owners = tuple(feature.name for feature in spec.features)
         self._dense = dict(spec.dense.inputs)
         self._max_batch = max_batch
+        self._max_ids = max_ids
 
     def datatypes(self, name: str) -> str:
         """What an input may be of, for people.
@@ -85,7 +89,7 @@ class RequestReader:
 
         Raises:
             RequestError: an input is missing, unknown, or of the wrong dtype or shape.
-            RequestTooLargeError: more samples than allowed.
+            RequestTooLargeError: more samples or ids than allowed.
         """
         if not inputs:
             raise RequestError("the request has no inputs")
@@ -129,6 +133,7 @@ class RequestReader:
                     f"input {name!r} is missing: the model requires it; expected {_INTEGERS_SAID} "
                     "ids, or empty bags"
                 )
+        self._check_ids({name: len(bag.values) for name, bag in bags.items()})
         return bags
 
     def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
@@ -163,6 +168,7 @@ class RequestReader:
             )
         lengths = _whole_lengths(LENGTHS, lengths, values.shape[0])
         weights = _read_weights(WEIGHTS, inputs, values.shape)
+        self._check_ids(dict(zip(self._sparse.names, lengths.sum(axis=1).tolist(), strict=True)))
         sent = tuple(range(count))
         batch = JaggedBatch(sent, values.astype(np.int64, copy=False), lengths, weights)
         return (self._sparse.to_features(batch),)
@@ -187,6 +193,15 @@ class RequestReader:
             raise RequestTooLargeError(
                 f"the request has {counted(batch, 'sample')}, at most {self._max_batch} are allowed"
             )
+
+    def _check_ids(self, sent: Mapping[str, int]) -> None:
+        # Before they are copied for each table.
+        if self._max_ids is None:
+            return
+        copies = zip(self._sparse.names, self._sparse.copies, strict=True)
+        ids = sum(count * sent.get(name, 0) for name, count in copies)
+        if ids > self._max_ids:
+            raise RequestTooLargeError(f"ids: expected at most {self._max_ids}, got {ids}")
 
     def _group(self, bags: Mapping[str, _Bags], batch: int) -> tuple[JaggedBatch, ...]:
         # Bags of one sample are looked up once, and broadcast after.

@@ -1,5 +1,6 @@
 """Which input each feature of a model is looked up by: ids come once for several tables."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,6 +15,7 @@ class SparseInputs:
     Attributes:
         names: of the inputs, S of them, in the spec's order.
         of_features: for each of the F features its input's position.
+        copies: for each input, the features that have it.
     """
 
     def __init__(self, spec: ModelSpec) -> None:
@@ -26,6 +28,8 @@ class SparseInputs:
         owners = [feature.name for feature in spec.features]
         positions = {name: position for position, name in enumerate(self.names)}
         self.of_features = tuple(positions[owner] for owner in owners)
+        counts = Counter(self.of_features)
+        self.copies = tuple(counts[position] for position in range(len(self.names)))
         # The last that is put in stays.
         first = {owner: feature for feature, owner in reversed(list(enumerate(owners)))}
         self._first_features = tuple(first[name] for name in self.names)

@@ -144,6 +144,8 @@ bool lay_out(Request& request, std::int64_t inputs) {
                              : !group_features(request, samples))
     return false;
   if (!samples.fit(model.max_batch)) return false;
+  // Before there is memory for them: an input's ids are copied for each of its features.
+  if (request.layout.groups[0].ids + request.layout.groups[1].ids > model.max_ids) return false;
   request.layout.batch = samples.largest();
   place(request);
   return true;

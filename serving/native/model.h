@@ -16,6 +16,7 @@ struct Model {
   std::int64_t sparse;  // inputs; numbered as features first have them
   std::int64_t dense;
   std::int64_t max_batch;
+  std::int64_t max_ids;  // of all features
   std::int64_t most_copies;         // features of one input, at most
   const std::int32_t* sources;      // [features]: the sparse input
   const std::uint8_t* required;     // [sparse]

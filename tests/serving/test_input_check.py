@@ -2,10 +2,14 @@ import numpy as np
 import pytest
 
 from serving.input_check import InputCheck, InputLimits
-from serving.request_decoder import RequestDecoder
+from serving.message_decoder import MessageDecoder
+from serving.native_request import LIBRARIES
+from serving.request_decoder import Backend, RequestDecoder
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
 from tests.serving.conftest import infer_request
+
+BACKENDS: tuple[Backend, ...] = ("portable",) if LIBRARIES is None else ("portable", "native")
 
 
 def spec(serving: ServingSpec) -> ModelSpec:
@@ -61,15 +65,29 @@ def test_an_id_of_a_feature_of_two_tables_counts_in_both() -> None:
         TableSpec("mlp", 9, 1, features=("user",)),
     )
     model = ModelSpec("m", tables)
-    message = infer_request({"user": np.zeros((2, 3), np.int64)}).SerializeToString()
-    for max_ids in (12, 11):
-        check = InputCheck(model, InputLimits(max_ids=max_ids))
-        decoder = RequestDecoder(model, max_batch=8, check=check)
-        if max_ids == 12:
-            assert decoder.decode(message).groups[0].lengths.tolist() == [[3, 3], [3, 3]]
-        else:
+    at_once = {
+        "sparse.values": np.zeros(6, np.int64),
+        "sparse.lengths": np.array([[3, 3]], np.int32),
+    }
+    for inputs in ({"user": np.zeros((2, 3), np.int64)}, at_once):
+        message = infer_request(inputs).SerializeToString()
+        enough = InputCheck(model, InputLimits(max_ids=12))
+        found = RequestDecoder(model, max_batch=8, check=enough).decode(message)
+        assert found.groups[0].lengths.tolist() == [[3, 3], [3, 3]]
+        tight = InputCheck(model, InputLimits(max_ids=11))
+        for backend in BACKENDS:
+            decoder = RequestDecoder(model, max_batch=8, check=tight, backend=backend)
             with pytest.raises(RequestTooLargeError, match="expected at most 11, got 12"):
                 decoder.decode(message)
+
+
+@pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
+def test_compiled_code_copies_no_ids_beyond_the_limit() -> None:
+    tables = tuple(TableSpec(f"t{n}", 9, 1, features=("user",)) for n in range(3))
+    decoder = MessageDecoder(ModelSpec("m", tables), max_batch=8, max_ids=17)
+    few, many = np.zeros((1, 5), np.int64), np.zeros((1, 6), np.int64)
+    assert decoder.decode(infer_request({"user": few}).SerializeToString()) is not None
+    assert decoder.decode(infer_request({"user": many}).SerializeToString()) is None
 
 
 def test_as_many_inputs_as_allowed_are_taken_and_one_more_is_not() -> None:
