@@ -238,13 +238,14 @@ def _report_memory(model: Model) -> None:
     if model.memory is TableMemory.MAP:
         return
     huge, total = model.huge_page_bytes(), model.artifact.manifest.table_bytes
-    told = _log.info if huge >= _MOST_HUGE * total or total < HUGE_PAGE_BYTES else _log.warning
-    told(
+    little = huge < _MOST_HUGE * total and total >= HUGE_PAGE_BYTES
+    _log.log(
+        logging.WARNING if little else logging.INFO,
         "%s version %d: %s of its %s of tables lie in huge pages%s",
         model.name,
         model.version,
         size_text(huge),
         size_text(total),
-        "" if told is _log.info else ": see /sys/kernel/mm/transparent_hugepage/enabled",
-        extra={"model": model.name, "version": model.version},
+        ": see /sys/kernel/mm/transparent_hugepage/enabled" if little else "",
+        extra=about,
     )

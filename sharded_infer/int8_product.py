@@ -24,7 +24,6 @@ __all__ = ["INT8_LINEAR", "INT8_LINEAR_TARGET", "int8_linear"]
 INT8_LINEAR_TARGET: Final = "torch.ops.sharded_infer.int8_linear.default"
 
 
-@torch.library.custom_op("sharded_infer::int8_linear", mutates_args=())
 def int8_linear(
     x: Tensor,
     weight: Tensor,
@@ -52,7 +51,6 @@ def int8_linear(
     return product if bias is None else product + bias
 
 
-@int8_linear.register_fake
 def _shape_of_int8_linear(
     x: Tensor,
     weight: Tensor,
@@ -63,5 +61,15 @@ def _shape_of_int8_linear(
 ) -> Tensor:
     return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=torch.float32)
 
+
+# Not `torch.library.custom_op`: what it makes imports torch's compiler at its first call, and that
+# Triton and SymPy: 2 s and 40 MB of a server that compiles nothing.
+_library: Final = torch.library.Library("sharded_infer", "FRAGMENT")
+_library.define(
+    "int8_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, "
+    "Tensor inverse_scale, int zero_point) -> Tensor"
+)
+_library.impl("int8_linear", int8_linear, "CompositeExplicitAutograd")
+torch.library.register_fake("sharded_infer::int8_linear", _shape_of_int8_linear, lib=_library)
 
 INT8_LINEAR: Final = torch.ops.sharded_infer.int8_linear.default

@@ -10,6 +10,7 @@ from serving.metrics import Metrics
 from serving.snapshot import ServingOverrides
 from serving.version_loader import VersionLoader
 from sharded_infer.errors import CapacityError
+from sharded_infer.model import Model
 from sharded_infer.table_memory import TableMemory
 from tests.serving.conftest import MODEL, Ranker
 
@@ -57,3 +58,23 @@ def test_a_limit_on_the_address_space_is_named(
     monkeypatch.setattr(serving.version_loader, "address_space_left", lambda: 1000)
     with pytest.raises(CapacityError, match=r"1.00 kB are left .* \(ulimit -v\)"):
         load(ranker, TableMemory.MAP)
+
+
+def test_where_tables_lie_in_huge_pages_nothing_is_to_be_looked_at(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tables are smaller than one huge page: small ones are as they should be."""
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(ranker, TableMemory.HUGE)
+    (said,) = (r for r in caplog.records if "lie in huge pages" in r.getMessage())
+    assert said.levelno == logging.INFO and "/sys/" not in said.getMessage()
+
+
+def test_tables_that_should_lie_in_huge_pages_and_do_not_are_warned_of(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving.version_loader, "HUGE_PAGE_BYTES", 1)
+    monkeypatch.setattr(Model, "huge_page_bytes", lambda _: 0)
+    load(ranker, TableMemory.HUGE)
+    (said,) = (r for r in caplog.records if "lie in huge pages" in r.getMessage())
+    assert said.levelno == logging.WARNING and "/sys/kernel/mm" in said.getMessage()

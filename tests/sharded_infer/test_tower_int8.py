@@ -1,6 +1,8 @@
 """Int8 towers: which products are lowered, and that packed ones score as the operator does."""
 
 import io
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -226,3 +228,18 @@ def test_a_file_with_other_constants_is_refused(change: str) -> None:
         setattr(program, names[1], torch.ones(3))
     with pytest.raises(TowerError, match="expected"):
         pack_int8_products(program)
+
+
+def test_an_int8_product_runs_without_torchs_compiler() -> None:
+    """A server that compiles nothing loads neither Triton nor SymPy: in a process of its own."""
+    script = """
+import sys, torch
+from sharded_infer.int8_product import INT8_LINEAR
+weight = torch.ones(3, 2, dtype=torch.int8)
+INT8_LINEAR(torch.ones(4, 2), weight, torch.ones(3), None, torch.ones(2), 0)
+print(sorted({"torch._dynamo", "torch._inductor", "sympy", "triton"} & set(sys.modules)))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
