@@ -17,7 +17,8 @@ from sharded_infer.golden import generate_samples
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
 
-WARM_UP_BATCHES = (1, 16, 256)
+# What libraries keep by thread is there after any run; large ones map memory in each arena.
+WARM_UP_BATCHES = (1, 16)
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 Listener = Callable[[Snapshot], None]
 

@@ -17,7 +17,7 @@ from serving.config import ALL_MODELS, ServerConfig
 from serving.dashboard.dashboard import Dashboard
 from serving.follow_settings import FollowSettings
 from serving.following import Following
-from serving.freed_memory import keep_freed_memory
+from serving.freed_memory import give_back_freed_memory, keep_freed_memory
 from serving.input_check import InputLimits
 from serving.installer import Installer
 from serving.lane import Mode
@@ -33,7 +33,7 @@ from serving.snapshot import ServingOverrides, Snapshot
 from serving.supervisor import supervise
 from serving.tls import tls_files
 from serving.transport import check_transport
-from serving.worker import Worker
+from serving.worker import Worker, slots_of
 from sharded_infer.errors import NotFoundError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repository import Repository
@@ -77,7 +77,7 @@ def serve(
     # Kernels by layer and batch size (sharded_infer/batch_sizes.py): a large tower has more than
     # the 1,024 that oneDNN keeps by itself. It reads this at its first kernel.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
-    if not keep_freed_memory():
+    if not keep_freed_memory(config.slots or slots_of(config.workers)):
         _log.warning("this C library cannot be told to keep freed memory: requests may fault pages")
     if missing := tuple(code for code in missing_code() if code.serves):
         _log.warning("%s", missing_text(missing))
@@ -130,6 +130,7 @@ def serve(
     def load() -> Installer:
         with progress() as told:
             installer = following.load_first(store, models, told, strict=config.strict)
+        give_back_freed_memory()
         served.extend(map(_served, store.defaults()))
         unserved.update(following.missing())
         for name, reason in unserved.items():

@@ -11,7 +11,6 @@ from serving.predict_encoder import PredictEncoder
 from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from sharded_infer.batch import ModelInput
-from sharded_infer.batch_sizes import padded_sizes
 from sharded_infer.device.device_choice import DeviceChoice
 from sharded_infer.executor import run_batch
 from sharded_infer.golden import generate_samples
@@ -22,7 +21,9 @@ from sharded_infer.table_memory import TableMemory
 # Batches whose cost is measured. None that follows one that took longer is run before it is asked.
 _MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _LONGEST_MEASURED_SECONDS = 0.25
-_ROUNDS = 7
+# As many rounds as take so long, at least two: a large tower's sizes differ by more than its noise.
+_MEASURED_SECONDS = 0.05
+_FEWEST_ROUNDS, _MOST_ROUNDS = 2, 7
 _A_FEW = (1, 16, 256)
 
 
@@ -104,17 +105,18 @@ def measure_costs(
     if known is not None:
         return _run_a_few(model, known, progress)
     costs: dict[int, float] = {}
-    largest = min(max_batch, max(_MEASURED_BATCHES))
-    everything = generate_samples(model.spec, largest)
-    sizes = padded_sizes(largest)
-    for done, batch in enumerate(sizes, start=1):
+    sizes = model.engine.run_sizes(min(max_batch, max(_MEASURED_BATCHES)))
+    everything = generate_samples(model.spec, sizes[-1])
+    batches = sorted({*sizes, *(one for one in _MEASURED_BATCHES if one < sizes[-1])})
+    for done, batch in enumerate(batches, start=1):
         samples = everything.samples(0, batch)
         seconds = _timed(model, samples)
         if batch in _MEASURED_BATCHES:
-            costs[batch] = min(_timed(model, samples) for _ in range(_ROUNDS))
+            rounds = min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, int(_MEASURED_SECONDS / seconds)))
+            costs[batch] = min(_timed(model, samples) for _ in range(rounds))
         if seconds > _LONGEST_MEASURED_SECONDS:
             break
-        progress("warming up", done, len(sizes))
+        progress("warming up", done, len(batches))
     return costs
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serving.cgroups import groups_of
+from sharded_infer.batch_sizes import KERNEL_BYTES
 from sharded_infer.errors import CapacityError
 from sharded_infer.manifest import Manifest
 from sharded_infer.sizes import size_text
@@ -12,12 +13,16 @@ from sharded_infer.table_memory import TableMemory
 # A group's limit, what it uses, and of its `memory.stat` what the kernel can take back.
 _FILES = ("memory.max", "memory.current", "inactive_file")
 _OLD_FILES = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-# A tower is read, built and packed for the matrix library: three copies at most.
-_TOWER_COPIES = 3
+# Packed for the matrix library a tower takes a little more than its file: panels are padded.
+_PACKED = 1.1
+# While it is loaded it lies in memory twice more: as read, and as built.
+_LOADING_COPIES = 2
 
 
-def needed_bytes(manifest: Manifest, memory: TableMemory, processes: int) -> int:
-    """What loading a version takes in a server that is running.
+def held_bytes(manifest: Manifest, memory: TableMemory, processes: int) -> int:
+    """What a version takes once it is loaded.
+
+        tables + processes * (1.1 * tower + kernels)
 
     Mapped tables lie once in the page cache. A copy in huge pages belongs to the process that made
     it: what is loaded after the fork is there as often as there are workers.
@@ -28,7 +33,13 @@ def needed_bytes(manifest: Manifest, memory: TableMemory, processes: int) -> int
         processes: that load it.
     """
     tables = manifest.table_bytes * (processes if memory is TableMemory.HUGE else 1)
-    return tables + _TOWER_COPIES * manifest.files[manifest.tower.file].bytes * processes
+    return tables + processes * (round(_PACKED * _tower_bytes(manifest)) + KERNEL_BYTES)
+
+
+def needed_bytes(manifest: Manifest, memory: TableMemory, processes: int) -> int:
+    """What loading a version takes at most, in a server that is running; see `held_bytes`."""
+    held = held_bytes(manifest, memory, processes)
+    return held + processes * _LOADING_COPIES * _tower_bytes(manifest)
 
 
 def available_bytes(root: Path = Path("/")) -> int:
@@ -69,6 +80,10 @@ def check_fits(needed: int, available: int, spare: int, what: str) -> None:
             f"{what} does not fit: it takes {size_text(needed)}{kept}, {size_text(available)} are "
             "available"
         )
+
+
+def _tower_bytes(manifest: Manifest) -> int:
+    return manifest.files[manifest.tower.file].bytes
 
 
 def _machine_bytes(root: Path, field: str) -> int:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serving.cost_table import CostTable
+from serving.freed_memory import anonymous_bytes
 from serving.input_check import InputCheck
 from serving.lane import Lane
 from serving.load_phases import LoadPhases
@@ -13,7 +14,7 @@ from serving.predict_encoder import PredictEncoder
 from serving.request_decoder import RequestDecoder
 from serving.response_encoder import ResponseEncoder
 from serving.snapshot import ServingOverrides, Snapshot, measure_costs
-from serving.spare_memory import available_bytes, check_fits, needed_bytes
+from serving.spare_memory import available_bytes, check_fits, held_bytes, needed_bytes
 from serving.version_facts import VersionFacts
 from serving.wire_form import WireForm
 from sharded_infer.address_space import address_space_left, is_short_of_memory, memory_short
@@ -167,10 +168,12 @@ class VersionLoader:
         what = f"{manifest.model} version {manifest.version}"
         about = {"model": manifest.model, "version": manifest.version}
         tables = manifest.table_bytes
+        held, process = held_bytes(manifest, memory, 1), anonymous_bytes()
         _log.info(
-            "%s takes %s of memory, its tables %s of it (%s); %s are available",
-            what, size_text(needed), size_text(tables), memory.value, size_text(available),
-            extra=about,
+            "%s takes %s of memory: its tables %s (%s), its tower and kernels %s; this process "
+            "holds %s without it, %s are available",
+            what, size_text(held), size_text(tables), memory.value, size_text(held - tables),
+            size_text(process), size_text(available), extra=about,
         )  # fmt: skip
         if memory is TableMemory.HUGE:
             check_fits(needed, available, 0, what)

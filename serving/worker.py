@@ -8,7 +8,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -19,6 +19,7 @@ from serving.batch_runners import BatchRunners
 from serving.batcher import QueueLimits
 from serving.board import Board
 from serving.config import ServerConfig
+from serving.freed_memory import FreedMemory
 from serving.guard import make_guard
 from serving.inference import Inference
 from serving.metrics import Metrics
@@ -191,12 +192,13 @@ class Worker:
         self._state.set_serving(self._number, True)
         healthy = False
         models: dict[str, bool] = {}
-        faults = _minor_faults()
+        faults, freed = _minor_faults(), FreedMemory()
         try:
             while not stop.is_set():
                 self._came_round = monotonic()
                 before, faults = faults, _minor_faults()
                 self._metrics.minor_faults(faults - before)
+                freed.look(monotonic(), process_time())
                 # All workers, asked or watched, say the same.
                 if self._state.ready != healthy:
                     healthy = not healthy

@@ -64,12 +64,12 @@ def _shape_of_int8_linear(
 
 # Not `torch.library.custom_op`: what it makes imports torch's compiler at its first call, and that
 # Triton and SymPy: 2 s and 40 MB of a server that compiles nothing.
-_library: Final = torch.library.Library("sharded_infer", "FRAGMENT")
-_library.define(
+_library: Final = torch.library.Library("sharded_infer", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
     "int8_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, "
     "Tensor inverse_scale, int zero_point) -> Tensor"
 )
-_library.impl("int8_linear", int8_linear, "CompositeExplicitAutograd")
+_library.impl("int8_linear", int8_linear, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("sharded_infer::int8_linear", _shape_of_int8_linear, lib=_library)
 
 INT8_LINEAR: Final = torch.ops.sharded_infer.int8_linear.default

@@ -58,6 +58,10 @@ class ModelEngine(Protocol):
         """
         ...
 
+    def run_sizes(self, largest: int) -> Sequence[int]:
+        """All sizes that the tower is run at for batches of up to `largest` samples, ascending."""
+        ...
+
     def memory_report(self) -> Sequence[str]:
         """A line for each device: what was foretold and what is held."""
         ...

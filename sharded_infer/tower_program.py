@@ -20,7 +20,8 @@ __all__ = ["EMBEDDINGS", "Outputs", "open_program", "run_program", "zero_inputs"
 EMBEDDINGS: Final = "embeddings"
 # A run's outputs, and for each K where it is `[B, K]`, None where it is `[B]`.
 Outputs = tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]
-_BATCH: Final = 2
+# Not 1, which outputs could have for another reason; a size that towers are run at: it has kernels.
+_BATCH: Final = 4
 
 
 def open_program(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.batch_sizes import padded_size
+from sharded_infer.batch_sizes import padded_size, padded_sizes
 from sharded_infer.device.buckets import bucket_of, device_buckets
 from sharded_infer.device.engine_memory import EngineShape, Towers
 from sharded_infer.device.engine_set import Backends, EngineSet
@@ -115,6 +115,10 @@ class DeviceEngine:
     def run_size(self) -> Callable[[int], int]:
         """As `ModelEngine.run_size`."""
         return partial(_run_size, self.set.engines[0].shape.buckets)
+
+    def run_sizes(self, largest: int) -> Sequence[int]:
+        """As `ModelEngine.run_sizes`: graphs have their own, and are there already."""
+        return padded_sizes(largest)
 
     def memory_report(self) -> Sequence[str]:
         """As `ModelEngine.memory_report`; what other versions hold is in the second number."""

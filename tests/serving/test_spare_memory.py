@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.spare_memory import available_bytes, check_fits, needed_bytes
+from serving.spare_memory import available_bytes, check_fits, held_bytes, needed_bytes
+from sharded_infer.batch_sizes import KERNEL_BYTES
 from sharded_infer.errors import CapacityError
 from sharded_infer.manifest import FileRecord
 from sharded_infer.table_memory import TableMemory
@@ -72,6 +73,10 @@ def test_copies_are_counted_for_each_process_and_mapped_tables_once(ranker: Rank
     files = {**manifest.files, manifest.tower.file: FileRecord(1000, "0" * 64)}
     manifest = replace(manifest, files=files)
     tables = manifest.table_bytes
-    assert needed_bytes(manifest, TableMemory.MAP, 1) == tables + 3000
-    assert needed_bytes(manifest, TableMemory.MAP, 4) == tables + 12000
-    assert needed_bytes(manifest, TableMemory.HUGE, 4) == 4 * tables + 12000
+    own = 1100 + KERNEL_BYTES
+    assert held_bytes(manifest, TableMemory.MAP, 1) == tables + own
+    assert held_bytes(manifest, TableMemory.MAP, 4) == tables + 4 * own
+    assert held_bytes(manifest, TableMemory.HUGE, 4) == 4 * (tables + own)
+    # While it loads, each has the tower twice more.
+    assert needed_bytes(manifest, TableMemory.MAP, 1) == tables + own + 2000
+    assert needed_bytes(manifest, TableMemory.HUGE, 4) == 4 * (tables + own + 2000)

@@ -1,9 +1,10 @@
-"""The sizes that batches are padded to: few, close above, and known beforehand."""
+"""The sizes that batches are run at: few, close above, and known beforehand."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sharded_infer.batch_sizes import padded_size, padded_sizes
+from sharded_infer.batch_sizes import KERNEL_BYTES, BatchSizes, padded_size, padded_sizes
 
 
 @given(st.integers(1, 10**6))
@@ -47,3 +48,56 @@ def test_there_are_few_sizes_and_little_padding() -> None:
 
 def test_no_samples_need_no_size() -> None:
     assert padded_sizes(0) == []
+
+
+SMALL, LARGE = BatchSizes(500_000, 500.0), BatchSizes(5_300_000, 23.0)
+TOWERS = st.sampled_from([SMALL, BatchSizes(1_600_000, 100.0), LARGE])
+
+
+@given(TOWERS, st.integers(1, 70_000))
+def test_pieces_hold_a_batch_and_only_the_last_is_padded(sizes: BatchSizes, batch: int) -> None:
+    *whole, last = sizes.pieces(batch)
+    assert 0 < batch - sum(whole) <= last
+    assert {*whole, last} <= set(sizes.sizes)
+
+
+@given(TOWERS, st.integers(1, 70_000))
+def test_a_run_size_is_run_as_it_is_and_grows_with_the_batch(sizes: BatchSizes, batch: int) -> None:
+    run = sizes.run_size(batch)
+    assert batch <= run == sizes.run_size(run) <= sizes.run_size(batch + 1)
+
+
+@given(TOWERS, st.integers(1, 2000))
+def test_every_size_of_smaller_batches_is_known_beforehand(sizes: BatchSizes, largest: int) -> None:
+    known = sizes.up_to(largest)
+    assert known == sorted(set(known)) and set(known) <= set(sizes.sizes)
+    assert {piece for batch in range(1, largest + 1) for piece in sizes.pieces(batch)} == set(known)
+
+
+@pytest.mark.parametrize("kernel_bytes", [0, 530_000, 1_600_000, 3_600_000, 5_300_000])
+def test_kernels_of_all_sizes_take_no_more_than_they_may(kernel_bytes: int) -> None:
+    sizes = BatchSizes(kernel_bytes, 20.0).sizes
+    assert len(sizes) * kernel_bytes <= KERNEL_BYTES
+    assert len(sizes) >= 9 and sizes[0] == 1 and sizes[-1] == 512
+
+
+def test_a_tower_of_many_products_has_the_fewest_sizes() -> None:
+    powers = (1, 4, 8, 16, 32, 64, 128, 256, 512)
+    assert BatchSizes(50_000_000, 20.0).sizes == LARGE.sizes == powers
+
+
+def test_small_towers_pad_where_large_ones_run_a_second_piece() -> None:
+    assert SMALL.pieces(270) == [288]
+    assert LARGE.pieces(270) == [256, 16]
+    assert LARGE.pieces(1000) == SMALL.pieces(1000) == [512, 512]
+
+
+@pytest.mark.parametrize(("sizes", "allowed"), [(SMALL, 0.06), (LARGE, 0.2)])
+def test_padding_and_further_runs_cost_little(sizes: BatchSizes, allowed: float) -> None:
+    """Against one run of just the samples, over batches as often small as large."""
+    run = 23.0
+    batches = [round(1.1**power) for power in range(80)]
+    more = [
+        sum(run + piece for piece in sizes.pieces(batch)) / (run + batch) - 1 for batch in batches
+    ]
+    assert sum(more) / len(more) < allowed

@@ -1,7 +1,7 @@
 """An opened version: what it scores, how it is opened, and how it is run."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from sharded_infer.precision import Precision
 from sharded_infer.publication import publish
 from sharded_infer.quality import CalibrationSamples
 from sharded_infer.spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
+from sharded_infer.tower import Tower
 
 BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
 if lookup_instruction_sets():
@@ -132,6 +133,27 @@ def test_a_sample_scores_alike_in_every_batch(model: Model) -> None:
         alone = model.predict({name: array[[sample]] for name, array in inputs.items()})
         for name, scores in alone.items():
             np.testing.assert_allclose(scores[0], together[name][sample], rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_of_several_pieces_scores_as_its_parts_do(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    run = Tower.__call__
+
+    def counted(tower: Tower, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        ran.append(len(embeddings))
+        return run(tower, dense, embeddings)
+
+    monkeypatch.setattr(Tower, "__call__", counted)
+    samples = generate_samples(model.spec, 1100, seed=3)
+    whole = model.run(samples)
+    assert sum(ran) == model.engine.run_size(1100) and len(ran) > 2
+    assert set(ran) <= set(model.engine.run_sizes(1100))
+    parts = [model.run(samples.samples(at, at + 100)) for at in range(0, 1100, 100)]
+    for name, scores in whole.items():
+        alone = np.concatenate([part[name] for part in parts])
+        np.testing.assert_allclose(scores, alone, rtol=1e-5, atol=1e-6)
 
 
 def test_what_all_candidates_share_may_be_sent_once(model: Model) -> None:

@@ -462,5 +462,5 @@ def test_a_tower_of_other_inputs_or_outputs_is_not_loaded(tmp_path: Path) -> Non
         Tower.load(path, dense=more, embedding_width=EMBEDDING_WIDTH, outputs=["score"])
     with pytest.raises(TowerError, match=r"expected 2 outputs \(click, rating\), got 1"):
         Tower.load(path, dense=DENSE, embedding_width=EMBEDDING_WIDTH, outputs=["click", "rating"])
-    with pytest.raises(TowerError, match=r"tower.pt2 fails on inputs of shapes \[\[2, 6\]"):
+    with pytest.raises(TowerError, match=r"tower.pt2 fails on inputs of shapes \[\[4, 6\]"):
         Tower.load(path, dense={"dense": 6}, embedding_width=EMBEDDING_WIDTH, outputs=["score"])
