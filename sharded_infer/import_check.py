@@ -88,6 +88,7 @@ def check_import(
         SpecError, WeightsError: the modules cannot be called on the samples; see `TrainedModel`.
     """
     bound = model.spec.gate.max_import_diff or DEFAULT_BOUND
+    allowed = bound
     parts = [samples] if calibration is None else [samples, calibration.model_input]
     names, counts, embeddings, scores = [], [0], [], [0.0]
     trained = TrainedModel(model.spec, source) if isinstance(source, LiveSource) else None
@@ -97,6 +98,7 @@ def check_import(
         counts.append(sum(part.batch_size for part in parts))
         embeddings.append(found[0])
         scores.append(found[1])
+        allowed = max(allowed, found[2])
     if calibration is not None and calibration.references:
         scores.append(_against_recorded(model, calibration, bound, progress))
         names.append(_RECORDED)
@@ -108,7 +110,7 @@ def check_import(
         samples=max(counts),
         max_embedding_diff=max(embeddings, default=None),
         max_score_diff=max(scores),
-        allowed=bound,
+        allowed=allowed,
     )
 
 
@@ -118,8 +120,8 @@ def _against_modules(
     parts: Iterable[ModelInput],
     bound: float,
     progress: Progress,
-) -> tuple[float, float]:
-    """The largest shares of embeddings and of scores."""
+) -> tuple[float, float, float]:
+    """The largest shares of embeddings and of scores, and the largest that was allowed."""
     spec = model.spec
     pooled = [_Difference() for _ in spec.features]
     scored = {name: _Difference() for name in spec.tower.outputs}
@@ -155,7 +157,7 @@ def _against_modules(
                 f"{gap.allowed(widest):g} is allowed (gate.max_import_diff); all pooled "
                 "embeddings agree: the tower, its dense inputs or its outputs do not"
             )
-    return max(f.share for f in pooled), max(f.share for f in scored.values())
+    return max(f.share for f in pooled), max(f.share for f in scored.values()), widest
 
 
 def _against_recorded(

@@ -41,6 +41,7 @@ class TrainedTable:
         stored: the row format of rows that are quantized already.
         tells_padding: whether the module would say a padding id if it had one.
         padding_idx: the id that the module leaves out of its bags.
+        refusal: why no spec can describe what the module does; empty if one can.
     """
 
     said_by: str
@@ -49,6 +50,7 @@ class TrainedTable:
     stored: RowFormat | None = None
     tells_padding: bool = False
     padding_idx: int | None = None
+    refusal: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,43 +131,52 @@ def _check_order(spec: ModelSpec, source: LiveSource) -> None:
 
 
 def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
-    """What modules say of their tables, by the weight's key.
-
-    Raises:
-        SpecError: a module pools by maximum, not at all, or changes ids first; names it.
-    """
+    """What modules say of their tables, by the weight's key."""
     found: dict[str, TrainedTable] = {}
     for key, module in source.embeddings().items():
         if isinstance(module, nn.EmbeddingBag):
             found[key] = TrainedTable(
                 "its nn.EmbeddingBag",
-                _pooling(key, module.mode),
+                module.mode,
                 tells_padding=True,
                 padding_idx=module.padding_idx,
+                refusal=_unknown_pooling(module.mode),
             )
     for prefix, module in source.submodules():
+        name = type(module).__name__
         for config in _configs(module, "embedding_configs"):
-            raise SpecError(
-                f"table {config.name!r}: a TorchRec {type(module).__name__} looks up sequences and "
-                "does not pool; expected an EmbeddingBagCollection, or the weights as a dict of "
-                f"tensors by table name where every feature has one id (under {prefix or 'it'!r})"
+            found[f"{prefix}embeddings.{config.name}.weight"] = TrainedTable(
+                name,
+                refusal=f"a TorchRec {name} looks up sequences and does not pool; expected an "
+                "EmbeddingBagCollection, or the weights as a dict of tensors by table name where "
+                "every feature has one id",
             )
     for collection in torchrec_collections(source):
         name = type(collection.module).__name__
-        if processors := [p for p in PROCESSORS if hasattr(collection.module, p)]:
-            raise SpecError(
-                f"{name} changes features before their lookup ({processors[0].lstrip('_')}), which "
-                "a spec cannot describe"
-            )
+        processors = [p.lstrip("_") for p in PROCESSORS if hasattr(collection.module, p)]
         for config in collection.configs:
+            pooling = config.pooling.value.lower()
             stored = STORED_FORMATS.get(config.data_type.value)
+            refusal = _unknown_pooling(pooling)
+            if processors:
+                refusal = (
+                    f"its {name} changes features before their lookup ({processors[0]}), which a "
+                    "spec cannot describe"
+                )
             found[collection.key(config.name)] = TrainedTable(
                 f"its {type(config).__name__} in the {name}",
-                _pooling(config.name, config.pooling.value.lower()),
+                pooling,
                 tuple(config.feature_names),
                 stored if stored in _QUANTIZED else None,
+                refusal=refusal,
             )
     return found
+
+
+def _unknown_pooling(mode: str) -> str:
+    if mode in ("sum", "mean"):
+        return ""
+    return f"its module pools by {mode!r}, which is not supported: expected 'sum' or 'mean'"
 
 
 def _configs(module: nn.Module, name: str) -> Sequence[Any]:
@@ -175,17 +186,10 @@ def _configs(module: nn.Module, name: str) -> Sequence[Any]:
     return [config for config in configs if hasattr(config, "feature_names")]
 
 
-def _pooling(name: str, mode: str) -> str:
-    if mode not in ("sum", "mean"):
-        raise SpecError(
-            f"table {name!r}: its module pools by {mode!r}, which is not supported: expected 'sum' "
-            "or 'mean'"
-        )
-    return mode
-
-
 def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[str, object]:
     """The fields that a module adds to a table's."""
+    if said.refusal:
+        raise SpecError(f"table {table.name!r}: {said.refusal}")
     if table.pooling is not None and said.pooling not in (None, table.pooling):
         raise SpecError(
             f"table {table.name!r}: the spec says pooling {table.pooling!r}, {said.said_by} pools "

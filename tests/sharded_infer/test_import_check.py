@@ -85,10 +85,11 @@ def published(
 def test_embedding_bags_are_called_as_they_are(options: dict[str, object], tmp_path: Path) -> None:
     found = published(modules(**options), tmp_path).report.imported
     assert found is not None and found.compared_with == "the trained modules"
-    assert found.samples == 64 and found.allowed == 1e-4
-    assert found.max_embedding_diff is not None and found.max_embedding_diff < 1e-2
-    if "dtype" not in options:
-        assert found.max_embedding_diff < 1e-6
+    assert found.samples == 64 and found.max_embedding_diff is not None
+    # Half precision rounds what it returns: the bound is four of its steps.
+    step = torch.finfo(options.get("dtype", torch.float32)).eps
+    assert found.allowed == max(1e-4, 4 * step)
+    assert found.max_embedding_diff < max(1e-6, 2 * step)
 
 
 def test_padding_is_left_to_the_module_that_knows_it(tmp_path: Path) -> None:

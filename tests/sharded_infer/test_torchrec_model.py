@@ -278,6 +278,16 @@ def test_a_distributed_model_of_one_process_is_taken_over(
     assert_same_scores(tower, parallel.module, rec)
 
 
+def test_a_distributed_model_is_published_without_calling_it(
+    rec: TorchRec, process_group: None, tmp_path: Path
+) -> None:
+    # Of several processes only this one would call it, and wait for the others.
+    parallel: Any = distributed(rec.model("DLRM"), as_dtensors=False)
+    spec, source, tower = from_torchrec(parallel)
+    made = publish(spec, source, tower, tmp_path / "models")
+    assert made.report.imported is None and "import not compared" in made.compared
+
+
 @pytest.mark.parametrize("as_dtensors", [False, True])
 def test_the_checkpoint_of_a_distributed_model_is_read(
     as_dtensors: bool, rec: TorchRec, process_group: None, tmp_path: Path

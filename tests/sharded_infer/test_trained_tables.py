@@ -168,3 +168,17 @@ def test_feature_processors_are_refused(rec: TorchRec) -> None:
     collection._feature_processors = nn.ModuleDict()
     with pytest.raises(SpecError, match="changes features before their lookup"):
         resolved(of_tables(*TABLES), collection)
+
+
+def test_what_a_spec_does_not_take_may_do_what_it_likes(rec: TorchRec) -> None:
+    config = rec.configs.EmbeddingConfig(
+        name="history", num_embeddings=9, embedding_dim=4, feature_names=["history"]
+    )
+    model = nn.ModuleDict(
+        {
+            "sequences": rec.embeddings.EmbeddingCollection(tables=[config]),
+            "most": nn.EmbeddingBag(9, 4, mode="max"),
+            **bag("mean"),
+        }
+    )
+    assert resolved(ONE, model).tables[0].pooling == "mean"
