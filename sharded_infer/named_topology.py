@@ -1,9 +1,9 @@
 """Topologies as users name them: `cpu:2`, a file, or the machine at hand."""
 
+import importlib
 import re
 from pathlib import Path
 
-import torch
 from pydantic import TypeAdapter, ValidationError
 
 from kernels.wording import counted, did_you_mean
@@ -18,6 +18,8 @@ _PART = re.compile(
 )
 
 MAX_RANKS = 4096
+# Of NVIDIA's driver: Linux; Windows's subsystem for it.
+_DRIVER = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 # Of a card's memory, kept for the tower, activations and the runtime when no size is given.
 RESERVED_SHARE = 0.15
 
@@ -134,7 +136,9 @@ def local_topology() -> Topology:
 
     A share of 15% is kept for the tower, activations and the runtime.
     """
-    if torch.cuda.is_available():
+    # Without NVIDIA's driver there are no cards, and torch, which takes seconds, need not look.
+    torch = importlib.import_module("torch") if any(map(Path.exists, _DRIVER)) else None
+    if torch is not None and torch.cuda.is_available():
         devices = []
         for index in range(torch.cuda.device_count()):
             properties = torch.cuda.get_device_properties(index)

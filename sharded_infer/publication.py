@@ -54,7 +54,6 @@ from sharded_infer.quantize import (
     calibrate,
     published_mix,
     quantization_report,
-    storage_errors,
     table_records,
     take_over,
     write_report,
@@ -64,6 +63,7 @@ from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.spec import ModelSpec
 from sharded_infer.spec_document import dump_spec
+from sharded_infer.staging import storage_errors
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.tower import Tower

@@ -5,9 +5,7 @@ Publishing is made of the same parts.
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -34,9 +32,8 @@ from sharded_infer.quality import (
     table_contributions,
 )
 from sharded_infer.report_file import dump_report
-from sharded_infer.sizes import size_text
 from sharded_infer.spec import ModelSpec
-from sharded_infer.staging import staged_folder
+from sharded_infer.staging import staged_folder, storage_errors
 from sharded_infer.statistics import FeatureStatistics
 from sharded_infer.table_writer import WrittenTables, write_tables
 from sharded_infer.trained_tables import resolve_spec
@@ -193,20 +190,3 @@ def write_report(folder: Path, report: QuantizationReport) -> tuple[str, ...]:
     (folder / REPORT_NAME).write_bytes(dump_report(report))
     (folder / REPORT_PAGE_NAME).write_text(render_quantization_page(report), encoding="utf-8")
     return REPORT_NAME, REPORT_PAGE_NAME
-
-
-@contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Turns the operating system's refusals while writing into ours.
-
-    Raises:
-        StorageError: names the path, the reason and what is free.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            raise
-        home = path if path.exists() else path.parent
-        free = f"; {size_text(shutil.disk_usage(home).free)} are free" if home.exists() else ""
-        raise StorageError(f"{path}: cannot be written: {error.strerror}{free}") from error

@@ -15,6 +15,7 @@ from typing import TextIO
 from sharded_infer.errors import StorageError
 from sharded_infer.file_lock import lock
 from sharded_infer.regular_file import open_regular
+from sharded_infer.sizes import size_text
 
 _PREFIX = ".staging-"
 _LOCK = ".lock"
@@ -83,3 +84,20 @@ def _reserve(home: Path) -> tuple[Path, TextIO]:
             return path, held
         # A sweep came before the lock and took its file for a dead process's.
         held.close()
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turns the operating system's refusals while writing into ours.
+
+    Raises:
+        StorageError: names the path, the reason and what is free.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None:
+            raise
+        home = path if path.exists() else path.parent
+        free = f"; {size_text(shutil.disk_usage(home).free)} are free" if home.exists() else ""
+        raise StorageError(f"{path}: cannot be written: {error.strerror}{free}") from error

@@ -4,13 +4,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
+from serving.commands.lazy_group import load_by_name
 from serving.progress import progress_bars
-from sharded_infer.calibration import calibrate, write_topology
 
 
 def calibrate_command(
@@ -22,10 +21,10 @@ def calibrate_command(
 
     Takes about 15 seconds and 1.1 GiB on one thread. The machine should be quiet.
     """
-    torch.set_num_threads(1)
+    load_by_name("torch:set_num_threads")(1)
     with progress_bars() as progress:
-        device = calibrate(progress)
-    write_topology(out, device, ranks)
+        device = load_by_name("sharded_infer.calibration:calibrate")(progress)
+    load_by_name("sharded_infer.calibration:write_topology")(out, device, ranks)
     if as_json:
         print_json({"path": str(out), "ranks": ranks, "device": asdict(device)})
         return

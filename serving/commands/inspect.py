@@ -14,8 +14,8 @@ from serving.commands.versions import only_model
 from serving.quantization_tables import render_report
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
-from sharded_infer.quantize import storage_errors
 from sharded_infer.repository import Repository
+from sharded_infer.staging import storage_errors
 
 
 def inspect_command(

@@ -1,7 +1,8 @@
 """Scores samples in this process; apart from `predict`, which asks a server without torch."""
 
+from serving.commands.opened_version import open_published
 from serving.commands.repo_arguments import named_version
-from serving.commands.versions import fetched_artifact, only_model, open_published
+from serving.commands.versions import fetched_artifact, only_model
 from serving.prediction import Prediction
 from serving.progress import progress_bars
 from sharded_infer.artifact import verify_files

@@ -2,12 +2,11 @@
 
 from typing import Annotated
 
-import torch
 import typer
 
-from quant.checkpoint import open_weights
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
+from serving.commands.lazy_group import load_by_name
 from serving.commands.quantization import (
     CalibrationOption,
     ErrorBudgetOption,
@@ -15,18 +14,15 @@ from serving.commands.quantization import (
     SamplesOption,
     SpecOption,
     WeightsOption,
+    read_trained,
     summary,
     with_budget,
 )
 from serving.commands.version_options import RepositoryOption
 from serving.progress import progress_bars
-from sharded_infer.format_plan import find_weights
-from sharded_infer.publication import publish
-from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.spec_document import load_spec
-from sharded_infer.tower_source import load_tower
 
 
 def publish_command(
@@ -49,16 +45,11 @@ def publish_command(
     on calibration samples, and renamed into place. Whatever goes wrong before that leaves the
     repository as it was.
     """
-    torch.set_num_threads(1)
     described = with_budget(load_spec(spec), memory_budget, error_budget)
-    source = open_weights(weights)
-    # Before the tower: where a dim is wrong, its shapes are too.
-    find_weights(described, source)
-    tower = load_tower(described, source, spec.parent)
     statistics = None if samples is None else statistics_of(described, read_samples(samples))
-    measured = None if calibration is None else read_calibration(described, calibration)
+    source, tower, measured = read_trained(described, weights, spec.parent, calibration)
     with progress_bars() as progress:
-        published = publish(
+        published = load_by_name("sharded_infer.publication:publish")(
             described,
             source,
             tower,

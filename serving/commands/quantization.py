@@ -3,7 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -11,10 +11,13 @@ from rich.table import Table
 from kernels.wording import counted
 from quant.report import QuantizationReport, total_bytes
 from serving.commands.console import OUT
+from serving.commands.lazy_group import load_by_name
 from sharded_infer.errors import InputError
-from sharded_infer.format_plan import FormatPlan
 from sharded_infer.sizes import parse_size, size_text
 from sharded_infer.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sharded_infer.format_plan import FormatPlan
 
 SpecOption = Annotated[Path, typer.Option(help="The model's description, model.toml.")]
 WeightsOption = Annotated[
@@ -74,7 +77,39 @@ def with_budget(
     return replace(spec, quantization=quantization)
 
 
-def print_format_plan(plan: FormatPlan) -> None:
+def read_trained(
+    spec: ModelSpec,
+    weights: Path,
+    spec_folder: Path,
+    calibration: Path | None,
+    *,
+    with_tower: bool = True,
+) -> tuple[Any, Any, Any]:
+    """What was trained: the tables' weights, the tower and calibration samples, where wanted.
+
+    Torch is imported here, once the description is known to be one.
+
+    Args:
+        spec: the model.
+        weights: the checkpoint.
+        spec_folder: that the spec's paths are relative to.
+        calibration: a file of samples; None: there are none.
+        with_tower: whether to read the tower.
+    """
+    load_by_name("torch:set_num_threads")(1)
+    source = load_by_name("quant.checkpoint:open_weights")(weights)
+    # Before the tower: where a dim is wrong, its shapes are too.
+    load_by_name("sharded_infer.format_plan:find_weights")(spec, source)
+    measured = tower = None
+    if calibration is not None:
+        read = load_by_name("sharded_infer.samples.calibration:read_calibration")
+        measured = read(spec, calibration)
+    if with_tower:
+        tower = load_by_name("sharded_infer.tower_source:load_tower")(spec, source, spec_folder)
+    return source, tower, measured
+
+
+def print_format_plan(plan: "FormatPlan") -> None:
     """The formats of all tables and why, for people."""
     table = Table(title=f"formats of {plan.spec.name}", title_justify="left")
     for heading in ("table", "rows", "dim", "format", "fp32", "stored", "why"):
@@ -99,7 +134,7 @@ def print_format_plan(plan: FormatPlan) -> None:
     OUT.print(text, highlight=False, soft_wrap=True)
 
 
-def format_plan_fields(plan: FormatPlan) -> dict[str, object]:
+def format_plan_fields(plan: "FormatPlan") -> dict[str, object]:
     """The same for scripts."""
     return {
         "model": plan.spec.name,

@@ -4,12 +4,11 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 
-from quant.checkpoint import open_weights
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
+from serving.commands.lazy_group import load_by_name
 from serving.commands.quantization import (
     CalibrationOption,
     ErrorBudgetOption,
@@ -19,18 +18,15 @@ from serving.commands.quantization import (
     WeightsOption,
     format_plan_fields,
     print_format_plan,
+    read_trained,
     summary,
     with_budget,
 )
 from serving.progress import progress_bars
 from sharded_infer.errors import InputError
-from sharded_infer.format_plan import find_weights
-from sharded_infer.quantize import open_format_plan, quantize
-from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.spec_document import load_spec
-from sharded_infer.tower_source import load_tower
 
 
 def quantize_command(
@@ -55,22 +51,21 @@ def quantize_command(
     weights must hold the tower too, or the spec name its program. Tables are read and written in
     chunks on all cores; memory stays small whatever their size.
     """
-    torch.set_num_threads(1)
     described = with_budget(load_spec(spec), memory_budget, error_budget)
     if out is None and not dry_run:
         raise InputError("--out: expected a folder to make, or --dry-run")
-    source = open_weights(weights)
-    # Before the tower: where a dim is wrong, its shapes are too.
-    find_weights(described, source)
     statistics = None if samples is None else statistics_of(described, read_samples(samples))
-    measured = None if calibration is None else read_calibration(described, calibration)
-    tower = None if measured is None else load_tower(described, source, spec.parent)
+    source, tower, measured = read_trained(
+        described, weights, spec.parent, calibration, with_tower=calibration is not None
+    )
     started = time.perf_counter()
     with progress_bars() as progress:
-        plan = open_format_plan(described, source, statistics, progress)
+        plan = load_by_name("sharded_infer.quantize:open_format_plan")(
+            described, source, statistics, progress
+        )
         report = None
         if out is not None and not dry_run:
-            report = quantize(
+            report = load_by_name("sharded_infer.quantize:quantize")(
                 plan, out.absolute(), tower=tower, calibration=measured, progress=progress
             )
     seconds = time.perf_counter() - started

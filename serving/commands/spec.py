@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from quant.checkpoint import open_weights
 from serving.commands.console import ERRORS
+from serving.commands.lazy_group import load_by_name
 from sharded_infer.errors import SpecError
-from sharded_infer.spec_draft import count_checks, draft_spec
 
 
 def spec_command(
@@ -29,7 +28,8 @@ def spec_command(
     """
     if out is not None and out.exists() and not force:
         raise SpecError(f"{out}: exists; --force overwrites it")
-    draft = draft_spec(open_weights(checkpoint), name)
+    source = load_by_name("quant.checkpoint:open_weights")(checkpoint)
+    draft = load_by_name("sharded_infer.spec_draft:draft_spec")(source, name)
     if out is None:
         typer.echo(draft, nl=False)
     else:
@@ -37,9 +37,10 @@ def spec_command(
             out.write_text(draft, encoding="utf-8")
         except OSError as error:
             raise SpecError(f"{out}: cannot be written: {error.strerror}") from error
+    checks = load_by_name("sharded_infer.spec_draft:count_checks")(draft)
     tables = draft.split("\n").count("[[tables]]")
     ERRORS.print(
-        f"tables: {tables}; lines to CHECK: {count_checks(draft)}"
+        f"tables: {tables}; lines to CHECK: {checks}"
         + ("" if out is None else f"; written to {out}"),
         markup=False,
         highlight=False,

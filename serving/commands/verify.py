@@ -3,11 +3,11 @@
 from kernels.wording import counted
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
+from serving.commands.lazy_group import load_by_name
 from serving.commands.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.version_summary import NO_CHECKSUM
-from serving.commands.versions import fetched_artifact, only_model, open_published
+from serving.commands.versions import fetched_artifact, only_model
 from serving.progress import progress_bars
-from sharded_infer.model_check import check_golden
 from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
 
@@ -28,10 +28,9 @@ def verify_command(
         read = published.verify(name, version, progress)
         with fetched_artifact(published, name, version, progress) as artifact:
             manifest = artifact.manifest
-            differences = {
-                topology: check_golden(open_published(artifact, topology))
-                for topology in manifest.plans
-            }
+            differences = load_by_name("serving.commands.opened_version:golden_differences")(
+                artifact
+            )
     fields = {
         "model": manifest.model,
         "version": manifest.version,

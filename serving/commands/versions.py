@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-
 from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.errors import NotFoundError
-from sharded_infer.model import Model
 from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
 
@@ -42,10 +39,3 @@ def fetched_artifact(
         yield open_artifact(folder)
     finally:
         repository.release(folder)
-
-
-def open_published(artifact: Artifact, topology: str | None = None) -> Model:
-    """Opens a version as a server does; its files are taken as they are: see `verify_files`."""
-    # One intra-op thread, as in a server: scores are then equal to the bit.
-    torch.set_num_threads(1)
-    return Model(artifact, artifact.plan(topology))

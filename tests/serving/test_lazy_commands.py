@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -18,8 +19,8 @@ ENTRIES = (*COMMANDS, *REPO_COMMANDS, *BENCH_COMMANDS)
 HEAVY = {"torch", "fbgemm_gpu", "sympy", "tritonclient"}
 
 
-def imported_by(*words: object) -> set[str]:
-    """The packages that a process has imported when a command line ends."""
+def imported_by(*words: object, code: int = 0) -> set[str]:
+    """The packages that a process has imported when a command line ends, with this exit status."""
     script = (
         "import json, sys, serving.cli\n"
         "try:\n    serving.cli.main()\n"
@@ -29,9 +30,10 @@ def imported_by(*words: object) -> set[str]:
         [sys.executable, "-c", script, *map(str, words)],
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         env=environment(),
     )
+    assert done.returncode == code, done.stderr
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
@@ -42,14 +44,29 @@ def imported_by(*words: object) -> set[str]:
         "--version",
         "repo --help",
         "bench --help",
-        "doctor --help",
         "repo gc --help",
-        "serve --help",
+        *(f"{entry.name} --help" for entry in COMMANDS if entry.name not in {"demo", "predict"}),
         "serve --print-config --repository here",
     ],
 )
 def test_help_imports_nothing_heavy(words: str) -> None:
     assert imported_by(*words.split()) & HEAVY == set()
+
+
+@pytest.mark.parametrize("command", ["publish -r models", "quantize --out tables", "plan"])
+def test_a_description_that_is_not_there_is_said_before_anything_heavy_is_imported(
+    command: str, tmp_path: Path
+) -> None:
+    weights = [] if command == "plan" else ["--weights", tmp_path / "w.pt"]
+    words = [*command.split(), *weights, "--spec", tmp_path / "absent.toml"]
+    assert imported_by(*words, code=1) & HEAVY == set()
+
+
+def test_planning_takes_no_torch_where_there_are_no_cards(tmp_path: Path) -> None:
+    spec = tmp_path / "model.toml"
+    spec.write_text('name = "m"\n[[tables]]\nname = "ads"\nrows = 100\ndim = 8\n')
+    for topology in ("cpu:2", "h100:2+cpu:1"):
+        assert imported_by("plan", "--spec", spec, "--topology", topology) & HEAVY == set()
 
 
 def test_asking_a_server_takes_no_torch() -> None:
