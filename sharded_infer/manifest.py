@@ -18,6 +18,7 @@ from quant.report import ImportReport
 from sharded_infer.errors import ArtifactError, SpecError
 from sharded_infer.plan import StoredTable
 from sharded_infer.precision import Precision
+from sharded_infer.provenance import Provenance
 from sharded_infer.spec import ModelSpec
 from sharded_infer.spec_document import dump_spec, parse_spec
 
@@ -120,6 +121,7 @@ class Manifest:
         plans: the plan's file for each topology.
         files: every file of the version but the manifest.
         imported: how far the import is from the trained model; None where it was not compared.
+        provenance: where it came from, in its publisher's words; None where nothing is said.
         sha256: of all other fields as they are stored; None if it was published by a release that
             wrote none, or is not published yet.
     """
@@ -136,6 +138,7 @@ class Manifest:
     plans: Annotated[dict[str, FileName], Field(min_length=1)]
     files: dict[FileName, FileRecord]
     imported: ImportReport | None = None
+    provenance: Provenance | None = None
     # Not compared: versions that say the same are equal, stored or not.
     sha256: Sha256 | None = field(default=None, compare=False)
 
@@ -173,7 +176,10 @@ _ADAPTER = TypeAdapter(Manifest)
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """The manifest as JSON, with the checksum of what it says now."""
-    unwritten = {"sha256", *_unused(manifest)}
+    unwritten: dict[str, Any] = dict.fromkeys(("sha256", *_unused(manifest)), True)
+    if manifest.provenance is not None:
+        said = asdict(manifest.provenance)
+        unwritten["provenance"] = {name for name, value in said.items() if value is None}
     return with_checksum(_ADAPTER.dump_json(manifest, indent=1, exclude=unwritten))
 
 
@@ -287,4 +293,4 @@ def manifest_fields(manifest: Manifest) -> dict[str, Any]:
 
 def _unused(manifest: Manifest) -> set[str]:
     """Fields that a manifest leaves out, so that it reads as before there were such."""
-    return {"imported"} if manifest.imported is None else set()
+    return {name for name in ("imported", "provenance") if getattr(manifest, name) is None}

@@ -47,6 +47,7 @@ from sharded_infer.plan import dump_plan
 from sharded_infer.planner import make_plan
 from sharded_infer.precision import Precision
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.provenance import provenance_of
 from sharded_infer.quality import (
     table_contributions,
 )
@@ -108,6 +109,9 @@ def publish(
     calibration: object | None = None,
     statistics: Mapping[str, FeatureStatistics] | None = None,
     batch: int = DEFAULT_BATCH,
+    note: str | None = None,
+    run_id: str | None = None,
+    source_revision: str | None = None,
     progress: Progress = no_progress,
 ) -> PublishedVersion:
     """Quantizes, plans and publishes one version of a model.
@@ -133,12 +137,16 @@ def publish(
         statistics: how features are used, by name, for the planner and for budgets; the spec's own
             where not given.
         batch: samples of the batch that is planned for.
+        note: what is to be said of the version, kept with it; up to 1000 printable characters.
+        run_id: the training run, as a tracker names it; up to 200.
+        source_revision: of the code that trained it, such as a commit; up to 200.
         progress: told what is being done, and how far it is.
 
     Returns:
         The published version.
 
     Raises:
+        InputError: the note, run or revision is empty, too long or not printable.
         SpecError, WeightsError: the spec contradicts itself, the weights or the tower, sets a
             budget that no choice of formats meets, or an int8 tower, and there are no samples.
         PlanError: the tables do not fit a topology.
@@ -150,6 +158,7 @@ def publish(
         StorageError: the disk is full or cannot be written, or a store cannot be reached.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
+    provenance = provenance_of(note, run_id, source_revision)
     spec, source = take_over(spec, weights)
     given = None if samples is None else model_input_of(spec, samples)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
@@ -200,7 +209,9 @@ def publish(
             report = replace(report, calibration=measured)
         golden = replace(manifest.golden, max_score_diff=difference)
         files = manifest.files | {n: _record(staged / n) for n in write_report(staged, report)}
-        complete = replace(manifest, golden=golden, files=files, imported=imported)
+        complete = replace(
+            manifest, golden=golden, files=files, imported=imported, provenance=provenance
+        )
         path = repository.commit(staged, complete, progress=progress)
     return PublishedVersion(
         path=path,

@@ -14,6 +14,7 @@ from sharded_infer.manifest import REPORT_NAME, Manifest
 from sharded_infer.pages.table_errors import relative_error
 from sharded_infer.plan import StoredTable
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.provenance import Provenance
 from sharded_infer.report_file import QuantizationReport, report_from_fields
 from sharded_infer.repository import Repository
 from sharded_infer.table_pieces import TablePiece
@@ -87,6 +88,7 @@ class VersionDiff:
         file_bytes: sizes of all files of each.
         new_bytes: of the second's files that the first does not have.
         tower_changed: whether the tower's file is another.
+        provenances: where each came from, in its publisher's words.
     """
 
     model: str
@@ -96,6 +98,7 @@ class VersionDiff:
     file_bytes: tuple[int, int]
     new_bytes: int
     tower_changed: bool
+    provenances: tuple[Provenance | None, Provenance | None] = (None, None)
 
 
 def diff_versions(
@@ -151,6 +154,7 @@ def diff_versions(
         file_bytes=(_bytes(pair[0]), _bytes(pair[1])),
         new_bytes=sum(new.values()),
         tower_changed=pair[0].files[pair[0].tower.file] != pair[1].files[pair[1].tower.file],
+        provenances=(pair[0].provenance, pair[1].provenance),
     )
 
 

@@ -37,6 +37,16 @@ def publish_command(
     error_budget: ErrorBudgetOption = None,
     samples: SamplesOption = None,
     calibration: CalibrationOption = None,
+    note: Annotated[
+        str | None, typer.Option(help="What to say of the version, kept with it.")
+    ] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="The training run, as a tracker names it; kept likewise.")
+    ] = None,
+    source_revision: Annotated[
+        str | None,
+        typer.Option(help="Revision of the code that trained the model; kept likewise."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Quantize, plan and publish a model as its next version.
@@ -57,6 +67,9 @@ def publish_command(
             topologies=tuple(topology or ("cpu:1",)),
             statistics=statistics,
             calibration=measured,
+            note=note,
+            run_id=run_id,
+            source_revision=source_revision,
             progress=progress,
         )
     fields = {

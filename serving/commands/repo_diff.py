@@ -12,6 +12,7 @@ from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import LocationArgument, ModelArgument, named_version
 from serving.progress import progress_bars
 from sharded_infer.pages.table_errors import error_text
+from sharded_infer.provenance import provenance_text
 from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
 from sharded_infer.version_diff import GateResult, TableDiff, TableSide, VersionDiff, diff_versions
@@ -72,7 +73,9 @@ def _cells(entry: TableDiff) -> tuple[str, str, str, str, str]:
 
 def _rest(found: VersionDiff) -> list[str]:
     first, second = found.gates
+    came = zip(found.versions, found.provenances, strict=True)
     return [
+        *(f"version {n}: {provenance_text(p)}" for n, p in came if any(found.provenances)),
         f"tower {'changed' if found.tower_changed else 'unchanged'}",
         f"golden requests within {_golden(first)}, then {_golden(second)}",
         f"calibration samples: {_auc(first)}, then {_auc(second)}",

@@ -1,6 +1,6 @@
 """Lists a repository: its models, their versions and labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Annotated
@@ -23,6 +23,7 @@ from serving.progress import progress_bars
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.manifest import Manifest, manifest_fields
 from sharded_infer.progress import Progress
+from sharded_infer.provenance import Provenance
 from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
 
@@ -40,6 +41,7 @@ class VersionLine:
         new_bytes: of those that no earlier version has.
         table_bytes: of its rows.
         max_score_diff: the golden requests' largest difference from the fp32 model.
+        provenance: where it came from, in its publisher's words.
         in_use: whether a server of this machine uses it, in a folder.
         error: why it cannot be read; None if it can.
     """
@@ -52,6 +54,7 @@ class VersionLine:
     new_bytes: int = 0
     table_bytes: int = 0
     max_score_diff: float | None = None
+    provenance: Provenance | None = None
     in_use: bool = False
     error: str | None = None
 
@@ -105,6 +108,7 @@ def _print_models(
         )
     OUT.print(table)
     for model, (_, lines) in models.items():
+        _say_provenance(model, lines[-1:])
         for line in lines:
             if line.error is not None:
                 OUT.print(f"{model} version {line.version}: {line.error}", soft_wrap=True)
@@ -159,9 +163,17 @@ def repo_show_command(
             line.error or ("in use" if line.in_use else ""),
         )
     OUT.print(table)
+    _say_provenance(model, lines)
     for label, past in labels.history.items():
         if past:
             OUT.print(f"{label} pointed at {', '.join(map(str, past))} before", highlight=False)
+
+
+def _say_provenance(model: str, lines: Sequence[VersionLine]) -> None:
+    for line in lines:
+        if line.provenance is not None:
+            words = f"{model} version {line.version}: {line.provenance.text}"
+            OUT.print(words, highlight=False, markup=False, soft_wrap=True)
 
 
 def version_lines(
@@ -200,5 +212,6 @@ def _line(
         new_bytes=new,
         table_bytes=manifest.table_bytes,
         max_score_diff=manifest.golden.max_score_diff,
+        provenance=manifest.provenance,
         in_use=in_use,
     )

@@ -36,6 +36,8 @@ def print_version(artifact: Artifact, where: str) -> None:
     OUT.print(table)
     outputs = ", ".join(output.name for output in manifest.tower.outputs)
     held = plan.bytes_by_rank(manifest.stored_tables())
+    if manifest.provenance is not None:
+        OUT.print(manifest.provenance.text, highlight=False, markup=False, soft_wrap=True)
     OUT.print(
         f"created {manifest.created_at} by "
         f"{', '.join(f'{name} {number}' for name, number in manifest.producer.items())}\n"

@@ -67,6 +67,7 @@ def _model_fields(model: ModelReleases, plan_of: PlanOf) -> dict[str, Any]:
                 "names": sorted(names.get(holding.version, ())),
                 "created": holding.created,
                 "reason": "",
+                "provenance": "" if plan is None else plan.provenance,
                 "plan": None
                 if plan is None
                 else {
@@ -99,5 +100,6 @@ def _absent(version: int, state: str, reason: str) -> dict[str, Any]:
         "names": [],
         "created": 0.0,
         "reason": reason,
+        "provenance": "",
         "plan": None,
     }

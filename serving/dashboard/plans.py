@@ -24,6 +24,7 @@ class DrawnPlan:
         tables: of the model.
         table_bytes: of the version's tables.
         content: the drawing, as a part of a page.
+        provenance: where the version came from, in its publisher's words; empty: it says nothing.
     """
 
     topology: str
@@ -31,6 +32,7 @@ class DrawnPlan:
     tables: int
     table_bytes: int
     content: Content
+    provenance: str = ""
 
 
 class Plans:
@@ -80,4 +82,5 @@ class Plans:
             tables=len(manifest.tables),
             table_bytes=manifest.table_bytes,
             content=Content.kept(HTML, figures.encode()),
+            provenance="" if manifest.provenance is None else manifest.provenance.text,
         )

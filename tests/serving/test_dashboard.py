@@ -20,7 +20,13 @@ from serving.metrics import Metrics
 from serving.pages import Pages, listen
 from serving.releases import Failure, Holding, ModelReleases, Releases
 from serving.server_state import ServerState
-from tests.serving.conftest import Ranker, RunningServer, good_inputs, infer_request
+from tests.serving.conftest import (
+    PROVENANCE_TEXT,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+)
 from tests.serving.test_server import samples
 
 HTML = "text/html,application/xhtml+xml,*/*;q=0.8"
@@ -261,6 +267,7 @@ def test_models_have_their_versions_names_failures_and_plans(
         2: ("loading", [], ""),
         1: ("ready", ["default", "stable"], ""),
     }
+    assert [v["provenance"] for v in told["versions"]] == ["", "", PROVENANCE_TEXT]
     plan = told["versions"][2]["plan"]
     assert (plan["topology"], plan["ranks"], plan["tables"]) == ("cpu:2", 2, 4)
     url, _, query = plan["url"].partition("?")

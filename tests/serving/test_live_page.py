@@ -12,7 +12,15 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.serving.conftest import MODEL, RunningServer, good_inputs, infer_request, running_server
+from tests.serving.conftest import (
+    MODEL,
+    PROVENANCE_TEXT,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+)
 from tests.serving.live_page import CHROMIUM, Watched, chromium_refusal, opened
 from tests.serving.test_server import free_port, samples
 from tests.serving.traffic import Publisher, Shelf, traffic
@@ -268,6 +276,15 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_page(
         assert found == []
         assert watched.page.evaluate("document.documentElement.scrollWidth") == width
         assert watched.errors == []
+
+
+def test_a_version_says_where_it_came_from(browser: Any, ranker: Ranker, tmp_path: Path) -> None:
+    with (
+        running_server(ranker.repository, tmp_path / "stderr") as server,
+        opened(browser, page_url(server)) as watched,
+    ):
+        watched.until("document.querySelector('#versions .provenance')")
+        assert watched.page.locator("#versions .provenance").inner_text() == PROVENANCE_TEXT
 
 
 def test_swaps_and_failures_come_up_with_their_reason(

@@ -273,3 +273,27 @@ def test_a_bucket_that_does_not_exist_is_refused(s3: S3Server, sharded_infer: Co
     for words in (("list",), ("gc", "--keep", 1), ("verify",)):
         done = sharded_infer("repo", words[0], "s3://nowhere/models", *words[1:])
         done.refused("s3://nowhere/models: no such bucket")
+
+
+def test_a_version_is_published_with_where_it_came_from(
+    files: Files, sharded_infer: Command
+) -> None:
+    place = files.repository
+    for number in (1, 2):
+        words = ("--note", f"try [{number}]", "--run-id", f"run-{number}")
+        done = sharded_infer(*files.publish(*words, "--source-revision", "4f2a9c1"))
+        assert done.code == 0, done.err
+    first, second = (f"note try [{n}]; run run-{n}; source 4f2a9c1" for n in (1, 2))
+    said = {"note": "try [2]", "run_id": "run-2", "source_revision": "4f2a9c1"}
+    assert f"clicks version 2: {second}" in sharded_infer("repo", "list", place).out
+    listed = sharded_infer("repo", "list", place, "--json").json()["models"]["clicks"]["versions"]
+    assert listed[1]["provenance"] == said
+    told = sharded_infer("repo", "show", place, "clicks").out
+    assert f"version 1: {first}" in told and f"version 2: {second}" in told
+    assert second in sharded_infer("repo", "show", place, "clicks", 2).out
+    shown = sharded_infer("repo", "show", place, "clicks", 2, "--json").json()
+    assert shown["provenance"] == said
+    diff = ("repo", "diff", place, "clicks", 1, 2)
+    assert f"version 1: {first}\nversion 2: {second}\n" in sharded_infer(*diff).out
+    assert sharded_infer(*diff, "--json").json()["provenances"][1] == said
+    sharded_infer(*files.publish("--note", "a\x1b[31mb")).refused("note: ", "not a printable")

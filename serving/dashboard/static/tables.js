@@ -37,10 +37,15 @@ export const showVersions = (models, readings, pair, now) => {
       ...[0.5, 0.99, 0.999].map((share) => cell(seconds(quantile(of, share)), "n")),
       cell(requests.length ? whole(gauge(requests, pair)) : "–", "n"));
     row.dataset.version = `${model.name} ${version.version}`;
-    if (!version.reason) return row;
-    row.className = "failed";
-    return [row, element("tr", {}, element("td", { colSpan: 10 },
-      element("div", { className: "reason", textContent: version.reason })))];
+    const below = (className, textContent) =>
+      element("tr", {}, element("td", { colSpan: 10 }, element("div", { className, textContent })));
+    const shown = [row];
+    if (version.provenance) shown.push(below("provenance", version.provenance));
+    if (version.reason) {
+      row.className = "failed";
+      shown.push(below("reason", version.reason));
+    }
+    return shown;
   }));
   if (!rows.length) rows.push(element("tr", {}, element("td", { colSpan: 10, textContent: "No model is loaded yet." })));
   replaceRows(byId("versions"), rows);
