@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError, ShardedInferError
+from serving.bench.http_load import run_http_closed
 from serving.bench.load_generator import run_closed, run_open
 from serving.bench.load_result import LoadResult
 from serving.bench.load_target import Target
@@ -122,7 +123,14 @@ def _run(folder: Path) -> LoadResult:
         messages = _split(arrays["messages"], arrays["message_ends"])
         if "schedule" in arrays:
             return run_open(target, messages, schedule=arrays["schedule"], **arguments)
+    if target.is_http:
+        return run_http_closed(target, messages, **_of_http(arguments))
     return run_closed(target, messages, **arguments)
+
+
+def _of_http(arguments: dict[str, Any]) -> dict[str, Any]:
+    names = ("concurrency", "seconds", "warm_up_seconds", "keep_responses")
+    return {name: arguments[name] for name in names}
 
 
 def _write_load(folder: Path, load: ClosedLoad | OpenLoad, cpus: set[int] | None) -> None:

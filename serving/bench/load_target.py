@@ -5,18 +5,20 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A gRPC server's method, without TLS.
+    """A server's method over gRPC, or its predict calls over HTTP, without TLS.
 
     Attributes:
         host: name or address.
         port: TCP port.
-        path: of the method.
+        path: of the method; over HTTP each message says its model.
+        is_http: over HTTP/1.1.
         token: sent as `authorization: Bearer …`; None: none is.
     """
 
     host: str
     port: int
     path: str = "/inference.GRPCInferenceService/ModelInfer"
+    is_http: bool = False
     token: str | None = field(default=None, repr=False)
 
     @property

@@ -90,10 +90,12 @@ def measure_closed(
     Raises:
         InputError: the server cannot be reached, or lets no call in.
     """
+    # Over HTTP a connection carries one request at a time.
+    is_http = server.target.is_http
     load = ClosedLoad(
         target=server.target,
         messages=tuple(loading.messages),
-        connections=min(loading.connections, concurrency),
+        connections=concurrency if is_http else min(loading.connections, concurrency),
         concurrency=concurrency,
         seconds=seconds,
         deadline_seconds=loading.deadline_seconds,

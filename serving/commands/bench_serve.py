@@ -7,7 +7,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
+from statistics import median
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 from rich.table import Table
@@ -30,6 +32,7 @@ _MESSAGES = 64
 _CONNECTIONS = 16
 _SWEEP = (0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.05)
 _CAPACITY_CONCURRENCY = 16
+_ROUNDS = 3
 
 
 class Distribution(StrEnum):
@@ -37,6 +40,13 @@ class Distribution(StrEnum):
 
     POISSON = "poisson"
     CONSTANT = "constant"
+
+
+class LoadTransport(StrEnum):
+    """What carries the requests."""
+
+    GRPC = "grpc"
+    HTTP = "http"
 
 
 def bench_serve_command(
@@ -60,6 +70,13 @@ def bench_serve_command(
     requests_per_second: Annotated[
         float | None, typer.Option(help="Open loop: requests due a second.", min=0.001)
     ] = None,
+    transport: Annotated[
+        LoadTransport,
+        typer.Option(
+            help="http: requests over HTTP/1.1 with tensors in binary, and over gRPC beside them, "
+            "in turns; a closed loop."
+        ),
+    ] = LoadTransport.GRPC,
     concurrency: Annotated[
         int | None, typer.Option(help="Closed loop: requests in flight; the default, of 16.", min=1)
     ] = None,
@@ -103,6 +120,13 @@ def bench_serve_command(
         raise InputError("--token-file needs --address")
     if requests_per_second is not None and concurrency is not None:
         raise InputError("--requests-per-second and --concurrency exclude each other")
+    if transport is LoadTransport.HTTP and (sweep or requests_per_second or deadline_ms):
+        raise InputError(
+            "--transport http: a closed loop without deadlines: expected neither --sweep, nor "
+            "--requests-per-second, nor --deadline-ms"
+        )
+    if transport is LoadTransport.HTTP and address is not None and metrics_url is None:
+        raise InputError("--transport http with --address needs --metrics-url: its host and port")
     chosen = workload_named(workload).in_precision(precision)
     server_cpus, load_cpus = split_cpus()
     loading = Loading(
@@ -128,6 +152,8 @@ def bench_serve_command(
             )
             _print([(f"{requests_per_second:g}/s", figures)])
             fields = asdict(figures)
+        elif transport is LoadTransport.HTTP:
+            fields = _beside_grpc(server, loading, concurrency or _CAPACITY_CONCURRENCY, duration)
         else:
             flying = concurrency or _CAPACITY_CONCURRENCY
             figures, _ = measure_closed(server, loading, concurrency=flying, seconds=duration)
@@ -183,6 +209,45 @@ def _sweep(
     return {
         "capacity": asdict(capacity),
         "loads": [{"load": name, **asdict(figures)} for name, figures in rows[1:]],
+    }
+
+
+def _beside_grpc(
+    server: ServerUnderTest, loading: Loading, concurrency: int, seconds: float
+) -> dict[str, object]:
+    """Loads over gRPC and over HTTP in turns, so that a slow phase of the machine meets both."""
+    parts = urlsplit(server.metrics_url or "")
+    over_http = replace(
+        server,
+        target=replace(
+            server.target, host=parts.hostname or "", port=parts.port or 80, is_http=True
+        ),
+    )
+    rows: list[tuple[str, ServeFigures]] = []
+    for number in range(1, _ROUNDS + 1):
+        for name, one in (("gRPC", server), ("HTTP", over_http)):
+            figures, _ = measure_closed(
+                one, loading, concurrency=concurrency, seconds=seconds / _ROUNDS
+            )
+            rows.append((f"{name} {number}", figures))
+    _print(rows)
+    grpc, http = [f for _, f in rows[::2]], [f for _, f in rows[1::2]]
+    ratios = [
+        h.latency_ms["p50"] / g.latency_ms["p50"]
+        for g, h in zip(grpc, http, strict=True)
+        if g.latency_ms and h.latency_ms
+    ]
+    ratio = median(ratios) if ratios else None
+    if ratio is not None:
+        OUT.print(
+            f"HTTP's p50 is {ratio:.3g} times gRPC's, {concurrency} in flight: median of "
+            f"{_ROUNDS} rounds, {min(ratios):.3g} to {max(ratios):.3g}.",
+            highlight=False,
+        )
+    return {
+        "grpc": [asdict(figures) for figures in grpc],
+        "http": [asdict(figures) for figures in http],
+        "p50_ratio": ratio,
     }
 
 
