@@ -27,6 +27,7 @@ HEADER_LENGTH = "inference-header-content-length"
 # What traces are continued by.
 _TRACE_HEADERS = ("traceparent", "tracestate")
 _READING_THREADS = 2
+_QUICK_BYTES = 16 * 1024
 _DRAIN_POLL_SECONDS = 0.02
 _MOST_LENGTH_DIGITS = 18
 
@@ -57,7 +58,7 @@ class Predictions:
         self._draining = False
         self._lock = threading.Lock()
         self._open = 0
-        # Requests are read beside the loop, so that a large one holds up nobody.
+        # Large requests are read beside the loop, so that they hold up nobody.
         self._threads = ThreadPoolExecutor(_READING_THREADS, thread_name_prefix="http-read")
 
     def refuse(self) -> HttpAnswer | None:
@@ -91,10 +92,16 @@ class Predictions:
         self._count(1)
         leaving = asyncio.ensure_future(gone())
         try:
-            reading = loop.run_in_executor(self._threads, self._begin, prediction, names, request)
+            reading = None
+            if _is_quickly_read(request):
+                self._begin(prediction, names, request)
+            else:
+                run = loop.run_in_executor
+                reading = run(self._threads, self._begin, prediction, names, request)
             waited: set[asyncio.Future[Any]] = {prediction.answer, leaving}
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
-            await reading
+            if reading is not None:
+                await reading
             if not prediction.answer.done() and prediction.job is not None:
                 self._inference.dispatcher.cancel(prediction.job)
             # What runs already runs to its end: it counts as in progress until then.
@@ -186,6 +193,12 @@ def _answer_of(outcome: bytes | Refusal, forms: OutputForms, accept_encoding: st
         return infer_answer(outcome, forms, accept_encoding)
     except Exception as error:
         return refusal_answer(*status_of(error))
+
+
+def _is_quickly_read(request: HttpRequest) -> bool:
+    """Whether a request takes less to read than to hand to another thread and back."""
+    is_plain = "content-encoding" not in request.headers
+    return is_plain and len(request.body) <= _QUICK_BYTES and b"shared_memory" not in request.body
 
 
 def _header_length(text: str | None) -> int | None:

@@ -2,12 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from urllib.parse import unquote_to_bytes
 
 from serving.rest.exchange import HttpError
 from sharded_infer.errors import RequestError
 
+# Most requests come by few paths, and each is looked up more than once.
+_PATHS_KEPT = 256
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -231,6 +234,7 @@ ROUTES: tuple[Route, ...] = (
 )  # fmt: skip
 
 
+@lru_cache(_PATHS_KEPT)
 def find_route(method: str, path: str) -> tuple[Route, Mapping[str, str]]:
     """What a request asks for.
 

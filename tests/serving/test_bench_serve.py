@@ -125,6 +125,36 @@ def test_bench_serve_sweeps_open_loops_and_draws_them(
     assert len(rates) == 8 and rates == sorted(rates)
 
 
+@needs_generator
+def test_bench_serve_measures_http_beside_grpc_in_turns(
+    sharded_infer: Command, small: Workload, tmp_path: Path
+) -> None:
+    target = tmp_path / "figures.json"
+    words = ["--transport", "http", "--concurrency", 2, "--duration", 0.9, "--json", target]
+    done = sharded_infer("bench", "serve", *words)
+    assert done.code == 0, done.err
+    assert "times gRPC's, 2 in flight: median of 3 rounds" in done.out.replace("\n", " ")
+    fields = json.loads(target.read_text())
+    assert len(fields["grpc"]) == len(fields["http"]) == 3
+    for figures in fields["grpc"] + fields["http"]:
+        assert figures["requests_per_second"] > 0 and figures["errors"] == {}
+    ratios = sorted(
+        http["latency_ms"]["p50"] / grpc["latency_ms"]["p50"]
+        for grpc, http in zip(fields["grpc"], fields["http"], strict=True)
+    )
+    assert fields["p50_ratio"] == pytest.approx(ratios[1])
+
+
+@pytest.mark.parametrize(
+    "option", [("--sweep",), ("--requests-per-second", 5), ("--deadline-ms", 5)]
+)
+def test_bench_serve_over_http_is_a_closed_loop(
+    sharded_infer: Command, option: tuple[object, ...]
+) -> None:
+    done = sharded_infer("bench", "serve", "--transport", "http", *option)
+    done.refused("--transport http", "closed loop")
+
+
 def test_bench_serve_refuses_both_kinds_of_loop_at_once(sharded_infer: Command) -> None:
     done = sharded_infer("bench", "serve", "--requests-per-second", 5, "--concurrency", 2)
     done.refused("--requests-per-second", "--concurrency")
