@@ -29,6 +29,8 @@ PREDICT_METHODS = {
     INFER_METHOD: PredictMethod.MODEL_INFER,
     PREDICT_METHOD: PredictMethod.PREDICT,
 }
+# A call that is no predict call has a few names and numbers.
+MOST_CONTROL_BYTES = 2**20
 StreamAnswers = Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]
 
 
@@ -165,25 +167,25 @@ def _settled(
 def _counted(
     handler: "grpc.RpcMethodHandler[Any, Any]", calls: CallCount
 ) -> "grpc.RpcMethodHandler[Any, Any]":
-    def read(data: bytes) -> Any:
-        # gRPC for Python by itself says INTERNAL, as if the server had failed.
-        try:
-            return handler.request_deserializer(data)  # type: ignore[misc]
-        except DecodeError as error:
-            return error
-
-    def answer(request: Any, context: grpc.ServicerContext) -> Any:
+    # gRPC for Python would read a message before it is known who may send it, and say INTERNAL of
+    # one that is unreadable, as if the server had failed.
+    def answer(data: bytes, context: grpc.ServicerContext) -> Any:
         calls.add(1)
         # Over when its response is sent, which is after this returns.
         if not context.add_callback(lambda: calls.add(-1)):
             calls.add(-1)
-        if isinstance(request, DecodeError):
-            reason = f"the message is unreadable: {request}"
+        if len(data) > MOST_CONTROL_BYTES:
+            reason = f"the message has {len(data)} bytes, at most {MOST_CONTROL_BYTES} are allowed"
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        try:
+            request = handler.request_deserializer(data)  # type: ignore[misc]
+        except DecodeError as error:
+            reason = f"the message is unreadable: {error}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, reason)
         return handler.unary_unary(request, context)  # type: ignore[misc]
 
     return grpc.unary_unary_rpc_method_handler(
-        answer, request_deserializer=read, response_serializer=handler.response_serializer
+        answer, response_serializer=handler.response_serializer
     )
 
 

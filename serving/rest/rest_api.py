@@ -10,12 +10,11 @@ from serving.rest.exchange import HttpAnswer, HttpRequest
 from serving.rest.model_api import ModelApi
 from serving.rest.predictions import Predictions
 from serving.rest.routes import Route, find_route
+from serving.rpc_handlers import MOST_CONTROL_BYTES
 
 _INFER = ("ModelInfer", "ModelInferVersion")
 # Loads and unloads wait on these, six at most (`serving/model_control.py`): two are left.
 _THREADS = 8
-# What is no predict call has a few names and numbers.
-_MOST_CONTROL_BYTES = 2**20
 
 
 class RestApi:
@@ -54,7 +53,7 @@ class RestApi:
         route, _ = find_route(method, path)
         if not route.body:
             return 0
-        return self._most_bytes if route.operation in _INFER else _MOST_CONTROL_BYTES
+        return self._most_bytes if route.operation in _INFER else MOST_CONTROL_BYTES
 
     async def answer(self, request: HttpRequest, gone: Callable[[], Awaitable[None]]) -> HttpAnswer:
         """Answers a request.
@@ -100,7 +99,7 @@ class RestApi:
                 request.path,
                 request.query,
                 request.headers,
-                inflate(request.body, encoding, _MOST_CONTROL_BYTES),
+                inflate(request.body, encoding, MOST_CONTROL_BYTES),
             )
             return self._operations.answer(route.operation, names, plain, lambda: not left.is_set())
 
