@@ -162,7 +162,7 @@ def _versions() -> list[Builder[Panel]]:
                 "and RepositoryIndex say why.",
             ),
             Query(f"sum by (model, version) ({loaded})", "{{model}} {{version}}"),
-            Query(f"sum by (model) ({missing}) > 0", "{{model}} missing"),
+            Query(f"sum by (model) ({missing})", "{{model}} missing"),
             unit=units.Short,
             steps=True,
         ),
