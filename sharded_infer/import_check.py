@@ -63,7 +63,7 @@ class _Difference:
 def check_import(
     model: Fp32Model,
     source: WeightSource,
-    samples: ModelInput,
+    samples: ModelInput | None,
     calibration: CalibrationSamples | None = None,
     progress: Progress = no_progress,
 ) -> ImportReport | None:
@@ -75,7 +75,7 @@ def check_import(
     Args:
         model: what was read: `resolve_spec` made its spec.
         source: its weights; a `LiveSource` has the modules.
-        samples: golden requests.
+        samples: golden requests, if they are not the first calibration samples.
         calibration: more samples, and perhaps the trained model's scores of them.
         progress: told the samples compared.
 
@@ -89,7 +89,8 @@ def check_import(
     """
     bound = model.spec.gate.max_import_diff or DEFAULT_BOUND
     allowed = bound
-    parts = [samples] if calibration is None else [samples, calibration.model_input]
+    measured = None if calibration is None else calibration.model_input
+    parts = [part for part in (samples, measured) if part is not None]
     names, counts, embeddings, scores = [], [0], [], [0.0]
     trained = TrainedModel(model.spec, source) if isinstance(source, LiveSource) else None
     if trained is not None and trained.features:

@@ -183,10 +183,11 @@ def publish(
     )
     if given is None and calibrating is not None:
         first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
-        given = calibrating.model_input.samples(0, first)
-    golden_input = given if given is not None else generate_samples(spec)
+        golden_input, other_input = calibrating.model_input.samples(0, first), None
+    else:
+        golden_input = other_input = given if given is not None else generate_samples(spec)
     trained = Fp32Model(ingredients.spec, ingredients.formats.weights, tower)
-    imported = check_import(trained, source, golden_input, calibrating, progress)
+    imported = check_import(trained, source, other_input, calibrating, progress)
     with repository.staging(spec.name) as staged, storage_errors(staged):
         tables = write_tables(staged, ingredients.formats, progress)
         manifest = _write_rest(staged, ingredients, tables, golden_input)

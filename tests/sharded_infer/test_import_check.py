@@ -139,6 +139,12 @@ def test_calibration_samples_are_compared_too(tmp_path: Path) -> None:
         )
 
 
+def test_calibration_samples_that_are_golden_requests_too_count_once(tmp_path: Path) -> None:
+    calibration = CalibrationSamples(generate_samples(SPEC, 100))
+    found = published(modules(mode="sum"), tmp_path, calibration=calibration).report.imported
+    assert found is not None and found.samples == 100
+
+
 def test_rows_that_a_module_would_scale_are_refused(tmp_path: Path) -> None:
     bags = modules(mode="sum", max_norm=1.0)
     with pytest.raises(WeightsError, match=r"table 'genres': its EmbeddingBag has max_norm=1"):
