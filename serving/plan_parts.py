@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from heapq import nlargest
 
+from kernels.wording import counted
 from sharded_infer.load_model import LoadModel
 from sharded_infer.plan import Shard
 from sharded_infer.planning.result import PlanResult
@@ -159,7 +160,7 @@ def _where(held: Counter[Kind]) -> str:
         return "whole, on one rank"
     if held[Kind.REPLICA]:
         return "replicated on every rank in use"
-    return ", ".join(f"{count} {kind}{'s' * (count > 1)}" for kind, count in sorted(held.items()))
+    return ", ".join(counted(count, kind) for kind, count in sorted(held.items()))
 
 
 def _part(shard: Shard, load: LoadModel) -> Part:

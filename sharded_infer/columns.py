@@ -120,8 +120,9 @@ def _column(name: str, value: Any) -> Column:
             tensor = value.detach().cpu()
             # NumPy has no bfloat16.
             value = tensor.float() if tensor.is_floating_point() else tensor
-        elif getattr(value, "null_count", 0) and hasattr(value, "to_pylist"):
-            return list(value.to_pylist())
+        elif _has_nulls(value):
+            # As an array, whole numbers would be floats.
+            return list((getattr(value, "to_pylist", None) or value.to_list)())
         array = np.asarray(value.to_numpy() if hasattr(value, "to_numpy") else value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise RequestError(f"input {name!r}: cannot be read as an array: {error}") from error
@@ -129,6 +130,12 @@ def _column(name: str, value: Any) -> Column:
         cells: list[Any] = array.tolist()
         return cells if isinstance(cells, list) else [cells]
     return array.reshape(1) if array.ndim == 0 else array
+
+
+def _has_nulls(column: Any) -> bool:
+    """Whether a column of pyarrow or polars has gaps; pandas has values for those."""
+    count = getattr(column, "null_count", 0)
+    return bool(count() if callable(count) else count)
 
 
 def cells_of(column: Column) -> list[Any]:

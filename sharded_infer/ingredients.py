@@ -97,6 +97,7 @@ def gather_ingredients(
         outputs=spec.tower.outputs,
         precision=spec.tower.precision,
         calibration=_tower_inputs(formats, tower, samples),
+        embedding_text=spec.embedding_text,
     )
     progress("exporting the tower", 1, 1)
     return Ingredients(formats, plans, uses, tower, program)

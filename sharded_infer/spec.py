@@ -30,6 +30,7 @@ LONGEST_NAME = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
 _RESERVED_ENDINGS = (".lengths", ".weights")
 _RESERVED_PREFIXES = ("sparse.", "dense.", "score.")
+_SHOWN_FEATURES = 8  # in an error
 # The safetensors format keeps it for itself.
 _RESERVED = "__metadata__"
 
@@ -267,6 +268,19 @@ class ModelSpec:
     def embedding_width(self) -> int:
         """Width of the tower's `embeddings` input: the sum of the features' dims."""
         return sum(feature.table.dim for feature in self.features)
+
+    @property
+    def embedding_text(self) -> str:
+        """What `embeddings` are made of, for people: features with their tables and dims."""
+        features = self.features
+        shown = [
+            f"{f.name} {f.table.dim}"
+            if f.name == f.table.name
+            else f"{f.name} of table {f.table.name} {f.table.dim}"
+            for f in features[:_SHOWN_FEATURES]
+        ]
+        more = len(features) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
 
     def to_toml(self) -> str:
         """The text of a `model.toml` that `load_spec` reads back as this spec.

@@ -117,6 +117,7 @@ def export_tower(
     outputs: Sequence[str],
     precision: Precision,
     calibration: Sequence[torch.Tensor] | None = None,
+    embedding_text: str = "",
 ) -> torch.export.ExportedProgram:
     """Export a trained module as the program that an artifact stores.
 
@@ -131,6 +132,7 @@ def export_tower(
         precision: what the inner matrix products are computed in.
         calibration: samples of the inputs, FP32 `[S, width]` each, in the program's order: int8
             needs them, to choose its integers.
+        embedding_text: what the embeddings are made of, for errors.
 
     Returns a program for any batch of at least one sample. It takes the dense inputs in their
     order, then the embeddings, all by position, and returns a tuple of FP32 tensors. It has been
@@ -147,7 +149,8 @@ def export_tower(
     named = _NamedTower(copy_for_export(module), *names)
     samples = [_sample(batch, widths) for batch in _VERIFIED_BATCHES]
     told = ", ".join(f"{name} {width}" for name, width in dense.items()) or "none"
-    where = f"the module (dense.inputs: {told}; embeddings {embedding_width})"
+    made_of = f": {embedding_text}" if embedding_text else ""
+    where = f"the module (dense.inputs: {told}; embeddings {embedding_width}{made_of})"
     expected = [run_program(named, sample, outputs, where)[0] for sample in samples]
     program = _export(named, widths, names)
     stored = read_packed(io.BytesIO(pack_program(program)), "the exported tower")

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
 
+from kernels.wording import counted
 from quant.source import WeightSource
 from quant.table_weight import bare_key
 from sharded_infer.errors import SpecError, TowerError, WeightsError
@@ -96,7 +97,7 @@ def _check_program(
     found, outputs = len(output.args[0]), spec.tower.outputs
     if found != len(outputs):
         raise TowerError(
-            f"tower program {path}: it has {found} output{'s' * (found != 1)}, tower.outputs names "
+            f"tower program {path}: it has {counted(found, 'output')}, tower.outputs names "
             f"{len(outputs)} ({', '.join(outputs)})"
         )
     placeholders = program.graph.find_nodes(op="placeholder")
@@ -104,7 +105,7 @@ def _check_program(
     if len(placeholders) != len(widths):
         count = len(placeholders)
         raise TowerError(
-            f"tower program {path}: it has {count} input{'s' * (count != 1)}, "
+            f"tower program {path}: it has {counted(count, 'input')}, "
             f"dense.inputs and the embeddings are {len(widths)} ({', '.join(widths)})"
         )
     names: ProgramNames = program.meta[NAMES]
@@ -121,7 +122,10 @@ def _check_program(
         if traced is not None and traced != widths[name]:
             told = f"dense.inputs says {name} = {widths[name]}"
             if name not in spec.dense.inputs:
-                told = f"the dims of the features' tables add up to {widths[name]}"
+                told = (
+                    f"the dims of the features' tables add up to {widths[name]}: "
+                    f"{spec.embedding_text}"
+                )
             raise TowerError(
                 f"tower program {path}: its input for {name!r} has a width of {traced}, {told}"
             )

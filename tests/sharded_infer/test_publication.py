@@ -597,3 +597,32 @@ def test_a_tower_that_keeps_samples_apart_is_independent_of_the_batch(
 ) -> None:
     published = publish(TINY, weights, Mixing(lambda x: x), tmp_path / "models")
     assert check_independence(open_model(published.path)) < 1e-6
+
+
+class Narrow(nn.Module):
+    """Made for embeddings of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return torch.sigmoid(self.layer(embeddings)).squeeze(1)
+
+
+def test_a_tower_of_another_width_is_refused_with_the_tables_and_their_dims(
+    weights: Weights, tmp_path: Path
+) -> None:
+    wide = replace(TINY, tables=(*TINY.tables[:2], replace(TINY.tables[2], dim=2)))
+    weights = {**weights, "flag": torch.zeros(1, 2)}
+    words = r"embeddings 9: ads 4, user 3, flag 2\) fails on inputs of shapes"
+    fails_to_publish(TowerError, words, tmp_path, spec=wide, weights=weights, tower=Narrow())
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(9, 5), (8, 4), (9, 1)])
+def test_weights_of_another_shape_are_refused_by_table_key_and_both_shapes(
+    rows: int, dim: int, weights: Weights, tmp_path: Path
+) -> None:
+    words = rf"table 'ads': the spec says 9 rows of dim 4, but 'ads' in .* is \[{rows}, {dim}\]"
+    wrong = {**weights, "ads": torch.zeros(rows, dim)}
+    fails_to_publish(WeightsError, words, tmp_path, weights=wrong)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -161,6 +162,10 @@ DATA: dict[str, Callable[[], object]] = {
     "a frame with nullable types": as_nullable_frame,
     "a frame with gaps": as_merged_frame,
     "an arrow table": lambda: pa.table(COLUMNS),
+    "a polars frame": lambda: pl.DataFrame(COLUMNS, strict=False),
+    "a polars frame with gaps": lambda: pl.DataFrame(
+        {**COLUMNS, "seen": [[3, 1], None, [19]], "seen.weights": [[0.5, 2.0], None, [1.5]]}
+    ),
 }
 
 
