@@ -70,6 +70,8 @@ class Follower:
         # By key of a holding: what was measured of it, and since when it waits for the workers.
         self._phases: dict[int, tuple[LoadPhases, float]] = {}
         self._wishes = WishReader(board, self._looked_at, metrics.adopt)
+        # Of each version's files, by model and version, when it was last tried.
+        self._fingerprints: dict[tuple[str, int], str] = {}
         # What keeps models from being followed.
         self._troubles: dict[str, str] = {}
         # Versions that could not be fetched: not before the next look.
@@ -269,6 +271,8 @@ class Follower:
         self._put(replace(release, preparing=version))
         self._post()
         phases = LoadPhases("fetch")
+        # Of what is tried now: files may be mended while it fails.
+        self._fingerprints[model, version] = self._preparation.fingerprint(model, version)
         try:
             path, manifest = self._preparation.prepare(
                 model, version, phases, progress, checks_memory=checks_memory
@@ -303,7 +307,7 @@ class Follower:
         fingerprint = ""
         # What was sound before may be so again by now: it is tried at the next look.
         if phase != SERVE_PHASE:
-            fingerprint = self._preparation.fingerprint(release.model, version)
+            fingerprint = self._fingerprints.get((release.model, version), "")
         return release.failed(Failure(version, phase, reason, fingerprint))
 
     def _put(self, release: ModelReleases) -> None:

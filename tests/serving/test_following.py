@@ -20,8 +20,10 @@ from serving.model_store import ModelStore
 from serving.refusals import UnavailableError
 from serving.releases import Report
 from serving.version_policy import parse_policy
+from sharded_infer.artifact import Artifact, verify_files
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError
 from sharded_infer.golden import generate_samples
+from sharded_infer.progress import Progress
 from sharded_infer.repository import Repository
 from tests.manifest_file import edit_manifest
 from tests.serving.conftest import MODEL
@@ -187,6 +189,28 @@ def test_a_failed_version_is_not_tried_again_until_asked_or_its_files_change(
     server.settle()
     assert server.meant() == 1
     os.utime(table)
+    server.settle()
+    assert server.meant() == broken
+
+
+def test_a_version_that_is_mended_while_it_fails_is_tried_again(
+    publisher: Publisher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Server(publisher)
+    server.start()
+    broken = publisher.with_flipped_bit()
+    table = next((publisher.repository / MODEL / str(broken)).glob("tables/*.safetensors"))
+
+    def verify(artifact: Artifact, progress: Progress) -> int:
+        monkeypatch.undo()
+        try:
+            return verify_files(artifact, progress)
+        finally:
+            flip_bit(table)
+
+    monkeypatch.setattr("serving.preparation.verify_files", verify)
+    server.settle()
+    assert server.meant() == 1
     server.settle()
     assert server.meant() == broken
 
