@@ -8,7 +8,7 @@ import torch
 
 from kernels.wording import counted
 from quant.inert_pickle import TORCH_VALUES, Names, Record, is_extent, read_pickle
-from quant.source import SourceError, file_beside
+from quant.source import SourceError, file_beside, read_bounded
 
 METADATA_NAME = ".metadata"
 
@@ -109,7 +109,7 @@ def read_metadata(directory: Path) -> dict[str, StoredTensor]:
     """
     path = directory / METADATA_NAME
     try:
-        data = path.read_bytes()
+        data = read_bounded(path)
     except OSError as error:
         raise SourceError(f"{path}: cannot be read: {error}") from error
     metadata = read_pickle(data, _NAMES, str(path))

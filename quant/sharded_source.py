@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from quant.source import SafetensorsSource, SourceError, check_key, file_beside
+from quant.source import SafetensorsSource, SourceError, check_key, file_beside, read_bounded
 
 
 class ShardedSafetensorsSource:
@@ -66,7 +66,7 @@ class ShardedSafetensorsSource:
 
 def _weight_map(index: Path) -> dict[str, Any]:
     try:
-        document = json.loads(index.read_bytes())
+        document = json.loads(read_bounded(index))
     # Too many brackets inside each other are a RecursionError.
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(f"{index}: not a readable index: {error}") from error

@@ -13,6 +13,8 @@ from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from quant.array_rows import Array, array_rows
 
+_MOST_BYTES = 256 * 2**20  # a million weights, each of many pieces
+
 
 class SourceError(InputError):
     """Trained weights that cannot be read, or do not hold what is asked for."""
@@ -66,6 +68,19 @@ def check_range(source: WeightSource, key: str, start: int, stop: int) -> None:
         raise SourceError(
             f"{source.description}: {key!r} is {list(shape)}: it has no rows {start} to {stop}"
         )
+
+
+def read_bounded(path: Path) -> bytes:
+    """The whole of a file that says where weights are.
+
+    Raises:
+        SourceError: it is larger than any such file, or none.
+        OSError: it cannot be read.
+    """
+    size = path.stat().st_size
+    if size > _MOST_BYTES or not path.is_file():
+        raise SourceError(f"{path}: expected a file of at most {_MOST_BYTES} bytes, got {size}")
+    return path.read_bytes()
 
 
 def file_beside(index: Path, name: str, where: str) -> Path:

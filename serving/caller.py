@@ -9,6 +9,10 @@ import grpc
 
 from sharded_infer.client import CallSettings
 from sharded_infer.errors import InputError
+from sharded_infer.regular_file import read_regular
+
+# Of a token, or of certificates of all authorities there are.
+_MOST_BYTES = 16 * 2**20
 
 TOKEN_VARIABLE = "SHARDED_INFER_TOKEN"  # noqa: S105 - a variable's name
 
@@ -139,7 +143,7 @@ def _token(file: Path | None, environment: Mapping[str, str]) -> str | None:
 
 def _read(option: str, file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_regular(file, _MOST_BYTES, follow=True)
     except OSError as error:
         raise InputError(f"{option} {file}: cannot be read: {error.strerror}") from error
 

@@ -118,8 +118,16 @@ def main() -> None:
     try:
         app()
     except ShardedInferError as error:
-        ERRORS.print(f"error: {error}", markup=False, highlight=False, soft_wrap=True)
-        sys.exit(1)
+        _refuse(str(error))
+    except OSError as error:
+        # Of a file that the command line names: whatever else can be wrong with it.
+        named = f"{error.filename}: " if error.filename is not None else ""
+        _refuse(f"{named}{error.strerror or error}")
+
+
+def _refuse(message: str) -> None:
+    ERRORS.print(f"error: {message}", highlight=False, soft_wrap=True)
+    sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -16,13 +16,15 @@ MIB = 2**20
 ALL_MODELS = "*"
 _DEFAULT_AGE_SECONDS = 60.0
 
+_DAY = 86_400  # seconds
+
 
 def _models(text: str, short: str | None = None, metavar: str | None = None) -> Setting:
     return Setting(Group.MODELS, text, short=short, metavar=metavar)
 
 
-def _limit(text: str, unit: str = "") -> Setting:
-    return Setting(Group.LIMITS, text, unit, at_least=1)
+def _limit(text: str, unit: str = "", most: float | None = None) -> Setting:
+    return Setting(Group.LIMITS, text, unit, at_least=1, at_most=most)
 
 
 def _connections(text: str, unit: str = "", least: float = 1) -> Setting:
@@ -80,7 +82,11 @@ class ServerConfig:
     poll_seconds: Annotated[
         float,
         Setting(
-            Group.MODELS, "Time between looks for new versions; 0: only at SIGHUP.", "s", at_least=0
+            Group.MODELS,
+            "Time between looks for new versions; 0: only at SIGHUP.",
+            "s",
+            at_least=0,
+            at_most=_DAY,
         ),
     ] = 5.0
     spare_mib: Annotated[
@@ -141,7 +147,12 @@ class ServerConfig:
     ] = "full"
     workers: Annotated[
         int,
-        Setting(Group.RUNNING, "Processes that share the port and the tables' memory.", at_least=1),
+        Setting(
+            Group.RUNNING,
+            "Processes that share the port and the tables' memory.",
+            at_least=1,
+            at_most=1024,
+        ),
     ] = 1
     heartbeat_seconds: Annotated[
         float,
@@ -151,7 +162,7 @@ class ServerConfig:
             "runs so long gives none; 0: never.",
             "s",
             at_least=0,
-            at_most=86400,
+            at_most=_DAY,
         ),
     ] = 20.0
     executor: Annotated[
@@ -168,6 +179,7 @@ class ServerConfig:
             "spec says.",
             "µs",
             at_least=0,
+            at_most=60_000_000,
         ),
     ] = None
     memory: Annotated[
@@ -191,11 +203,14 @@ class ServerConfig:
             Group.RUNNING,
             "Batches run side by side in a worker; 0: its cores, or what its cards hold.",
             at_least=0,
+            at_most=1024,
         ),
     ] = 0
     threads: Annotated[
         int,
-        Setting(Group.RUNNING, "RPCs of a worker that have a thread (grpcio).", at_least=1),
+        Setting(
+            Group.RUNNING, "RPCs of a worker that have a thread (grpcio).", at_least=1, at_most=4096
+        ),
     ] = 32
     shared_memory: Annotated[
         bool | None,
@@ -220,7 +235,7 @@ class ServerConfig:
     max_batch: Annotated[int, _limit("Samples of a request.")] = 65536
     max_ids: Annotated[int, _limit("Ids of a request, in all tables that look them up.")] = 2**23
     max_inputs: Annotated[int, _limit("Inputs of a request.")] = 4096
-    max_message_mib: Annotated[int, _limit("Size of a message, MiB.", "MiB")] = 64
+    max_message_mib: Annotated[int, _limit("Size of a message, MiB.", "MiB", 2047)] = 64
     max_connections: Annotated[
         int | None, _connections("Connections of a worker (grpcio); default: no limit.")
     ] = None
@@ -315,11 +330,14 @@ class ServerConfig:
             "Time between not being ready and draining, at SIGTERM.",
             "s",
             at_least=0,
+            at_most=_DAY,
         ),
     ] = 2.0
     drain_seconds: Annotated[
         float,
-        Setting(Group.STOPPING, "Time for requests in flight after that.", "s", at_least=0),
+        Setting(
+            Group.STOPPING, "Time for requests in flight after that.", "s", at_least=0, at_most=_DAY
+        ),
     ] = 30.0
     log_format: Annotated[
         LogFormat,

@@ -12,6 +12,10 @@ from serving.rate_limit import RateLimit
 from serving.refusals import PermissionDeniedError, RateLimitError, UnauthenticatedError
 from serving.setting_sources import TOKENS_VARIABLE
 from sharded_infer.errors import InputError
+from sharded_infer.regular_file import read_regular
+
+# Of a file of tokens.
+_MOST_BYTES = 16 * 2**20
 
 _log = logging.getLogger("sharded_infer")
 _READABLE_BY_ALL = 0o004
@@ -143,7 +147,7 @@ def read_credentials(config: ServerConfig) -> tuple[Credential, ...] | None:
     if config.tokens_file is not None:
         path = Path(config.tokens_file)
         try:
-            text = path.read_text()
+            text = read_regular(path, _MOST_BYTES, follow=True).decode()
             mode = path.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"tokens_file {path}: cannot be read: {error}") from error

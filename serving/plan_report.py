@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kernels.row_format import RowFormat
+from sharded_infer.artifact import MAX_SMALL_BYTES
 from sharded_infer.errors import PlanError
 from sharded_infer.load_model import LoadModel
 from sharded_infer.plan import Plan, StoredTable, dump_plan, load_plan
 from sharded_infer.planning.moves import Move
 from sharded_infer.planning.result import PlanResult
+from sharded_infer.regular_file import read_regular
 
 # A rank is bound by time when it is this near to the slowest, by memory when it is this full.
 _BOUND_BY_TIME = 0.98
@@ -96,7 +98,7 @@ def read_report(path: Path) -> tuple[Plan, dict[str, StoredTable]]:
         PlanError: it cannot be read or is not such a file.
     """
     try:
-        fields = json.loads(path.read_text())
+        fields = json.loads(read_regular(path, MAX_SMALL_BYTES, follow=True))
         plan = load_plan(json.dumps(fields["plan"]).encode(), str(path))
         tables = {
             t["name"]: StoredTable(t["name"], t["rows"], t["dim"], RowFormat(t["row_format"]))
@@ -104,10 +106,11 @@ def read_report(path: Path) -> tuple[Plan, dict[str, StoredTable]]:
         }
     except OSError as error:
         raise PlanError(f"{path}: cannot be read: {error.strerror}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    # Python's JSON reader has no limit of its own on nesting.
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         if isinstance(error, PlanError):
             raise
         raise PlanError(
-            f"{path}: not a file that 'sharded-infer plan --json' wrote: {error!r}"
+            f"{path}: not a file that 'sharded-infer plan --json' wrote: {error!r:.200}"
         ) from error
     return plan, tables

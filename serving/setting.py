@@ -14,6 +14,8 @@ from serving.version_policy import VersionPolicy, parse_policy
 from sharded_infer.errors import InputError
 
 PREFIX = "SHARDED_INFER_"
+# What C's int, and with it every library below, takes.
+LARGEST = 2**31 - 1
 _TRUTH = {
     "true": True, "1": True, "yes": True, "on": True,
     "false": False, "0": False, "no": False, "off": False,
@@ -41,8 +43,8 @@ class Setting:
         group: where it stands on the reference page.
         help: what it is, for people.
         unit: of its number.
-        at_least: the least number it may be.
-        at_most: the largest.
+        at_least: the least number it may be; None: as far below zero as `at_most`.
+        at_most: the largest; None: `LARGEST`.
         short: a second, short flag.
         metavar: what stands for its value in the command's help.
     """
@@ -112,10 +114,17 @@ class DeclaredSetting:
         if self.type is str:
             return "a text"
         words = "a whole number" if self.type is int else "a number"
-        least, most = self.said.at_least, self.said.at_most
-        if least is not None and most is not None:
-            return f"{words} from {least:g} to {most:g}"
-        return words if least is None else f"{words} of at least {least:g}"
+        return f"{words} from {self.least:.10g} to {self.most:.10g}"
+
+    @property
+    def least(self) -> float:
+        """The least number that it may be."""
+        return -LARGEST if self.said.at_least is None else self.said.at_least
+
+    @property
+    def most(self) -> float:
+        """The largest number that it may be."""
+        return LARGEST if self.said.at_most is None else self.said.at_most
 
     def read(self, text: str, source: str) -> Any:
         """The value that a text stands for, as in an environment variable.
@@ -181,9 +190,10 @@ class DeclaredSetting:
         return value if isinstance(value, kind) else None
 
     def _is_in_bounds(self, value: Any) -> bool:
-        least, most = self.said.at_least, self.said.at_most
+        if self.type not in (int, float):
+            return True
         # Not a number is below and above nothing.
-        return (least is None or value >= least) and (most is None or value <= most)
+        return bool(self.least <= value <= self.most)
 
     def _refusal(self, value: object, source: str) -> InputError:
         return InputError(f"{self.name} ({source}): expected {self.expected}, got {value!r}")

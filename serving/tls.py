@@ -11,6 +11,10 @@ import grpc
 
 from serving.config import ServerConfig
 from sharded_infer.errors import InputError
+from sharded_infer.regular_file import read_regular
+
+# Of certificates of all authorities there are.
+_MOST_BYTES = 16 * 2**20
 
 _log = logging.getLogger("sharded_infer")
 
@@ -37,6 +41,8 @@ class TlsFiles:
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
+            # Of whatever else the names mean, OpenSSL would wait for an end.
+            self._read()
             context.load_cert_chain(self.certificate, self.key, password=_no_password)
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
@@ -92,9 +98,14 @@ class TlsFiles:
             InputError: they cannot be read, or do not fit together.
         """
         self.server_context()
-        roots = None if self.client_ca is None else self.client_ca.read_bytes()
-        pair = (self.key.read_bytes(), self.certificate.read_bytes())
-        return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
+        certificate, key, *roots = self._read()
+        return grpc.ssl_server_certificate_configuration(
+            [(key, certificate)], root_certificates=roots[0] if roots else None
+        )
+
+    def _read(self) -> list[bytes]:
+        """What the files hold, each in its turn."""
+        return [read_regular(file, _MOST_BYTES, follow=True) for file in self._files]
 
     @property
     def _files(self) -> tuple[Path, ...]:

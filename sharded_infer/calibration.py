@@ -3,11 +3,11 @@
 Every figure is the best of several runs: what the machine can do, not what it was doing besides.
 """
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -58,17 +58,17 @@ def calibrate(progress: Progress = no_progress) -> Device:
     return Device(**fields)
 
 
-def write_topology(path: Path, device: Device, ranks: int) -> None:
-    """Writes a topology file of equal CPU ranks.
+def topology_text(name: str, device: Device, ranks: int) -> str:
+    """A topology file of equal CPU ranks.
 
     Args:
-        path: the file to write.
+        name: of the topology.
         device: the rank's figures.
         ranks: how many.
     """
-    path.write_text(
+    return (
         '# Measured by "sharded-infer calibrate"; bandwidths are bytes a second.\n'
-        f'name = "{path.stem}"\n\n[[devices]]\ncard = "cpu"\ncount = {ranks}\n'
+        f'name = {json.dumps(name)}\n\n[[devices]]\ncard = "cpu"\ncount = {ranks}\n'
         f"memory_bandwidth = {device.memory_bandwidth:.4g}\n"
         f"cache_bandwidth = {device.cache_bandwidth:.4g}\n"
         f"host_bandwidth = {device.host_bandwidth:.4g}\n"

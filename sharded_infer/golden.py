@@ -13,7 +13,7 @@ from safetensors.numpy import load, load_file, save
 
 from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import ArtifactError, InputError
-from sharded_infer.regular_file import read_regular
+from sharded_infer.regular_file import open_regular, read_regular
 from sharded_infer.sparse_inputs import SparseInputs
 from sharded_infer.spec import ModelSpec
 
@@ -144,6 +144,7 @@ def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, dict[str, NDA
         InputError: the file does not hold samples of this model.
     """
     try:
+        open_regular(path, follow=True).close()
         tensors = dict(load_file(path))
         model_input = _model_input(spec, tensors)
     except (KeyError, OSError, SafetensorError, InputError) as error:

@@ -209,7 +209,7 @@ def parse_manifest(text: bytes, where: str) -> Manifest:
                 f"{where}: altered: the SHA-256 of its fields is {got}, it says {expected}"
             )
     try:
-        manifest = _ADAPTER.validate_json(text)
+        manifest = _ADAPTER.validate_json(text, strict=True)
     except ValidationError as error:
         raise ArtifactError(f"{where}: {_explain(error, text)}") from error
     if manifest.sha256 is not None and last is None:

@@ -1,8 +1,11 @@
 """Topologies as users name them: `cpu:2`, a file, or the machine at hand."""
 
 import importlib
+import json
 import re
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -84,11 +87,12 @@ def load_topology(path: Path) -> Topology:
         raise PlanError(
             f"topology {path}: {counted(len(devices), 'rank')}, expected at most {MAX_RANKS}"
         )
-    values = {"name": path.stem, **fields, "devices": devices}
+    values = {"name": path.stem, **fields, "devices": [asdict(device) for device in devices]}
     try:
-        return TypeAdapter(Topology).validate_python(values)
+        topology: Topology = _strictly(TypeAdapter(Topology), values)
     except ValidationError as error:
         raise PlanError(f"topology {path}: {_first_problem(error)}") from error
+    return topology
 
 
 def _devices(group: object, where: str) -> list[Device]:
@@ -107,9 +111,14 @@ def _devices(group: object, where: str) -> list[Device]:
     adapter = TypeAdapter(Device)
     fields = adapter.dump_python(device_of(card, memory_bytes=_usable(card))) | own
     try:
-        return [adapter.validate_python(fields)] * count
+        return [_strictly(adapter, fields)] * count
     except ValidationError as error:
         raise PlanError(f"{where}: {_first_problem(error)}") from error
+
+
+def _strictly(adapter: TypeAdapter[Any], fields: dict[str, Any]) -> Any:
+    # As JSON, whose strict reading takes a list for a tuple, and `true` for no number.
+    return adapter.validate_json(json.dumps(fields, default=str), strict=True)
 
 
 def _card(name: str, where: str) -> Card:

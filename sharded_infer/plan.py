@@ -140,7 +140,7 @@ def load_plan(text: bytes, where: str = "plan") -> Plan:
         PlanError: it is not one; `where` names the source.
     """
     try:
-        return _ADAPTER.validate_json(text)
+        return _ADAPTER.validate_json(text, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))

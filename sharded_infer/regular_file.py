@@ -70,6 +70,19 @@ def read_regular(path: Path, max_bytes: int, *, follow: bool = False) -> bytes:
     return content
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file that a user names: a regular one, or a FIFO or device that somebody reads.
+
+    Raises:
+        OSError: it cannot be written; a FIFO that nobody reads is not waited for.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+    handle = os.open(path, flags, 0o666)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+
+
 def _refusal(path: Path, about: os.stat_result) -> OSError:
     kind = _KINDS.get(stat.S_IFMT(about.st_mode), "something else")
     return OSError(errno.EINVAL, f"expected a regular file, got {kind}", str(path))

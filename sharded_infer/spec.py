@@ -56,7 +56,7 @@ def _required(value: Any) -> Any:
     names = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
     if value is not True and not names:
         raise ValueError(f"expected true, false or names of features, got {value!r}")
-    return value
+    return tuple(value) if names else value
 
 
 Name = Annotated[str, AfterValidator(_name)]

@@ -1,5 +1,6 @@
 """A model's spec as plain values, such as those of `model.toml`, and back."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields as fields_of
 from dataclasses import is_dataclass
@@ -29,9 +30,14 @@ def parse_spec(fields: Mapping[str, Any], where: str = "spec") -> ModelSpec:
         SpecError: naming every field that is off, what was expected and what came.
     """
     try:
-        return _ADAPTER.validate_python(_with_tower_options(fields))
-    except ValidationError as error:
-        raise SpecError(f"{where}: {_explain(error, fields)}") from error
+        # As JSON, whose strict reading takes lists and texts for tuples and formats, and `true`
+        # for no number.
+        text = json.dumps(_with_tower_options(fields), default=str)
+        return _ADAPTER.validate_json(text, strict=True)
+    except (TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, ValidationError):
+            raise SpecError(f"{where}: {_explain(error, fields)}") from error
+        raise SpecError(f"{where}: expected names and plain values: {error}") from error
 
 
 def _with_tower_options(fields: Mapping[str, Any]) -> dict[str, Any]:

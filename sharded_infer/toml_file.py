@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sharded_infer.errors import ShardedInferError
+from sharded_infer.regular_file import read_regular
 
 # 100,000 tables with all that a spec says of each take 20 MB.
 MOST_TOML_BYTES = 32 * 2**20
@@ -32,12 +33,9 @@ def read_toml(path: Path, named: str, error_type: type[ShardedInferError]) -> di
             allowed, or a key of too many steps.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_TOML_BYTES + 1)
+        data = read_regular(path, MOST_TOML_BYTES, follow=True)
     except OSError as error:
         raise error_type(f"{named}: cannot be read: {error.strerror}") from error
-    if len(data) > MOST_TOML_BYTES:
-        raise error_type(f"{named}: expected at most {MOST_TOML_BYTES} bytes, got more")
     try:
         return parse_toml(data.decode())
     # Beside syntax: bytes that are no UTF-8, and integers of thousands of digits.

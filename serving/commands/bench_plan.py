@@ -19,7 +19,7 @@ from serving.bench.plan_families import (
 from serving.bench.plan_measurement import PlanBench, PlanMeasurement, TorchRecFigures
 from serving.bench.scaling_chart import Series, scaling_chart
 from serving.bench.torchrec_planner import INSTALL, Outcome, Search, torchrec_is_installed
-from serving.commands.console import OUT, check_target, write_json
+from serving.commands.console import OUT, check_target, write_json, write_target
 from serving.commands.json_option import JsonFileOption
 from serving.progress import progress_bars
 from sharded_infer.errors import InputError
@@ -43,6 +43,7 @@ def bench_plan_command(
     Both planners' plans are scored by our load model, on the same tables, devices and batch.
     """
     check_target(json_file)
+    check_target(chart)
     cases = _cases(family)
     if chart is not None:
         cases += [curve_case(tables) for tables in CURVE_SIZES]
@@ -61,7 +62,7 @@ def bench_plan_command(
     _print_notes(torchrec_seconds)
     if chart is not None:
         curve = measured[-len(CURVE_SIZES) :]
-        chart.write_text(_chart(curve))
+        write_target(chart, _chart(curve))
     write_json(json_file, [one.fields() for one in measured])
 
 

@@ -21,7 +21,7 @@ from serving.bench.server_under_test import ServerUnderTest, served, target_of
 from serving.bench.workload import BenchModel, workload_named
 from serving.caller import CallerFiles
 from serving.commands.caller_options import TokenFileOption, caller_of
-from serving.commands.console import OUT, check_target, write_json
+from serving.commands.console import OUT, check_target, write_json, write_target
 from serving.commands.json_option import JsonFileOption
 from serving.commands.tower_precision import TowerPrecision
 from sharded_infer.errors import InputError
@@ -205,7 +205,7 @@ def _sweep(
     _print(rows)
     if chart is not None:
         title = f"{loading.pairs} pairs a request, {distribution} arrivals"
-        chart.write_text(latency_chart(title, points, capacity.requests_per_second))
+        write_target(chart, latency_chart(title, points, capacity.requests_per_second))
     return {
         "capacity": asdict(capacity),
         "loads": [{"load": name, **asdict(figures)} for name, figures in rows[1:]],

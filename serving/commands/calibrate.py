@@ -6,25 +6,28 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, check_target, print_json, write_target
 from serving.commands.json_option import JsonOption
 from serving.commands.lazy_group import load_by_name
 from serving.progress import progress_bars
+from sharded_infer.named_topology import MAX_RANKS
 
 
 def calibrate_command(
     out: Annotated[Path, typer.Option(help="Topology file to write.")] = Path("topology.toml"),
-    ranks: Annotated[int, typer.Option(help="CPU ranks in it.", min=1)] = 1,
+    ranks: Annotated[int, typer.Option(help="CPU ranks in it.", min=1, max=MAX_RANKS)] = 1,
     as_json: JsonOption = False,
 ) -> None:
     """Measure this machine's constants for the planner, into a topology file for --topology.
 
     Takes about 15 seconds and 1.1 GiB on one thread. The machine should be quiet.
     """
+    check_target(out)
     load_by_name("torch:set_num_threads")(1)
     with progress_bars() as progress:
         device = load_by_name("sharded_infer.calibration:calibrate")(progress)
-    load_by_name("sharded_infer.calibration:write_topology")(out, device, ranks)
+    text = load_by_name("sharded_infer.calibration:topology_text")(out.stem, device, ranks)
+    write_target(out, text)
     if as_json:
         print_json({"path": str(out), "ranks": ranks, "device": asdict(device)})
         return

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from sharded_infer.errors import InputError
 from sharded_infer.pages.text import visible
+from sharded_infer.regular_file import write_file
 
 # In a file's place: the end of what a command prints.
 _PRINTED = Path("-")
@@ -87,7 +88,16 @@ def write_json(path: Path | None, fields: object) -> None:
     if path == _PRINTED:
         print_json(fields)
         return
+    write_target(path, json.dumps(fields, indent=1) + "\n")
+
+
+def write_target(path: Path, content: str | bytes) -> None:
+    """Writes the file that an option names.
+
+    Raises:
+        InputError: it cannot be written.
+    """
     try:
-        path.write_text(json.dumps(fields, indent=1) + "\n")
+        write_file(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error

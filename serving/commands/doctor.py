@@ -5,13 +5,16 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from serving.address import LAST_PORT
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.doctor import Verdict, examine
 
 
 def doctor_command(
-    port: Annotated[list[int] | None, typer.Option(help="Port to check; may be repeated.")] = None,
+    port: Annotated[
+        list[int] | None, typer.Option(help="Port to check; may be repeated.", min=0, max=LAST_PORT)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check the installation, the machine and the ports.

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import OUT, print_json, write_target
 from serving.commands.json_option import JsonOption
 from serving.commands.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.version_summary import print_version
@@ -15,7 +15,6 @@ from serving.quantization_tables import render_report
 from sharded_infer.errors import ArtifactError
 from sharded_infer.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
 from sharded_infer.repository import Repository
-from sharded_infer.staging import storage_errors
 
 
 def inspect_command(
@@ -40,8 +39,7 @@ def inspect_command(
     manifest = artifact.manifest
     if html is not None:
         page = artifact.read_small(REPORT_PAGE_NAME)
-        with storage_errors(html):
-            html.write_bytes(page)
+        write_target(html, page)
     if report:
         fields = _parsed(artifact.read_small(REPORT_NAME), str(artifact.path / REPORT_NAME))
         if as_json:

@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from kernels.wording import did_you_mean, nearest
+from serving.commands.option_bounds import with_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,5 +109,5 @@ def _command_of(entry: CommandEntry) -> Any:
         group.name, group.short_help = entry.name, entry.summary
         return group
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    alone.command(entry.name, short_help=entry.summary)(target)
+    alone.command(entry.name, short_help=entry.summary)(with_bounds(target))
     return get_command(alone)

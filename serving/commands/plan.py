@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from kernels.wording import counted
-from serving.commands.console import OUT, check_target, write_json
+from serving.commands.console import OUT, check_target, write_json, write_target
 from serving.plan_page import render_plan_page
 from serving.plan_report import rank_reports, read_report, report_fields
 from sharded_infer.errors import InputError
@@ -66,6 +66,7 @@ def plan_command(
     replicated, and how far the slowest device is from the best there can be.
     """
     check_target(json_file)
+    check_target(html_file)
     if compare is not None:
         _compare(*compare)
         return
@@ -93,7 +94,7 @@ def plan_command(
         _print_moves(moves)
     write_json(json_file, report_fields(result, load, moves))
     if html_file is not None:
-        html_file.write_text(render_plan_page(result, load))
+        write_target(html_file, render_plan_page(result, load))
 
 
 def _print(result: PlanResult, load: LoadModel) -> None:

@@ -27,8 +27,8 @@ def option_of(setting: DeclaredSetting) -> inspect.Parameter:
     option = typer.Option(
         *names,
         help=setting.said.help,
-        min=setting.said.at_least if kind in (int, float) else None,
-        max=setting.said.at_most if kind in (int, float) else None,
+        min=setting.least if kind in (int, float) else None,
+        max=setting.most if kind in (int, float) else None,
         metavar=setting.said.metavar,
         show_default=default is not None,
     )

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import ERRORS
+from serving.commands.console import ERRORS, write_target
 from serving.commands.lazy_group import load_by_name
 from sharded_infer.errors import SpecError
 
@@ -33,10 +33,7 @@ def spec_command(
     if out is None:
         typer.echo(draft, nl=False)
     else:
-        try:
-            out.write_text(draft, encoding="utf-8")
-        except OSError as error:
-            raise SpecError(f"{out}: cannot be written: {error.strerror}") from error
+        write_target(out, draft)
     checks = load_by_name("sharded_infer.spec_draft:count_checks")(draft)
     tables = draft.split("\n").count("[[tables]]")
     ERRORS.print(

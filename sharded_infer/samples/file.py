@@ -7,9 +7,11 @@ from typing import Any
 
 from sharded_infer.columns import Columns, columns_of
 from sharded_infer.errors import InputError, ShardedInferError
+from sharded_infer.regular_file import open_regular, read_regular
 from sharded_infer.samples.text import read_csv, read_json, read_tsv
 
 _TEXT = {".tsv": read_tsv, ".csv": read_csv}
+MOST_BYTES = 8 * 2**30  # of text; more is for Parquet
 _PARQUET = (".parquet", ".pq")
 
 
@@ -30,12 +32,16 @@ def read_samples(path: Path | str, *, tsv: bool = False) -> Columns:
         return _read_parquet(path)
     try:
         # Line ends as they are: a quoted cell of CSV may hold some.
-        text = sys.stdin.read() if str(path) == "-" else path.read_bytes().decode("utf-8-sig")
+        text = sys.stdin.read() if str(path) == "-" else _read(path)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     return columns_of(read_tsv(text) if tsv else _TEXT.get(path.suffix, read_json)(text))
+
+
+def _read(path: Path) -> str:
+    return read_regular(path, MOST_BYTES, follow=True).decode("utf-8-sig")
 
 
 def _read_parquet(path: Path) -> Columns:
@@ -47,6 +53,7 @@ def _read_parquet(path: Path) -> Columns:
         ) from error
     try:
         # One file, not a data set of a folder's: `partitioning` would add columns from its path.
+        open_regular(path, follow=True).close()
         with parquet.ParquetFile(path) as file:
             table = file.read()
     except OSError as error:

@@ -197,7 +197,7 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         ({"tables": SMALL["tables"]}, "name: Field required"),
         ({"name": "m"}, "tables: Field required"),
         ({"name": "m", "tables": []}, "tables: .* at least 1 item"),
-        ({"name": "m", "tables": {"name": "a"}}, "tables: .* valid tuple"),
+        ({"name": "m", "tables": {"name": "a"}}, "tables: .* valid array"),
         ({**SMALL, "name": 3}, "name: .* valid string, got 3"),
         ({**SMALL, "colour": 3}, "colour: Unexpected keyword argument, got 3"),
         (small_with_table(rowz=3), "table 'a': rowz: Unexpected .*'rows'.*, got 3"),
