@@ -88,12 +88,22 @@ def _named(named: Mapping[str, Any], sample: str, column: str) -> Columns:
     )
 
 
+# What samples lack is a None in a column: of samples with names of their own, the square.
+_MOST_SPARSE_CELLS, _MOST_CELLS_OF_ONE = 4_000_000, 1000
+
+
 def _of_rows(samples: Sequence[Any]) -> Columns:
     """Columns of samples by row; a name that a sample lacks has None there."""
     for number, sample in enumerate(samples):
         if not isinstance(sample, Mapping):
             raise RequestError(f"sample {number}: expected a mapping by name, got {sample!r:.80}")
     names = dict.fromkeys(name for sample in samples for name in sample)
+    cells, given = len(names) * len(samples), sum(map(len, samples))
+    if cells > max(_MOST_SPARSE_CELLS, _MOST_CELLS_OF_ONE * given):
+        raise RequestError(
+            f"{len(samples)} samples with {len(names)} names, and {given} values in all: expected "
+            "the same few names in most samples"
+        )
 
     def place(number: int) -> str:
         sample = samples[number]
