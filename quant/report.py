@@ -86,6 +86,35 @@ class BudgetReport:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputReport:
+    """What one choice of formats does to one output's scores of the calibration samples.
+
+    Attributes:
+        name: of the output.
+        mean_score_diff: mean absolute difference from the fp32 model's scores, in their unit.
+        p99_score_diff: 99th percentile of it.
+        max_score_diff: the largest.
+        magnitude: root mean square of the fp32 model's scores.
+        auc: area under the ROC curve; None without labels of both classes.
+        log_loss: mean negative log likelihood, nats; None without labels, or where scores are not
+            probabilities.
+    """
+
+    name: str
+    mean_score_diff: float
+    p99_score_diff: float
+    max_score_diff: float
+    magnitude: float
+    auc: float | None
+    log_loss: float | None
+
+    @property
+    def relative_diff(self) -> float | None:
+        """The largest difference by the magnitude; None where all scores are 0."""
+        return self.max_score_diff / self.magnitude if self.magnitude else None
+
+
+@dataclass(frozen=True, slots=True)
 class MixReport:
     """What one choice of formats does to the scores of the calibration samples.
 
@@ -96,9 +125,11 @@ class MixReport:
         mean_score_diff: mean absolute difference from the fp32 model's scores, in their unit.
         p99_score_diff: 99th percentile of it.
         max_score_diff: the largest.
-        auc: area under the ROC curve of the first output; None without labels of both classes.
-        log_loss: mean negative log likelihood, nats; None without labels, or where scores are not
-            probabilities.
+        auc: area under the ROC curve of the only output with labels; None where there are several,
+            or none, or no labels of both classes.
+        log_loss: mean negative log likelihood of the same, nats; None likewise, or where scores
+            are not probabilities.
+        outputs: the same by output, in the model's order; a file says them where there are several.
     """
 
     name: str
@@ -108,6 +139,7 @@ class MixReport:
     max_score_diff: float
     auc: float | None
     log_loss: float | None
+    outputs: tuple[OutputReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +172,14 @@ class CalibrationReport:
     labelled: int
     mixes: tuple[MixReport, ...]
     contributions: tuple[TableContribution, ...]
+
+    @property
+    def by_output(self) -> list[tuple[OutputReport, OutputReport]]:
+        """Each output as published and in fp32; empty where the report names no outputs."""
+        named = {mix.name: mix.outputs for mix in self.mixes}
+        trained = {output.name: output for output in named.get("fp32", ())}
+        published = named.get("published", ())
+        return [(found, trained[found.name]) for found in published if found.name in trained]
 
 
 NOT_COMPARED = (
@@ -205,9 +245,13 @@ class QuantizationReport:
     def fields(self) -> dict[str, object]:
         """As plain values, for JSON."""
         fields = asdict(self)
+        # As reports were written before there were these fields.
         if self.imported is None:
-            # As reports were written before there was the field.
             del fields["imported"]
+        if self.calibration is not None:
+            for mix in fields["calibration"]["mixes"]:
+                if len(mix["outputs"]) < 2:
+                    del mix["outputs"]
         return fields
 
 

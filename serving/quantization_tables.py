@@ -30,7 +30,7 @@ _CONTRIBUTIONS = 12  # on the terminal; the page has more, and the file all
 _DECIMALS = 5  # of areas under curves and of log losses
 _SMALLEST = 6  # decimals of score differences at most
 _NAME_CHARACTERS = 60
-_LEFT = {"table", "format", "mix", "reason", "what"}
+_LEFT = {"table", "format", "mix", "output", "reason", "what"}
 
 
 def render_report(fields: Mapping[str, object]) -> list[RenderableType]:
@@ -50,6 +50,8 @@ def render_report(fields: Mapping[str, object]) -> list[RenderableType]:
     parts: list[RenderableType] = [_tables(report), Text(visible(import_text(report.imported)))]
     if report.calibration is not None:
         parts.append(_mixes(report.calibration))
+        if len(report.calibration.by_output) > 1:
+            parts.append(_outputs(report.calibration))
         if report.calibration.contributions:
             parts.append(_contributions(report.calibration.contributions))
     if report.budget is not None:
@@ -114,6 +116,31 @@ def _mixes(calibration: CalibrationReport) -> Table:
         if with_loss:
             cells += _against(mix.log_loss, base.log_loss if base else None)
         table.add_row(*cells, style="bold" if mix.name == "published" else None)
+    return table
+
+
+def _outputs(calibration: CalibrationReport) -> Table:
+    """What was published, output by output."""
+    found = calibration.by_output
+    with_auc = any(output.auc is not None for output, _ in found)
+    with_loss = any(output.log_loss is not None for output, _ in found)
+    headings = ["output", "mean diff", "p99 diff", "max diff", "of magnitude"]
+    headings += ["AUC", "change"] * with_auc + ["log loss", "change"] * with_loss
+    table = _table("as published, by output; magnitude: root mean square of fp32 scores", headings)
+    for output, trained in found:
+        relative = output.relative_diff
+        cells: list[RenderableType] = [
+            _name(output.name),
+            number_text(output.mean_score_diff),
+            number_text(output.p99_score_diff),
+            number_text(output.max_score_diff),
+            UNKNOWN if relative is None else percent_text(relative),
+        ]
+        if with_auc:
+            cells += _against(output.auc, trained.auc)
+        if with_loss:
+            cells += _against(output.log_loss, trained.log_loss)
+        table.add_row(*cells)
     return table
 
 

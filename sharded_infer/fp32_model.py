@@ -51,14 +51,14 @@ class Fp32Model:
     ) -> None:
         self.spec = spec
         self.weights = weights
-        self._tower = tower
+        self.tower = tower
 
     def changed(
         self, *, spec: ModelSpec | None = None, weights: Mapping[str, TableWeight] | None = None
     ) -> "Fp32Model":
         """The model with another spec, or other weights."""
         chosen = self.weights if weights is None else weights
-        return Fp32Model(spec or self.spec, chosen, self._tower)
+        return Fp32Model(spec or self.spec, chosen, self.tower)
 
     def pooled(self, model_input: ModelInput, mixes: Sequence[Mix]) -> list[Tensor]:
         """Pooled embeddings, with each table's rows as they are read back from a format.
@@ -109,13 +109,13 @@ class Fp32Model:
             name: tensor_of(array)
             for name, array in zip(self.spec.dense.inputs, model_input.dense, strict=True)
         }
-        was_training = self._tower.training
-        self._tower.eval()
+        was_training = self.tower.training
+        self.tower.eval()
         try:
             with torch.inference_mode():
-                scores = self._tower(**dense, embeddings=embeddings)
+                scores = self.tower(**dense, embeddings=embeddings)
         finally:
-            self._tower.train(was_training)
+            self.tower.train(was_training)
         names = self.spec.tower.outputs
         if isinstance(scores, Tensor):
             scores = {names[0]: scores}

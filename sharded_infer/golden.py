@@ -190,19 +190,3 @@ def _check_scores(scores: Mapping[str, NDArray[np.generic]], samples: int) -> No
                 f"score.{name}: expected fp32 [{samples}] or [{samples}, K], "
                 f"got {array.dtype} {list(array.shape)}"
             )
-
-
-def largest_difference(
-    expected: Mapping[str, NDArray[np.float32]], got: Mapping[str, NDArray[np.float32]]
-) -> float:
-    """The largest absolute difference of any score; NaN anywhere is infinity.
-
-    Args:
-        expected: scores by output.
-        got: scores of the same outputs and shapes.
-    """
-    largest = 0.0
-    for name, scores in expected.items():
-        difference = float(np.abs(scores.astype(np.float64) - got[name]).max(initial=0.0))
-        largest = max(largest, difference if np.isfinite(difference) else np.inf)
-    return largest

@@ -24,7 +24,8 @@ def input_arrays(
         columns: of a feature an id a sample, or a list or row of ids; `<feature>.weights` a weight
             an id; `<feature>.lengths` how many ids of each padded row count, or of the ids of all
             samples joined. Of a dense input a number a sample, or a list or row of them.
-        label_columns: the label's column by output, where it has a name of its own.
+        label_columns: the label's column by output, where it has a name of its own; None takes
+            those that the spec's gate names.
 
     Returns:
         Dense inputs fp32 `[B, width]`; of each feature ids int64 and perhaps its lengths int32 and
@@ -35,7 +36,7 @@ def input_arrays(
             the input.
     """
     values, place = columns.values, columns.place
-    _refuse_unknown(spec, columns, label_columns or {})
+    _refuse_unknown(spec, columns, label_columns)
     arrays: Arrays = {}
     for name, width in spec.dense.inputs.items():
         if name in values:
@@ -55,7 +56,9 @@ def input_arrays(
     return arrays
 
 
-def _refuse_unknown(spec: ModelSpec, columns: Columns, label_columns: Mapping[str, str]) -> None:
+def _refuse_unknown(
+    spec: ModelSpec, columns: Columns, label_columns: Mapping[str, str] | None
+) -> None:
     known = set(spec.sparse_inputs) | set(spec.dense.inputs)
     known |= {f"{name}.{part}" for name in spec.sparse_inputs for part in ("lengths", "weights")}
     for name in columns.values:

@@ -95,13 +95,42 @@ class TowerRecord:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class OutputDifference:
+    """One output's difference on the golden requests, and the bounds that it is within.
+
+    Attributes:
+        name: of the output.
+        max_score_diff: the largest, in the score's unit.
+        max_relative_diff: by the root mean square of the fp32 model's scores; None where they are
+            all 0.
+        allowed_score_diff: None where only the relative one is bounded.
+        allowed_relative_diff: None where it is not bounded.
+    """
+
+    name: str
+    max_score_diff: float
+    max_relative_diff: float | None
+    allowed_score_diff: float | None
+    allowed_relative_diff: float | None
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class GoldenRecord:
-    """The golden requests and what the version scored on them when it was published."""
+    """The golden requests and what the version scored on them when it was published.
+
+    Attributes:
+        file: of the requests.
+        samples: how many.
+        max_score_diff: of all outputs, the largest difference from the fp32 model's scores.
+        allowed_score_diff: what the spec allows where it says nothing of an output.
+        outputs: by output; None for a model with one, of which the gate says nothing of its own.
+    """
 
     file: FileName
     samples: Annotated[int, Field(ge=1)]
     max_score_diff: float
     allowed_score_diff: float
+    outputs: tuple[OutputDifference, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -176,7 +205,7 @@ _ADAPTER = TypeAdapter(Manifest)
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """The manifest as JSON, with the checksum of what it says now."""
-    unwritten: dict[str, Any] = dict.fromkeys(("sha256", *_unused(manifest)), True)
+    unwritten: dict[str, Any] = {"sha256": True, **_unused(manifest)}
     if manifest.provenance is not None:
         said = asdict(manifest.provenance)
         unwritten["provenance"] = {name for name, value in said.items() if value is None}
@@ -286,11 +315,24 @@ def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
 def manifest_fields(manifest: Manifest) -> dict[str, Any]:
     """The manifest as plain values, for display."""
     fields = asdict(manifest)
-    for name in _unused(manifest):
-        del fields[name]
+    for name, within in _unused(manifest).items():
+        if within is True:
+            del fields[name]
+        else:
+            for inner in within:
+                del fields[name][inner]
     return fields
 
 
-def _unused(manifest: Manifest) -> set[str]:
-    """Fields that a manifest leaves out, so that it reads as before there were such."""
-    return {name for name in ("imported", "provenance") if getattr(manifest, name) is None}
+def _unused(manifest: Manifest) -> dict[str, Any]:
+    """Fields that a manifest leaves out, so that it reads as before there were such.
+
+    Returns:
+        True by a field's name, or the names of those within it.
+    """
+    unused: dict[str, Any] = {
+        name: True for name in ("imported", "provenance") if getattr(manifest, name) is None
+    }
+    if manifest.golden.outputs is None:
+        unused["golden"] = {"outputs"}
+    return unused

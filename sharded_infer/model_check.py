@@ -4,8 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.errors import ArtifactError, GateError, RequestError
-from sharded_infer.golden import generate_samples, largest_difference, load_golden
+from sharded_infer.gate import allowed_difference, check_differences
+from sharded_infer.golden import generate_samples, load_golden
 from sharded_infer.model import Model
+from sharded_infer.score_difference import ScoreDifference, score_differences
 
 # Samples of the batch that `check_independence` runs: a size that is padded.
 _TOGETHER = 17
@@ -17,13 +19,18 @@ _ROUNDING = 0.01
 
 
 def check_golden(model: Model) -> float:
+    """As `golden_differences`; the largest difference of any output."""
+    return max(found.largest for found in golden_differences(model).values())
+
+
+def golden_differences(model: Model) -> dict[str, ScoreDifference]:
     """Scores the golden requests and compares them with the fp32 model's scores.
 
     Returns:
-        The largest difference.
+        The differences by output.
 
     Raises:
-        GateError: it is larger than the spec allows, or scores depend on the batch.
+        GateError: one is larger than the spec allows, or scores depend on the batch.
         ArtifactError: the file does not hold golden requests of this model.
     """
     record = model.artifact.manifest.golden
@@ -40,14 +47,9 @@ def check_golden(model: Model) -> float:
                 f"{list(expected.shape)}, the tower gives {list(scores[name].shape)}"
             )
     check_independence(model)
-    difference = largest_difference(golden.scores, scores)
-    allowed = model.spec.gate.max_score_diff
-    if not difference <= allowed:
-        raise GateError(
-            f"model {model.name!r}: a golden request's score differs from the fp32 model's by "
-            f"{difference:.6g}, the spec allows {allowed:g} (gate.max_score_diff)"
-        )
-    return difference
+    found = score_differences(golden.scores, scores)
+    check_differences(model.spec.gate, found, f"model {model.name!r}: a golden request")
+    return found
 
 
 def check_independence(model: Model) -> float:
@@ -63,7 +65,7 @@ def check_independence(model: Model) -> float:
         The largest difference; 0 where a score is NaN both times.
 
     Raises:
-        GateError: it is larger than 0.01 and than the spec's `gate.max_score_diff`.
+        GateError: it is larger than 0.01 and than the spec's gate allows of the output.
     """
     samples = generate_samples(model.spec, _TOGETHER)
     alone = [model.run(samples.samples(at, at + 1)) for at in range(_ALONE)]
@@ -72,10 +74,11 @@ def check_independence(model: Model) -> float:
     for array in samples.dense:
         array[_ALONE:] *= _LOUDNESS
     together = model.score(samples, embeddings)
-    allowed = max(_ROUNDING, model.spec.gate.max_score_diff)
     largest = 0.0
     for name, scores in zip(model.spec.tower.outputs, together, strict=True):
         by_itself = np.concatenate([one[name] for one in alone])
+        magnitude = float(np.sqrt(np.square(by_itself, dtype=np.float64).mean()))
+        allowed = max(_ROUNDING, allowed_difference(model.spec.gate, name, magnitude))
         difference = _difference(scores[:_ALONE].numpy(), by_itself)
         if not difference <= allowed:
             raise GateError(

@@ -28,11 +28,12 @@ def is_outcome(spec: ModelSpec, name: str, label_columns: Mapping[str, str] | No
     Args:
         spec: the model; a column with the name of an input is that input.
         name: the column's.
-        label_columns: the label's column by output, where it has a name of its own.
+        label_columns: the label's column by output, where it has a name of its own; None takes
+            those that the spec's gate names.
     """
     if name in spec.dense.inputs or name in spec.sparse_inputs:
         return False
-    return name in outcome_names(spec, label_columns or {})
+    return name in outcome_names(spec, label_columns)
 
 
 def outcome_columns(
@@ -49,9 +50,10 @@ def outcome_columns(
     Args:
         spec: the model.
         names: of the columns.
-        label_columns: the label's column by output, where it has a name of its own.
+        label_columns: the label's column by output, where it has a name of its own; None takes
+            those that the spec's gate names.
     """
-    own = label_columns or {}
+    own = spec.gate.label_columns if label_columns is None else label_columns
     known = {name for name in names if is_outcome(spec, name, own)}
     labels, references = {}, {}
     for output in spec.tower.outputs:
@@ -67,9 +69,10 @@ def outcome_columns(
     return OutcomeColumns(labels, references)
 
 
-def outcome_names(spec: ModelSpec, label_columns: Mapping[str, str]) -> set[str]:
+def outcome_names(spec: ModelSpec, label_columns: Mapping[str, str] | None = None) -> set[str]:
     """Names that columns of labels and reference scores can have."""
     outputs = spec.tower.outputs
-    names = {LABEL, *label_columns.values()}
+    own = spec.gate.label_columns if label_columns is None else label_columns
+    names = {LABEL, *own.values()}
     names |= {f"{kind}.{output}" for kind in (LABEL, REFERENCE) for output in outputs}
     return names | {REFERENCE} if len(outputs) == 1 else names

@@ -17,13 +17,13 @@ from quant.report import QuantizationReport, import_text
 from sharded_infer.artifact import Artifact
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import GateError, SpecError
+from sharded_infer.finite_scores import check_finite_scores
 from sharded_infer.fp32_model import TRAINED, Fp32Model, fp32_scores
-from sharded_infer.gate import blame, check_quality
+from sharded_infer.gate import blame, check_labels, check_quality, golden_record
 from sharded_infer.golden import (
     DEFAULT_SAMPLES,
     GoldenRequests,
     generate_samples,
-    largest_difference,
     load_golden,
     save_golden,
 )
@@ -41,7 +41,7 @@ from sharded_infer.manifest import (
     TowerRecord,
 )
 from sharded_infer.model import Model
-from sharded_infer.model_check import check_golden
+from sharded_infer.model_check import golden_differences
 from sharded_infer.named_topology import parse_topology
 from sharded_infer.plan import dump_plan
 from sharded_infer.planner import make_plan
@@ -62,6 +62,7 @@ from sharded_infer.quantize import (
 from sharded_infer.repository import Repository
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.request import model_input_of
+from sharded_infer.score_difference import ScoreDifference, largest_difference
 from sharded_infer.spec import ModelSpec
 from sharded_infer.spec_document import dump_spec
 from sharded_infer.staging import storage_errors
@@ -150,7 +151,7 @@ def publish(
         SpecError, WeightsError: the spec contradicts itself, the weights or the tower, sets a
             budget that no choice of formats meets, or an int8 tower, and there are no samples.
         PlanError: the tables do not fit a topology.
-        TowerError: the tower cannot be exported.
+        TowerError: the tower cannot be exported, or makes NaN or infinity of golden requests.
         GateError: golden requests or calibration samples differ from the fp32 model by more than
             the spec allows; says by how much, and which tables contribute most. Or the fp32 model
             differs from the trained modules or from recorded scores; names the first feature and
@@ -162,8 +163,7 @@ def publish(
     spec, source = take_over(spec, weights)
     given = None if samples is None else model_input_of(spec, samples)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
-    if spec.gate.max_auc_drop is not None and (calibrating is None or not calibrating.labelled):
-        raise SpecError("gate.max_auc_drop: needs calibration samples with labels, none were given")
+    check_labels(spec.gate, {} if calibrating is None else calibrating.labels)
     measured_on = given if calibrating is None else calibrating.model_input
     if spec.tower.precision is Precision.INT8 and measured_on is None:
         raise SpecError(
@@ -189,6 +189,7 @@ def publish(
     trained = Fp32Model(ingredients.spec, ingredients.formats.weights, tower)
     imported = check_import(trained, source, other_input, calibrating, progress)
     with repository.staging(spec.name) as staged, storage_errors(staged):
+        check_finite_scores(trained, golden_input)
         tables = write_tables(staged, ingredients.formats, progress)
         manifest = _write_rest(staged, ingredients, tables, golden_input)
         progress("scoring golden requests", 0, 1)
@@ -196,7 +197,9 @@ def publish(
         here = LoadModel(ingredients.uses, parse_topology("cpu:1"))
         served = Model(Artifact(staged, manifest), make_plan(here).plan)
         judged = _judged(served)
-        difference = max(_check_golden(one, ingredients) for one in judged)
+        golden = golden_record(
+            manifest.golden, spec.gate, [_check_golden(one, ingredients) for one in judged]
+        )
         progress("scoring golden requests", 1, 1)
         report = replace(quantization_report(ingredients.formats, tables), imported=imported)
         if calibrating is not None:
@@ -208,7 +211,6 @@ def publish(
                     f"{error}{_tower_blame(judged[0], ingredients, calibrating.model_input)}"
                 ) from error
             report = replace(report, calibration=measured)
-        golden = replace(manifest.golden, max_score_diff=difference)
         files = manifest.files | {n: _record(staged / n) for n in write_report(staged, report)}
         complete = replace(
             manifest, golden=golden, files=files, imported=imported, provenance=provenance
@@ -220,7 +222,7 @@ def publish(
         version=int(path.name),
         fp32_bytes=sum(report.fp32_bytes for report in tables.reports),
         table_bytes=sum(record.bytes for record in tables.files.values()),
-        max_score_diff=difference,
+        max_score_diff=golden.max_score_diff,
         compared=import_text(imported),
         report=report,
     )
@@ -241,9 +243,9 @@ def _judged(served: Model) -> list[Model]:
     return [served.with_tower(tower), served]
 
 
-def _check_golden(served: Model, made_of: Ingredients) -> float:
+def _check_golden(served: Model, made_of: Ingredients) -> dict[str, ScoreDifference]:
     try:
-        return check_golden(served)
+        return golden_differences(served)
     except GateError as error:
         golden = load_golden(served.artifact.path / GOLDEN_NAME, made_of.spec)
         model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)

@@ -11,15 +11,16 @@ from numpy.typing import NDArray
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from kernels.wording import did_you_mean
-from quant.report import MixReport, TableContribution
+from quant.report import MixReport, OutputReport, TableContribution
 from sharded_infer.arrays import tensor_of
 from sharded_infer.auc import auc
 from sharded_infer.batch import ModelInput
 from sharded_infer.errors import InputError
+from sharded_infer.finite_scores import refuse_nonfinite
 from sharded_infer.fp32_model import TRAINED, Fp32Model, Mix
-from sharded_infer.golden import largest_difference
 from sharded_infer.id_policy import IdPolicy
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.score_difference import score_differences
 from sharded_infer.spec import ModelSpec
 
 Scores = Mapping[str, NDArray[np.float32]]
@@ -138,6 +139,9 @@ def measure_quality(
 
     Returns:
         Reports: `fp32`, what is served, and the mixes in their order.
+
+    Raises:
+        WeightsError, TowerError: the trained model's own scores are not all numbers; says why.
     """
     names = list(mixes)
     gathered: dict[str, list[Scores]] = {name: [] for name in ("fp32", *names)}
@@ -147,7 +151,10 @@ def measure_quality(
     for batch in batches(samples.model_input):
         pooled = model.pooled(batch, [TRAINED, *mixes.values()])
         for name, embeddings in zip(("fp32", *names), pooled, strict=True):
-            gathered[name].append(model.score(batch, embeddings))
+            scores = model.score(batch, embeddings)
+            if name == "fp32":
+                refuse_nonfinite(model, batch, embeddings, scores)
+            gathered[name].append(scores)
         if served is not None:
             gathered[served[0]].append(served[1](batch))
         done += batch.batch_size
@@ -257,19 +264,35 @@ def _mix_report(
     name: str, size: int, reference: Scores, scores: Scores, samples: CalibrationSamples
 ) -> MixReport:
     differences = _differences(reference, scores)
-    labelled = next((output for output in scores if output in samples.labels), None)
-    area, loss = None, None
-    if labelled is not None:
-        area, loss = _against_labels(scores[labelled], samples.labels[labelled])
+    found = score_differences(reference, scores)
+    outputs = []
+    for output in reference:
+        of_output = _differences({output: reference[output]}, scores)
+        area, loss = None, None
+        if output in samples.labels:
+            area, loss = _against_labels(scores[output], samples.labels[output])
+        outputs.append(
+            OutputReport(
+                name=output,
+                mean_score_diff=float(of_output.mean()),
+                p99_score_diff=float(np.percentile(of_output, 99)),
+                # NaN is no small difference.
+                max_score_diff=found[output].largest,
+                magnitude=found[output].magnitude,
+                auc=area,
+                log_loss=loss,
+            )
+        )
+    labelled = [output for output in outputs if output.name in samples.labels]
     return MixReport(
         name=name,
         table_bytes=size,
         mean_score_diff=float(differences.mean()),
         p99_score_diff=float(np.percentile(differences, 99)),
-        # NaN is no small difference.
-        max_score_diff=largest_difference(reference, scores),
-        auc=area,
-        log_loss=loss,
+        max_score_diff=max(output.max_score_diff for output in outputs),
+        auc=labelled[0].auc if len(labelled) == 1 else None,
+        log_loss=labelled[0].log_loss if len(labelled) == 1 else None,
+        outputs=tuple(outputs),
     )
 
 

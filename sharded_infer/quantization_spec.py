@@ -65,6 +65,31 @@ class QuantizationSpec:
         return self.memory_budget is not None or self.error_budget is not None
 
 
+# JSON has no infinity: a manifest could not say it.
+_Bound = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Drop = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class OutputGate:
+    """What one output must hold, where it is not what all outputs must.
+
+    Attributes:
+        max_score_diff: as `GateSpec.max_score_diff`; None takes that, unless `max_relative_diff`
+            is given: then only that counts.
+        max_relative_diff: largest allowed difference by the root mean square of the fp32 model's
+            scores of the output: for logits and other scores without a unit of their own.
+        label: the column of samples that holds the output's labels; None takes `label.<output>`,
+            or else `label`.
+        max_auc_drop: as `GateSpec.max_auc_drop`, and the output's labels must be given.
+    """
+
+    max_score_diff: _Bound | None = None
+    max_relative_diff: _Bound | None = None
+    label: Annotated[str, Field(min_length=1)] | None = None
+    max_auc_drop: _Drop | None = None
+
+
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class GateSpec:
     """What a version must hold before it is published.
@@ -72,13 +97,34 @@ class GateSpec:
     Attributes:
         max_score_diff: largest allowed difference between a served score and the fp32 model's, on
             the golden requests and the calibration samples, in the score's own unit.
-        max_auc_drop: largest allowed loss of AUC on the calibration samples, which must then be
-            given, with labels; None allows any.
+        max_auc_drop: largest allowed loss of AUC on the calibration samples, of every output that
+            has labels there; at least one must. None allows any.
         max_import_diff: largest allowed difference between the trained model's own numbers and the
             fp32 model that was read, as a share of the largest; None allows 1e-4.
+        outputs: other bounds by output; None without any.
     """
 
-    # JSON has no infinity: a manifest could not say it.
-    max_score_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.05
-    max_auc_drop: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
-    max_import_diff: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_score_diff: _Bound = 0.05
+    max_auc_drop: _Drop | None = None
+    max_import_diff: _Bound | None = None
+    outputs: dict[str, OutputGate] | None = None
+
+    def of(self, output: str) -> OutputGate:
+        """The bounds of an output, each its own or that of all outputs."""
+        own = (self.outputs or {}).get(output, OutputGate())
+        absolute = own.max_score_diff
+        if absolute is None and own.max_relative_diff is None:
+            absolute = self.max_score_diff
+        drop = self.max_auc_drop if own.max_auc_drop is None else own.max_auc_drop
+        return OutputGate(absolute, own.max_relative_diff, own.label, drop)
+
+    def key(self, output: str, bound: str) -> str:
+        """Where the spec says a bound of an output, such as `gate.max_score_diff`."""
+        own = (self.outputs or {}).get(output, OutputGate())
+        return f"gate.{bound}" if getattr(own, bound) is None else f"gate.outputs.{output}.{bound}"
+
+    @property
+    def label_columns(self) -> dict[str, str]:
+        """The label's column of each output that names one."""
+        named = (self.outputs or {}).items()
+        return {output: gate.label for output, gate in named if gate.label is not None}

@@ -20,6 +20,7 @@ from kernels.row_format import RowFormat
 from kernels.wording import did_you_mean
 from sharded_infer.precision import Precision
 from sharded_infer.quantization_spec import GateSpec as GateSpec
+from sharded_infer.quantization_spec import OutputGate as OutputGate
 from sharded_infer.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.repeats import repeated
 from sharded_infer.statistics import FeatureStatistics
@@ -233,6 +234,12 @@ class ModelSpec:
                 f"statistics: {unknown[0]!r} is not one of the features"
                 f"{did_you_mean(unknown[0], known)}"
             )
+        for output in self.gate.outputs or ():
+            if output not in self.tower.outputs:
+                raise ValueError(
+                    f"gate.outputs: {output!r} is not one of the outputs "
+                    f"{', '.join(self.tower.outputs)}"
+                )
         names = [table.name for table in self.tables]
         for pattern in self.quantization.overrides:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):

@@ -10,7 +10,7 @@ from torch import Tensor
 from sharded_infer.artifact import Artifact, open_artifact
 from sharded_infer.artifact_tables import check_files, table_pieces
 from sharded_infer.errors import ArtifactError, NotFoundError
-from sharded_infer.manifest import REPORT_NAME, Manifest
+from sharded_infer.manifest import REPORT_NAME, Manifest, OutputDifference
 from sharded_infer.pages.table_errors import relative_error
 from sharded_infer.plan import StoredTable
 from sharded_infer.progress import Progress, no_progress
@@ -60,20 +60,40 @@ class TableDiff:
 
 
 @dataclass(frozen=True, slots=True)
+class OutputAuc:
+    """One output's area under the ROC curve on calibration samples.
+
+    Attributes:
+        name: of the output.
+        auc: as published; None without labels.
+        fp32_auc: the fp32 model's on the same.
+    """
+
+    name: str
+    auc: float | None
+    fp32_auc: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class GateResult:
     """What the gate measured of a version.
 
     Attributes:
         max_score_diff: the golden requests' largest difference from the fp32 model.
         allowed_score_diff: what the spec allows.
-        auc: on calibration samples; None without labelled ones.
+        auc: on calibration samples, of the only output with labels; None without.
         fp32_auc: the fp32 model's on the same.
+        outputs: the golden requests' differences by output; empty for a model with one, of which
+            the gate says nothing of its own.
+        output_auc: by output; empty without calibration samples, and for a model with one output.
     """
 
     max_score_diff: float
     allowed_score_diff: float
     auc: float | None
     fp32_auc: float | None
+    outputs: tuple[OutputDifference, ...] = ()
+    output_auc: tuple[OutputAuc, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,10 +266,17 @@ def _report(artifact: Artifact) -> QuantizationReport | None:
 
 def _gate(manifest: Manifest, report: QuantizationReport | None) -> GateResult:
     mixes = () if report is None or report.calibration is None else report.calibration.mixes
-    auc = {mix.name: mix.auc for mix in mixes}
+    named = {mix.name: mix for mix in mixes}
+    fp32, published = named.get("fp32"), named.get("published")
     golden = manifest.golden
+    both = () if report is None or report.calibration is None else report.calibration.by_output
     return GateResult(
-        golden.max_score_diff, golden.allowed_score_diff, auc.get("published"), auc.get("fp32")
+        golden.max_score_diff,
+        golden.allowed_score_diff,
+        None if published is None else published.auc,
+        None if fp32 is None else fp32.auc,
+        golden.outputs or (),
+        tuple(OutputAuc(after.name, after.auc, before.auc) for after, before in both),
     )
 
 

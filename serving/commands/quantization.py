@@ -166,6 +166,13 @@ def summary(report: QuantizationReport) -> str:
             f"99th percentile, {published.max_score_diff:.2g} at most"
             + _auc(fp32.auc, published.auc)
         )
+        by_output = report.calibration.by_output
+        if len(by_output) > 1:
+            lines += [
+                f"  {after.name}: {after.mean_score_diff:.2g} in the mean, "
+                f"{after.max_score_diff:.2g} at most{_auc(before.auc, after.auc)}"
+                for after, before in by_output
+            ]
     return "\n".join(lines)
 
 

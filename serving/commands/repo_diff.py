@@ -10,8 +10,9 @@ from rich.table import Table
 from serving.commands.console import OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.repo_arguments import LocationArgument, ModelArgument, named_version
+from serving.commands.version_summary import output_text
 from serving.progress import progress_bars
-from sharded_infer.pages.table_errors import error_text
+from sharded_infer.pages.table_errors import UNKNOWN, error_text
 from sharded_infer.provenance import provenance_text
 from sharded_infer.repository import Repository
 from sharded_infer.sizes import size_text
@@ -85,10 +86,18 @@ def _rest(found: VersionDiff) -> list[str]:
 
 
 def _golden(gate: GateResult) -> str:
+    if gate.outputs:
+        return "; ".join(map(output_text, gate.outputs))
     return f"{gate.max_score_diff:.2g} of fp32 ({gate.allowed_score_diff:g} allowed)"
 
 
 def _auc(gate: GateResult) -> str:
+    known = [output for output in gate.output_auc if output.auc is not None]
+    if known:
+        return "AUC of " + "; ".join(
+            f"{o.name} {o.auc:.5f} (fp32 {UNKNOWN if o.fp32_auc is None else f'{o.fp32_auc:.5f}'})"
+            for o in known
+        )
     if gate.auc is None or gate.fp32_auc is None:
         return "no labels"
     return f"AUC {gate.auc:.5f} (fp32 {gate.fp32_auc:.5f})"

@@ -5,6 +5,7 @@ from rich.table import Table
 from quant.report import import_text
 from serving.commands.console import OUT
 from sharded_infer.artifact import Artifact
+from sharded_infer.manifest import GoldenRecord, OutputDifference
 from sharded_infer.sizes import size_text
 
 # What is said of versions that were published before manifests had one.
@@ -44,10 +45,31 @@ def print_version(artifact: Artifact, where: str) -> None:
         f"tower {manifest.tower.precision}, outputs {outputs}\n"
         f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
         f"{', '.join(size_text(used) for used in held)}\n"
-        f"golden requests within {manifest.golden.max_score_diff:.2g} of fp32, "
-        f"{manifest.golden.allowed_score_diff:g} allowed\n"
+        f"{_golden(manifest.golden)}\n"
         f"{import_text(manifest.imported)}\n"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n{where}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _golden(golden: GoldenRecord) -> str:
+    """How far golden requests are from fp32, and what is allowed."""
+    if golden.outputs is None:
+        return (
+            f"golden requests within {golden.max_score_diff:.2g} of fp32, "
+            f"{golden.allowed_score_diff:g} allowed"
+        )
+    return "golden requests, from fp32: " + "; ".join(map(output_text, golden.outputs))
+
+
+def output_text(found: OutputDifference) -> str:
+    """How far one output is from fp32, and what is allowed, in a few words."""
+    told = f"{found.name} within {found.max_score_diff:.2g}"
+    if found.allowed_score_diff is not None:
+        told += f" ({found.allowed_score_diff:g} allowed)"
+    if found.allowed_relative_diff is not None and found.max_relative_diff is not None:
+        told += (
+            f", {found.max_relative_diff:.2g} relative ({found.allowed_relative_diff:g} allowed)"
+        )
+    return told

@@ -41,7 +41,12 @@ def scores_section(calibration: CalibrationReport) -> str:
         f"On {counted(calibration.samples, 'calibration sample', ',')}{labels}. Differences are "
         "absolute, from the scores of the trained fp32 model."
     )
-    parts = [_mixes(calibration), _charts(calibration), _contributions(calibration.contributions)]
+    parts = [
+        _mixes(calibration),
+        _outputs(calibration),
+        _charts(calibration),
+        _contributions(calibration.contributions),
+    ]
     return section("Scores", note, "\n".join(part for part in parts if part))
 
 
@@ -76,6 +81,37 @@ def _mixes(calibration: CalibrationReport) -> str:
                 cells += _against(value, of_base, is_base=mix is base)
         rows.append(_marked(cells) if mix.name == PUBLISHED else cells)
     return sortable_table("Mixes of formats", heads, rows)
+
+
+def _outputs(calibration: CalibrationReport) -> str:
+    """What was published, output by output; nothing of a model with one."""
+    found = calibration.by_output
+    if len(found) < 2:
+        return ""
+    heads = ["Output", "#Mean difference", "#99th percentile", "#Largest", "#Of magnitude"]
+    measures = [
+        [getattr(output, name) for output, _ in found]
+        for name in ("mean_score_diff", "p99_score_diff", "max_score_diff")
+    ]
+    texts = [column_text(values, most=_SMALLEST) for values in measures]
+    with_auc = any(output.auc is not None for output, _ in found)
+    with_loss = any(output.log_loss is not None for output, _ in found)
+    heads += ["#AUC", "#Change"] * with_auc + ["#Log loss", "#Change"] * with_loss
+    rows = []
+    for index, (output, trained) in enumerate(found):
+        relative = output.relative_diff
+        cells = [f'<th scope="row">{escaped_name(output.name)}</th>']
+        cells += [
+            number_cell(text(values[index]), values[index])
+            for text, values in zip(texts, measures, strict=True)
+        ]
+        cells.append(number_cell("" if relative is None else percent_text(relative), relative or 0))
+        cells += _against(output.auc, trained.auc, is_base=False) if with_auc else []
+        cells += _against(output.log_loss, trained.log_loss, is_base=False) if with_loss else []
+        rows.append(cells)
+    note = "As published. The magnitude is the root mean square of the fp32 model's scores."
+    title = f"<h3>By output</h3>\n<p>{note}</p>\n"
+    return title + sortable_table("Scores by output", heads, rows)
 
 
 def _against(value: float | None, base: float | None, *, is_base: bool) -> list[str]:

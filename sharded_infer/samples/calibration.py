@@ -32,7 +32,8 @@ def read_calibration(
         data: a file's path: `.safetensors` as golden requests are kept, with labels `[B]` and
             reference scores `[B]` or `[B, K]`; `.parquet`, `.csv`, `.tsv` or JSON. Or a DataFrame,
             a mapping of arrays or tensors by name, or a list of samples, each a mapping.
-        label_columns: the label's column by output, where it has a name of its own.
+        label_columns: the label's column by output, where it has a name of its own; None takes
+            those that the spec's gate names.
 
     Raises:
         InputError: the file cannot be read.

@@ -19,7 +19,8 @@ def batch_samples(
     Args:
         spec: the model.
         samples: in any of the forms of `columns_of`, at least one.
-        label_columns: the label's column by output, where it has a name of its own.
+        label_columns: the label's column by output, where it has a name of its own; None takes
+            those that the spec's gate names.
 
     Raises:
         InputError: samples of no such form.

@@ -13,10 +13,10 @@ from sharded_infer.errors import ArtifactError, InputError
 from sharded_infer.golden import (
     GoldenRequests,
     generate_samples,
-    largest_difference,
     load_golden,
     save_golden,
 )
+from sharded_infer.score_difference import largest_difference
 from sharded_infer.spec import ModelSpec, TableSpec
 
 SAMPLES = 6

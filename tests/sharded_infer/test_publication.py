@@ -395,7 +395,8 @@ def test_a_score_that_is_not_a_number_is_refused(weights: Weights, tmp_path: Pat
         def forward(self, embeddings: Tensor) -> Tensor:
             return embeddings.sum(1).log()
 
-    fails_to_publish(GateError, "by inf", tmp_path, weights=weights, tower=Logarithm())
+    words = "output 'score' of the trained model is nan .*: the tower makes it"
+    fails_to_publish(TowerError, words, tmp_path, weights=weights, tower=Logarithm())
 
 
 @pytest.mark.parametrize(

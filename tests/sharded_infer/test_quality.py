@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from quant.report import CalibrationReport, MixReport, TableContribution
+from quant.report import CalibrationReport, MixReport, OutputReport, TableContribution
 from quant.source import TensorSource
 from sharded_infer.auc import auc
 from sharded_infer.batch import JaggedBatch, ModelInput
@@ -154,9 +154,13 @@ def test_tables_are_ranked_by_what_they_alone_do_to_the_scores(
 
 
 def report_of(fp32_auc: float | None, auc: float | None, max_diff: float) -> CalibrationReport:
+    outputs = (
+        OutputReport("score", 0.0, 0.0, 0.0, 0.5, fp32_auc, None),
+        OutputReport("score", 0.001, 0.01, max_diff, 0.5, auc, None),
+    )
     mixes = (
-        MixReport("fp32", 100, 0.0, 0.0, 0.0, fp32_auc, None),
-        MixReport("published", 30, 0.001, 0.01, max_diff, auc, None),
+        MixReport("fp32", 100, 0.0, 0.0, 0.0, fp32_auc, None, outputs[:1]),
+        MixReport("published", 30, 0.001, 0.01, max_diff, auc, None, outputs[1:]),
     )
     contributions = tuple(TableContribution(f"t{i}", 0.1 / (i + 1), 0.2) for i in range(5))
     return CalibrationReport(10, 10, mixes, contributions)
