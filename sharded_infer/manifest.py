@@ -287,6 +287,9 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
         raise ArtifactError(f"{where}: the tables are not those of the spec")
     if tuple(o.name for o in manifest.tower.outputs) != spec.tower.outputs:
         raise ArtifactError(f"{where}: the tower's outputs are not those of the spec")
+    judged = manifest.golden.outputs
+    if judged is not None and tuple(o.name for o in judged) != spec.tower.outputs:
+        raise ArtifactError(f"{where}: golden.outputs are not those of the spec")
     for table in manifest.tables:
         next_row = 0
         for piece in table.pieces:

@@ -28,12 +28,24 @@ _DEFAULT_PREFIX = TowerSpec().weights
 
 
 class ProgramTower(nn.Module):
-    """A stored program as a module that takes its inputs by name."""
+    """A stored program as a module that takes its inputs by name.
 
-    def __init__(self, program: nn.Module, inputs: tuple[str, ...], outputs: tuple[str, ...]):
+    Attributes:
+        program: takes its inputs by position.
+        names_inputs: whether the file says the inputs' names; the spec's order is taken otherwise.
+    """
+
+    def __init__(
+        self,
+        program: nn.Module,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        names_inputs: bool = True,
+    ):
         """Keeps the program and the names of its positional inputs and outputs."""
         super().__init__()
         self.program = program
+        self.names_inputs = names_inputs
         self._inputs = inputs
         self._outputs = outputs
 
@@ -66,7 +78,8 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
             raise TowerError(f"tower program {path}: no such file")
         program = read_program(path, follow=True)
         inputs, outputs = _check_program(program, path, spec)
-        return ProgramTower(program, inputs, outputs)
+        names: ProgramNames = program.meta[NAMES]
+        return ProgramTower(program, inputs, outputs, names.inputs is not None)
     if described.architecture is None:
         raise SpecError("tower: expected an architecture of the zoo, or a program's file")
     tower = build_tower(

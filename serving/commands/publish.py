@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import OUT, print_json
+from serving.commands.console import ERRORS, OUT, print_json
 from serving.commands.json_option import JsonOption
 from serving.commands.lazy_group import load_by_name
 from serving.commands.quantization import (
@@ -58,6 +58,15 @@ def publish_command(
     described = with_budget(load_spec(spec), memory_budget, error_budget)
     statistics = None if samples is None else statistics_of(described, read_samples(samples))
     source, tower, measured = read_trained(described, weights, spec.parent, calibration)
+    # Of a `ProgramTower`, whose module takes torch to import.
+    if not getattr(tower, "names_inputs", True):
+        ERRORS.print(
+            f"{described.tower.program} does not say its inputs' names: they are taken in the "
+            f"order {', '.join((*described.dense.inputs, 'embeddings'))}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
     with progress_bars() as progress:
         published = load_by_name("sharded_infer.publication:publish")(
             described,

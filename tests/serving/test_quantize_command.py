@@ -469,7 +469,10 @@ def test_every_form_of_calibration_samples_gives_the_same_figures(
 GATES: dict[str, tuple[str, tuple[str, ...]]] = {
     "a score": (
         "max_score_diff = 0.0001",
-        ("score 'score' differs from the fp32 model's by 0.", "allows 0.0001 (gate.max_score_diff)"),
+        (
+            "score 'score' differs from the fp32 model's by 0.",
+            "allows 0.0001 (gate.max_score_diff)",
+        ),
     ),
     "the AUC": (
         "max_score_diff = 0.9\nmax_auc_drop = 0.00001",

@@ -14,7 +14,7 @@ from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.tower import Tower, export_tower
 from sharded_infer.tower_archive import read_program, write_program
 from sharded_infer.tower_graph import NAMES
-from sharded_infer.tower_source import load_tower
+from sharded_infer.tower_source import ProgramTower, load_tower
 from sharded_infer.zoo.registry import build_tower
 
 
@@ -166,6 +166,8 @@ def test_a_programs_inputs_and_outputs_are_bound_by_name_whatever_the_specs_orde
 ) -> None:
     write(tmp_path / "tower.pt2")
     tower = load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("like", "click"))
+    assert isinstance(tower, ProgramTower)
+    assert tower.names_inputs
     scores = tower(**INPUTS)
     expected = TwoCounts()(**INPUTS)
     assert {name: score.tolist() for name, score in scores.items()} == {
@@ -182,6 +184,18 @@ def test_a_program_without_names_is_refused_where_inputs_could_be_confused(tmp_p
     unnamed(tmp_path / "tower.pt2")
     with pytest.raises(TowerError, match="'item_num' and 'user_num' of dense.inputs are both 2"):
         load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("click", "like"))
+
+
+def test_a_program_without_names_is_bound_by_position_and_says_so(tmp_path: Path) -> None:
+    shapes = (({0: BATCH},) * 3,)
+    inputs = (torch.ones(2, 3), torch.ones(2, 2), torch.ones(2, 8))
+    program = torch.export.export(Positional(), inputs, dynamic_shapes=shapes)
+    write_program(program, tmp_path / "tower.pt2")
+    tower = load(tmp_path, dense={"user_num": 3, "item_num": 2}, outputs=("click", "like"))
+    assert isinstance(tower, ProgramTower)
+    assert not tower.names_inputs
+    with pytest.raises(TowerError, match="its input for 'item_num' has a width of 3, dense.inputs"):
+        load(tmp_path, dense={"item_num": 2, "user_num": 3}, outputs=("click", "like"))
 
 
 def test_a_stored_tower_of_other_names_is_not_served(tmp_path: Path) -> None:
