@@ -1,4 +1,4 @@
-"""What commands say of a model with several outputs."""
+"""What commands say of a model's inputs and outputs."""
 
 from pathlib import Path
 
@@ -16,6 +16,33 @@ class TwoHeads(nn.Module):
     def forward(self, embeddings: Tensor) -> dict[str, Tensor]:
         logit = embeddings.sum(1)
         return {"click": logit.sigmoid(), "value": 1000 * logit}
+
+
+class Positional(nn.Module):
+    """Says no names, as programs of before do."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return (inputs[0].sum(1) + inputs[1].sum(1),)
+
+
+def test_publish_says_that_a_program_without_names_is_bound_by_position(
+    tmp_path: Path, sharded_infer: Command
+) -> None:
+    batch = torch.export.Dim("batch", min=1)
+    given = (torch.ones(2, 3), torch.ones(2, 8))
+    shapes = (({0: batch}, {0: batch}),)
+    program = torch.export.export(Positional(), given, dynamic_shapes=shapes)
+    torch.export.save(program, tmp_path / "tower.pt2")
+    torch.save({"item.weight": torch.randn(50, 8)}, tmp_path / "model.pt")
+    (tmp_path / "model.toml").write_text(
+        'name = "m"\n[[tables]]\nname = "item"\nrows = 50\ndim = 8\n'
+        '[dense]\ninputs = { numbers = 3 }\n[tower]\nprogram = "tower.pt2"\n'
+    )
+    options = ("--spec", tmp_path / "model.toml", "--weights", tmp_path / "model.pt")
+    done = sharded_infer("publish", *options, "--repository", tmp_path / "models")
+    assert done.code == 0
+    assert "tower.pt2 does not say its inputs' names" in done.err
+    assert "order numbers, embeddings" in done.err
 
 
 def test_versions_are_told_by_output(tmp_path: Path, sharded_infer: Command) -> None:

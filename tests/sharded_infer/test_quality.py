@@ -75,7 +75,7 @@ def samples(model: Fp32Model) -> CalibrationSamples:
     model_input = ModelInput(
         SAMPLES, (JaggedBatch((0, 1, 2), np.concatenate(values), lengths),), ()
     )
-    scores = fp32_scores(model.spec, model._weights, Clicks(), model_input)["score"]
+    scores = fp32_scores(model.spec, model.weights, Clicks(), model_input)["score"]
     labels = (generator.random(SAMPLES) < scores).astype(np.float32)
     labels[:10] = np.nan
     return CalibrationSamples(model_input, {"score": labels})
@@ -87,7 +87,7 @@ def test_mixes_are_compared_with_the_fp32_model(
     mixes = compared_mixes(model.spec)
     reports = {r.name: r for r in measure_quality(model, samples, mixes)}
     assert list(reports) == ["fp32", "fp16", "int8", "int4", "int2"]
-    reference = fp32_scores(model.spec, model._weights, Clicks(), samples.model_input)["score"]
+    reference = fp32_scores(model.spec, model.weights, Clicks(), samples.model_input)["score"]
     labels = samples.labels["score"]
     known = ~np.isnan(labels)
     assert reports["fp32"].auc == auc(labels[known], reference[known])
