@@ -9,7 +9,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from serving.commands.spec import spec_command
-from sharded_infer.errors import ShardedInferError, SpecError
+from sharded_infer.errors import InputError, ShardedInferError, SpecError
 from sharded_infer.spec_document import load_spec, parse_spec
 
 
@@ -55,7 +55,7 @@ def test_a_file_is_overwritten_only_when_told(checkpoint: Path, tmp_path: Path) 
 
 
 def test_a_file_that_cannot_be_written_is_refused(checkpoint: Path, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"cannot be written: No such file"):
+    with pytest.raises(InputError, match=r"cannot be written: No such file"):
         raise run("--from", checkpoint, "--out", tmp_path / "no" / "x").exception or AssertionError
 
 
