@@ -10,10 +10,13 @@ Integers are ids, floats are dense:
     Bags                  one bag                 a bag a candidate
     floats [K]            a row                   one number a candidate
     floats [B, K]         a row, B = 1            a row a candidate
+    sequences of floats   -                       a row a candidate, where all are alike
+
+`FEATURE.weights` beside a feature has a weight for each of its ids, in the same form.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -126,13 +129,39 @@ def _read(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[In
     if callable(getattr(inputs, "lengths", None)) and callable(getattr(inputs, "keys", None)):
         return list(_jagged(inputs, is_user=is_user))
     if isinstance(inputs, Mapping):
-        return [_input(name, value, is_user=is_user) for name, value in inputs.items()]
+        return list(_named(inputs, is_user=is_user))
     if hasattr(inputs, "columns"):
-        return [_input(str(name), inputs[name], is_user=is_user) for name in inputs.columns]
+        return list(_named({str(name): inputs[name] for name in inputs.columns}, is_user=is_user))
     raise RequestError(
         "inputs: expected a mapping of arrays by name, a DataFrame or a KeyedJaggedTensor, got "
         f"{type(inputs).__name__}"
     )
+
+
+def _named(inputs: Mapping[str, Any], *, is_user: bool) -> Iterator[Input]:
+    """Inputs by name, `FEATURE.weights` with their features."""
+    for name, value in inputs.items():
+        owner, _, kind = name.rpartition(".")
+        if kind == "weights" and owner in inputs:
+            continue
+        one = _input(name, value, is_user=is_user)
+        if (weights := inputs.get(f"{name}.weights")) is not None:
+            one = _weighted(one, _array(f"{name}.weights", weights))
+        yield one
+
+
+def _weighted(one: Input, weights: NDArray[Any]) -> SparseFeature:
+    if not isinstance(one, SparseFeature):
+        raise RequestError(f"input {one.name!r}: weights are of ids, it holds floats")
+    if weights.dtype == object:
+        weights = np.asarray(_ragged(f"{one.name}.weights", weights).values)
+    flat = weights.reshape(-1)
+    if flat.size != one.ids.size or (flat.size and flat.dtype.kind not in "fiu"):
+        raise RequestError(
+            f"input {one.name!r}: expected {counted(one.ids.size, 'weight')}, as it has ids, got "
+            f"{flat.size} of {flat.dtype}"
+        )
+    return replace(one, weights=flat.astype(np.float32))
 
 
 def _jagged(batch: Any, *, is_user: bool) -> Iterator[Input]:
@@ -168,7 +197,11 @@ def _input(name: str, value: Any, *, is_user: bool) -> Input:
         return _bags(name, value, is_user=is_user)
     array = _array(name, value)
     if array.dtype == object:
-        return _bags(name, _ragged(name, array), is_user=is_user)
+        rows = _ragged(name, array)
+        if (width := _row_width(rows)) is None:
+            return _bags(name, rows, is_user=is_user)
+        # What a DataFrame has as rows of numbers.
+        array = np.asarray(rows.values).reshape(-1, width)
     if array.size == 0:
         # NumPy takes what is empty for floats; a dense input has no width of 0.
         array = array.astype(np.int64)
@@ -237,6 +270,13 @@ def _ragged(name: str, rows: NDArray[Any]) -> Bags:
     full = [bag for bag in bags if bag.size]
     values = np.concatenate(full) if full else np.empty(0, np.int64)
     return Bags(values, np.array([bag.size for bag in bags], np.int64))
+
+
+def _row_width(rows: Bags) -> int | None:
+    """The width of rows of floats; None where they are ids, or differ in length."""
+    values, lengths = np.asarray(rows.values), np.asarray(rows.lengths)
+    alike = values.dtype.kind == "f" and lengths.size and (lengths == lengths[0]).all()
+    return int(lengths[0]) if alike and lengths[0] else None
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:

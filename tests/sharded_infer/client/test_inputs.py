@@ -92,6 +92,37 @@ def test_a_data_frame_gives_an_input_a_column() -> None:
     assert [d.name for d in request.candidates.dense] == ["price"]
 
 
+def test_a_data_frame_has_rows_of_numbers_and_weights_as_samples_have() -> None:
+    frame = pd.DataFrame({"item": [1, 2], "tags": [[1], [2, 3]]})
+    frame["tags.weights"] = [[0.5], np.array([1.5, 2.5])]
+    frame["item.weights"] = [2.0, 3.0]
+    frame["mask"] = list(np.array([[1, 0, 0], [1, 1, 0]], np.float32))
+    frame["price"] = [[0.5], [1.5]]
+    request = sent(candidates=frame)
+    assert [(f.name, list(f.ids), list(f.weights)) for f in request.candidates.sparse] == [
+        ("item", [1, 2], [2.0, 3.0]),
+        ("tags", [1, 2, 3], [0.5, 1.5, 2.5]),
+    ]
+    assert {d.name: list(d.values) for d in request.candidates.dense} == {
+        "mask": [1, 0, 0, 1, 1, 0],
+        "price": [0.5, 1.5],
+    }
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"tags": [[1], [2, 3]], "tags.weights": [[1.0], [2.0]]}, "'tags': expected 3 weights"),
+        ({"price": [0.5, 1.5], "price.weights": [1.0, 1.0]}, "'price': weights are of ids"),
+        ({"item": [1, 2], "item.weights": ["a", "b"]}, "'item': expected 2 weights.* got 2 of"),
+        ({"mask": [[1.0], [1.0, 2.0]]}, "'mask': ids must be integers"),
+    ],
+)
+def test_columns_that_do_not_fit_are_refused_by_name(columns: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        sent(candidates=pd.DataFrame(columns))
+
+
 class Jagged:
     """Shaped like a KeyedJaggedTensor."""
 
