@@ -18,8 +18,8 @@ SCORE_BOUNDARIES = (
     0.9, 0.95, 0.98, 0.99, 0.995, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0,
 )  # fmt: skip
 # Of loading a version: fetched and verified, checked against memory, opened, warmed up, checked
-# against its golden requests; until the last worker has done so; and after it was served.
-LOAD_PHASES = ("fetch", "verify", "memory", "open", "warm_up", "golden", "workers", SERVE_PHASE)
+# against its golden requests; until the last worker has done so.
+LOAD_PHASES = ("fetch", "verify", "memory", "open", "warm_up", "golden", "workers")
 
 LOADED = Family(
     "sharded_infer_model_loaded",
@@ -135,7 +135,7 @@ LOAD_FAILURES = Family(
     Kind.COUNTER,
     "Who releases models: the alert on a swap that failed, and its phase.",
     label="phase",
-    label_values=LOAD_PHASES,
+    label_values=(*LOAD_PHASES, SERVE_PHASE),
     detail=Detail.OFF,
 )
 LOAD_SECONDS = Family(

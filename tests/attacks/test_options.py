@@ -226,7 +226,9 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
     spec, weights, place = ("--spec", str(files.spec)), ("--weights", str(files.weights)), "-r"
     plan, repository = ("plan", *spec), str(files.repository)
     quantize = ("quantize", *spec, *weights, "--dry-run")
-    predict = ("predict", str(files.folder / "samples.json"))
+    predict = ("predict", str(files.folder / "samples.json"), "--address", "127.0.0.1:9")
+    watch = ("repo", "watch", "127.0.0.1:9")
+    publish = ("publish", *spec, *weights, place, repository)
     return {
         "plan --spec": ("plan", "--spec"),
         "plan --topology": (*plan, "--topology"),
@@ -238,13 +240,42 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "quantize --calibration": (*quantize, "--calibration"),
         "publish --spec": ("publish", *weights, place, repository, "--spec"),
         "publish --weights": ("publish", *spec, place, repository, "--weights"),
-        "publish --topology": ("publish", *spec, *weights, place, repository, "--topology"),
+        "publish --topology": (*publish, "--topology"),
+        "publish --samples": (*publish, "--samples"),
+        "publish --calibration": (*publish, "--calibration"),
+        "plan --compare": (*plan, "--compare", str(files.spec)),
         "spec --from": ("spec", "--from"),
         "predict samples": ("predict", place, repository),
-        "predict --token-file": (*predict, "--address", "127.0.0.1:9", "--token-file"),
-        "predict --tls-ca": (*predict, "--address", "127.0.0.1:9", "--tls-ca"),
+        "predict --token-file": (*predict, "--token-file"),
+        "predict --tls-ca": (*predict, "--tls-ca"),
+        "predict --tls-certificate": (*predict, "--tls-key", str(files.spec), "--tls-certificate"),
+        "predict --tls-key": (*predict, "--tls-certificate", str(files.spec), "--tls-key"),
+        "repo watch --token-file": (*watch, "--token-file"),
+        "repo watch --tls-ca": (*watch, "--tls-ca"),
+        "repo watch --tls-certificate": (*watch, "--tls-key", str(files.spec), "--tls-certificate"),
+        "repo watch --tls-key": (*watch, "--tls-certificate", str(files.spec), "--tls-key"),
+        "bench formats --data": ("bench", "formats", "--data"),
+        "bench serve --token-file": ("bench", "serve", "--address", "127.0.0.1:9", "--token-file"),
+        "demo --data": ("demo", "--data"),
         "serve --config": ("serve", place, repository, "--print-config", "--config"),
     }
+
+
+# Files and folders that are written.
+_WRITTEN = {
+    *(f"bench {name} --json" for name in (
+        "plan", "formats", "lookup", "quantize", "decode", "engine", "serve", "executors",
+        "releases", "metrics",
+    )),
+    "bench plan --chart", "bench serve --chart", "bench quantize --folder", "calibrate --out",
+    "demo --json", "demo --repository", "inspect --html", "plan --html", "plan --json",
+    "quantize --out", "spec --out",
+}  # fmt: skip
+
+
+def test_every_option_that_names_a_file_is_tried(files: Files) -> None:
+    named = {str(option) for option in options() if Path in option.kinds}
+    assert named <= _read_lines(files).keys() | _WRITTEN
 
 
 def test_a_file_that_is_read_and_is_none_is_refused(

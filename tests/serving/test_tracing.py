@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not installed")
 
+from kernels.wording import counted
 from serving.bench.load_library import load_generator_refusal
 from serving.native_transport import pygrpc_native
 from sharded_infer import DenseSpec, ModelSpec, TowerSpec, publish
@@ -308,7 +309,7 @@ def test_a_large_batch_mate_is_said_to_be_what_made_a_request_slow(tmp_path: Pat
         servers = [collector.trace(trace_of(at))[METHOD] for at in (number, number + 1)]
     line = lines[-1]
     if line["phase"] == "batch_mates":
-        assert f"for {BIG} samples of 1 others in its batch" in line["message"]
+        assert f"for {BIG} samples of 1 other in its batch" in line["message"]
     else:
         # Others had the core for longer than the batch itself, each time: nothing else excuses it.
         assert {line["phase"] for line in lines} == {"preempted"}
@@ -350,7 +351,7 @@ def test_a_queue_is_said_to_be_what_makes_requests_slow(transport: str, tmp_path
     assert all(line["total_ms"] >= 3.0 and line["batch_requests"] == 1 for line in queued)
     assert all(line["queue_ms"] > 0.5 * line["total_ms"] for line in queued)
     first = queued[0]
-    assert f"{first['requests_ahead']} requests waited before it" in first["message"]
+    assert f"{counted(first['requests_ahead'], 'request')} waited before it" in first["message"]
     assert first["model"] == MODEL and first["version"] == 1
 
 
