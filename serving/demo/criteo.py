@@ -9,6 +9,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -16,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.errors import InputError
+from sharded_infer.regular_file import open_regular
 
 DENSE_COUNT = 13
 CATEGORY_COUNT = 26
@@ -155,6 +157,10 @@ class Vocabulary:
         )
 
 
+# More than 40 fields can have: what is longer is no line of the format.
+_MOST_LINE_BYTES = 4096
+
+
 def read_clicks(path: Path, limit: int | None) -> ClickLog:
     """Read the first `limit` lines of a click log, or all of them for None.
 
@@ -168,7 +174,8 @@ def read_clicks(path: Path, limit: int | None) -> ClickLog:
     # Typed arrays, for a list would hold an object for each of the fields.
     numbers, present, categories = array("q"), bytearray(), array("q")
     try:
-        with path.open("rb") as lines:
+        with open_regular(path, follow=True) as file:
+            lines = iter(partial(file.readline, _MOST_LINE_BYTES), b"")
             for number, line in enumerate(lines, start=1):
                 text = line.rstrip(b"\r\n")
                 if _LINE.fullmatch(text) is None:

@@ -243,7 +243,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "publish --topology": (*publish, "--topology"),
         "publish --samples": (*publish, "--samples"),
         "publish --calibration": (*publish, "--calibration"),
-        "plan --compare": (*plan, "--compare", str(files.spec)),
+        "plan --compare": (*plan, "--compare", str(files.folder / "plan.json")),
         "spec --from": ("spec", "--from"),
         "predict samples": ("predict", place, repository),
         "predict --token-file": (*predict, "--token-file"),
@@ -283,6 +283,8 @@ def test_a_file_that_is_read_and_is_none_is_refused(
 ) -> None:
     found = []
     (files.folder / "samples.json").write_text("[{}]")
+    plan = ("plan", "--spec", files.spec, "--topology", "cpu:1")
+    assert sharded_infer(*plan, "--json", files.folder / "plan.json").code == 0
     wrong = _wrong_files(tmp_path)
     for what, line in _read_lines(files).items():
         for kind, path in wrong.items():

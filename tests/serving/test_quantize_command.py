@@ -386,7 +386,7 @@ BAD_BUDGETS: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     ),
     "no unit": (("--memory-budget", 6000), ("--memory-budget", "'6000'", "such as '70GB'")),
     "no size": (("--memory-budget", "much"), ("--memory-budget", "'much'", "such as '70GB'")),
-    "infinite": (("--error-budget", "inf"), ("--error-budget", "finite number, got inf")),
+    "infinite": (("--error-budget", "inf"), ("--error-budget", "got inf")),
 }
 
 
