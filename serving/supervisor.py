@@ -16,6 +16,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import torch
 
@@ -87,7 +89,7 @@ def supervise(
     if config.admin_address is not None:
         held_admin = hold_port(*split_address(config.admin_address))
     listener = listen(config.host, config.metrics_port)
-    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    handlers = _hold_signals()
 
     def open_pages(own: socket.socket, api: RestApi | None, guard: Guard | None) -> Pages:
         board = following.board
@@ -162,9 +164,29 @@ def supervise(
         held.close()
         if held_admin is not None:
             held_admin.close()
-        # One that waits still must not end this process otherwise than it ends.
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        _release_signals(handlers)
+
+
+def _hold_signals() -> dict[int, Any]:
+    """Blocks the signals that are waited for; the handlers of before."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    # Threads that libraries started before have not blocked them.
+    return {number: signal.signal(number, _leave_to_main) for number in _ENDING}
+
+
+def _release_signals(handlers: dict[int, Any]) -> None:
+    # One that waits still must not end this process otherwise than it ends.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    while next_signal(_ENDING, 0.0) is not None:
+        pass
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+
+def _leave_to_main(number: int, _frame: FrameType | None) -> None:
+    """Has a signal wait for the main thread, which has blocked it, where another was handed it."""
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 class _Parent:
