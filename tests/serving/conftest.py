@@ -302,6 +302,8 @@ def sharded_infer(
 ) -> Iterator[Command]:
     """Runs the command in this process, as its entry point does."""
     threads = torch.get_num_threads()
+    # pytest-xdist says 80: tables are then cut.
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def call(*words: object, stdin: str = "") -> Done:
         capsys.readouterr()
