@@ -6,6 +6,7 @@ message  what protobuf writes of everything but contents, then the contents as t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ _BINARY_SIZE = "binary_data_size"
 # Of raw_input_contents (7) in ModelInferRequest: a field with a length.
 _RAW_TAG = b"\x3a"
 _MOST_DIMENSIONS = 64
+_MOST_KEPT = 256  # characters and dimensions of an input that is kept
 _LEAST_INT, _MOST_UINT = -(2**63), 2**64 - 1
 
 
@@ -82,13 +84,17 @@ def infer_message(
         forms[name] = _flag(given.pop("binary_data", binary_default), f"output {name!r}")
         tensor = request.outputs.add(name=name)
         _set_parameters(tensor.parameters, given, f"output {name!r}")
-    contents = _set_inputs(request, document, memoryview(body)[split:])
-    return _joined(request.SerializeToString(), contents), OutputForms(binary_default, forms)
+    heads, contents = _inputs(document, memoryview(body)[split:])
+    # Messages one behind the other are one: their repeated fields are appended.
+    head = b"".join((request.SerializeToString(), *heads))
+    return _joined(head, contents), OutputForms(binary_default, forms)
 
 
-def _set_inputs(
-    request: Any, document: dict[str, Any], binary: memoryview
-) -> list[bytes | memoryview]:
+def _inputs(
+    document: dict[str, Any], binary: memoryview
+) -> tuple[list[bytes], list[bytes | memoryview]]:
+    """The inputs without their contents, each in a message of its own; and the contents."""
+    heads: list[bytes] = []
     contents: list[bytes | memoryview] = []
     at = 0
     for given in objects_of(document.get("inputs"), "inputs"):
@@ -96,12 +102,7 @@ def _set_inputs(
         what = f"input {name!r}"
         parameters = object_of(given.get("parameters"), f"{what}: parameters")
         size = parameters.pop(_BINARY_SIZE, None)
-        tensor = request.inputs.add(
-            name=name,
-            datatype=text_of(given.get("datatype"), f"{what}: datatype"),
-            shape=_shape(given.get("shape"), what),
-        )
-        _set_parameters(tensor.parameters, parameters, what)
+        heads.append(_head(name, given.get("datatype"), given.get("shape"), parameters))
         places = [size is not None, "data" in given, _REGION in parameters]
         if places.count(True) != 1:
             raise RequestError(
@@ -118,12 +119,39 @@ def _set_inputs(
             contents.append(binary[at : at + size])
             at += size
         elif "data" in given:
-            contents.append(_bytes_of(given["data"], tensor.datatype, what))
+            contents.append(_bytes_of(given["data"], given["datatype"], what))
     if at != len(binary):
         raise RequestError(
             f"the last binary input is followed by {counted(len(binary) - at, 'byte')}"
         )
-    return contents
+    return heads, contents
+
+
+def _head(name: str, datatype: object, shape: object, parameters: Mapping[str, Any]) -> bytes:
+    # True is 1 to a cache, so the types are looked at here.
+    if type(datatype) is str and type(shape) is list and not parameters:
+        usual = len(name) + len(datatype) + len(shape) <= _MOST_KEPT
+        if usual and set(map(type, shape)) <= {int}:
+            return _usual_head(name, datatype, tuple(shape))
+    return _made_head(name, datatype, shape, parameters)
+
+
+@lru_cache(maxsize=1024)
+def _usual_head(name: str, datatype: str, shape: tuple[int, ...]) -> bytes:
+    """A model's inputs and their shapes come again and again."""
+    return _made_head(name, datatype, list(shape), {})
+
+
+def _made_head(name: str, datatype: object, shape: object, parameters: Mapping[str, Any]) -> bytes:
+    request, what = service_pb2.ModelInferRequest(), f"input {name!r}"
+    tensor = request.inputs.add(
+        name=name,
+        datatype=text_of(datatype, f"{what}: datatype"),
+        shape=_shape(shape, what),
+    )
+    _set_parameters(tensor.parameters, parameters, what)
+    made: bytes = request.SerializeToString()
+    return made
 
 
 def _shape(value: object, what: str) -> list[int]:
