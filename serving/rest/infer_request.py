@@ -22,6 +22,7 @@ _BINARY_SIZE = "binary_data_size"
 # Of raw_input_contents (7) in ModelInferRequest: a field with a length.
 _RAW_TAG = b"\x3a"
 _MOST_DIMENSIONS = 64
+_SHORT = tuple(bytes((number,)) for number in range(128))  # as `_varint` writes them
 _MOST_KEPT = 256  # characters and dimensions of an input that is kept
 _LEAST_INT, _MOST_UINT = -(2**63), 2**64 - 1
 
@@ -100,7 +101,10 @@ def _inputs(
     for given in objects_of(document.get("inputs"), "inputs"):
         name = text_of(given.get("name"), "an input's name")
         what = f"input {name!r}"
-        parameters = object_of(given.get("parameters"), f"{what}: parameters")
+        # Where all is as it should be no error's text is made: it takes as long as the rest.
+        parameters = given.get("parameters")
+        if type(parameters) is not dict:
+            parameters = object_of(parameters, f"{what}: parameters")
         size = parameters.pop(_BINARY_SIZE, None)
         heads.append(_head(name, given.get("datatype"), given.get("shape"), parameters))
         places = [size is not None, "data" in given, _REGION in parameters]
@@ -110,7 +114,8 @@ def _inputs(
                 f"{_REGION}, got {places.count(True)} of them"
             )
         if size is not None:
-            size = whole_number(size, f"{what}: {_BINARY_SIZE}")
+            if type(size) is not int or size < 0:
+                whole_number(size, f"{what}: {_BINARY_SIZE}")
             if size > len(binary) - at:
                 raise RequestError(
                     f"{what}: {_BINARY_SIZE} is {size}, with "
@@ -221,7 +226,8 @@ def _joined(head: bytes, contents: Sequence[bytes | memoryview]) -> bytes:
     """Appends the contents to a message that has none: copied once, by no protobuf object."""
     parts: list[bytes | memoryview] = [head]
     for content in contents:
-        parts += (_RAW_TAG, _varint(len(content)), content)
+        length = len(content)
+        parts += (_RAW_TAG, _SHORT[length] if length < 128 else _varint(length), content)
     return b"".join(parts)
 
 
