@@ -6,17 +6,17 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup demo test lint docs protos dashboards requirements gpu-check clean
+.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-again test-all soak lint docs protos dashboards requirements gpu-check clean
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml Makefile $(wildcard */native/* serving/bench/native/*)
+$(STAMP): pyproject.toml setup.py Makefile $(wildcard */native/* */native/*/* serving/bench/native/*)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=python3.12 ...")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" \
 	  || PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu \
 	     $(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
+	SHARDED_INFER_BENCH=1 $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"
 	touch $(STAMP)
 
 # The peers of the benchmarks, which some tests compare with too. Without their dependencies:
@@ -30,15 +30,63 @@ $(PEERS): $(STAMP)
 	  $$($(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"])')
 	touch $(PEERS)
 
+# Triton's server, unpacked from the package that brings it, and the NumPy that its Python backend needs. Nothing
+# else of the package is used, so its other requirements, which do not fit ours, are left out.
+TRITON := build/triton/nvidia_pytriton.libs
+
+triton: $(TRITON)
+
+$(TRITON): $(STAMP)
+	rm -rf build/triton
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target build/triton \
+	  $$($(BIN)/python -c 'from serving.bench.servers.triton_server import NUMPY, PACKAGE; print(NUMPY, PACKAGE)')
+	touch $(TRITON)
+
+# The sources that the images build libnghttp2 of; a test builds a wheel with them.
+NGHTTP2 := build/nghttp2
+
+nghttp2: $(NGHTTP2)
+
+$(NGHTTP2): docker/nghttp2.txt $(STAMP)
+	rm -rf $(NGHTTP2) build/nghttp2.download
+	mkdir -p $(NGHTTP2)
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary ngh2 \
+	  --dest build/nghttp2.download --requirement docker/nghttp2.txt
+	tar --extract --file build/nghttp2.download/*.tar.gz --directory $(NGHTTP2) --strip-components 3 \
+	  --wildcards '*/vendor/nghttp2/*'
+	touch $(NGHTTP2)
+
+# Our server beside Triton with TorchRec's model behind it; OPTIONS may name more options.
+bench-peers: bench-setup triton
+	$(BIN)/sharded-infer bench peers $(OPTIONS)
+
 demo: setup
 	$(BIN)/sharded-infer demo
 
 # Two at a time: most wait for processes of their own. A file's tests share their servers; the files
 # that take longest come first (tests/conftest.py), not those of most tests. Torch's threads wait for
 # each other without spinning: the cores have other work.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
+  --no-loadscope-reorder
+
+# The fast lane (tests/lanes.py): every commit.
 test: setup
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
-	  --no-loadscope-reorder
+	$(PYTEST) -m "not full"
+
+# What the fast lane leaves out.
+test-rest: setup
+	$(PYTEST) -m full
+
+# What failed when tests last ran, with nothing beside it.
+test-again: setup
+	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
+
+test-all: setup
+	$(PYTEST)
+
+# Long forms: minutes to hours.
+soak: setup
+	SHARDED_INFER_SOAK=1 $(PYTEST) -m soak
 
 lint: setup
 	$(BIN)/ruff format --check
@@ -50,12 +98,11 @@ docs: setup
 	$(BIN)/python docs/generate_cli.py
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_metrics.py
-	$(BIN)/python docs/generate_openapi.py
 	$(BIN)/python docs/generate_operators.py
 
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \
-	  --grpc_python_out=. protos/sharded_infer/v1/predictor.proto
+	  --grpc_python_out=. protos/sharded_infer/v1/*.proto
 
 dashboards: setup
 	$(BIN)/python docker/generate_dashboards.py

@@ -1,6 +1,6 @@
 """Writes docker/requirements.txt: what the images install, as it is installed here.
 
-All that sharded-infer needs with the extras `native` and `s3`, found by following requirements;
+All that sharded-infer needs with the extra `s3`, found by following requirements;
 torch and FBGEMM are pinned in the Dockerfile, by device.
 """
 
@@ -11,7 +11,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 TARGET = Path(__file__).parent / "requirements.txt"
-EXTRAS = ("native", "s3")
+EXTRAS = ("s3",)
 # Installed by the Dockerfile itself.
 PAIR = {"torch", "fbgemm-gpu-cpu"}
 HEAD = "# Written by docker/pin_requirements.py from an environment that passes the tests.\n"

@@ -15,10 +15,10 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
-from sharded_infer.golden import generate_samples
-from sharded_infer.repository import Repository
-from sharded_infer.sparse_inputs import SparseInputs
-from sharded_infer.spec import ModelSpec
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.model_spec import ModelSpec
 
 SIZES = (1, 4, 16, 64, 256)
 SIZE_WEIGHTS = (10, 20, 40, 20, 10)
@@ -29,13 +29,7 @@ HURRIED_MICROSECONDS = 2_000
 
 
 def inputs(spec: ModelSpec, samples: int, seed: int) -> list[triton.InferInput]:
-    """A random request, all features at once.
-
-    Args:
-        spec: the model's.
-        samples: how many.
-        seed: of the generator.
-    """
+    """A random request, all features at once."""
     made = generate_samples(spec, samples, seed)
     bags = SparseInputs(spec).from_features(made.groups[0])
     lengths = bags.lengths.astype(np.int32)

@@ -23,10 +23,10 @@ from playwright.sync_api import sync_playwright
 from torch import Tensor, nn
 
 from sharded_infer import DenseSpec, ModelSpec, TableSpec, TowerSpec, publish
-from sharded_infer.repository import Repository
-from sharded_infer.statistics import FeatureStatistics
-from tests.serving.conftest import RunningServer, running_server
-from tests.serving.live_page import CHROMIUM
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from tests.support.live_page import CHROMIUM
+from tests.support.servers import RunningServer, running_server
 
 TARGET = Path(__file__).parent / "images"
 MODEL = "feed_ranker"

@@ -26,7 +26,7 @@ class Bags:
         """Refuses arrays that do not fit together.
 
         Raises:
-            InputError: naming the array, its shape and dtype, and what was expected.
+            InputError: the message names the array, its shape and dtype, and what was expected.
         """
         if self.values.dtype != torch.int64 or self.values.dim() != 1:
             raise InputError(
@@ -47,7 +47,7 @@ class Bags:
             )
 
     def offsets(self) -> Tensor:
-        """Where each bag begins in `values`, and the end of the last: int64 `[F * B + 1]`."""
+        """Start of each bag in `values`, and the end of the last: int64 `[F * B + 1]`."""
         count = self.lengths.numel() + 1
         offsets = torch.zeros(count, dtype=torch.int64, device=self.lengths.device)
         torch.cumsum(self.lengths.reshape(-1), 0, out=offsets[1:])

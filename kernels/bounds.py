@@ -1,7 +1,6 @@
-"""Which ids lie outside their tables."""
+"""Finds ids outside their tables."""
 
 import ctypes
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,29 +8,36 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.native_library import load_library
 
-_LIBRARY = load_library(Path(__file__).parent)
+_LIBRARY = load_library("kernels")
 
 
 def out_of_range(bags: Bags, rows: Tensor) -> Tensor | None:
     """Marks ids outside their feature's table.
 
     Args:
-        bags: ids of F features.
         rows: int64 `[F]`, rows of each feature's table.
 
     Returns:
         bool `[N]`, true where an id is negative or at least the table's rows; None if all are
         inside.
     """
-    if _are_inside(bags, rows):
+    if are_inside(bags, rows):
         return None
     limits = torch.repeat_interleave(rows, bags.lengths.sum(1))
     outside = (bags.values < 0) | (bags.values >= limits)
     return outside if bool(outside.any()) else None
 
 
-def _are_inside(bags: Bags, rows: Tensor) -> bool:
-    """Whether the compiled check, one pass without memory of its own, finds nothing amiss."""
+def are_inside(bags: Bags, rows: Tensor) -> bool:
+    """Whether the compiled check finds all ids inside, in one pass without extra memory.
+
+    Args:
+        bags: also those whose lengths do not sum to the ids: they are not inside.
+        rows: int64 `[F]`, rows of each feature's table.
+
+    Returns:
+        False also where the check was not compiled, or the arrays are not contiguous.
+    """
     tensors = bags.values, bags.lengths, rows
     if _LIBRARY is None or not all(
         tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors
@@ -43,15 +49,7 @@ def _are_inside(bags: Bags, rows: Tensor) -> bool:
 
 
 def locate(bags: Bags, position: int) -> tuple[int, int]:
-    """The bag that an id belongs to.
-
-    Args:
-        bags: ids of F features and B samples.
-        position: index into `bags.values`.
-
-    Returns:
-        Feature and sample of that bag.
-    """
+    """Feature and sample of the bag that holds the id `bags.values[position]`."""
     ends = torch.cumsum(bags.lengths.reshape(-1), 0)
     bag = int(torch.searchsorted(ends, position, right=True))
     return divmod(bag, bags.lengths.shape[1])

@@ -1,4 +1,4 @@
-"""What lies between two matrix products of a tower, in one pass over memory.
+"""The work between two matrix products of a tower, in one pass over memory.
 
     x = values                          or values + first * factor, the cross of a DCNv2
     low = bf16(x)                       or
@@ -6,13 +6,14 @@
     poison = 0, or NaN where a number of the row's x is not finite: bytes cannot say it
 
 torch needs a pass for each operator, and a tensor that nothing but the next operator reads. The
-compiled pass (`kernels/native/dense.h`) has torch's bits (of `addcmul`, but for the last one on the
-baseline instruction set); where nothing was compiled, torch stands in.
+compiled pass (`kernels/native/dense.h`) has torch's bits (of `addcmul`, but for the last one on
+SSE2); where nothing was compiled, torch stands in.
 """
 
 import ctypes
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import torch
@@ -26,7 +27,7 @@ _LEVELS: Final = 255
 _FACTORS: Final = (torch.float32, torch.bfloat16)
 
 
-class _DenseStep(ctypes.Structure):
+class DenseStepFields(ctypes.Structure):
     """`DenseStep` of kernels/native/dense.h."""
 
     _fields_ = (
@@ -46,10 +47,13 @@ class _DenseStep(ctypes.Structure):
 
 
 def _load() -> ctypes.CDLL | None:
-    library = load_library(Path(__file__).parent)
+    library = load_library("kernels")
     if library is not None:
         library.sharded_infer_dense_step.restype = None
-        library.sharded_infer_dense_step.argtypes = (ctypes.c_int32, ctypes.POINTER(_DenseStep))
+        library.sharded_infer_dense_step.argtypes = (
+            ctypes.c_int32,
+            ctypes.POINTER(DenseStepFields),
+        )
     return library
 
 
@@ -57,13 +61,13 @@ _LIBRARY = _load()
 
 
 def dense_instruction_sets() -> tuple[InstructionSet, ...]:
-    """What this machine can run the pass with, the fastest last; empty where nothing was built."""
+    """Instruction sets that can run the pass here, the fastest last; empty if none was built."""
     return instruction_sets(_LIBRARY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLevels:
-    """How numbers become bytes: `clamp(round(x * inverse_scale + zero_point), 0, 255)`.
+    """Quantization to bytes: `clamp(round(x * inverse_scale + zero_point), 0, 255)`.
 
     Attributes:
         inverse_scale: fp32 `[K]`, bytes a unit, of each column.
@@ -75,7 +79,7 @@ class ByteLevels:
 
 
 class Stepped(NamedTuple):
-    """What a pass gave; None where it was not wanted.
+    """Results of a pass; None if not requested.
 
     Attributes:
         x: fp32 `[..., K]`.
@@ -89,15 +93,15 @@ class Stepped(NamedTuple):
 
 
 class DenseStep:
-    """The pass, ready to be run; any number of threads may.
+    """The pass, prepared for its options; any number of threads may run it.
 
     Args:
-        keep: whether x itself is wanted.
-        low: what else is: `torch.bfloat16`, the levels of bytes, or None.
-        instruction_set: which one to use; None takes the fastest.
+        keep: whether to return x.
+        low: the second result: `torch.bfloat16`, the levels of bytes, or None.
+        instruction_set: None takes the fastest.
 
     Raises:
-        InputError: nothing is wanted, or the machine lacks the instruction set.
+        InputError: no result is requested, or the machine lacks the instruction set.
     """
 
     def __init__(
@@ -131,33 +135,31 @@ class DenseStep:
             factor: fp32 or bf16, as `values`; given with `first`.
         """
         if self._set is None or not _fits(values, first, factor):
-            return self._by_torch(values, first, factor)
-        out = torch.empty_like(values) if self._keep else None
-        low, poison, kind = None, None, 0
-        if self._levels is not None:
-            low, kind = torch.empty_like(values, dtype=torch.uint8), _BYTES
-            poison = values.new_zeros((*values.shape[:-1], 1))
-        elif self._bfloats:
-            low, kind = torch.empty_like(values, dtype=torch.bfloat16), _BFLOATS
-        width = values.shape[-1]
-        step = _DenseStep(
-            values.data_ptr(),
-            None if first is None else first.data_ptr(),
-            None if factor is None else factor.data_ptr(),
-            None if self._levels is None else self._levels.inverse_scale.data_ptr(),
-            None if out is None else out.data_ptr(),
-            None if low is None else low.data_ptr(),
-            None if poison is None else poison.data_ptr(),
-            values.numel() // width if width else 0,
-            width,
-            0.0 if self._levels is None else self._levels.zero_point,
-            factor is not None and factor.dtype is torch.bfloat16,
-            kind,
+            return self.by_torch(values, first, factor)
+        made = self.results(values.shape)
+        step = dense_step_fields(
+            values.shape, made, self._levels, values=values, first=first, factor=factor
         )
         _run(self._set, step)
-        return Stepped(out, low, poison)
+        return made
 
-    def _by_torch(self, values: Tensor, first: Tensor | None, factor: Tensor | None) -> Stepped:
+    def results(self, shape: Sequence[int]) -> Stepped:
+        """Memory for the results of one pass; poison is 0.
+
+        Args:
+            shape: of x.
+        """
+        out = torch.empty(shape) if self._keep else None
+        if self._levels is not None:
+            low = torch.empty(shape, dtype=torch.uint8)
+            return Stepped(out, low, torch.zeros((*shape[:-1], 1)))
+        low_bf16 = torch.empty(shape, dtype=torch.bfloat16) if self._bfloats else None
+        return Stepped(out, low_bf16, None)
+
+    def by_torch(
+        self, values: Tensor, first: Tensor | None = None, factor: Tensor | None = None
+    ) -> Stepped:
+        """The reference: as a call, in torch's operators."""
         x = values
         if first is not None and factor is not None:
             x = torch.addcmul(values, first, factor.float())
@@ -167,12 +169,50 @@ class DenseStep:
         return Stepped(kept, x.to(torch.bfloat16) if self._bfloats else None, None)
 
 
+def dense_step_fields(
+    shape: Sequence[int],
+    made: Stepped,
+    low: ByteLevels | torch.dtype | None,
+    *,
+    values: Tensor | None,
+    first: Tensor | None,
+    factor: Tensor | None = None,
+) -> DenseStepFields:
+    """The structure that compiled code reads; the caller keeps all tensors alive.
+
+    Args:
+        shape: of x.
+        made: where the results go.
+    """
+    width = shape[-1]
+    levels = low if isinstance(low, ByteLevels) else None
+    kind = _BYTES if levels is not None else _BFLOATS if made.low is not None else 0
+    return DenseStepFields(
+        tensor_address(values),
+        tensor_address(first),
+        tensor_address(factor),
+        None if levels is None else levels.inverse_scale.data_ptr(),
+        tensor_address(made.x),
+        tensor_address(made.low),
+        tensor_address(made.poison),
+        math.prod(shape[:-1]),
+        width,
+        0.0 if levels is None else levels.zero_point,
+        factor is not None and factor.dtype is torch.bfloat16,
+        kind,
+    )
+
+
+def tensor_address(tensor: Tensor | None) -> int | None:
+    """The address of a tensor's first element; None of no tensor."""
+    return None if tensor is None else tensor.data_ptr()
+
+
 def to_bytes(values: Tensor, levels: ByteLevels) -> Tensor:
-    """Numbers as bytes; what is not a number becomes 255.
+    """Numbers as bytes; NaN becomes 255.
 
     Args:
         values: fp32 `[..., K]`.
-        levels: of K columns.
 
     Returns:
         uint8 `[..., K]`.
@@ -183,7 +223,7 @@ def to_bytes(values: Tensor, levels: ByteLevels) -> Tensor:
 
 
 def poison_of(values: Tensor) -> Tensor:
-    """What makes NaN of a row's results when it is added to them, and changes no others.
+    """A term that turns a row's results to NaN when it is added, and leaves other rows unchanged.
 
     Args:
         values: fp32 `[..., K]`.
@@ -194,14 +234,14 @@ def poison_of(values: Tensor) -> Tensor:
     return (values * 0).sum(-1, keepdim=True)
 
 
-def _run(instruction_set: InstructionSet, step: _DenseStep) -> None:
+def _run(instruction_set: InstructionSet, step: DenseStepFields) -> None:
     if _LIBRARY is None:
         raise InputError("the package was built without a compiler")
     _LIBRARY.sharded_infer_dense_step(instruction_set, step)
 
 
 def _fits(values: Tensor, first: Tensor | None, factor: Tensor | None) -> bool:
-    """Whether the compiled pass can read these; others are broadcast or converted by torch."""
+    """Whether the compiled pass can read these; torch broadcasts or converts others."""
     if values.dtype is not torch.float32 or not values.is_contiguous():
         return False
     if first is None or factor is None:

@@ -2,15 +2,15 @@
 
 
 class ShardedInferError(Exception):
-    """Something the project refuses or could not do, said in words meant for its user."""
+    """Something that the project refuses or could not do; the message is for users."""
 
 
 class InputError(ShardedInferError, ValueError):
-    """Input that cannot be accepted; the message names what came and what was expected."""
+    """Invalid input; the message has what was given and what was expected."""
 
 
 class LostMemoryError(ShardedInferError):
-    """A mapped file that has lost bytes, so that what was read of it may not have been there."""
+    """A mapped file has lost bytes, so data read from it may be wrong."""
 
 
 class InternalError(ShardedInferError, RuntimeError):

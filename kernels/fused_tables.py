@@ -1,4 +1,4 @@
-"""Tables of one row format in one memory, as one fused lookup sees them."""
+"""Tables of one row format in one memory, for one fused lookup."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,18 +14,15 @@ from kernels.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class FusedTables:
-    """What each feature of a fused lookup reads: one entry a feature, in output order.
+    """The tables of a fused lookup: one entry a feature, in output order.
 
     Features that share a table have the same byte offset, rows and dim.
 
     Attributes:
         memory: uint8 `[bytes]`, the stored rows of every table (a mapped table file, or memory).
-        row_format: the format of all rows in `memory`.
-        byte_offsets: where each feature's table begins in `memory`, in bytes.
-        rows: rows of each feature's table.
-        dims: elements of each feature's rows.
+        byte_offsets: start of each feature's table in `memory`.
         means: whether a feature's bags are averaged (true) or summed (false).
-        file: what `memory` maps; None: it is memory.
+        file: the file that `memory` maps; None for other memory.
     """
 
     memory: Tensor
@@ -40,7 +37,7 @@ class FusedTables:
         """Refuses tables that do not lie inside the memory.
 
         Raises:
-            InputError: naming the feature's position and what was expected.
+            InputError: the message names the feature's position and what was expected.
         """
         if self.memory.dtype != torch.uint8 or self.memory.dim() != 1:
             raise InputError(
@@ -66,7 +63,7 @@ class FusedTables:
         return sum(self.dims)
 
     def select(self, features: Sequence[int]) -> "FusedTables":
-        """The same memory seen by some of the features, in the given order."""
+        """The same memory with only the given features, in the given order."""
         return FusedTables(
             memory=self.memory,
             row_format=self.row_format,

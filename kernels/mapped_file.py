@@ -1,77 +1,96 @@
-"""A mapped file, and whether it is still as long as it was when it was mapped.
+"""A mapped file, with checks that it has not been truncated.
 
-A file that becomes shorter while it is mapped loses its last pages: reading them raises SIGBUS,
-which the compiled code takes (`kernels/native/lost_pages.h`), and reads zeros from then on. What
-is cut off its last page reads as zeros without any signal. Both show in what is compared here after
-each lookup, before its result is used: the mapping's mark, and its last byte that was not zero.
+A mapped file that is truncated loses its last pages. Reading them raises SIGBUS, which the compiled
+code handles (`kernels/native/lost_pages.h`); the pages then read as zeros. The rest of a partly cut
+page reads as zeros without a signal. Each lookup compares two things before its result is used: the
+mapping's flag for lost pages, and the last byte that was not zero.
 """
 
 import ctypes
 import mmap
+import os
 import weakref
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from kernels.errors import LostMemoryError
 from kernels.native_library import load_library
 
-_LIBRARY = load_library(Path(__file__).parent)
+_LIBRARY = load_library("kernels")
 if _LIBRARY is not None:
     _LIBRARY.sharded_infer_guard.argtypes = (ctypes.c_void_p, ctypes.c_int64)
     _LIBRARY.sharded_infer_mark_of.restype = ctypes.POINTER(ctypes.c_int32)
 
 
-class MappedFile:
-    """A file's bytes, mapped for reading.
+class Watch(NamedTuple):
+    """What tells compiled code that a mapping has lost bytes.
 
     Attributes:
-        path: the file.
-        mapping: its bytes.
+        mark: address of an int32 that is not 0 then.
+        place: address of a byte.
+        byte: what it holds otherwise.
     """
 
-    def __init__(self, path: Path, mapping: mmap.mmap) -> None:
-        """Watches a mapping from now on, for as long as it lives.
+    mark: int
+    place: int
+    byte: int
+
+
+class MappedFile:
+    """A file's bytes, mapped for reading."""
+
+    def __init__(self, path: Path, handle: int, mapping: memoryview) -> None:
+        """Starts to watch a mapping, until it is freed.
 
         Args:
-            path: the file.
-            mapping: of all of it; kept.
+            handle: of the file; duplicated.
+            mapping: of the whole file; kept.
         """
         self.path, self.mapping = path, mapping
+        self._handle = os.dup(handle)
+        # Other threads may use it until the process has ended.
+        weakref.finalize(self, os.close, self._handle).atexit = False
         self._mark = _marked(mapping)
         self._place = _last_not_zero(mapping)
         self._byte = mapping[self._place]
 
+    @property
+    def watch(self) -> "Watch":
+        """What `check` looks at."""
+        begin = np.frombuffer(self.mapping, np.uint8).ctypes.data
+        return Watch(ctypes.addressof(self._mark), begin + self._place, self._byte)
+
     def check(self) -> None:
-        """Refuses a mapping that has lost bytes; where it has not, it reads a byte and a mark.
+        """Refuses a mapping that has lost bytes; otherwise costs two reads of memory.
 
         Raises:
-            LostMemoryError: it has; what was read of it may have been zeros.
+            LostMemoryError: bytes were lost; data read from it may be zeros.
         """
         if self._mark.value or self.mapping[self._place] != self._byte:
             raise self._loss()
 
     def check_size(self) -> None:
-        """As `check`, and asks for the file's size: bytes that nobody reads may be lost too.
+        """As `check`, and compares the file's size, since bytes that are not read may be lost too.
 
         Raises:
-            LostMemoryError: it has become shorter, or pages of it could not be read.
+            LostMemoryError: the file was truncated, or pages could not be read.
         """
         self.check()
-        if self.mapping.size() < len(self.mapping):
+        if os.fstat(self._handle).st_size < len(self.mapping):
             raise self._loss()
 
     def _loss(self) -> LostMemoryError:
-        size = self.mapping.size()
-        expected = len(self.mapping)
+        size, expected = os.fstat(self._handle).st_size, len(self.mapping)
         what = "cannot be read any more" if size >= expected else "has become shorter"
         return LostMemoryError(
             f"{self.path}: {what} while it is served: {size} bytes, {expected} were mapped"
         )
 
 
-def _marked(mapping: mmap.mmap) -> ctypes.c_int32:
-    """Where it is marked that pages were lost; without compiled code they end the process."""
+def _marked(mapping: memoryview) -> ctypes.c_int32:
+    """Address of the flag for lost pages. Without compiled code, lost pages end the process."""
     if _LIBRARY is None:
         return ctypes.c_int32(0)
     address = np.frombuffer(mapping, np.uint8).ctypes.data
@@ -83,11 +102,12 @@ def _marked(mapping: mmap.mmap) -> ctypes.c_int32:
     return mark
 
 
-def _last_not_zero(mapping: mmap.mmap) -> int:
-    """The last byte of the last page that is not zero; its last byte where all are.
+def _last_not_zero(mapping: memoryview) -> int:
+    """Position of the last nonzero byte of the last page, or its last byte if all are zero.
 
-    A cut in this page turns it to zero, or nothing that is read; a cut before it takes the page.
+    A cut in this page either zeroes that byte or changes only zeros. A cut before it loses the
+    page.
     """
     first = (len(mapping) - 1) // mmap.PAGESIZE * mmap.PAGESIZE
-    tail = mapping[first:].rstrip(b"\0")
+    tail = bytes(mapping[first:]).rstrip(b"\0")
     return first + len(tail) - 1 if tail else len(mapping) - 1

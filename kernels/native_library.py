@@ -1,19 +1,23 @@
-"""Compiled code: where it is, and which instruction sets of it this machine can run.
+"""Finds and loads compiled libraries, and the instruction sets that this machine can run.
 
 Compiled libraries lie beside their package's modules and are called through ctypes, which releases
 the GIL. Without a compiler a package is built without them.
 """
 
 import ctypes
+import importlib.util
 import os
 from enum import IntEnum
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from kernels.errors import InputError
+
+if TYPE_CHECKING:
+    # Every command asks which libraries were built, and NumPy takes 60 ms to import.
+    import numpy as np
+    from numpy.typing import NDArray
 
 # Environment variable: the name of the fastest instruction set that may be used.
 MAX_INSTRUCTION_SET = "SHARDED_INFER_MAX_INSTRUCTION_SET"
@@ -21,34 +25,32 @@ _Nothing = ctypes.c_char * 0
 
 
 class InstructionSet(IntEnum):
-    """What a library was compiled for; the values are those of its `library.cpp`."""
+    """Instruction sets of a library; the values are those of its `library.cpp`."""
 
     BASELINE = 0
     AVX2 = 1
     AVX512 = 2
 
 
-def load_library(folder: Path) -> ctypes.CDLL | None:
-    """The compiled library of a package.
+def library_path(package: str) -> Path | None:
+    """Path of a package's compiled library, which is not loaded; None if it was not built."""
+    spec = importlib.util.find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or ()
+    paths = (Path(folder) / f"_native{s}" for folder in folders for s in EXTENSION_SUFFIXES)
+    return next((path for path in paths if path.is_file()), None)
 
-    Args:
-        folder: the package's.
 
-    Returns:
-        The library, or None where it was not built.
-    """
-    for suffix in EXTENSION_SUFFIXES:
-        path = folder / f"_native{suffix}"
-        if path.is_file():
-            return ctypes.CDLL(str(path))
-    return None
+def load_library(package: str) -> ctypes.CDLL | None:
+    """The compiled library of a package; None if it was not built."""
+    path = library_path(package)
+    return None if path is None else ctypes.CDLL(str(path))
 
 
 def instruction_sets(library: ctypes.CDLL | None) -> tuple[InstructionSet, ...]:
-    """What this machine can and may run of a library, the fastest last; empty without one.
+    """Instruction sets that this machine can and may run, the fastest last.
 
     Raises:
-        InputError: the environment's `SHARDED_INFER_MAX_INSTRUCTION_SET` names none.
+        InputError: `SHARDED_INFER_MAX_INSTRUCTION_SET` is not an instruction set.
     """
     if library is None:
         return ()
@@ -72,16 +74,16 @@ def _most_allowed() -> InstructionSet:
 def keeping_gil(library: ctypes.CDLL) -> ctypes.PyDLL:
     """The same library, called without releasing the GIL: for calls of a few microseconds.
 
-    A thread that releases the GIL waits for it after, milliseconds if others compute in Python.
+    A thread that releases the GIL may wait for it for milliseconds if others compute in Python.
     """
     return ctypes.PyDLL(library._name, handle=library._handle)
 
 
-def address_of(array: NDArray[np.generic]) -> int:
-    """Where an array's elements begin.
+def address_of(array: "NDArray[np.generic]") -> int:
+    """Address of an array's first element.
 
     Args:
-        array: contiguous and writable; it may have no elements. The caller holds it.
+        array: contiguous and writable, possibly empty. The caller keeps it alive.
     """
     # Ten times as fast as NumPy's own ways.
     return ctypes.addressof(_Nothing.from_buffer(array.data))

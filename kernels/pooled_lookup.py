@@ -1,50 +1,21 @@
 """Pooled lookup of many tables at once: the one public operation of this package."""
 
-from typing import ClassVar, Protocol
-
 import torch
 from torch import Tensor
 
+from kernels.backends.backend import LookupBackend
+from kernels.backends.fbgemm import FbgemmBackend
+from kernels.backends.gather import GatherBackend
+from kernels.backends.native import NativeBackend
 from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
 from kernels.errors import InputError
-from kernels.fbgemm_backend import FbgemmBackend
-from kernels.fbgemm_gpu_backend import FbgemmGpuBackend
 from kernels.fused_tables import FusedTables
-from kernels.gather_backend import GatherBackend
-from kernels.native_backend import NativeBackend
-from kernels.triton_backend import TritonBackend
 from kernels.wording import counted
-
-
-class Backend(Protocol):
-    """A kernel prepared for some tables."""
-
-    name: ClassVar[str]
-
-    def __call__(self, bags: Bags) -> Tensor:
-        """Pools checked bags: fp32 `[B, total_dim]`."""
-        ...
-
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
 # faster the smaller the batch (docs/benchmarks.md).
-BACKENDS: tuple[
-    type[NativeBackend]
-    | type[FbgemmBackend]
-    | type[GatherBackend]
-    | type[TritonBackend]
-    | type[FbgemmGpuBackend],
-    ...,
-] = (
-    # Of tables on the host.
-    NativeBackend,
-    FbgemmBackend,
-    GatherBackend,
-    # Of tables on a CUDA device.
-    TritonBackend,
-    FbgemmGpuBackend,
-)
+BACKENDS: tuple[type[LookupBackend], ...] = (NativeBackend, FbgemmBackend, GatherBackend)
 
 
 class PooledLookup:
@@ -54,21 +25,22 @@ class PooledLookup:
         """Picks a backend and prepares it.
 
         Args:
-            tables: what each of the F features reads.
             backend: a backend's name to force it; None picks the first that can.
 
         Raises:
-            InputError: no backend, or not the forced one, can look these tables up; says why.
+            InputError: no backend, or not the forced one, supports these tables; the message says
+                why.
         """
         self.tables = tables
-        self._rows = torch.tensor(tables.rows, dtype=torch.int64, device=tables.memory.device)
+        self._total_dim = tables.total_dim
+        self._rows = torch.tensor(tables.rows, dtype=torch.int64)
         refusals = []
         for candidate in BACKENDS:
             if backend is not None and candidate.name != backend:
                 continue
             reason = candidate.refusal(tables)
             if reason is None:
-                self._run: Backend = candidate(tables)
+                self._backend = candidate(tables)
                 return
             refusals.append(f"{candidate.name}: {reason}")
         known = ", ".join(candidate.name for candidate in BACKENDS)
@@ -78,7 +50,7 @@ class PooledLookup:
     @property
     def backend(self) -> str:
         """Name of the backend in use."""
-        return self._run.name
+        return self._backend.name
 
     def __call__(
         self, bags: Bags, *, ids_checked: bool = False, out: Tensor | None = None
@@ -86,42 +58,40 @@ class PooledLookup:
         """Pools every bag.
 
         Args:
-            bags: ids of F features and B samples.
-            ids_checked: the caller has made sure that every id lies inside its table.
-            out: fp32 `[B, tables.total_dim]` to write to, its last axis contiguous; None makes it.
+            ids_checked: the caller guarantees that every id lies inside its table.
+            out: `[B, tables.total_dim]` to write to, fp32 or another dtype of the backend's
+                `out_dtypes`, its last axis contiguous; None makes an fp32 one.
 
         Returns:
             `out`: each feature's columns in the order of `tables`.
 
         Raises:
-            InputError: the bags are of another number of features, an id is outside its table, or
-                `out` is of another dtype or shape.
-            LostMemoryError: the tables' file has lost bytes; `out` is not to be used.
+            InputError: the bags have another number of features, an id is outside its table, or
+                `out` has another dtype or shape.
+            LostMemoryError: the tables' file has lost bytes; do not use `out`.
         """
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
             raise InputError(
                 f"bags: expected {counted(features, 'feature')}, got {bags.lengths.shape[0]}"
             )
-        if isinstance(self._run, TritonBackend):
-            # Its kernels look at the ids themselves, on the device.
-            return self._run(bags, ids_checked=ids_checked, out=out)
+        if out is not None:
+            self._check_out(out, bags.lengths.shape[1])
         if not ids_checked:
             self._check_ids(bags)
-        pooled = self._pool(bags, out)
+        pooled = self._backend.pool(bags, out)
         if self.tables.file is not None:
             self.tables.file.check()
         return pooled
 
-    def _pool(self, bags: Bags, out: Tensor | None) -> Tensor:
-        if out is None:
-            return self._run(bags)
-        if isinstance(self._run, NativeBackend):
-            return self._run(bags, out=out)
-        shape = (bags.lengths.shape[1], self.tables.total_dim)
-        if out.dtype != torch.float32 or out.shape != shape:
-            raise InputError(f"out: expected float32 {list(shape)}, got {out.dtype} {out.shape}")
-        return out.copy_(self._run(bags))
+    def _check_out(self, out: Tensor, batch: int) -> None:
+        shape, dtypes = (batch, self._total_dim), self._backend.out_dtypes
+        if out.dtype not in dtypes or out.shape != shape or out.stride(1) != 1:
+            names = " or ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+            raise InputError(
+                f"out: expected {names} {list(shape)} of contiguous rows, "
+                f"got {out.dtype} {list(out.shape)} of strides {out.stride()}"
+            )
 
     def _check_ids(self, bags: Bags) -> None:
         total = bags.values.numel()

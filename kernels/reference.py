@@ -1,4 +1,4 @@
-"""The oracle of every lookup kernel: its pseudocode, runnable, slow and plain.
+"""The reference of every lookup kernel: its pseudocode, runnable and slow.
 
     for each sample b, for each feature f:
         out[b, columns of f] = sum over i in bag (f, b) of weight[i] * decode(row values[i])
@@ -18,10 +18,6 @@ from kernels.stored_rows import decode
 
 def pooled_lookup(tables: FusedTables, bags: Bags) -> Tensor:
     """Pools every bag, summing in double precision.
-
-    Args:
-        tables: what each of the F features reads.
-        bags: ids of F features and B samples.
 
     Returns:
         fp32 `[B, tables.total_dim]`.

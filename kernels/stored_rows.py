@@ -1,4 +1,4 @@
-"""Stored rows read back: as numbers, as packed levels, as rows of fewer columns."""
+"""Decodes stored rows to numbers, packed levels, or rows of fewer columns."""
 
 import torch
 from torch import Tensor
@@ -14,12 +14,10 @@ _FLOATS = {
 
 
 def decode(row_format: RowFormat, rows: Tensor, dim: int) -> Tensor:
-    """Stored rows as numbers.
+    """Decodes stored rows to numbers.
 
     Args:
-        row_format: how the rows are stored.
         rows: uint8 `[n, row_bytes]`.
-        dim: elements of a row.
 
     Returns:
         fp32 `[n, dim]`.
@@ -53,7 +51,6 @@ def unpack(packed: Tensor, bits: int) -> Tensor:
 
     Args:
         packed: uint8 `[n, bytes]`.
-        bits: of an integer.
 
     Returns:
         uint8 `[n, bytes * 8 / bits]`.
@@ -70,7 +67,6 @@ def pack(levels: Tensor, bits: int) -> Tensor:
 
     Args:
         levels: uint8 `[n, count]`, each below 2 to the power of `bits`.
-        bits: of an integer.
 
     Returns:
         uint8 `[n, ceil(count * bits / 8)]`.
@@ -90,16 +86,13 @@ def select_columns(row_format: RowFormat, rows: Tensor, start: int, stop: int) -
     """The columns `[start, stop)` of stored rows, as rows of their own (with their scale and bias).
 
     Args:
-        row_format: how the rows are stored.
         rows: uint8 `[n, row_bytes]`.
-        start: first column.
-        stop: one past the last column.
 
     Returns:
         uint8 `[n, row_format.row_bytes(stop - start)]`, contiguous.
 
     Raises:
-        InputError: the columns do not begin at a byte, or end within one that other columns share.
+        InputError: the columns do not begin or end at a byte.
     """
     header, bits = row_format.header_bytes, row_format.element_bits
     first_bit, last_bit = start * bits, stop * bits

@@ -1,4 +1,4 @@
-"""How messages say counts, and what a wrong name was probably meant to be."""
+"""Words in messages: counts, and suggestions for unknown names."""
 
 import re
 from collections.abc import Iterable
@@ -12,35 +12,25 @@ def counted(number: int, noun: str, form: str = "", plural: str = "") -> str:
     """A count with its noun: `1 sample`, `2 samples`.
 
     Args:
-        number: how many.
-        noun: of one.
-        form: how the number is written, as in `format`.
-        plural: of several; empty: the noun and an s.
+        noun: singular.
+        form: format specification of the number.
+        plural: empty: the noun and an s.
     """
     return f"{number:{form}} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: `; did you mean 'user'?`, or nothing.
-
-    Args:
-        word: the name that is unknown.
-        known: what it could be.
-    """
+    """The end of a message about an unknown name: `; did you mean 'user'?`, or nothing."""
     near = nearest(word, known)
     return "" if near is None else f"; did you mean {near!r}?"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The one name that a word is most likely a misspelling of.
+    """The name of which a word is most likely a misspelling.
 
-    Names are near that differ by case or separators, by one edit, of 6 characters or more by two,
-    or that leave out or add whole words, such as `user` and `user_id`. Names of which only numbers
-    differ are different names. Of several that are equally near none is.
-
-    Args:
-        word: as it was given.
-        known: what it could be.
+    Near names differ by case or separators, by one edit, by two edits from 6 characters on, or by
+    whole words, such as `user` and `user_id`. Names that differ only in numbers are not near. If
+    several are equally near, the result is None.
     """
     if len(word) > _LONGEST:
         return None
@@ -54,7 +44,7 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
 
 def _distance(word: str, name: str) -> int | None:
-    """How far a name is off; None: too far."""
+    """Distance of a name; None: too far."""
     parts, own = _words(word), _words(name)
     if parts == own:
         return 0

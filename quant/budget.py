@@ -1,4 +1,4 @@
-"""Choosing each table's format so that all of them fit a budget and the expected loss is least.
+"""Chooses each table's format so that all fit a budget and the expected loss is least.
 
     candidates of a table: bytes and loss in each format; keep those that no smaller one beats
     steps of a table: along the lower convex hull of (bytes, loss), from the smallest format up
@@ -28,9 +28,7 @@ class Candidate:
     """A table stored in one format.
 
     Attributes:
-        row_format: the format.
-        bytes: of its rows.
-        loss: what it adds to the model's expected loss.
+        loss: its part of the model's expected loss.
     """
 
     row_format: RowFormat
@@ -40,7 +38,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class TableCandidates:
-    """A table, and all that it may be stored as; at least one."""
+    """A table and its candidates, at least one."""
 
     table: str
     candidates: tuple[Candidate, ...]
@@ -50,14 +48,10 @@ def within_bytes(tables: Sequence[TableCandidates], limit: int) -> list[Candidat
     """The choice of least loss among those that fit.
 
     Args:
-        tables: what to choose for.
         limit: bytes of all tables together.
 
-    Returns:
-        One candidate of each table.
-
     Raises:
-        BudgetError: not even the smallest choice fits; says what it takes.
+        BudgetError: the smallest choice does not fit; the message has its size.
     """
     fronts = [useful_candidates(table) for table in tables]
     chosen = [front[0] for front in fronts]
@@ -83,14 +77,10 @@ def within_loss(tables: Sequence[TableCandidates], limit: float) -> list[Candida
     """The choice of fewest bytes among those that lose no more than allowed.
 
     Args:
-        tables: what to choose for.
         limit: loss of all tables together.
 
-    Returns:
-        One candidate of each table.
-
     Raises:
-        BudgetError: not even the most exact choice loses so little; says what it loses.
+        BudgetError: the most exact choice loses more; the message has its loss.
     """
     fronts = [useful_candidates(table) for table in tables]
     least = total_loss([front[-1] for front in fronts])
@@ -141,7 +131,7 @@ def useful_candidates(table: TableCandidates) -> list[Candidate]:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """From one corner of a table's hull to the next."""
+    """A step between two neighbouring corners of a table's hull."""
 
     table: int
     saved_by_byte: float
@@ -168,7 +158,7 @@ def _hull(front: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _is_above(first: Candidate, middle: Candidate, last: Candidate) -> bool:
-    """Whether the middle one lies on or above the line between the others."""
+    """Whether the middle point lies on or above the line between the others."""
     slope = (first.loss - last.loss) * (middle.bytes - first.bytes)
     return (first.loss - middle.loss) * (last.bytes - first.bytes) <= slope
 

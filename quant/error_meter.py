@@ -1,4 +1,4 @@
-"""Adds up what encoding did to a table, chunk by chunk."""
+"""Adds up a table's errors chunk by chunk."""
 
 from dataclasses import dataclass
 
@@ -6,25 +6,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
-from quant.encoded import EncodedRows
+from quant.encoding.encoded_rows import EncodedRows
 from quant.report import ErrorHistogram, TableReport
 
 # From less than fp16 does to a row to more than int2 does. Edges are half powers of 2: of the
 # square of an error they are whole powers, which its exponent tells without a search.
-_LOWEST, _BINS = -34, 40
-_EDGES = tuple(2.0 ** (exponent / 2) for exponent in range(_LOWEST, _LOWEST + _BINS + 1))
+_LOWEST, BINS = -34, 40
+_EDGES = tuple(2.0 ** (exponent / 2) for exponent in range(_LOWEST, _LOWEST + BINS + 1))
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkErrors:
-    """What encoding did to one chunk of rows: sums, which are cheap to add up.
+    """Errors of one chunk of rows, as sums that add up cheaply.
 
     Attributes:
-        rows: how many.
         squared_error: over all elements.
-        minmax_squared_error: the same without clipping; None where ranges are not searched.
+        minmax_squared_error: the same without clipping; None if ranges are not searched.
         square: of the numbers, over all elements.
-        max_error: the largest absolute one.
+        max_error: the largest absolute error.
         histogram: int64 `[40]`, rows by relative error.
         zeroed: numbers that were not finite.
     """
@@ -42,14 +41,13 @@ def errors_of(encoded: EncodedRows, zeroed: int = 0) -> ChunkErrors:
     """Sums up a chunk, in double precision.
 
     Args:
-        encoded: its rows, at least one.
-        zeroed: numbers of them that were not finite.
+        encoded: at least one row.
     """
     errors, squares = encoded.squared_errors.numpy(), encoded.squares.numpy()
     # A row of zeros is stored exactly.
     relative = np.divide(errors, squares, out=np.zeros_like(errors), where=squares > 0)
     exponents = (relative.view(np.int32) >> 23) - 127
-    bins = np.clip(exponents - _LOWEST, 0, _BINS - 1)
+    bins = np.clip(exponents - _LOWEST, 0, BINS - 1)
     minmax = encoded.minmax_squared_errors
     return ChunkErrors(
         rows=len(errors),
@@ -57,7 +55,7 @@ def errors_of(encoded: EncodedRows, zeroed: int = 0) -> ChunkErrors:
         minmax_squared_error=None if minmax is None else float(minmax.numpy().sum(dtype="f8")),
         square=float(squares.sum(dtype=np.float64)),
         max_error=float(encoded.max_errors.numpy().max()),
-        histogram=np.bincount(bins, minlength=_BINS),
+        histogram=np.bincount(bins, minlength=BINS),
         zeroed=zeroed,
     )
 
@@ -66,19 +64,11 @@ class ErrorMeter:
     """Accumulates a table's errors, in the order of its rows."""
 
     def __init__(self, name: str, row_format: RowFormat, dim: int, reason: str = "") -> None:
-        """Begins with nothing seen.
-
-        Args:
-            name: the table.
-            row_format: how it is stored.
-            dim: elements of a row.
-            reason: why it is stored so.
-        """
         self._name, self._row_format, self._dim, self._reason = name, row_format, dim, reason
         self._rows, self._zeroed, self._largest = 0, 0, 0.0
         self._squares, self._errors = 0.0, 0.0
         self._minmax: float | None = None
-        self._counts = np.zeros(_BINS, np.int64)
+        self._counts = np.zeros(BINS, np.int64)
 
     def add(self, chunk: ChunkErrors) -> None:
         """Counts one chunk."""

@@ -1,4 +1,4 @@
-"""What a table loses in each format, measured on a sample of its rows.
+"""A table's loss in each format, measured on a sample of its rows.
 
     loss = vectors * dim * sum over sampled rows (use of the row * mean squared error of the row)
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from kernels.row_format import RowFormat
-from quant.encoder import encode_zeroing
-from quant.table_weight import TableWeight
+from quant.encoding.encoder import encode_zeroing
+from quant.sources.table_weight import TableWeight
 
 _SAMPLED_ROWS = 8192  # the mean over as many has a standard error of 1 to 2% on trained tables
 _BLOCK_ROWS = 64  # read together: a page fault brings neighbours anyway
@@ -27,8 +27,7 @@ class FormatLosses:
 
     Attributes:
         by_format: squared error by format, summed over a row and averaged over uses of rows.
-        power: of the rows themselves, likewise.
-        sampled_rows: rows that it was measured on.
+        power: squared elements of the rows, summed and averaged in the same way.
     """
 
     by_format: Mapping[RowFormat, float]
@@ -46,9 +45,7 @@ def measure_losses(
     """Encodes a sample of rows in each format. The sample depends on the table's size only.
 
     Args:
-        weight: the table.
-        formats: to try.
-        use: how often rows are used: int64 `[n]` row numbers to fp32 `[n]` weights.
+        use: maps int64 `[n]` row numbers to fp32 `[n]` weights, how often the rows are used.
         clip: search the range of int4 and int2 rows.
 
     Raises:

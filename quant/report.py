@@ -1,7 +1,7 @@
-"""What quantization did: the keys of `report.json`.
+"""Report of a quantization; the fields are the keys of `report.json`.
 
-Of each table its sizes, its errors and why it has its format; of the model the budget, and what
-calibration samples said.
+For each table: sizes, errors and the reason for its format. For the model: the budget, and the
+results of calibration samples.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from kernels.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class ErrorHistogram:
-    """How many rows have which error, relative to the row: sqrt(sum e^2 / sum x^2).
+    """Numbers of rows by relative error: sqrt(sum e^2 / sum x^2).
 
     Attributes:
         edges: ascending; bin i holds `edges[i] <= error < edges[i + 1]`. The first bin also holds
-            anything below, 0 above all, the last anything above.
+            smaller errors, 0 above all; the last also larger ones.
         counts: rows of each bin; one fewer than edges.
     """
 
@@ -27,23 +27,15 @@ class ErrorHistogram:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table before and after.
+    """A table before and after quantization.
 
     Attributes:
-        name: the table.
-        row_format: how it is stored.
-        rows: number of rows.
-        dim: elements of a row.
-        fp32_bytes: size of its rows as fp32.
-        stored_bytes: size of its rows as stored.
         mean_squared_error: over all elements, in the weights' unit squared.
-        minmax_mean_squared_error: the same had each row's minimum and maximum been its range; None
-            where ranges are not searched.
+        minmax_mean_squared_error: the same with each row's minimum and maximum as its range; None
+            if ranges are not searched.
         max_abs_error: over all elements, in the weights' unit.
-        mean_square: of the fp32 elements; what the error compares with.
-        zeroed: elements that were NaN or infinite, and stored as 0 as told.
-        row_errors: of its rows.
-        reason: why it has this format, in a sentence.
+        mean_square: of the fp32 elements, to compare the error with.
+        zeroed: NaN and infinite elements that were stored as 0.
     """
 
     name: str
@@ -63,17 +55,17 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class BudgetReport:
-    """What a budget asked for, and what came of it.
+    """A budget and the choice that it led to.
 
     Attributes:
         kind: `memory` (bytes of all tables' rows) or `error` (relative loss, see
             `quant/budget.py`).
-        limit: what was allowed, in that unit.
-        bytes: of all tables' rows as chosen.
-        loss: expected, of the formats chosen.
-        least_bytes: of the smallest choice there is.
-        least_loss: of the most exact choice there is.
-        sampled_rows: rows that the losses were measured on, of all tables.
+        limit: the bound, in that unit.
+        bytes: of all tables' rows in the chosen formats.
+        loss: expected loss of the chosen formats.
+        least_bytes: of the smallest choice.
+        least_loss: of the most exact choice.
+        sampled_rows: rows of all tables on which the losses were measured.
     """
 
     kind: str
@@ -87,13 +79,11 @@ class BudgetReport:
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """What one choice of formats does to one output's scores of the calibration samples.
+    """Effect of a choice of formats on one output's scores of the calibration samples.
 
     Attributes:
-        name: of the output.
         mean_score_diff: mean absolute difference from the fp32 model's scores, in their unit.
         p99_score_diff: 99th percentile of it.
-        max_score_diff: the largest.
         magnitude: root mean square of the fp32 model's scores.
         auc: area under the ROC curve; None without labels of both classes.
         log_loss: mean negative log likelihood, nats; None without labels, or where scores are not
@@ -110,21 +100,19 @@ class OutputReport:
 
     @property
     def relative_diff(self) -> float | None:
-        """The largest difference by the magnitude; None where all scores are 0."""
+        """The largest difference over the magnitude; None if all scores are 0."""
         return self.max_score_diff / self.magnitude if self.magnitude else None
 
 
 @dataclass(frozen=True, slots=True)
 class MixReport:
-    """What one choice of formats does to the scores of the calibration samples.
+    """Effect of a choice of formats on the scores of the calibration samples.
 
     Attributes:
-        name: `published` is the version itself as it is served; `fp32` the trained model; others
-            are formats given to every table.
+        name: `published` is the version as it is served; `fp32` the trained model; others are
         table_bytes: of all tables' rows.
         mean_score_diff: mean absolute difference from the fp32 model's scores, in their unit.
         p99_score_diff: 99th percentile of it.
-        max_score_diff: the largest.
         auc: area under the ROC curve of the only output with labels; None where there are several,
             or none, or no labels of both classes.
         log_loss: mean negative log likelihood of the same, nats; None likewise, or where scores
@@ -144,12 +132,10 @@ class MixReport:
 
 @dataclass(frozen=True, slots=True)
 class TableContribution:
-    """What storing one table alone as published, all others in fp32, does to the scores.
+    """Effect on the scores of storing one table as published and all others in fp32.
 
     Attributes:
-        table: its name.
         mean_score_diff: mean absolute difference from the fp32 model's scores.
-        max_score_diff: the largest.
     """
 
     table: str
@@ -159,11 +145,9 @@ class TableContribution:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """What the calibration samples said.
+    """Results of the calibration samples.
 
     Attributes:
-        samples: how many.
-        labelled: how many of them with a label.
         mixes: `fp32` first, `published` second, then other mixes.
         contributions: by table, the largest mean difference first.
     """
@@ -175,7 +159,7 @@ class CalibrationReport:
 
     @property
     def by_output(self) -> list[tuple[OutputReport, OutputReport]]:
-        """Each output as published and in fp32; empty where the report names no outputs."""
+        """Each output as published and in fp32; empty if the report names no outputs."""
         named = {mix.name: mix.outputs for mix in self.mixes}
         trained = {output.name: output for output in named.get("fp32", ())}
         published = named.get("published", ())
@@ -190,15 +174,14 @@ NOT_COMPARED = (
 
 @dataclass(frozen=True, slots=True)
 class ImportReport:
-    """How far what was read of a model, in fp32, is from the model as it was trained.
+    """Difference of an imported model, in fp32, from the trained one.
 
     Attributes:
-        compared_with: what the trained model's numbers came from.
-        samples: how many were compared.
-        max_embedding_diff: of pooled embeddings, the largest difference, as a share of the largest
-            embedding of the same feature; None where only scores were known.
-        max_score_diff: likewise of scores, by output.
-        allowed: the largest share that was allowed.
+        compared_with: source of the trained model's numbers.
+        max_embedding_diff: largest difference of pooled embeddings, as a share of the feature's
+            largest embedding; None if only scores were known.
+        max_score_diff: the same of scores, by output.
+        allowed: the bound on both.
     """
 
     compared_with: str
@@ -209,7 +192,7 @@ class ImportReport:
 
 
 def import_text(report: ImportReport | None) -> str:
-    """One line: what an import was compared with, or that it was not, and how it can be."""
+    """One line about the comparison of an import, or how to make one."""
     if report is None:
         return NOT_COMPARED
     embeddings = ""
@@ -224,15 +207,12 @@ def import_text(report: ImportReport | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class QuantizationReport:
-    """All of it.
+    """The whole report of a quantization.
 
     Attributes:
-        model: the model's name.
-        encoder: what encoded the rows, such as `native avx512` or `torch`.
+        encoder: such as `native avx512` or `torch`.
         tables: in the spec's order.
-        budget: None where no budget was given.
-        calibration: None where no samples were given.
-        imported: None where the import was not compared with the trained model.
+        imported: None if the import was not compared with the trained model.
     """
 
     model: str
@@ -243,7 +223,7 @@ class QuantizationReport:
     imported: ImportReport | None = None
 
     def fields(self) -> dict[str, object]:
-        """As plain values, for JSON."""
+        """The report for JSON."""
         fields = asdict(self)
         # As reports were written before there were these fields.
         if self.imported is None:

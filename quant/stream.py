@@ -1,4 +1,4 @@
-"""Quantizes tables a chunk at a time on all cores, so that no table need be in memory."""
+"""Quantizes tables a chunk at a time on all cores, so no table has to fit in memory."""
 
 import os
 from collections import deque
@@ -12,10 +12,10 @@ from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
-from quant.encoded import EncodedRows, UnrepresentableRowError
-from quant.encoder import encode_rows, encode_zeroing
+from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
+from quant.encoding.encoder import encode_rows, encode_zeroing
 from quant.error_meter import ChunkErrors, errors_of
-from quant.table_weight import TableWeight
+from quant.sources.table_weight import TableWeight
 
 # 2 MiB of fp32: large enough to amortise a call, small enough for a core's own cache, so that the
 # memory of all cores together stays small beside any table.
@@ -28,11 +28,8 @@ class RowRange:
     """Rows `[first_row, last_row)` of a table, to be stored in a format.
 
     Attributes:
-        table: the table's name, for errors.
-        weight: its trained weight.
-        row_format: how to store it; of a weight that is quantized already, the one it has.
-        first_row: first row.
-        last_row: one past the last.
+        row_format: the stored format; that of the weight if it is quantized already.
+        last_row: exclusive.
         clip: search the range of int4 and int2 rows.
         zero_nonfinite: store NaN and infinities as 0 instead of refusing them.
     """
@@ -51,11 +48,8 @@ class EncodedChunk:
     """Consecutive rows of a table, encoded.
 
     Attributes:
-        table: the table's name.
-        stored: uint8 `[n, row_bytes]`; its memory is used again once the next chunk is asked for.
-        errors: what encoding did to them.
-        fp32_bytes: size of the rows as fp32.
-        buffer: memory of ours that `stored` may lie in; None where it lies elsewhere.
+        stored: uint8 `[n, row_bytes]`; its memory is reused for the next chunk.
+        buffer: reusable memory that `stored` may lie in; None if it lies elsewhere.
     """
 
     table: str
@@ -65,16 +59,17 @@ class EncodedChunk:
     buffer: Tensor | None = None
 
 
+def chunk_rows(dim: int) -> int:
+    """Rows of a chunk; the last of a range may have fewer."""
+    return max(1, _CHUNK_ELEMENTS // dim)
+
+
 def encode_ranges(ranges: Iterable[RowRange], workers: int | None = None) -> Iterator[EncodedChunk]:
-    """Encodes ranges of rows side by side, and yields their chunks in order.
+    """Encodes ranges of rows in parallel, and yields their chunks in order.
 
     Args:
-        ranges: what to encode.
-        workers: threads; None takes one for each core that this process may use. Each runs torch
-            with one intra-op thread: torch's setting is changed meanwhile, for the whole process.
-
-    Yields:
-        Chunks, in the order of the ranges and of their rows.
+        workers: threads; None takes one for each usable core. Each runs torch with one intra-op
+            thread: meanwhile torch's setting changes for the whole process.
 
     Raises:
         InputError: a row cannot be stored; names the table and the row.
@@ -105,7 +100,7 @@ def _result(done: Future[EncodedChunk], buffers: deque[Tensor]) -> Iterator[Enco
 
 def _jobs(ranges: Iterable[RowRange]) -> "Iterator[_Job]":
     for one in ranges:
-        step = max(1, _CHUNK_ELEMENTS // one.weight.dim)
+        step = chunk_rows(one.weight.dim)
         for start in range(one.first_row, one.last_row, step):
             yield _Job(one, start, min(start + step, one.last_row))
 
@@ -153,7 +148,7 @@ def _encode_all(
 
 
 def _taken_over(weight: TableWeight, start: int, stop: int) -> EncodedRows:
-    """Rows that were quantized before: nothing is done to them, so there is no error."""
+    """Rows that were quantized before: they are copied, so there is no error."""
     none = torch.zeros(stop - start)
     squares = weight.read(start, stop).square().sum(1)
     return EncodedRows(weight.read_stored(start, stop).contiguous(), none, squares, none)

@@ -1,4 +1,4 @@
-"""The `sharded-infer` command: where everything is put together."""
+"""The `sharded-infer` command: the composition root."""
 
 import os
 import sys
@@ -8,33 +8,33 @@ import typer
 
 from serving.commands.console import ERRORS, OUT
 from serving.commands.lazy_group import CommandEntry, lazy_group
-from serving.installation import installation_text
+from serving.host.installation import installation_text
 from sharded_infer.errors import ShardedInferError
 
 COMMANDS = (
     CommandEntry(
         "spec",
-        "serving.commands.spec:spec_command",
+        "serving.commands.models.spec:spec_command",
         "Draft a model.toml from a checkpoint's names and shapes.",
     ),
     CommandEntry(
         "quantize",
-        "serving.commands.quantize:quantize_command",
+        "serving.commands.models.quantize:quantize_command",
         "Quantize a model's tables into a folder.",
     ),
     CommandEntry(
         "publish",
-        "serving.commands.publish:publish_command",
+        "serving.commands.models.publish:publish_command",
         "Quantize, plan and publish a model as its next version.",
     ),
     CommandEntry(
         "inspect",
-        "serving.commands.inspect:inspect_command",
-        "Show what a version holds: tables, sizes, plans and the tower.",
+        "serving.commands.models.inspect:inspect_command",
+        "Show a version's tables, sizes, plans and tower.",
     ),
     CommandEntry(
         "verify",
-        "serving.commands.verify:verify_command",
+        "serving.commands.models.verify:verify_command",
         "Check every file and plan, then score the golden requests.",
     ),
     CommandEntry(
@@ -48,13 +48,18 @@ COMMANDS = (
         "Serve published models over gRPC and REST.",
     ),
     CommandEntry(
+        "serve-shards",
+        "serving.commands.serve_shards:serve_shards_command",
+        "Answer lookups of one host of a plan.",
+    ),
+    CommandEntry(
         "doctor",
         "serving.commands.doctor:doctor_command",
         "Check the installation, the machine and the ports.",
     ),
     CommandEntry(
         "plan",
-        "serving.commands.plan:plan_command",
+        "serving.commands.models.plan:plan_command",
         "Plan where every table goes, and explain it.",
     ),
     CommandEntry(
@@ -69,12 +74,17 @@ COMMANDS = (
     ),
     CommandEntry(
         "repo",
-        "serving.commands.repo:repo_app",
-        "Look at a repository: versions and labels, move them, clean up.",
+        "serving.commands.repo.group:repo_app",
+        "Show versions and labels, move labels, clean up a repository.",
+    ),
+    CommandEntry(
+        "cluster",
+        "serving.commands.cluster.group:cluster_app",
+        "Run shard hosts and fronts on several machines.",
     ),
     CommandEntry(
         "bench",
-        "serving.commands.bench:bench_app",
+        "serving.commands.bench.group:bench_app",
         "Measure this project beside its peers.",
     ),
 )
@@ -102,7 +112,7 @@ def _options(
         bool,
         typer.Option(
             "--version",
-            help="Show the version, what it runs on and what of it is compiled.",
+            help="Show the version, its platform and which parts are compiled.",
             callback=_say_version,
             is_eager=True,
         ),

@@ -1,13 +1,13 @@
-"""Which gRPC status each exception becomes: one table."""
+"""What an error is to a client: one table of codes, and which code each exception becomes."""
 
 import logging
 import secrets
 from collections.abc import Callable, Mapping
-
-import grpc
+from dataclasses import dataclass
+from enum import Enum
 
 from kernels.errors import LostMemoryError
-from serving.refusals import (
+from serving.errors import (
     AlreadyExistsError,
     CancelledError,
     DeadlineError,
@@ -25,33 +25,81 @@ from sharded_infer.errors import (
     InputError,
     NotFoundError,
     RequestTooLargeError,
+    ShardHostError,
 )
 
 _log = logging.getLogger("sharded_infer")
-# A name that a client sent may have megabytes; gRPC sends words in a header, of which clients take
-# 8 KiB, with up to three characters for each of their bytes.
-_LONGEST_WORDS = 600
+# A name that a client sent may have megabytes. gRPC sends the message in a header, of which clients
+# take 8 KiB, with up to three characters for each of its bytes.
+_LONGEST_MESSAGE = 600
 
+
+class StatusCode(Enum):
+    """gRPC's status codes (grpc/doc/statuscodes.md), and the HTTP status that stands for each.
+
+    HTTP has 500 for those that nothing here answers with.
+    """
+
+    OK = 0, 200
+    # No standard has a number for a client that has gone; nobody is there to read it.
+    CANCELLED = 1, 499
+    UNKNOWN = 2, 500
+    INVALID_ARGUMENT = 3, 400
+    DEADLINE_EXCEEDED = 4, 504
+    NOT_FOUND = 5, 404
+    ALREADY_EXISTS = 6, 409
+    PERMISSION_DENIED = 7, 403
+    RESOURCE_EXHAUSTED = 8, 429
+    FAILED_PRECONDITION = 9, 500
+    ABORTED = 10, 500
+    OUT_OF_RANGE = 11, 500
+    UNIMPLEMENTED = 12, 501
+    INTERNAL = 13, 500
+    UNAVAILABLE = 14, 503
+    DATA_LOSS = 15, 500
+    UNAUTHENTICATED = 16, 401
+
+    def __init__(self, number: int, http_status: int) -> None:
+        self.number = number
+        self.http_status = http_status
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """An answer that is an error.
+
+    Attributes:
+        message: for people.
+        retry_seconds: when to try again; None: nothing is known.
+    """
+
+    code: StatusCode
+    message: str
+    retry_seconds: float | None = None
+
+
+DRAINING = Status(StatusCode.UNAVAILABLE, "the server is draining")
 
 # The first class that an exception is an instance of decides.
-_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
-    (NotFoundError, grpc.StatusCode.NOT_FOUND),
-    (RequestTooLargeError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (CapacityError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (RateLimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
-    (PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
-    (LimitError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (AlreadyExistsError, grpc.StatusCode.ALREADY_EXISTS),
-    (NotOfferedError, grpc.StatusCode.UNIMPLEMENTED),
-    (CancelledError, grpc.StatusCode.CANCELLED),
-    (UnavailableError, grpc.StatusCode.UNAVAILABLE),
-    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED),
-    (ArtifactError, grpc.StatusCode.UNAVAILABLE),
+_CODES: tuple[tuple[type[Exception], StatusCode], ...] = (
+    (NotFoundError, StatusCode.NOT_FOUND),
+    (RequestTooLargeError, StatusCode.RESOURCE_EXHAUSTED),
+    (QueueFullError, StatusCode.RESOURCE_EXHAUSTED),
+    (CapacityError, StatusCode.RESOURCE_EXHAUSTED),
+    (RateLimitError, StatusCode.RESOURCE_EXHAUSTED),
+    (UnauthenticatedError, StatusCode.UNAUTHENTICATED),
+    (PermissionDeniedError, StatusCode.PERMISSION_DENIED),
+    (LimitError, StatusCode.RESOURCE_EXHAUSTED),
+    (AlreadyExistsError, StatusCode.ALREADY_EXISTS),
+    (NotOfferedError, StatusCode.UNIMPLEMENTED),
+    (CancelledError, StatusCode.CANCELLED),
+    (UnavailableError, StatusCode.UNAVAILABLE),
+    (DeadlineError, StatusCode.DEADLINE_EXCEEDED),
+    (ArtifactError, StatusCode.UNAVAILABLE),
     # Another server may have the file whole.
-    (LostMemoryError, grpc.StatusCode.UNAVAILABLE),
-    (InputError, grpc.StatusCode.INVALID_ARGUMENT),
+    (LostMemoryError, StatusCode.UNAVAILABLE),
+    (ShardHostError, StatusCode.UNAVAILABLE),
+    (InputError, StatusCode.INVALID_ARGUMENT),
 )
 
 
@@ -61,8 +109,8 @@ def _no_fields() -> Mapping[str, object]:
 
 def status_of(
     error: Exception, log_fields: Callable[[], Mapping[str, object]] = _no_fields
-) -> tuple[grpc.StatusCode, str]:
-    """The code and message that a client gets for an exception.
+) -> Status:
+    """What a client is told of an exception.
 
     Args:
         error: what was raised while answering.
@@ -73,12 +121,16 @@ def status_of(
     """
     for kind, code in _CODES:
         if isinstance(error, kind):
-            return code, _shortened(str(error))
+            retry = None
+            if isinstance(error, QueueFullError | RateLimitError):
+                retry = error.retry_seconds
+            return Status(code, _shortened(str(error)), retry)
     error_id = secrets.token_hex(6)
     fields = {**log_fields(), "error_id": error_id}
     _log.error("internal error %s", error_id, exc_info=error, extra=fields)
-    return grpc.StatusCode.INTERNAL, f"internal error {error_id}; the server's log has the details"
+    words = f"internal error {error_id}; the server's log has the details"
+    return Status(StatusCode.INTERNAL, words)
 
 
-def _shortened(words: str) -> str:
-    return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"
+def _shortened(message: str) -> str:
+    return message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE]}…"

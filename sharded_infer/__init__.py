@@ -8,17 +8,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from sharded_infer.artifacts.golden import generate_samples
+    from sharded_infer.engines.model import Model, open_model
     from sharded_infer.errors import ShardedInferError
-    from sharded_infer.golden import generate_samples
-    from sharded_infer.model import Model, open_model
-    from sharded_infer.precision import Precision
-    from sharded_infer.publication import PublishedVersion, publish
-    from sharded_infer.quality import CalibrationSamples
-    from sharded_infer.repository import Repository
+    from sharded_infer.importing.torchrec_model import from_torchrec
+    from sharded_infer.publishing.part_publication import PublishedPart, publish_part
+    from sharded_infer.publishing.publication import PublishedVersion, publish
+    from sharded_infer.quality.quality import CalibrationSamples
+    from sharded_infer.repositories.repository import Repository
     from sharded_infer.samples.calibration import read_calibration
     from sharded_infer.samples.reference import record_reference
     from sharded_infer.samples.statistics import statistics_of
-    from sharded_infer.spec import (
+    from sharded_infer.specs.model_spec import (
         DenseSpec,
         GateSpec,
         ModelSpec,
@@ -27,29 +28,33 @@ if TYPE_CHECKING:
         TableSpec,
         TowerSpec,
     )
-    from sharded_infer.spec_document import load_spec
-    from sharded_infer.torchrec_model import from_torchrec
-    from sharded_infer.tower import export_tower
-    from sharded_infer.tower_archive import write_program
+    from sharded_infer.specs.precision import Precision
+    from sharded_infer.specs.spec_file import load_spec
+    from sharded_infer.towers.program.archive import write_program
+    from sharded_infer.towers.tower import export_tower
 
 _MODULES = {
     "errors": ("ShardedInferError",),
-    "golden": ("generate_samples",),
-    "model": (
+    "artifacts.golden": ("generate_samples",),
+    "engines.model": (
         "Model",
         "open_model",
     ),
-    "precision": ("Precision",),
-    "publication": (
+    "specs.precision": ("Precision",),
+    "publishing.part_publication": (
+        "PublishedPart",
+        "publish_part",
+    ),
+    "publishing.publication": (
         "PublishedVersion",
         "publish",
     ),
-    "quality": ("CalibrationSamples",),
-    "repository": ("Repository",),
+    "quality.quality": ("CalibrationSamples",),
+    "repositories.repository": ("Repository",),
     "samples.calibration": ("read_calibration",),
     "samples.reference": ("record_reference",),
     "samples.statistics": ("statistics_of",),
-    "spec": (
+    "specs.model_spec": (
         "DenseSpec",
         "GateSpec",
         "ModelSpec",
@@ -58,10 +63,10 @@ _MODULES = {
         "TableSpec",
         "TowerSpec",
     ),
-    "spec_document": ("load_spec",),
-    "torchrec_model": ("from_torchrec",),
-    "tower": ("export_tower",),
-    "tower_archive": ("write_program",),
+    "specs.spec_file": ("load_spec",),
+    "importing.torchrec_model": ("from_torchrec",),
+    "towers.tower": ("export_tower",),
+    "towers.program.archive": ("write_program",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -72,6 +77,7 @@ __all__ = [
     "Model",
     "ModelSpec",
     "Precision",
+    "PublishedPart",
     "PublishedVersion",
     "QuantizationSpec",
     "Repository",
@@ -85,6 +91,7 @@ __all__ = [
     "load_spec",
     "open_model",
     "publish",
+    "publish_part",
     "read_calibration",
     "record_reference",
     "statistics_of",

@@ -4,8 +4,8 @@ import errno
 import resource
 from pathlib import Path
 
+from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import CapacityError
-from sharded_infer.sizes import size_text
 
 
 def address_space_left(root: Path = Path("/")) -> int | None:
@@ -29,8 +29,8 @@ def is_short_of_memory(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     # torch has no class of its own for it (c10/core/impl/alloc_cpu.cpp).
-    told = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    return told or isinstance(error, MemoryError)
+    allocator_failed = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return allocator_failed or isinstance(error, MemoryError)
 
 
 def memory_short(what: str, size: int | None = None) -> CapacityError:

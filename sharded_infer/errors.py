@@ -13,6 +13,7 @@ __all__ = [
     "PlanError",
     "RequestError",
     "RequestTooLargeError",
+    "ShardHostError",
     "ShardedInferError",
     "SpecError",
     "StorageError",
@@ -67,3 +68,7 @@ class RequestError(InputError):
 
 class RequestTooLargeError(RequestError):
     """A well-formed request that exceeds a configured limit."""
+
+
+class ShardHostError(ShardedInferError):
+    """A shard host that does not answer lookups as its share says; the message names the host."""

@@ -36,8 +36,8 @@ def torch_message(error: BaseException) -> str:
     text = _UNPRINTABLE.sub(" ", _CONTROL.sub("", str(error)))
     lines: list[str] = []
     for line in _TRACEBACK.split(text, maxsplit=1)[0].splitlines():
-        told = _REPEATED_HINT.sub("", line).strip()
-        if told and told not in lines and not _HINT.match(told):
-            lines.append(told)
+        cleaned = _REPEATED_HINT.sub("", line).strip()
+        if cleaned and cleaned not in lines and not _HINT.match(cleaned):
+            lines.append(cleaned)
     message = " ".join(lines) or type(error).__name__
     return message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]}..."

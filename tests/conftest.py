@@ -1,6 +1,7 @@
 """One small trained model, published once, repositories for it, and what several tests need."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ from hypothesis import settings
 from torch import nn
 
 from kernels.row_format import RowFormat
-from sharded_infer.artifact import open_artifact
-from sharded_infer.publication import publish
-from sharded_infer.repository import Repository
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
-from tests.publisher import Publisher
-from tests.s3_server import BUCKET, S3Server, s3_server
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.publishing.publication import publish
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+from tests.lanes import LONGEST_FILES, assign_lanes, check_processor_time
+from tests.support.publisher import Publisher
+from tests.support.s3_server import BUCKET, S3Server, s3_server
+
+# Servers, the command and a published model, for every test that talks to one.
+pytest_plugins = ("tests.support.servers",)
 
 # The same examples in every run; a busy machine is no failure.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -33,28 +38,24 @@ TABLES = (
 )
 
 
-# Files that take most of a minute and more, the longest first: workers begin with them, and none
-# has one left when the others are done. All others come at random.
-LONG = (
-    "tests/docker/test_image_steps.py",
-    "tests/kernels/test_triton_interpreted.py",
-    "tests/serving/test_bench_serve.py",
-    "tests/serving/test_workers.py",
-    "tests/serving/test_clients.py",
-    "tests/serving/test_releases.py",
-    "tests/serving/test_live_page.py",
-    "tests/serving/test_security.py",
-    "tests/serving/test_tracing.py",
-    "tests/gpu_check/test_gpu_check.py",
-)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts files that take long first, where processes share the tests."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """Assigns lanes before `-m` chooses; puts long files first, where processes share the tests."""
+    assign_lanes(items, config.rootpath)
+    yield
     if hasattr(config, "workerinput"):
-        places = {config.rootpath / name: place for place, name in enumerate(LONG)}
-        items.sort(key=lambda item: places.get(item.path, len(LONG)))
+        places = {config.rootpath / name: place for place, name in enumerate(LONGEST_FILES)}
+        items.sort(key=lambda item: places.get(item.path, len(LONGEST_FILES)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Holds fast tests to their lane's time."""
+    began = time.process_time()
+    yield
+    check_processor_time(item, time.process_time() - began)
 
 
 class TwoHeads(nn.Module):
@@ -175,9 +176,9 @@ def stored(location: str) -> Repository:
 
 @pytest.fixture(scope="session")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Versions to publish, made once (`tests/serving/traffic.py`)."""
+    """Versions to publish, made once (`tests/support/traffic.py`)."""
     # Imported here: what needs no server needs no gRPC either.
-    from tests.serving.traffic import Shelf
+    from tests.support.traffic import Shelf
 
     return Shelf(tmp_path_factory.mktemp("shelf"))
 
@@ -185,7 +186,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def publisher(tmp_path: Path, shelf: Any) -> Any:
     """A repository with version 1, to publish more in."""
-    from tests.serving.traffic import Publisher
+    from tests.support.traffic import Publisher
 
     publisher = Publisher(tmp_path / "repository", shelf)
     publisher.good()

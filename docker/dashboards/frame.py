@@ -57,13 +57,7 @@ class _VersionAnnotationBuilder(Builder[AnnotationQuery]):
 
 
 def framed(uid: str, title: str, description: str) -> Dashboard:
-    """A dashboard without panels.
-
-    Args:
-        uid: its name in addresses.
-        title: its name for people.
-        description: the question that it answers.
-    """
+    """A dashboard without panels."""
     links = DashboardLink("sharded-infer").type(DashboardLinkType.DASHBOARDS).tags([_TAG])
     return (
         Dashboard(title)
@@ -112,7 +106,6 @@ def filled(dashboard: Dashboard, rows: Mapping[str, Sequence[Builder[Panel]]]) -
     """Puts panels on a dashboard, row by row.
 
     Args:
-        dashboard: from `framed`.
         rows: the panels of each row, by its title.
     """
     for title, panels in rows.items():

@@ -54,7 +54,6 @@ class Text:
     """What a panel says in words.
 
     Attributes:
-        title: what is shown.
         description: what it means, and what to do when it looks bad.
     """
 
@@ -91,7 +90,6 @@ def graph(
     """Lines over time.
 
     Args:
-        text: title and description.
         queries: each with a line for every series.
         unit: of the values, as Grafana calls it.
         width: of the 24 columns.
@@ -150,7 +148,6 @@ def stat(
     """One number, large, with its course behind it.
 
     Args:
-        text: title and description.
         query: of the number; with several series, one number each.
         unit: of the number, as Grafana calls it.
         width: of the 24 columns.

@@ -13,7 +13,7 @@ _DAY_SECONDS = 86_400.0
 
 
 def releases_dashboard() -> Dashboard:
-    """What is served, how it came there, and whether it behaves as before."""
+    """What is served, how it was released, and whether it behaves as before."""
     dashboard = framed(
         "sharded-infer-releases",
         "sharded-infer: releases and model quality",
@@ -36,8 +36,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Served version",
-                "The version that answers requests which name none. Not what you published: see "
-                "Load failures, and `sharded-infer repo watch`.",
+                "The version for requests that name none. If it is not the one you published, "
+                "see Load failures and `sharded-infer repo watch`.",
             ),
             Query(f"max by (model) ({of_model('sharded_infer_served_version')})", "{{model}}"),
             unit=units.Number,
@@ -46,8 +46,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Published",
-                "How long ago the served version was published. Older than your training's "
-                "rhythm: the pipeline or the follower stands still.",
+                "Age of the served version. If it is older than your training's rhythm, the "
+                "pipeline or the repository watcher has stopped.",
             ),
             Query(f"max by (model) ({of_model('sharded_infer_served_age_seconds')})", "{{model}}"),
             unit=units.Seconds,
@@ -57,8 +57,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Versions in service at once",
-                "Different versions that workers and replicas serve by default. More than one "
-                "for longer than a release: a replica could not load the new one.",
+                "Number of different default versions of workers and replicas. If it stays "
+                "above one after a release, a replica could not load the new version.",
             ),
             Query(
                 'count by (model) (count_values by (model) ("version", '
@@ -73,8 +73,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Loads in the last day",
-                "Versions that were loaded by every worker, by replica. None where there should "
-                "be: is anything published, and do labels point at it?",
+                "Versions that every worker loaded, by replica. If there are fewer than "
+                "expected, check that the version is published and that labels point at it.",
             ),
             Query(f"max by (model) (increase({loads}[1d]))", "{{model}}"),
             unit=units.Short,
@@ -83,8 +83,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Failed loads in the last day",
-                "Versions that were refused; the old one serves on. See which phase below, and "
-                "the reason in the log or RepositoryIndex.",
+                "Versions that were refused, while the old one serves on. The phase is below; "
+                "the reason is in the log and in RepositoryIndex.",
             ),
             Query(f"sum by (model) (increase({failures}[1d]))", "{{model}}"),
             unit=units.Short,
@@ -95,8 +95,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Repository read",
-                "How long ago versions and labels were read last. Above minutes: the repository "
-                "does not answer, or --poll-seconds is 0.",
+                "Time since versions and labels were last read. If it exceeds minutes, the "
+                "repository does not answer, or --poll-seconds is 0.",
             ),
             Query(f"max by (model) (time() - {read})", "{{model}}"),
             unit=units.Seconds,
@@ -118,8 +118,8 @@ def _versions() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Served version, by worker",
-                "All lines of a model step up together. One that stays behind is a worker that "
-                "still loads, or a replica that could not.",
+                "All lines of a model should step up together. A line that stays behind is a "
+                "worker that still loads, or a replica that could not load.",
             ),
             Query(served, "{{model}} {{instance}} worker {{worker}}"),
             unit=units.Number,
@@ -128,8 +128,8 @@ def _versions() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Requests, by version",
-                "How traffic moves from version to version. Traffic on an old version long "
-                "after a release: clients that name it by number.",
+                "How traffic moves between versions. Traffic on an old version long after a "
+                "release comes from clients that name it by number.",
             ),
             Query(f"sum by (model, version) ({requests})", "{{model}} {{version}}"),
             unit=units.RequestsPerSecond,
@@ -138,7 +138,7 @@ def _versions() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Labels",
-                "The version that each label means. Moves without a release of yours: see the "
+                "The version that each label means. If one moves without a release, see its "
                 "history with `sharded-infer repo show`.",
             ),
             Query(f"max by (model, label) ({labels})", "{{model}} {{label}}"),
@@ -148,8 +148,8 @@ def _versions() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Age of loaded versions",
-                "Time since each was published. A line that climbs without another below it: "
-                "nothing new arrives.",
+                "Time since each version was published. A line that rises without another "
+                "below it means that no new version arrives.",
             ),
             Query(f"max by (model, version) (time() - {created})", "{{model}} {{version}}"),
             unit=units.Seconds,
@@ -157,9 +157,9 @@ def _versions() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Loaded and missing, on how many replicas",
-                "A version that is loaded on fewer replicas than the others and stays so was "
-                "refused by the rest. Missing: models of which no version can be served; the log "
-                "and RepositoryIndex say why.",
+                "A version that stays on fewer replicas than the others was refused by the "
+                "rest. Missing models have no version that can be served; the log and "
+                "RepositoryIndex say why.",
             ),
             Query(f"sum by (model, version) ({loaded})", "{{model}} {{version}}"),
             Query(f"sum by (model) ({missing})", "{{model}} missing"),
@@ -169,8 +169,8 @@ def _versions() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Builds",
-                "Replicas by the build that they run. Two for long: a rollout of the server "
-                "itself has stopped halfway.",
+                "Replicas by build. If two builds remain for long, a rollout of the server has "
+                "stopped halfway.",
             ),
             Query(f"count by (build, torch) ({build})", "{{build}} torch {{torch}}"),
             unit=units.Short,
@@ -187,8 +187,8 @@ def _loads() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Loads",
-                "Versions that every worker of a replica loaded. Several in a row for one "
-                "release: it is being published again and again.",
+                "Versions that every worker of a replica loaded. Several for one release mean "
+                "that it is published repeatedly.",
             ),
             Query(f"sum by (model) (increase({loads}[$__rate_interval]))", "{{model}}"),
             unit=units.Short,
@@ -197,9 +197,10 @@ def _loads() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Load failures, by phase",
-                "fetch: the store; verify: altered files, publish again; memory: no room beside "
-                "the old version; golden: it does not score as it was published; serve: a file "
-                "was cut while it was served; open, warm_up, workers: see the log.",
+                "fetch: the store failed. verify: files were altered, publish again. memory: "
+                "there is no room beside the old version. golden: scores differ from the "
+                "published ones. serve: a file was truncated while served. open, warm_up, "
+                "workers: see the log.",
             ),
             Query(
                 f"sum by (model, phase) (increase({failures}[$__rate_interval]))",
@@ -211,8 +212,8 @@ def _loads() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Time of the last load, by phase",
-                "Of the slowest replica. fetch grows with the artifact and the store, warm_up "
-                "with the tower: what limits how fast a release can be.",
+                "Phases of a load in the slowest replica, which limit the speed of a release. "
+                "fetch grows with the artifact and the store, warm_up with the tower.",
             ),
             Query(f"max by (phase) ({seconds})", "{{phase}}"),
             unit=units.Seconds,
@@ -240,9 +241,9 @@ def _quality() -> list[Builder[Panel]]:
         heatmap(
             Text(
                 "Scores",
-                "How the scores of sampled responses are spread, all outputs together. The shape "
-                "should survive a release; a jump at a version marker is a model or a feature "
-                "that changed: roll back (docs/runbook.md, Rolling back) and look.",
+                "Distribution of the scores of sampled responses, over all outputs. A release "
+                "should not change it. A jump at a version marker means that the model or a "
+                "feature changed: roll back (docs/runbook.md, Rolling back) and investigate.",
             ),
             f"sum by (le) (increase({of_version(scores + '_bucket')}[$__rate_interval]))",
             unit=units.Short,
@@ -250,8 +251,8 @@ def _quality() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Median score, by version and output",
-                "Versions of a model side by side should agree. A slow drift is the world "
-                "changing; a jump is not.",
+                "Versions of a model that serve at once should agree. A slow drift is a change "
+                "of the traffic; a jump is not.",
             ),
             Query(median, "{{model}} {{version}} {{output}}"),
             unit=units.Short,
@@ -260,9 +261,9 @@ def _quality() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Ids out of range, a sample",
-                "Ids that were ignored or wrapped because their table does not have them. Rises: "
-                "a client's ids are of another vocabulary than the version's; compare with the "
-                "version markers.",
+                "Ids that were ignored or wrapped because they are outside their table. After "
+                "a rise, compare with the version markers: a client's vocabulary differs from "
+                "the version's.",
             ),
             Query(
                 f"sum by (model, version) ({outside}) / sum by (model, version) ({samples})",
@@ -274,10 +275,10 @@ def _quality() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Empty bags, by feature",
-                "Share of the samples that had no ids of a feature, of the ten features that most "
-                "lack. At 100%: a client does not send it, and its scores are made without it; "
-                "required in model.toml refuses such requests (docs/model-toml.md). A jump: "
-                "what fills the feature has failed.",
+                "Share of the samples without ids of a feature, for the ten highest features. "
+                "At 100% a client does not send the feature and is scored without it; "
+                "`required` in model.toml refuses such requests (docs/model-toml.md). A jump "
+                "means that the feature's source has failed.",
             ),
             Query(
                 f"topk(10, sum by (model, feature) ({empty}) / on (model) group_left "
@@ -291,9 +292,9 @@ def _quality() -> list[Builder[Panel]]:
         heatmap(
             Text(
                 "Cost table: measured over predicted",
-                "Time of each batch over what the cost table expected. Dark at 1 is right. Far "
-                "off: decisions on merging and deadlines are made with wrong figures; other work "
-                "on the machine is the usual cause.",
+                "Time of each batch over the cost table's estimate. Cells near 1 should be the "
+                "darkest. Otherwise batching and deadlines are decided on wrong estimates, "
+                "usually because of other work on the machine.",
             ),
             f"sum by (le) (increase({of_version(ratio + '_bucket')}[$__rate_interval]))",
             unit=units.Short,
@@ -303,8 +304,9 @@ def _quality() -> list[Builder[Panel]]:
             graph(
                 Text(
                     "Measured over predicted, by version",
-                    "Of all batch time. Stays above 1 after a release: the new version was "
-                    "measured on a quiet machine; it learns within minutes.",
+                    "Measured over estimated time of all batches. Above 1 after a release, the "
+                    "new version was measured on a quiet machine; the cost table adapts within "
+                    "minutes.",
                 ),
                 Query(
                     f"sum by (model, version) ({busy}) / sum by (model, version) ({predicted})",

@@ -34,12 +34,15 @@ def _slots() -> list[Builder[Panel]]:
     workers = rate(of_server("sharded_infer_worker_requests_total"))
     restarts = f"increase({of_server('sharded_infer_worker_restarts_total')}[$__rate_interval])"
     lost = rate(of_server("sharded_infer_traces_dropped_total"))
+    http = rate(of_server("sharded_infer_http_dropped_total"))
+    grpc = rate(of_server("sharded_infer_grpc_dropped_total"))
     return [
         graph(
             Text(
                 "Slots that are busy",
-                "Share of run slots that execute a batch. Above 80% requests begin to wait: add "
-                "replicas. Low while latency is high: the time goes elsewhere, see the phases.",
+                "Share of run slots that execute a batch. Above 80% requests begin to wait: "
+                "add replicas. If it is low while latency is high, the time goes elsewhere: "
+                "see the phases.",
             ),
             Query(f"sum by (instance) ({_BUSY}) / {slots}", "{{instance}}"),
             unit=units.PercentUnit,
@@ -50,8 +53,8 @@ def _slots() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Slots in use, by version",
-                "How many slots each version keeps busy. A new version above the old one's line "
-                "costs more for the same requests.",
+                "Run slots that each version keeps busy. A new version above the old one's "
+                "line costs more for the same requests.",
             ),
             Query(f"sum by (model, version) ({_BUSY})", "{{model}} {{version}}"),
             unit=units.Short,
@@ -60,8 +63,9 @@ def _slots() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Requests by worker",
-                "The kernel spreads connections, not requests. Lines far apart: few clients, or "
-                "clients that never reconnect; see --max-connection-age.",
+                "Requests by worker. The kernel distributes connections, not requests. Lines "
+                "far apart mean few clients, or clients that never reconnect; see "
+                "--max-connection-age.",
             ),
             Query(f"sum by (instance, worker) ({workers})", "{{instance}} worker {{worker}}"),
             unit=units.RequestsPerSecond,
@@ -69,24 +73,34 @@ def _slots() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Workers, and restarts of them",
-                "Restarts come after a crash or when the system was out of memory: the log says "
-                "by which signal a worker ended.",
+                "Workers restart after a crash, a hang, or a lack of memory. The log has the "
+                "signal that ended the worker.",
             ),
             Query(
                 f"sum by (instance) ({of_server('sharded_infer_workers')})", "{{instance}} workers"
             ),
             Query(f"sum by (instance) ({restarts})", "{{instance}} restarts"),
             unit=units.Short,
-            width=16,
             steps=True,
         ),
         graph(
             Text(
                 "Traces lost",
-                "Traced requests whose spans did not arrive: the collector is slow, away, or too "
-                "many requests are traced (--trace-ratio).",
+                "Traced requests whose spans did not arrive. The collector is slow or absent, "
+                "or too many requests are traced (--trace-ratio).",
             ),
             Query(f"sum by (instance) ({lost})", "{{instance}}"),
+            unit=units.Short,
+        ),
+        graph(
+            Text(
+                "Clients dropped",
+                "Connections, requests and calls that limits ended, by reason: too many, of one "
+                "address or in sum; too slow; resets, pings and empty frames; or bytes of "
+                "another protocol. See --max-connections and --http-max-connections.",
+            ),
+            Query(f"sum by (instance, reason) ({http})", "{{instance}} HTTP {{reason}}"),
+            Query(f"sum by (instance, reason) ({grpc})", "{{instance}} gRPC {{reason}}"),
             unit=units.Short,
         ),
     ]
@@ -102,8 +116,9 @@ def _queue() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Waiting",
-                "Requests and their samples that wait for a slot. Never back at zero: more comes "
-                "than is answered; add replicas, or let clients set deadlines.",
+                "Requests and samples that wait for a run slot. If they never return to zero, "
+                "more requests come than are answered: add replicas, or let clients set "
+                "deadlines.",
             ),
             Query(waiting, "{{model}} requests"),
             Query(samples, "{{model}} samples"),
@@ -113,8 +128,8 @@ def _queue() -> list[Builder[Panel]]:
             graph(
                 Text(
                     "Age of the oldest",
-                    "How long the request that has waited longest has done so. Above the dashed "
-                    "objective it is late before it has begun: lower --max-queue-requests.",
+                    "Age of the oldest waiting request. Above the dashed objective it is late "
+                    "before it begins: lower --max-queue-requests.",
                 ),
                 Query(oldest, "{{model}}"),
                 Query(f"min({objective})", "objective"),
@@ -125,8 +140,9 @@ def _queue() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Delay in the queue",
-                "Between being decoded and the batch's start, of successful requests. A large "
-                "share of the latency on the service dashboard: the slots are the limit.",
+                "Wait of successful requests between decoding and the batch's start. If it is "
+                "a large share of the latency on the service dashboard, the slots are the "
+                "limit.",
             ),
             Query(quantile(0.5, seconds), "p50"),
             Query(quantile(0.99, seconds), "p99"),
@@ -150,8 +166,8 @@ def _batches() -> list[Builder[Panel]]:
         heatmap(
             Text(
                 "Requests of a batch",
-                "All at one: nothing is merged, because slots are free or merging does not pay. "
-                "Grows with load; that is how a batching server keeps up.",
+                "Requests in a batch. It is one while slots are free or batching is not worth "
+                "it, and grows with the load.",
             ),
             buckets[0],
             unit=units.Short,
@@ -161,8 +177,8 @@ def _batches() -> list[Builder[Panel]]:
         heatmap(
             Text(
                 "Samples of a batch",
-                "What the tower runs at. A second band far above the first is one client with "
-                "large requests: its batch mates wait for it.",
+                "Samples at which the tower runs. A second band far above the first is one "
+                "client with large requests; others in its batches wait for them.",
             ),
             buckets[1],
             unit=units.Short,
@@ -172,8 +188,8 @@ def _batches() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Mean batch",
-                "Falls while load is steady: the cost table has learnt that merging does not "
-                "pay; see its error on the releases dashboard.",
+                "Mean requests and samples of a batch. If they fall at steady load, the cost "
+                "table finds batching less worthwhile: see its error on the releases dashboard.",
             ),
             Query(means[0], "{{model}} requests"),
             Query(means[1], "{{model}} samples"),
@@ -192,12 +208,13 @@ def _machine() -> list[Builder[Panel]]:
     limit = f"sum by (instance) ({of_server('sharded_infer_memory_limit_bytes')})"
     tables = of_version("sharded_infer_table_bytes")
     table_pages = of_version("sharded_infer_table_huge_page_bytes")
+    small_pages = of_version("sharded_infer_table_page_bytes", 'page_size="4KiB"')
     return [
         graph(
             Text(
                 "Processors",
-                "Processor seconds a second, by worker: 1 is a core. Far above the busy slots: "
-                "decoding and encoding cost; try --transport native.",
+                "Processor seconds a second by worker: 1 is a core. If it is far above the "
+                "busy slots, decoding and encoding take the time: try --transport native.",
             ),
             Query(f"sum by (instance, worker) ({cpu})", "{{instance}} worker {{worker}}"),
             unit=units.Short,
@@ -206,9 +223,9 @@ def _machine() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Memory that is left",
-                "Of the machine or the container, whichever has less. Below 10% the kernel takes "
-                "back pages of tables and lookups read from disk; then it ends a process. A new "
-                "version needs room beside the old one.",
+                "Available memory of the machine or the container, whichever has less. Below "
+                "10% the kernel reclaims pages of tables, so lookups read from disk; then it "
+                "kills a process. A new version needs room beside the old one.",
             ),
             Query(f"{available} / {limit}", "{{instance}}"),
             unit=units.PercentUnit,
@@ -219,8 +236,9 @@ def _machine() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Resident memory",
-                "By worker; mapped tables count in each that has read them, though they are one. "
-                "Grows without end and without new versions: a leak; restart and report it.",
+                "Resident memory by worker. Mapped tables count in each worker that has read "
+                "them, although they are shared. Growth without new versions is a leak: "
+                "restart, and report it.",
             ),
             Query(f"sum by (instance, worker) ({resident})", "{{instance}} worker {{worker}}"),
             unit=units.BytesIEC,
@@ -228,18 +246,22 @@ def _machine() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Huge pages",
-                "Of workers and of tables loaded with memory = huge. Far below the table bytes: "
-                "memory was in pieces when they were loaded, and lookups are slower.",
+                "Huge pages of workers, and tables by the size of their pages when they were "
+                "loaded. Lookups are slower from 4 KiB pages: the log and `sharded-infer doctor "
+                "--folder` say what the machine gives.",
             ),
             Query(f"sum by (instance) ({huge})", "{{instance}} workers"),
             Query(f"max by (model, version) ({table_pages})", "{{model}} {{version}} tables"),
+            Query(
+                f"max by (model, version) ({small_pages})", "{{model}} {{version}} in small pages"
+            ),
             unit=units.BytesIEC,
         ),
         graph(
             Text(
                 "Tables",
-                "Bytes of the tables of each loaded version; workers share them. Three lines of "
-                "a model at once is a release under way.",
+                "Bytes of the tables of each loaded version; workers share them. Three lines "
+                "of a model at once are a release in progress.",
             ),
             Query(f"max by (model, version) ({tables})", "{{model}} {{version}}"),
             unit=units.BytesIEC,
@@ -248,9 +270,9 @@ def _machine() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Minor page faults",
-                "A second, and for each request. In steady state hardly any a request; many mean "
-                "that tables are read for the first time or were taken back: use --memory huge, "
-                "or give the machine more memory.",
+                "Minor page faults a second and a request, less than one a request in steady "
+                "state. Many mean that tables are read for the first time or were reclaimed: "
+                "use --memory huge, or add memory.",
             ),
             Query(f"sum by (instance) ({faults})", "{{instance}} a second"),
             Query(
@@ -270,7 +292,7 @@ def _ranks() -> list[Builder[Panel]]:
             Text(
                 "Lookup time, by rank",
                 "Seconds a second that lookups on a rank take, over all replicas. One rank far "
-                "above the rest is the limit of all: see shards and skew.",
+                "above the rest limits all: see shards and skew.",
             ),
             Query(f"sum by (model, rank) ({busy})", "{{model}} rank {{rank}}"),
             unit=units.Short,
@@ -279,8 +301,8 @@ def _ranks() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Tables placed, by rank",
-                "What the plan put on each rank. Near the rank's memory: plan again with "
-                "`sharded-infer plan`, or use smaller row formats.",
+                "Bytes that the plan puts on each rank. If they are near the rank's memory, "
+                "plan again with `sharded-infer plan`, or use smaller row formats.",
             ),
             Query(f"max by (model, version, rank) ({memory})", "{{model}} {{version}} {{rank}}"),
             unit=units.BytesIEC,

@@ -9,7 +9,6 @@ def of_server(metric: str, *more: str) -> str:
     """A selector of a metric without model labels.
 
     Args:
-        metric: its name.
         more: matchers besides the variables'.
     """
     return f"{metric}{{{','.join((*SERVER, *more))}}}"
@@ -19,7 +18,6 @@ def of_model(metric: str, *more: str) -> str:
     """A selector of a metric labelled by model.
 
     Args:
-        metric: its name.
         more: matchers besides the variables'.
     """
     return f"{metric}{{{','.join((*MODEL, *more))}}}"
@@ -29,18 +27,13 @@ def of_version(metric: str, *more: str) -> str:
     """A selector of a metric labelled by model and version.
 
     Args:
-        metric: its name.
         more: matchers besides the variables'.
     """
     return f"{metric}{{{','.join((*VERSION, *more))}}}"
 
 
 def rate(selector: str) -> str:
-    """What a counter grows by in a second, over as little time as the scrapes allow.
-
-    Args:
-        selector: of the counter.
-    """
+    """What a counter grows by in a second, over as little time as the scrapes allow."""
     return f"rate({selector}[$__rate_interval])"
 
 

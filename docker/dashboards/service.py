@@ -42,8 +42,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Requests a second",
-                "Answered requests, whatever their code. Falls to zero: look at Workers, then at "
-                "the clients and the balancer before the server.",
+                "Answered requests of any code. If it falls to zero, check Workers, then the "
+                "clients and the load balancer.",
             ),
             Query(f"sum({_REQUESTS})", "requests"),
             unit=units.RequestsPerSecond,
@@ -52,8 +52,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
             Text(
                 "Failed",
                 "Share of requests that the service failed: INTERNAL, UNAVAILABLE, "
-                "RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED. Red is ten times the objective of 0.1%: "
-                "look which code it is under Rate and errors.",
+                "RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED. Red is ten times the objective of "
+                "0.1%. Rate and errors shows the code.",
             ),
             Query(_FAILED_SHARE, "failed"),
             unit=units.PercentUnit,
@@ -63,8 +63,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Within the objective",
-                "Share of successful requests that took no longer than their model's latency "
-                "objective. Below 99%: see under Where the time goes which phase grew.",
+                "Share of successful requests within their model's latency objective. Below "
+                "99%, see which phase grew under Where the time goes.",
             ),
             Query(_WITHIN_SHARE, "within"),
             unit=units.PercentUnit,
@@ -74,8 +74,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Median",
-                "Half of the successful requests take less. Rises with the work in a request: "
-                "compare with samples a request before you look for a fault.",
+                "Half of the successful requests take less. It rises with the work in a "
+                "request: compare with samples a request before you look for a fault.",
             ),
             Query(quantile(0.5, "sharded_infer_request_seconds"), "p50"),
             unit=units.Seconds,
@@ -83,8 +83,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "p99",
-                "One in a hundred successful requests takes longer. Rises while the median "
-                "stands: requests wait; see the queue on the resources dashboard.",
+                "One in a hundred successful requests takes longer. If it rises while the "
+                "median does not, requests wait: see the queue on the resources dashboard.",
             ),
             Query(quantile(0.99, "sharded_infer_request_seconds"), "p99"),
             unit=units.Seconds,
@@ -92,8 +92,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Workers",
-                "Processes that answer now, over all replicas. Fewer than you started: see the "
-                "log of the supervisor for the signal that ended one.",
+                "Processes that answer now, over all replicas. If there are fewer than you "
+                "started, the supervisor's log has the signal that ended one.",
             ),
             Query(f"sum({of_server('sharded_infer_workers')})", "workers"),
             unit=units.Short,
@@ -111,9 +111,9 @@ def _rate_and_errors() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Requests by version",
-                "Answered requests. Areas change places when a version takes over. Model "
-                "`unknown` is calls refused unread, or for a model that is not served: if it "
-                "grows, the server is too small or a client is wrong.",
+                "Answered requests by version. Model `unknown` counts calls that were refused "
+                "unread, or that name a model that is not served. If it grows, the server is "
+                "too small or a client is wrong.",
             ),
             Query(by_version, "{{model}} {{version}}"),
             unit=units.RequestsPerSecond,
@@ -122,9 +122,10 @@ def _rate_and_errors() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Errors by code",
-                "INVALID_ARGUMENT and NOT_FOUND are the clients' to mend, INTERNAL is ours: the "
-                "log has the id. RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED mean overload: add "
-                "replicas. UNAVAILABLE is normal for seconds while a replica starts or drains.",
+                "INVALID_ARGUMENT and NOT_FOUND are errors of clients. INTERNAL is an error of "
+                "the server: the log has its id. RESOURCE_EXHAUSTED and DEADLINE_EXCEEDED mean "
+                "overload: add replicas. UNAVAILABLE is normal for seconds while a replica "
+                "starts or drains.",
             ),
             Query(f"sum by (code) ({errors})", "{{code}}"),
             unit=units.RequestsPerSecond,
@@ -132,9 +133,10 @@ def _rate_and_errors() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Refused, by reason",
-                "Requests that were not run. queue_full: more comes than is answered. deadline: "
-                "could not be met when they came. expired: passed while waiting. cancelled: the "
-                "client gave up first, so its timeout may be shorter than the queue.",
+                "Requests that were not run. queue_full: more come than are answered. "
+                "deadline: it could not be met on arrival. expired: the deadline passed in the "
+                "queue. cancelled: the client gave up, so its timeout may be shorter than the "
+                "queue.",
             ),
             Query(f"sum by (reason) ({refused})", "{{reason}}"),
             unit=units.RequestsPerSecond,
@@ -157,10 +159,10 @@ def _latency() -> list[Builder[Panel]]:
             graph(
                 Text(
                     "Percentiles and the objective",
-                    "Of successful requests, over all replicas: buckets are added before a "
-                    "percentile is read off, so it is right to within a bucket. p99 above the "
-                    "dashed line: the objective is missed by more than one request in a hundred. "
-                    "Points are traced requests: one's trace id is in its tooltip.",
+                    "Latency of successful requests over all replicas, to within a bucket. If "
+                    "p99 is above the dashed line, more than one request in a hundred misses "
+                    "the objective. Points are traced requests, with the trace id in the "
+                    "tooltip.",
                 ),
                 *percentiles,
                 Query(f"max({objective})", "objective"),
@@ -172,9 +174,9 @@ def _latency() -> list[Builder[Panel]]:
         heatmap(
             Text(
                 "All latencies",
-                "Each column is a moment, each cell how many requests took so long. Two bands "
-                "are two kinds of requests or a queue; a band that drifts upwards is a slow leak "
-                "of speed: compare with the version markers.",
+                "Requests by time and latency. Two bands are two kinds of requests, or a "
+                "queue. If a band drifts upwards, requests become slower: compare with the "
+                "version markers.",
             ),
             buckets,
             unit=units.Seconds,
@@ -182,7 +184,7 @@ def _latency() -> list[Builder[Panel]]:
         graph(
             Text(
                 "p99 by version",
-                "A new version whose line lies higher than the old one's costs more: compare its "
+                "A new version with a higher line than the old one costs more: compare its "
                 "plan and row formats with `sharded-infer repo diff`.",
             ),
             Query(p99, "{{model}} {{version}}"),
@@ -192,8 +194,8 @@ def _latency() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Within the objective, by model",
-                "The alerts on latency count from this. Below 99% the error budget burns faster "
-                "than it should: look at the phases below.",
+                "The base of the latency alerts. Below 99% the error budget burns too fast: "
+                "see the phases below.",
             ),
             Query(share, "{{model}}"),
             unit=units.PercentUnit,
@@ -219,9 +221,9 @@ def _phases() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Mean time of a request, by phase",
-                "The areas add up to what a mean request takes. queue: too few slots for the "
+                "The areas add up to the time of a mean request. queue: too few slots for the "
                 "load. lookup: memory, see shards and skew. tower: the dense part, see batch "
-                "sizes. decode and encode: large or odd messages.",
+                "sizes. decode and encode: large or unusual messages.",
             ),
             Query(mean, "{{phase}}"),
             Query(waited, "queue"),
@@ -232,8 +234,8 @@ def _phases() -> list[Builder[Panel]]:
         graph(
             Text(
                 "p99 by phase",
-                "Percentiles do not add up, but the phase whose line follows the whole p99 is "
-                "the one to work on.",
+                "Percentiles do not add up. The phase whose line follows the total p99 is the "
+                "one to improve.",
             ),
             Query(quantile(0.99, phase, "phase"), "{{phase}}"),
             Query(quantile(0.99, queue), "queue"),
@@ -243,8 +245,9 @@ def _phases() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Slow requests, by what was to blame",
-                "Requests above the slow-request threshold. batch_mates: a large one in the same "
-                "batch; page_faults: tables are not in memory; the log has a line for each.",
+                "Requests above the slow-request threshold. batch_mates: a large request in "
+                "the same batch. page_faults: tables are not in memory. The log has a line for "
+                "each.",
             ),
             Query(f"sum by (phase) ({slow})", "{{phase}}"),
             unit=units.RequestsPerSecond,
@@ -252,9 +255,9 @@ def _phases() -> list[Builder[Panel]]:
         graph(
             Text(
                 "In flight",
-                "Requests being answered now, by replica. One that stands far above the others "
-                "gets more connections: see --max-connection-age. Near "
-                "--max-concurrent-requests times workers, calls are refused unread.",
+                "Requests being answered now, by replica. A replica far above the others gets "
+                "more connections: see --max-connection-age. Near --max-concurrent-requests "
+                "times workers, calls are refused unread.",
             ),
             Query(
                 f"sum by (instance) ({of_server('sharded_infer_requests_in_flight')})",
@@ -265,8 +268,8 @@ def _phases() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Samples a second, and a request",
-                "What is scored. If latency rose and samples a request did too, clients ask for "
-                "more; that is no fault of the server.",
+                "Samples scored, and samples a request. If both latency and samples a request "
+                "rose, clients send larger requests; the server is not at fault.",
             ),
             Query(f"sum({samples})", "a second"),
             Query(f"sum({samples}) / sum({_SUCCESSES})", "a request"),

@@ -24,7 +24,7 @@ def shards_dashboard() -> Dashboard:
     dashboard = framed(
         "sharded-infer-shards",
         "sharded-infer: shards and skew",
-        "Does the plan spread the traffic evenly over the ranks, and would hot rows be worth it?",
+        "Does the plan spread the traffic evenly over the ranks, and would caching hot rows help?",
     )
     rows = {
         "At a glance": _at_a_glance(),
@@ -36,7 +36,7 @@ def shards_dashboard() -> Dashboard:
 
 
 def _imbalance(summed: str) -> str:
-    """The largest rank's part over the mean part, by version; 1 is even."""
+    """The largest rank's share over the mean share, by version; 1 is even."""
     by_rank = f"sum by (model, version, rank) ({summed})"
     return f"max by (model, version) ({by_rank}) / avg by (model, version) ({by_rank})"
 
@@ -51,8 +51,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Rows a second",
-                "Rows looked up, over all ranks and replicas. The work of the lookups; compare "
-                "with `sharded-infer bench lookup` for what the machine can do.",
+                "Rows looked up, over all ranks and replicas. `sharded-infer bench lookup` "
+                "measures the machine's limit.",
             ),
             Query(f"sum({_ROWS})", "rows"),
             unit=units.Short,
@@ -61,8 +61,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Bytes a second",
-                "Bytes of those rows as they are stored. Near the memory's bandwidth: smaller "
-                "row formats pay, see `sharded-infer quantize --dry-run`.",
+                "Stored bytes of those rows. Near the memory's bandwidth, smaller row formats "
+                "help: see `sharded-infer quantize --dry-run`.",
             ),
             Query(f"sum({_BYTES})", "bytes"),
             unit=units.BytesPerSecondIEC,
@@ -84,8 +84,8 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Hot rows",
-                "Share of row accesses that go to the hottest 1% of the rows. High: replicating "
-                "or caching those rows helps; 1% is none at all.",
+                "Share of row accesses that go to the hottest 1% of the rows. If it is high, "
+                "replicating or caching those rows helps. 1% means that no rows are hot.",
             ),
             Query(f"max by (model) ({_HOT})", "{{model}}"),
             unit=units.PercentUnit,
@@ -94,9 +94,9 @@ def _at_a_glance() -> list[Builder[Panel]]:
         stat(
             Text(
                 "Broadcast gain",
-                "How many times more rows there would be without sharing a request's common "
-                "features. 1 on ranking traffic: clients repeat the user for each candidate; "
-                "send it once.",
+                "Rows without sharing a request's common features, over rows with sharing. If "
+                "it is 1 on ranking traffic, clients repeat the user for each candidate: send "
+                "it once.",
             ),
             Query(_gain(""), "gain"),
             unit=units.Short,
@@ -111,8 +111,8 @@ def _work() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Rows, by rank",
-                "Even bands are a plan that fits. One band that grows while the others stand: a "
-                "feature's traffic has changed since the plan was made.",
+                "Even bands mean that the plan fits. If one band grows alone, a feature's "
+                "traffic has changed since the plan was made.",
             ),
             Query(f"sum by (model, rank) ({_ROWS})", legend),
             unit=units.ReadsPerSecond,
@@ -121,8 +121,8 @@ def _work() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Bytes, by rank",
-                "What lookups read. Uneven while rows are even: wide or less quantized tables "
-                "lie on one rank.",
+                "Bytes that lookups read. If they are uneven while rows are even, wide or less "
+                "quantized tables lie on one rank.",
             ),
             Query(f"sum by (model, rank) ({_BYTES})", legend),
             unit=units.BytesPerSecondIEC,
@@ -131,8 +131,8 @@ def _work() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Lookup time, by rank",
-                "Seconds a second. Uneven while rows and bytes are even: the rank's memory is "
-                "slower, cold, or shared with others.",
+                "Seconds a second. If they are uneven while rows and bytes are even, the "
+                "rank's memory is slower, cold, or shared with others.",
             ),
             Query(f"sum by (model, rank) ({_BUSY})", legend),
             unit=units.Short,
@@ -149,8 +149,8 @@ def _balance() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Imbalance: largest over mean",
-                "1 is even. The alert is at 1.5 of rows. Memory may be uneven on purpose where "
-                "the plan evens out time.",
+                "1 is even. The alert is at 1.5 of rows. A plan that evens out time may leave "
+                "memory uneven on purpose.",
             ),
             Query(_imbalance(_ROWS), "{{model}} {{version}} rows"),
             Query(_imbalance(_BYTES), "{{model}} {{version}} bytes"),
@@ -164,8 +164,8 @@ def _balance() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Tables placed, by rank",
-                "Bytes that the plan put on each rank. See the plan itself with "
-                "`sharded-infer plan --from-plan`.",
+                "Bytes that the plan puts on each rank. `sharded-infer plan --from-plan` shows "
+                "the plan.",
             ),
             Query(placed, "{{model}} {{version}} rank {{rank}}"),
             unit=units.BytesIEC,
@@ -175,8 +175,8 @@ def _balance() -> list[Builder[Panel]]:
         graph(
             Text(
                 "p99 of lookups",
-                "What imbalance costs in the end: all ranks of a request must be done. Does not "
-                "move with the imbalance: leave the plan as it is.",
+                "The cost of imbalance, since a request needs all ranks. If it does not follow "
+                "the imbalance, leave the plan as it is.",
             ),
             Query(f"histogram_quantile(0.99, sum by (le) ({buckets}))", "p99"),
             unit=units.Seconds,
@@ -191,8 +191,9 @@ def _skew() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Hot-row share",
-                "Share of sampled accesses that go to the hottest 1% of rows. Falls: caches help "
-                "less, and lookups slow down with it; rises: few rows carry the traffic.",
+                "Share of sampled accesses that go to the hottest 1% of rows. If it falls, "
+                "caches help less and lookups slow down. If it rises, fewer rows carry the "
+                "traffic.",
             ),
             Query(f"max by (model, version) ({_HOT})", "{{model}} {{version}}"),
             unit=units.PercentUnit,
@@ -201,8 +202,8 @@ def _skew() -> list[Builder[Panel]]:
         graph(
             Text(
                 "Broadcast gain",
-                "(rows looked up + rows saved) / rows looked up. Falls: a client has stopped "
-                "sending shared features once.",
+                "(rows looked up + rows saved) / rows looked up. If it falls, a client no "
+                "longer sends shared features once.",
             ),
             Query(_gain(" by (model, version)"), "{{model}} {{version}}"),
             unit=units.Short,
@@ -210,7 +211,7 @@ def _skew() -> list[Builder[Panel]]:
         heatmap(
             Text(
                 "Lookup times",
-                "All of them. A second band above the first is rows that come from memory "
+                "Times of all lookups. A second band above the first is rows from memory "
                 "instead of the cache, or from disk: see minor page faults.",
             ),
             f"sum by (le) (increase({lookups}[$__rate_interval]))",

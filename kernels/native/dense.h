@@ -7,8 +7,8 @@
 //         low = clamp(round(x * inverse_scale[column] + zero_point), 0, 255)
 //     poison = 0, or NaN where a number of the row's x is not finite
 //
-// Rounded half to even; what is not a number becomes 255, so the row's poison tells of it. On AVX2
-// and AVX-512 the cross is fused, as in torch's addcmul; the scaling to bytes never is, so that they
+// Rounded half to even; what is not a number becomes 255, so the row's poison tells of it. On AVX2,
+// AVX-512 and NEON the cross is fused, as in torch's addcmul; the scaling to bytes never is, so that they
 // are the same everywhere.
 #pragma once
 #include <cstdint>

@@ -4,6 +4,7 @@
 
 namespace sharded_infer {
 
+// The compiler's baseline is SSE2 on x86-64 and NEON on 64-bit ARM.
 enum InstructionSet : std::int32_t { kBaseline = 0, kAvx2 = 1, kAvx512 = 2 };
 
 inline bool has(std::int32_t instruction_set) {

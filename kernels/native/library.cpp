@@ -4,11 +4,13 @@
 #include "lookup.h"
 #include "lost_pages.h"
 #include "prefetch.h"
+#include "product.h"
 
 #include <cstring>
 
 using sharded_infer::DenseStep;
 using sharded_infer::Lookup;
+using sharded_infer::Product;
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -83,5 +85,17 @@ EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set, const Dense
   if (instruction_set == sharded_infer::kAvx2) return sharded_infer::dense_step_avx2(*step);
 #endif
   sharded_infer::dense_step_baseline(*step);
+}
+
+// Whether this machine computes products of such factors: 0 fp32, 1 bf16, 2 bytes.
+EXPORTED std::int32_t sharded_infer_has_product(std::int32_t factors) {
+  return sharded_infer::has_product(factors);
+}
+
+// A product and what follows it; see product.h. The caller has asked whether the machine computes it.
+EXPORTED void sharded_infer_product(const Product* product) {
+#if defined(__x86_64__)
+  sharded_infer::product_avx512(*product);
+#endif
 }
 }

@@ -2,6 +2,9 @@
 
 #include <cmath>
 #include <cstring>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
 
 namespace sharded_infer {
 namespace {

@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, check_target, print_json, write_target
-from serving.commands.json_option import JsonOption
 from serving.commands.lazy_group import load_by_name
-from serving.progress import progress_bars
-from sharded_infer.named_topology import MAX_RANKS
+from serving.commands.options.json_option import JsonOption
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.planning.topology_file import MAX_RANKS
 
 
 def calibrate_command(
@@ -25,8 +25,8 @@ def calibrate_command(
     check_target(out)
     load_by_name("torch:set_num_threads")(1)
     with progress_bars() as progress:
-        device = load_by_name("sharded_infer.calibration:calibrate")(progress)
-    text = load_by_name("sharded_infer.calibration:topology_text")(out.stem, device, ranks)
+        device = load_by_name("sharded_infer.planning.calibration:calibrate")(progress)
+    text = load_by_name("sharded_infer.planning.calibration:topology_text")(out.stem, device, ranks)
     write_target(out, text)
     if as_json:
         print_json({"path": str(out), "ranks": ranks, "device": asdict(device)})

@@ -11,8 +11,8 @@ from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from sharded_infer.errors import InputError
-from sharded_infer.pages.text import visible
-from sharded_infer.regular_file import write_file
+from sharded_infer.files.regular_file import write_file
+from sharded_infer.reports.html.text import visible
 
 # In a file's place: the end of what a command prints.
 _PRINTED = Path("-")
@@ -20,29 +20,26 @@ _PIPED_COLUMNS = 160  # tables in a pipe or a file are not cut to a terminal's w
 
 
 class _Plain(Console):
-    """Shows names as they are: neither markup nor control characters of theirs take effect."""
+    """Prints names literally: their markup and control characters have no effect."""
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, markup=False, emoji=False)
 
     def render_str(self, text: str, **settings: Any) -> Text:
-        """A text of a line or a table's cell, as it is printed."""
         return super().render_str(visible(text), **settings)
 
 
 class _Output(_Plain):
-    """Looks at where it prints each time, not when it is made."""
+    """Looks up its output stream at each print, not when it is created."""
 
     @property
     def size(self) -> ConsoleDimensions:
-        """Columns and lines to print in."""
         if self.is_terminal or "COLUMNS" in os.environ:
             return super().size
         return ConsoleDimensions(_PIPED_COLUMNS, super().size.height)
 
     @size.setter
     def size(self, new_size: tuple[int, int]) -> None:
-        """Fixes the size, as `Console.size` does."""
         self._width, self._height = new_size
 
 
@@ -51,15 +48,15 @@ ERRORS = _Plain(stderr=True)
 
 
 def print_json(fields: object) -> None:
-    """Prints one line of JSON, at once: a script may be waiting for it."""
+    """Prints one line of JSON and flushes it, since a script may be waiting."""
     print(json.dumps(fields), flush=True)  # noqa: T201 - output for scripts
 
 
 def print_errors(messages: Sequence[str]) -> None:
-    """Ends a command that went on after what is wrong: says all of it; nothing if all is well.
+    """Prints the errors that a command collected and ends it; does nothing without errors.
 
     Raises:
-        Exit: with 1, if there is anything.
+        Exit: with 1, if there are errors.
     """
     for message in messages:
         ERRORS.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
@@ -68,7 +65,7 @@ def print_errors(messages: Sequence[str]) -> None:
 
 
 def check_target(path: Path | None) -> None:
-    """Refuses a file that cannot be made, before the work whose result it is to hold.
+    """Refuses a target file that cannot be written, before the work begins.
 
     Raises:
         InputError: its folder does not exist, or it is a folder itself.
@@ -78,7 +75,7 @@ def check_target(path: Path | None) -> None:
 
 
 def write_json(path: Path | None, fields: object) -> None:
-    """Writes figures to a file, if there is one, or prints them as one line, if it is `-`.
+    """Writes figures to a file, or prints them as one line if it is `-`; None does nothing.
 
     Raises:
         InputError: it cannot be written.

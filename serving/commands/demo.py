@@ -7,10 +7,10 @@ import typer
 from rich.table import Table
 
 from serving.commands.console import OUT, check_target, write_json
-from serving.commands.json_option import JsonFileOption
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
 from serving.demo.run import DemoResult, run_demo
-from serving.progress import progress_bars
-from sharded_infer.sizes import size_text
+from sharded_infer.byte_sizes import size_text
 
 
 def demo_command(
@@ -18,7 +18,7 @@ def demo_command(
         Path | None, typer.Option(help="Click log in Criteo's format; default: generate one.")
     ] = None,
     rows: Annotated[
-        int, typer.Option(help="Rows to generate, or to read at most.", min=10)
+        int, typer.Option(help="Rows to generate, or the most rows to read.", min=10)
     ] = 20000,
     repository: Annotated[
         Path | None,

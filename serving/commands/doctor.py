@@ -1,27 +1,230 @@
-"""Looks at the machine and the installation."""
+"""Checks the machine and the installation."""
 
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from serving.address import LAST_PORT
+from kernels.errors import ShardedInferError
 from serving.commands.console import OUT, print_json
-from serving.commands.json_option import JsonOption
-from serving.doctor import Verdict, examine
+from serving.commands.options.json_option import JsonOption
+from serving.host.addresses import LAST_PORT
+from serving.host.installation import COMPILED_CODE, missing_code, missing_text
+from serving.transport.library import transport_library, transport_refusal
+from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
+from sharded_infer.engines.device.requirements import missing_for_gpus
+
+OUR_DISTRIBUTION = "sharded-infer"
+IMPORT_NAMES = ("kernels", "quant", "sharded_infer", "serving")
+# FBGEMM is built against one release of torch (FBGEMM's release notes).
+FBGEMM_OF_TORCH = {"2.13": "1.8", "2.12": "1.7", "2.11": "1.6"}
+_CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+
+
+class Verdict(StrEnum):
+    """Outcome of a check."""
+
+    OK = "ok"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One check's result."""
+
+    check: str
+    verdict: Verdict
+    detail: str
+
+
+def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
+    """Runs every check.
+
+    Args:
+        ports: TCP ports a server is to listen on.
+        folder: where table files are to lie.
+    """
+    checks: tuple[Callable[[], Finding], ...] = (
+        *(_python, _torch, _fbgemm, _cpu, _compiled, _http2, _kernels, _gpus, _huge_pages),
+    )
+    return [
+        *(check() for check in checks),
+        _mapped_pages(folder),
+        *(_import_name(name) for name in IMPORT_NAMES),
+        *(_port(port) for port in ports),
+    ]
+
+
+def _python() -> Finding:
+    verdict = Verdict.OK if sys.version_info >= (3, 11) else Verdict.PROBLEM
+    return Finding("python", verdict, f"{platform.python_version()}, 3.11 or later is needed")
+
+
+def _torch() -> Finding:
+    torch = importlib.import_module("torch")
+    return Finding(
+        "torch", Verdict.OK, f"{torch.__version__}, {torch.get_num_threads()} intra-op threads"
+    )
+
+
+def _fbgemm() -> Finding:
+    torch_version = importlib.metadata.version("torch")
+    wanted = FBGEMM_OF_TORCH.get(".".join(torch_version.split(".")[:2]))
+    for name in ("fbgemm-gpu-cpu", "fbgemm-gpu"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        detail = f"{name} {version} beside torch {torch_version}"
+        if wanted is None or not version.startswith(wanted):
+            expected = f"{wanted}.x" if wanted else "a torch that is known here"
+            return Finding("fbgemm", Verdict.PROBLEM, f"{detail}: expected {expected}")
+        try:
+            importlib.import_module("fbgemm_gpu")
+        except (ImportError, OSError) as error:
+            return Finding("fbgemm", Verdict.PROBLEM, f"{detail}: does not load: {error}")
+        return Finding("fbgemm", Verdict.OK, detail)
+    return Finding("fbgemm", Verdict.PROBLEM, "not installed: int8 tables have no kernel")
+
+
+def _cpu() -> Finding:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return Finding("cpu", Verdict.NOTE, f"{platform.machine()}: features cannot be read here")
+    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
+    found = [feature for feature in _CPU_FEATURES if feature in flags]
+    verdict = Verdict.OK if "avx2" in found else Verdict.NOTE
+    bf16 = "" if "avx512_bf16" in found or "amx_bf16" in found else "; bf16 towers run slowly"
+    return Finding("cpu", verdict, f"{', '.join(found) or 'no vector extensions'}{bf16}")
+
+
+def _compiled() -> Finding:
+    if missing := missing_code():
+        return Finding("compiled", Verdict.PROBLEM, missing_text(missing))
+    return Finding("compiled", Verdict.OK, ", ".join(code.package for code in COMPILED_CODE))
+
+
+def _http2() -> Finding:
+    if refusal := transport_refusal():
+        return Finding("http2", Verdict.NOTE, f"grpcio carries the calls, more slowly: {refusal}")
+    return Finding("http2", Verdict.OK, transport_library().http2_text())
+
+
+def _kernels() -> Finding:
+    backend = importlib.import_module("kernels.backends.native")
+    library = importlib.import_module("kernels.native_library")
+    try:
+        found = [one.name.lower() for one in backend.lookup_instruction_sets()]
+    except ShardedInferError as error:
+        return Finding("kernels", Verdict.PROBLEM, str(error))
+    if not found:
+        detail = "not compiled here: FBGEMM or torch look up in their place"
+        return Finding("kernels", Verdict.NOTE, detail)
+    limit = os.environ.get(library.MAX_INSTRUCTION_SET)
+    said = f", {library.MAX_INSTRUCTION_SET}={limit}" if limit else ""
+    return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}{said}")
+
+
+def _gpus() -> Finding:
+    cuda = importlib.import_module("torch").cuda
+    if not cuda.is_available():
+        return Finding("gpus", Verdict.NOTE, "no CUDA device: lookups run on processors")
+    names = ", ".join(cuda.get_device_name(number) for number in range(cuda.device_count()))
+    if missing := missing_for_gpus():
+        return Finding("gpus", Verdict.PROBLEM, f"{names}: lookups need {'; '.join(missing)}")
+    return Finding("gpus", Verdict.OK, names)
+
+
+def _huge_pages() -> Finding:
+    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    try:
+        text = path.read_text()
+    except OSError:
+        return Finding("huge pages", Verdict.NOTE, "not known on this system")
+    mode = text[text.find("[") + 1 : text.find("]")]
+    verdict = Verdict.NOTE if mode == "never" else Verdict.OK
+    return Finding("huge pages", verdict, f"transparent huge pages: {mode}")
+
+
+def _mapped_pages(folder: Path) -> Finding:
+    """Whether table files of a folder are mapped in 2 MiB pages, tried with a file."""
+    check, where = "table pages", folder.absolute()
+    try:
+        with NamedTemporaryFile(dir=folder, prefix=".sharded-infer-doctor-") as file:
+            file.write(bytes(2 * HUGE_PAGE_BYTES))
+            file.flush()
+            pages = importlib.import_module("sharded_infer.artifacts.file_pages")
+            found = pages.read_large(Path(file.name), lambda _: None)
+    except OSError as error:
+        return Finding(check, Verdict.NOTE, f"cannot be tried in {where}: {error.strerror}")
+    if found:
+        return Finding(check, Verdict.OK, f"files in {where} are mapped in 2 MiB pages")
+    detail = (
+        f"files in {where} are mapped in 4 KiB pages: --memory auto copies tables to 2 MiB pages "
+        "if half of the memory is enough"
+    )
+    return Finding(check, Verdict.NOTE, detail)
+
+
+def _import_name(name: str) -> Finding:
+    owners = importlib.metadata.packages_distributions().get(name, [])
+    others = sorted({owner for owner in owners if owner != OUR_DISTRIBUTION})
+    check = f"import {name}"
+    if others:
+        return Finding(
+            check,
+            Verdict.PROBLEM,
+            f"{', '.join(others)} also installs it: use an environment of its own",
+        )
+    spec = importlib.util.find_spec(name)
+    origin = spec.origin if spec is not None else None
+    return Finding(check, Verdict.OK if origin else Verdict.PROBLEM, origin or "not importable")
+
+
+def _port(port: int) -> Finding:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return Finding(f"port {port}", Verdict.PROBLEM, f"cannot be had: {error.strerror}")
+    return Finding(f"port {port}", Verdict.OK, "free")
 
 
 def doctor_command(
     port: Annotated[
         list[int] | None, typer.Option(help="Port to check; may be repeated.", min=0, max=LAST_PORT)
     ] = None,
+    folder: Annotated[
+        Path,
+        typer.Option(
+            help="Repository or cache: whether its files are mapped in 2 MiB pages is tried there.",
+            exists=True,
+            file_okay=False,
+        ),
+    ] = Path(),
     as_json: JsonOption = False,
 ) -> None:
     """Check the installation, the machine and the ports.
 
-    Versions, FBGEMM's pairing with torch, compiled libraries, CPU features, cards, import names.
+    Shows versions, whether FBGEMM fits torch, compiled libraries, CPU features, GPUs, the size of
+    memory pages and whether other packages take our import names.
     """
-    findings = examine(port or (8001, 8002))
+    findings = examine(port or (8001, 8002), folder)
     problems = [finding for finding in findings if finding.verdict is Verdict.PROBLEM]
     if as_json:
         fields = [{"check": f.check, "verdict": f.verdict, "detail": f.detail} for f in findings]

@@ -1,9 +1,11 @@
-"""Groups of commands that are imported when one of them is called, or asked for its own help.
+"""Groups of commands that are imported when one is called, or its help is shown.
 
-A group's help needs names and summaries only; what the commands need takes seconds to import.
+A group's help needs only names and summaries. The commands' imports take seconds.
 """
 
+import functools
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from kernels.wording import did_you_mean, nearest
-from serving.commands.option_bounds import with_bounds
+from serving.config.setting import LARGEST
+from sharded_infer.errors import InputError
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +23,7 @@ class CommandEntry:
     """A command or group that is imported by name.
 
     Attributes:
-        name: as users type it.
-        target: where it is, `module:attribute`: a command's function, or a group's `typer.Typer`.
+        target: `module:attribute`: a command's function, or a group's `typer.Typer`.
         summary: the first sentence of its docstring or help, whole at 80 columns.
     """
 
@@ -30,33 +32,24 @@ class CommandEntry:
     summary: str
 
     def load(self) -> Any:
-        """Imports what the entry names."""
+        """Imports the entry's target."""
         return load_by_name(self.target)
 
 
 def load_by_name(target: str) -> Any:
-    """Imports something when it is needed; the one place where this is done for commands.
-
-    Args:
-        target: where it is, `module:attribute`.
-    """
+    """Imports a command when it is needed."""
     module, _, attribute = target.partition(":")
     return getattr(importlib.import_module(module), attribute)
 
 
 def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
-    """The class of a group of these commands, for `typer.Typer(cls=...)`.
-
-    Args:
-        entries: the commands, in the order of the help.
-    """
+    """The class of a group of these commands, for `typer.Typer(cls=...)`."""
     by_name = {entry.name: entry for entry in entries}
 
     class LazyGroup(TyperGroup):
         """Imports a command when it is asked for."""
 
         def __init__(self, **settings: Any) -> None:
-            """Holds the commands' names and summaries."""
             settings["commands"] = {
                 entry.name: TyperCommand(entry.name, short_help=entry.summary) for entry in entries
             }
@@ -64,7 +57,6 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
             self.suggest_commands = False  # ours are
 
         def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-            """The command that is called."""
             try:
                 return super().resolve_command(ctx, args)
             except Exception as error:
@@ -75,7 +67,6 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
                 raise
 
         def invoke(self, ctx: Any) -> Any:
-            """Runs a command."""
             try:
                 return super().invoke(ctx)
             except Exception as error:
@@ -84,7 +75,6 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
                 raise
 
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            """A command as it is, imported."""
             entry = by_name.get(cmd_name)
             return None if entry is None else _command_of(entry)
 
@@ -96,7 +86,7 @@ def lazy_group(*entries: CommandEntry) -> type[TyperGroup]:
 
 
 def _near_options(error: Any) -> list[str]:
-    """The option that an unknown one was probably meant to be."""
+    """The options that resemble an unknown one."""
     known = [name for parameter in error.ctx.command.params for name in parameter.opts]
     near = nearest(error.option_name, known)
     return [] if near is None else [near]
@@ -111,3 +101,31 @@ def _command_of(entry: CommandEntry) -> Any:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     alone.command(entry.name, short_help=entry.summary)(with_bounds(target))
     return get_command(alone)
+
+
+def with_bounds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps a command to refuse numbers that are not finite, or beyond C's int.
+
+    Raises:
+        InputError: the message names the option, what was expected and what was given.
+    """
+
+    @functools.wraps(command)
+    def bounded(*args: Any, **values: Any) -> Any:
+        for name, value in values.items():
+            for one in value if isinstance(value, list | tuple) else (value,):
+                # Not a number is below and above nothing.
+                if isinstance(one, int | float) and not -LARGEST <= one <= LARGEST:
+                    raise InputError(
+                        f"--{name.replace('_', '-')}: expected a number from {-LARGEST} to "
+                        f"{LARGEST}, got {_shown(one)}"
+                    )
+        return command(*args, **values)
+
+    return bounded
+
+
+def _shown(number: float) -> str:
+    if isinstance(number, int) and abs(number) > 10**40:
+        return f"one of {len(str(abs(number)))} digits"
+    return str(number)

@@ -1,14 +1,14 @@
-"""A published version opened for a command's own use."""
+"""Opens a published version for a command."""
 
 import torch
 
-from sharded_infer.artifact import Artifact
-from sharded_infer.model import Model
-from sharded_infer.model_check import check_golden
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import Model
 
 
 def open_published(artifact: Artifact, topology: str | None = None) -> Model:
-    """Opens a version as a server does; its files are taken as they are: see `verify_files`."""
+    """Opens a version as a server does, without verifying its files; see `verify_files`."""
     # One intra-op thread, as in a server: scores are then equal to the bit.
     torch.set_num_threads(1)
     return Model(artifact, artifact.plan(topology))

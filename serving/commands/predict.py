@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from serving.caller import CallerFiles
-from serving.commands.caller_options import (
+from serving.commands.console import print_json
+from serving.commands.lazy_group import load_by_name
+from serving.commands.options.caller_options import (
     TlsCaOption,
     TlsCertificateOption,
     TlsKeyOption,
@@ -14,11 +15,10 @@ from serving.commands.caller_options import (
     TokenFileOption,
     caller_of,
 )
-from serving.commands.console import print_json
-from serving.commands.json_option import JsonOption
-from serving.commands.lazy_group import load_by_name
-from serving.commands.version_options import ModelOption
-from serving.prediction import predict_remote
+from serving.commands.options.json_option import JsonOption
+from serving.commands.options.version_options import ModelOption
+from serving.remote.caller import CallerFiles
+from serving.remote.prediction import predict_remote
 from sharded_infer.errors import InputError
 from sharded_infer.samples.file import read_samples
 
@@ -59,7 +59,7 @@ def predict_command(
         bool,
         typer.Option(
             "--verify/--no-verify",
-            help="With --repository: compare the version's files with its manifest's hashes first.",
+            help="With --repository: first compare the version's files with its manifest's hashes.",
         ),
     ] = True,
     as_json: JsonOption = False,
@@ -67,8 +67,8 @@ def predict_command(
     """Score samples from a file, with a published version or on a running server.
 
     JSON is an array of objects, or one object a line: {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1]}.
-    CSV and TSV have the inputs' names in their first line, and in a cell one or several ids
-    or numbers: with spaces, commas, semicolons or bars between them. Parquet has a column an input.
+    CSV and TSV have the inputs' names in their first line. A cell has one or several ids or
+    numbers, separated by spaces, commas, semicolons or bars. Parquet has a column for each input.
     """
     rows = read_samples(samples, tsv=tsv)
     if (repository is None) == (address is None):

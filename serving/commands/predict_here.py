@@ -1,13 +1,13 @@
-"""Scores samples in this process; apart from `predict`, which asks a server without torch."""
+"""Scores samples in this process. A separate module, since `predict` on a server needs no torch."""
 
 from serving.commands.opened_version import open_published
-from serving.commands.repo_arguments import named_version
+from serving.commands.progress_bars import progress_bars
+from serving.commands.repo.arguments import named_version
 from serving.commands.versions import fetched_artifact, only_model
-from serving.prediction import Prediction
-from serving.progress import progress_bars
-from sharded_infer.artifact import verify_files
-from sharded_infer.columns import Columns
-from sharded_infer.repository import Repository
+from serving.remote.prediction import Prediction
+from sharded_infer.artifacts.artifact import verify_files
+from sharded_infer.inputs.columns import Columns
+from sharded_infer.repositories.repository import Repository
 from sharded_infer.samples.request import batch_samples
 
 
@@ -17,15 +17,14 @@ def predict_here(
     """Scores samples as one batch, with a version opened in this process.
 
     Args:
-        location: the repository, a folder or URL.
-        model: the model's name; None: the only one.
-        version: its number, a label or `latest`; None: the latest.
-        samples: the samples.
-        verify: whether the version's files are compared with its manifest's hashes first.
+        location: folder or URL of the repository.
+        model: None: the only one.
+        version: number, label or `latest`; None: the latest.
+        verify: first compare the version's files with its manifest's hashes.
 
     Raises:
-        NotFoundError: there is no such version, or several models and none is named.
-        ArtifactError, StorageError: it is damaged, or cannot be fetched.
+        NotFoundError: the version does not exist, or no model is named and there are several.
+        ArtifactError, StorageError: the version is damaged, or cannot be fetched.
         RequestError: a sample is not one of this model's.
     """
     repository = Repository(location)

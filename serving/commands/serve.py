@@ -1,53 +1,39 @@
 """Serves published models."""
 
-import inspect
-import logging
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
-from serving.commands.console import print_json
+from kernels.wording import counted
+from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
-from serving.commands.ready_table import print_ready
-from serving.commands.setting_options import given_flags, option_of
-from serving.commands.setting_table import print_settings
-from serving.config import ServerConfig
-from serving.logs import configure_logs
-from serving.progress import progress_bars
-from serving.protection import protection_of
-from serving.ready import Ready
-from serving.setting import declared_settings
-from serving.setting_sources import (
-    CONFIG_VARIABLE,
-    TOKENS_VARIABLE,
-    read_settings,
-    unknown_variables,
+from serving.commands.options.serve_options import (
+    ConfigOption,
+    PrintOption,
+    declare_options,
+    print_settings,
+    read_config,
+    start_logs,
 )
-from serving.trace_settings import trace_settings
+from serving.commands.progress_bars import progress_bars
+from serving.config.server_config import ServerConfig
+from serving.config.setting import declared_settings
+from serving.observability.trace_settings import trace_settings
+from serving.process.ready import Ready
+from serving.security.exposure import protection_of
+from sharded_infer.byte_sizes import size_text
 
 SETTINGS = declared_settings(ServerConfig)
-_log = logging.getLogger("sharded_infer")
 
-ConfigOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="TOML file of settings: each option below is a key, with _ for -; "
-        f"default: {CONFIG_VARIABLE}.",
-    ),
-]
-PrintOption = Annotated[
+JsonOption = Annotated[
     bool,
     typer.Option(
-        "--print-config", help="Print each setting's value and where it came from, and exit."
+        "--json",
+        help="When ready, print one line of JSON; with --print-config, print the settings as JSON.",
     ),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="When ready, print one line of JSON; so --print-config.")
 ]
 
 
@@ -60,56 +46,72 @@ def serve_command(
 ) -> None:
     """Serve published models over gRPC and REST (Open Inference Protocol), with metrics.
 
-    Serves the latest version of each model, or what --follow says, and follows the repository: a
-    new version is loaded aside and takes over when it has passed its checks; at SIGHUP it looks at
-    once, and reads the tokens again. Requests name a version by its number or label. Answers health
-    checks and reflection. At SIGTERM it says that it is not ready, answers on for the grace time,
-    then accepts no more, finishes what is in flight, and exits with 0.
+    Serves the latest version of each model, or what --follow says, and watches the repository. A
+    new version is loaded in the background and takes over when it has passed its checks. At SIGHUP
+    the server reads the repository and the tokens at once. Requests name a version by its number or
+    label. Health checks and reflection are answered. At SIGTERM the server reports not ready,
+    answers on for the grace time, accepts no more, finishes what is in flight, and exits with 0.
 
-    Each setting is an option, a variable SHARDED_INFER_NAME, and a key of the file --config; the
-    first of these that says something holds (docs/configuration.md).
+    Each setting is an option, a variable SHARDED_INFER_NAME, and a key of the file --config. The
+    first of these that is set wins (docs/configuration.md).
     """
-    named = os.environ.get(CONFIG_VARIABLE)
-    found = read_settings(
-        SETTINGS,
-        flags=given_flags(context, SETTINGS, values),
-        environment=os.environ,
-        file=config or (Path(named) if named else None),
-    )
-    settings = ServerConfig(**{name: one.value for name, one in found.items()})
+    settings, found = read_config(context, SETTINGS, config, values)
     if print_config:
         print_settings(SETTINGS, found, as_json=as_json)
         return
-    configure_logs(settings.log_format, settings.log_level)
-    for words in unknown_variables(SETTINGS, os.environ):
-        _log.warning(words)
+    start_logs(settings, SETTINGS, found)
     settings = replace(
         settings,
         tracing=trace_settings(settings.trace_endpoint, settings.trace_ratio, os.environ),
-        tokens=os.environ.get(TOKENS_VARIABLE) or None,
     )
 
     def on_ready(ready: Ready) -> None:
         if as_json:
             print_json(ready.fields())
         else:
-            print_ready(ready, protection_of(settings))
+            _print_ready(ready, protection_of(settings))
 
-    serve = load_by_name("serving.server:serve")
+    serve = load_by_name("serving.process.server:serve")
     serve(settings, on_ready=on_ready, progress=progress_bars)
 
 
-def _declare_options() -> None:
-    """Gives the command an option for each setting: typer reads its signature."""
-    own = inspect.signature(serve_command).parameters
-    fixed = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    first, *rest = [
-        one if one.name == "context" else one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for one in fixed
-    ]
-    options = [option_of(setting) for setting in SETTINGS.values()]
-    signature = inspect.Signature([first, rest[0], *options, *rest[1:]])
-    serve_command.__signature__ = signature  # type: ignore[attr-defined]
+def _print_ready(ready: Ready, protection: str) -> None:
+    """Prints the models and addresses.
+
+    Args:
+        protection: text about who may call.
+    """
+    models = Table(
+        "model", "version", "topology", "tables", "memory", "kernels", "executor", box=None
+    )
+    for served in ready.models:
+        models.add_row(
+            served.name,
+            str(served.version),
+            served.topology,
+            size_text(served.table_bytes),
+            served.memory,
+            ", ".join(f"{device} {kernel}" for device, kernel in served.kernels.items()),
+            served.executor,
+        )
+    if not (ready.models or ready.missing):
+        models.add_row("(none yet: clients load them)", *[""] * 6)
+    addresses = Table("address", "", "", box=None)
+    addresses.add_row(
+        "gRPC", ready.grpc_url, f"{counted(ready.workers, 'worker')}, {ready.transport}"
+    )
+    if ready.unix_url is not None:
+        addresses.add_row("gRPC", ready.unix_url, "")
+    if ready.http_unix_socket is not None:
+        addresses.add_row("HTTP", f"unix:{ready.http_unix_socket}", "")
+    if ready.admin_url is not None:
+        addresses.add_row("admin", ready.admin_url, "RPCs that change the server")
+    addresses.add_row("metrics", ready.metrics_url, "")
+    addresses.add_row("access", protection, "")
+    OUT.print(models, highlight=False, markup=False)
+    for name, reason in ready.missing.items():
+        OUT.print(f"NOT SERVED: {name}: {reason}", highlight=False, markup=False)
+    OUT.print(addresses, highlight=False, markup=False)
 
 
-_declare_options()
+declare_options(serve_command, SETTINGS)

@@ -1,23 +1,23 @@
-"""What a version holds, printed for people."""
+"""Prints a summary of a version."""
 
 from rich.table import Table
 
 from quant.report import import_text
 from serving.commands.console import OUT
-from sharded_infer.artifact import Artifact
-from sharded_infer.manifest import GoldenRecord, OutputDifference
-from sharded_infer.sizes import size_text
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.manifest import GoldenRecord, Manifest, OutputDifference
+from sharded_infer.byte_sizes import size_text
 
 # What is said of versions that were published before manifests had one.
 NO_CHECKSUM = "without a checksum of its own: an earlier release published it"
+NO_BLOCKS = "without hashes of blocks: an earlier release published it"
 
 
 def print_version(artifact: Artifact, where: str) -> None:
-    """Prints what a version holds.
+    """Prints a version's contents.
 
     Args:
-        artifact: the version.
-        where: its place, as people write it.
+        where: its name in the output.
     """
     manifest = artifact.manifest
     table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
@@ -47,14 +47,21 @@ def print_version(artifact: Artifact, where: str) -> None:
         f"{', '.join(size_text(used) for used in held)}\n"
         f"{_golden(manifest.golden)}\n"
         f"{import_text(manifest.imported)}\n"
+        f"{_parts(manifest)}\n"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n{where}",
         highlight=False,
         soft_wrap=True,
     )
 
 
+def _parts(manifest: Manifest) -> str:
+    if manifest.has_block_hashes:
+        return "shard hosts fetch their own rows, verified by blocks"
+    return f"shard hosts fetch it whole: {NO_BLOCKS}"
+
+
 def _golden(golden: GoldenRecord) -> str:
-    """How far golden requests are from fp32, and what is allowed."""
+    """Difference of the golden requests from fp32, and the bound."""
     if golden.outputs is None:
         return (
             f"golden requests within {golden.max_score_diff:.2g} of fp32, "
@@ -64,7 +71,7 @@ def _golden(golden: GoldenRecord) -> str:
 
 
 def output_text(found: OutputDifference) -> str:
-    """How far one output is from fp32, and what is allowed, in a few words."""
+    """Difference of one output from fp32, and the bound, as a short text."""
     told = f"{found.name} within {found.max_score_diff:.2g}"
     if found.allowed_score_diff is not None:
         told += f" ({found.allowed_score_diff:g} allowed)"

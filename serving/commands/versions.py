@@ -3,17 +3,17 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sharded_infer.artifact import Artifact, open_artifact
+from sharded_infer.artifacts.artifact import Artifact, open_artifact
 from sharded_infer.errors import NotFoundError
 from sharded_infer.progress import Progress
-from sharded_infer.repository import Repository
+from sharded_infer.repositories.repository import Repository
 
 
 def only_model(repository: Repository, model: str | None) -> str:
     """The model that the options name.
 
     Raises:
-        NotFoundError: there are several models and none is named.
+        NotFoundError: no model is named, and there are several.
     """
     if model is not None:
         return model
@@ -28,11 +28,11 @@ def only_model(repository: Repository, model: str | None) -> str:
 def fetched_artifact(
     repository: Repository, model: str | None, version: int | None, progress: Progress
 ) -> Iterator[Artifact]:
-    """The version that the options name, whole and on this machine.
+    """The version that the options name, fetched and opened.
 
     Raises:
-        NotFoundError: there is no such version, or several models and none is named.
-        ArtifactError, StorageError: it is damaged, or cannot be fetched.
+        NotFoundError: the version does not exist, or no model is named and there are several.
+        ArtifactError, StorageError: the version is damaged, or cannot be fetched.
     """
     folder = repository.fetch(only_model(repository, model), version, progress)
     try:

@@ -1,1 +1,1 @@
-"""The page without Grafana: what a server does now and did lately, in any browser."""
+"""The live page: what a server does now and did in the last minutes."""

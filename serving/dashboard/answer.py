@@ -1,4 +1,4 @@
-"""What the live page's paths answer, whatever carries HTTP."""
+"""Answers of the live page's paths, independent of the HTTP server."""
 
 import hashlib
 import json
@@ -25,11 +25,9 @@ class PageRequest:
     """A request for a page.
 
     Attributes:
-        method: such as GET.
-        path: without its query.
-        query: what follows the question mark.
-        accept: the header that says which types the client takes.
-        none_match: the header with the tags of what the client has.
+        query: text after the question mark.
+        accept: the header `Accept`.
+        none_match: the header `If-None-Match`.
     """
 
     method: str
@@ -41,11 +39,10 @@ class PageRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What to send.
+    """An HTTP answer.
 
     Attributes:
-        status: HTTP's number.
-        headers: names and values, the content's length among them.
+        headers: names and values, including the content's length.
         body: empty for HEAD.
     """
 
@@ -56,12 +53,11 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Something to show, with the tag by which a client may say that it has it already.
+    """Content with an entity tag, by which a client may say that it has it already.
 
     Attributes:
-        kind: its MIME type.
-        body: its bytes.
-        tag: an entity tag; empty: never kept.
+        kind: MIME type.
+        tag: entity tag; empty: not cacheable.
     """
 
     kind: str
@@ -70,22 +66,17 @@ class Content:
 
     @staticmethod
     def kept(kind: str, body: bytes) -> "Content":
-        """Content that clients may keep, as long as they ask whether it is still the same."""
+        """Content that clients may cache if they revalidate it."""
         return Content(kind, body, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
     @staticmethod
     def json(value: object) -> "Content":
-        """A value that is another one each time."""
+        """A JSON value that must not be cached."""
         return Content("application/json", json.dumps(value, separators=(",", ":")).encode())
 
 
 def answered(request: PageRequest, content: Content) -> Answer:
-    """The answer to GET or HEAD.
-
-    Args:
-        request: what was asked.
-        content: what there is.
-    """
+    """The answer to GET or HEAD."""
     keeping = "no-cache" if content.tag else "no-store"
     headers = [("Cache-Control", keeping), ("Vary", "Accept"), *_SECURITY]
     if content.tag:
@@ -97,12 +88,10 @@ def answered(request: PageRequest, content: Content) -> Answer:
 
 
 def refused(request: PageRequest, status: int, reason: str) -> Answer:
-    """An answer that says no.
+    """An error answer.
 
     Args:
-        request: what was asked.
         status: 404 or 405.
-        reason: one line for people.
     """
     body = f"{reason}\n".encode()
     headers = [("Content-Type", TEXT), ("Content-Length", str(len(body))), *_SECURITY]

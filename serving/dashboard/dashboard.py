@@ -4,8 +4,8 @@
     /dashboard/...       its files, and the drawings of plans
     /api/live?since=T    all that it shows: what is now, and the readings after T
 
-Requests only read: a reading of the metrics is taken at most once a second, plans are read and
-drawn by the thread, beside what is served and after it.
+Requests only read. A reading of the metrics is taken at most once a second. The thread reads and
+draws plans.
 """
 
 import logging
@@ -13,45 +13,52 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from importlib.resources import files
 from time import time
 from typing import Any
 from urllib.parse import parse_qs
 
 from prometheus_client import CollectorRegistry
 
-from serving.background import lower_priority
-from serving.board import Board
-from serving.dashboard.answer import Answer, Content, PageRequest, answered, refused
-from serving.dashboard.assets import PAGE, read_assets
+from serving.control.server_state import ServerState
+from serving.dashboard.answer import HTML, Answer, Content, PageRequest, answered, refused
 from serving.dashboard.history import KEPT_SECONDS, History
 from serving.dashboard.live_document import API_VERSION, metrics_fields, models_fields
 from serving.dashboard.plans import Plans
 from serving.dashboard.reading import Reading, read_metrics
 from serving.dashboard.swaps import Swaps
-from serving.releases import Releases
-from serving.server_state import ServerState
+from serving.host.background import lower_priority
+from serving.versions.shared_state import SharedState
+from serving.versions.state import DesiredState
+from sharded_infer.reports.html.style import BASE_STYLE
+from sharded_infer.reports.plan.style import DRAWING_STYLE, TIP_SCRIPT
 
 _log = logging.getLogger("sharded_infer")
-# The board is looked at so often; it says in 8 bytes whether something changed.
+# The shared state is looked at so often; it says in 8 bytes whether something changed.
 _LOOK_SECONDS = 0.5
 # A reading is taken so often when nobody looks at the page.
 _READ_SECONDS = 5.0
+_STOP_SECONDS = 1.0
 _LOAD_SECONDS = "sharded_infer_version_load_seconds"
 # Different times that pages ask from, answered from memory until the next reading.
 _MOST_ANSWERS = 16
+_CSS = "text/css; charset=utf-8"
+_JAVASCRIPT = "text/javascript; charset=utf-8"
+_PAGE = "page.html"
+_KINDS = {".html": HTML, ".css": _CSS, ".js": _JAVASCRIPT, "": "text/plain; charset=utf-8"}
 
 
 class Dashboard:
-    """What the live page shows of one server. Any thread may ask.
+    """The live page of one server. Thread-safe.
 
-    It belongs to the process that answers HTTP, and is made in it.
+    Created in the process that answers HTTP.
     """
 
     def __init__(
         self,
         registry: CollectorRegistry,
         state: ServerState,
-        board: Board,
+        shared_state: SharedState,
         *,
         topology: str | None = None,
         clock: Callable[[], float] = time,
@@ -59,23 +66,21 @@ class Dashboard:
         """Reads the page's files; `start` begins the history.
 
         Args:
-            registry: the server's metrics.
-            state: whether the server is ready.
-            board: what versions it holds.
-            topology: which plan it uses; None: each version's first.
+            shared_state: shared state of the server's versions.
+            topology: plan that the server uses; None: each version's first.
             clock: seconds since 1970.
         """
         self._registry = registry
         self._state = state
-        self._board = board
+        self._shared_state = shared_state
         self._clock = clock
         self._started = clock()
-        self._assets = read_assets()
+        self._assets = _read_assets()
         self._history = History(self._read, clock)
         self._swaps = Swaps()
         self._plans = Plans(topology)
         self._seen = -1
-        self._releases = Releases()
+        self._releases = DesiredState()
         # By the time asked from: all answers are of the same newest reading and state.
         self._answers: dict[float, Content] = {}
         self._answered: tuple[object, ...] = ()
@@ -84,17 +89,19 @@ class Dashboard:
         self._thread = threading.Thread(target=self._run, name="dashboard", daemon=True)
 
     def start(self) -> None:
-        """Begins to keep the history."""
+        """Starts the history's thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ends that."""
+        """Stops it; what it draws is waited for a moment at most."""
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_STOP_SECONDS)
 
     def answer(self, request: PageRequest) -> Answer | None:
-        """The answer to a request; None where its path is not the live page's.
+        """The answer to a request; None if its path is not the live page's.
 
-        `/` is the page for who asks for HTML, as browsers do, and somebody else's otherwise.
+        `/` is the page for clients that accept HTML, as browsers do.
         """
         content = self._content(request)
         if content is None:
@@ -106,11 +113,11 @@ class Dashboard:
         return answered(request, content)
 
     def look(self) -> None:
-        """Sees what the board says; the thread's, and cheap where nothing has changed."""
-        if self._board.sequence == self._seen:
+        """Reads the shared state; called by the thread, and cheap if nothing has changed."""
+        if self._shared_state.sequence == self._seen:
             return
-        self._seen, releases = self._board.releases()
-        paths = [h.path for model in releases.models.values() for h in model.held]
+        self._seen, releases = self._shared_state.releases()
+        paths = [h.path for model in releases.models.values() for h in model.assigned]
         self._swaps.see(releases, self._clock(), self._phases)
         self._releases = releases
         self._plans.draw(paths)
@@ -118,7 +125,7 @@ class Dashboard:
     def _content(self, request: PageRequest) -> Content | None:
         path = request.path
         if path == "/dashboard" or (path == "/" and "text/html" in request.accept):
-            return self._assets[PAGE]
+            return self._assets[_PAGE]
         if path == "/api/live":
             return self._live(_since(request.query))
         if path == "/dashboard/plan":
@@ -160,9 +167,9 @@ class Dashboard:
         asked = parse_qs(query)
         model = self._releases.models.get(asked.get("model", [""])[0])
         version = asked.get("version", [""])[0]
-        for holding in () if model is None else model.held:
-            drawn = self._plans.get(holding.path)
-            if str(holding.version) == version and drawn is not None:
+        for assigned_version in () if model is None else model.assigned:
+            drawn = self._plans.get(assigned_version.path)
+            if str(assigned_version.version) == version and drawn is not None:
                 return drawn.content
         return None
 
@@ -190,9 +197,28 @@ def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
 
 
 def _since(query: str) -> float:
-    """The time that is asked from; from the beginning, where it is none."""
+    """The start time of a request; the beginning if it is invalid."""
     try:
         since = float(parse_qs(query).get("since", ["0"])[0])
     except ValueError:
         return 0.0
     return since if math.isfinite(since) else 0.0
+
+
+def _read_assets() -> dict[str, Content]:
+    """The page's own files by the path below `/dashboard/`; no path leads out of them.
+
+    The palette and the drawing of plans are shared with other pages.
+    """
+    home = files("serving.dashboard") / "static"
+    assets = {
+        "base.css": Content.kept(_CSS, (BASE_STYLE + DRAWING_STYLE).encode()),
+        "plan_tip.js": Content.kept(_JAVASCRIPT, TIP_SCRIPT.encode()),
+    }
+    for folder, prefix in ((home, ""), (home / "vendor", "vendor/")):
+        for file in folder.iterdir():
+            _, dot, suffix = file.name.rpartition(".")
+            kind = _KINDS.get(dot + suffix if dot else "")
+            if file.is_file() and kind is not None:
+                assets[prefix + file.name] = Content.kept(kind, file.read_bytes())
+    return assets

@@ -1,4 +1,4 @@
-"""The readings of the last minutes, and the newest one, for however many pages are open."""
+"""The readings of the last minutes, shared by all open pages."""
 
 import threading
 from collections import deque
@@ -15,13 +15,13 @@ _MOST = int(KEPT_SECONDS / _SPACING_SECONDS)
 
 
 class History:
-    """Readings in the order of time. Any thread may call."""
+    """Readings in the order of time. Thread-safe."""
 
     def __init__(self, read: Callable[[float], Reading], clock: Callable[[], float]) -> None:
         """Begins empty.
 
         Args:
-            read: takes a reading at a time, in seconds since 1970.
+            read: takes a reading; its argument is the time, in seconds since 1970.
             clock: seconds since 1970.
         """
         self._read = read
@@ -30,10 +30,10 @@ class History:
         self._lock = threading.Lock()
 
     def newest(self, within_seconds: float = FRESH_SECONDS) -> Reading:
-        """A reading of now, or one that is hardly older.
+        """A new reading, or a recent one.
 
         Args:
-            within_seconds: how old it may be.
+            within_seconds: largest age of a recent one.
         """
         # Who comes while one is taken waits for it, and takes none.
         with self._lock:

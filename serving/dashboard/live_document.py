@@ -1,4 +1,4 @@
-"""What `/api/live` says: the server, its models, what happened lately, and the metrics."""
+"""Fields of `/api/live`: the server, its models, recent events, and the metrics."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from serving.dashboard.plans import DrawnPlan
 from serving.dashboard.reading import Key, Reading
 from serving.dashboard.swaps import DEFAULT
-from serving.releases import ModelReleases, Releases
+from serving.versions.state import DesiredState, ModelState
 
 # Grows when what is there changes its meaning; what is new does not count.
 API_VERSION = 1
@@ -15,12 +15,12 @@ API_VERSION = 1
 PlanOf = Callable[[str], DrawnPlan | None]
 
 
-def models_fields(releases: Releases, plan_of: PlanOf) -> list[dict[str, Any]]:
-    """The models and all versions that there is something to say of.
+def models_fields(releases: DesiredState, plan_of: PlanOf) -> list[dict[str, Any]]:
+    """Fields of the models and their known versions.
 
     Args:
-        releases: as the board says.
-        plan_of: the plan of the version in a folder.
+        releases: from the shared state.
+        plan_of: the plan of a version, by its folder.
     """
     return [_model_fields(model, plan_of) for _, model in sorted(releases.models.items())]
 
@@ -52,20 +52,20 @@ def metrics_fields(readings: Sequence[Reading]) -> dict[str, Any]:
     return {"families": families, "series": series, "readings": rows}
 
 
-def _model_fields(model: ModelReleases, plan_of: PlanOf) -> dict[str, Any]:
+def _model_fields(model: ModelState, plan_of: PlanOf) -> dict[str, Any]:
     names: dict[int, list[str]] = {}
     for name, version in model.names.items():
         names.setdefault(version, []).append(name or DEFAULT)
     versions = []
-    for holding in model.held:
-        plan = plan_of(holding.path)
-        query = urlencode({"model": model.model, "version": holding.version})
+    for assigned_version in model.assigned:
+        plan = plan_of(assigned_version.path)
+        query = urlencode({"model": model.model, "version": assigned_version.version})
         versions.append(
             {
-                "version": holding.version,
-                "state": "ready" if holding.ready else "loading",
-                "names": sorted(names.get(holding.version, ())),
-                "created": holding.created,
+                "version": assigned_version.version,
+                "state": "ready" if assigned_version.ready else "loading",
+                "names": sorted(names.get(assigned_version.version, ())),
+                "created": assigned_version.created,
                 "reason": "",
                 "provenance": "" if plan is None else plan.provenance,
                 "plan": None

@@ -1,4 +1,4 @@
-"""The plans of the versions that a server holds, drawn once each."""
+"""The plans of a server's versions, each drawn once."""
 
 import logging
 from collections.abc import Iterable
@@ -6,25 +6,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from serving.dashboard.answer import HTML, Content
-from serving.plan_figures import render_plan_figures
-from sharded_infer.artifact import open_artifact
+from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.pages.text import escaped
+from sharded_infer.reports.html.text import escaped
+from sharded_infer.reports.plan.drawing import render_plan_figures
 
 _log = logging.getLogger("sharded_infer")
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """A version's plan.
+    """A drawn plan of a version.
 
     Attributes:
-        topology: its name; empty where it cannot be read.
-        ranks: devices of the topology.
-        tables: of the model.
-        table_bytes: of the version's tables.
-        content: the drawing, as a part of a page.
-        provenance: where the version came from, in its publisher's words; empty: it says nothing.
+        topology: its name; empty if it cannot be read.
+        content: the drawing, as part of a page.
+        provenance: as the publisher gave it, or empty.
     """
 
     topology: str
@@ -39,28 +36,23 @@ class Plans:
     """Drawn plans by the folder of their version. One thread draws, any may read."""
 
     def __init__(self, topology: str | None) -> None:
-        """Begins with none.
-
-        Args:
-            topology: which plan the server uses; None: each version's first.
-        """
         self._topology = topology
         self._drawn: dict[str, DrawnPlan] = {}
 
     @property
     def drawn(self) -> dict[str, DrawnPlan]:
-        """All of them; another object whenever they change."""
+        """All plans; a new object after each change."""
         return self._drawn
 
     def get(self, path: str) -> DrawnPlan | None:
-        """The plan of the version in a folder, once it is drawn."""
+        """The plan of a version by its folder; None until it is drawn."""
         return self._drawn.get(path)
 
     def draw(self, paths: Iterable[str]) -> None:
-        """Draws the plans of the versions in these folders, and forgets all others.
+        """Draws the plans of the versions in these folders, and drops all others.
 
         Args:
-            paths: the folders; those known are not read again.
+            paths: folders; known ones are not read again.
         """
         known = self._drawn
         self._drawn = {path: known.get(path) or self._draw(Path(path)) for path in paths}

@@ -1,4 +1,4 @@
-"""A reading: what the metrics said at one moment, as plain numbers."""
+"""A reading: the metrics at one moment, as plain numbers."""
 
 import math
 from collections.abc import Iterable
@@ -30,7 +30,6 @@ class Described:
 
     Attributes:
         kind: counter, gauge or histogram.
-        help: one sentence.
     """
 
     kind: str
@@ -43,10 +42,9 @@ class Reading:
 
     Attributes:
         at: seconds since 1970.
-        values: by family and labels: a number, or of a histogram its count, its sum and, where the
-            series has boundaries, the counts of its buckets, the one above them all at the end.
-        boundaries: upper ones of the buckets, of the series of which they are given.
-        families: by name.
+        values: by family and labels: a number, or for a histogram its count, its sum and, if the
+            series has boundaries, the counts of its buckets with the overflow bucket last.
+        boundaries: upper bounds of the buckets, for the series that have them.
     """
 
     at: float
@@ -55,12 +53,10 @@ class Reading:
     families: dict[str, Described] = field(repr=False)
 
     def by_label(self, family: str, label: str, **wanted: str) -> dict[str, float]:
-        """A family's numbers by one of its labels.
+        """A family's numbers by one label.
 
         Args:
-            family: its name.
-            label: the label's name.
-            wanted: what other labels must be.
+            wanted: required values of other labels.
         """
         found = {}
         for (name, labels), value in self.values.items():
@@ -72,10 +68,10 @@ class Reading:
 
 
 def read_metrics(metrics: Iterable[Metric], at: float) -> Reading:
-    """What metrics say.
+    """Takes a reading of metrics.
 
     Args:
-        metrics: as a registry collects them; what is not this server's own is left out.
+        metrics: from a registry; those of other libraries are left out.
         at: seconds since 1970.
     """
     values: dict[Key, Value] = {}
@@ -101,7 +97,7 @@ def read_metrics(metrics: Iterable[Metric], at: float) -> Reading:
 
 
 def _histogram(metric: Metric) -> dict[Key, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """By series: its value, and the boundaries of its buckets if they are wanted."""
+    """Value of each series, and the boundaries of its buckets if requested."""
     cumulative: dict[Labels, list[tuple[float, float]]] = {}
     sums: dict[Labels, float] = {}
     for sample in metric.samples:

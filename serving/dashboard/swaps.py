@@ -1,6 +1,6 @@
-"""What became of versions lately: loads, failures, and names that moved.
+"""Recent events of versions: loads, failures, and names that moved.
 
-Seen as the difference between what the board said before and says now, so it needs no messages.
+Computed from differences of the shared state, so no messages are needed.
 """
 
 from collections import deque
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from serving.releases import ModelReleases, Releases
+from serving.versions.state import DesiredState, ModelState
 
 _KEPT = 100
 DEFAULT = "default"
@@ -19,18 +19,15 @@ PhasesOf = Callable[[str], Mapping[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """Something that happened to a version.
+    """An event of a version.
 
     Attributes:
-        at: when it was seen, seconds since 1970.
-        model: its model.
-        version: its number.
-        event: it was loaded by every worker, could not be loaded, got a name, or was let go.
-        name: the one it got; the default's is `default`.
+        at: when it was observed, seconds since 1970.
+        event: loaded by every worker, failed, named, or unloaded.
+        name: its new name; `default` for the default.
         previous: the version that had the name before; 0: none.
         phase: of the load, in which it failed.
-        reason: why it failed, for people.
-        phases: seconds that the load took, by phase.
+        phases: seconds of the load by phase.
     """
 
     at: float
@@ -45,39 +42,38 @@ class Swap:
 
 
 class Swaps:
-    """The last of them, in the order of time."""
+    """The last events, in the order of time."""
 
     def __init__(self) -> None:
-        """Begins with none, and nothing held."""
-        self._before = Releases()
+        self._before = DesiredState()
         self._recent: deque[Swap] = deque(maxlen=_KEPT)
 
     def recent(self) -> list[Swap]:
-        """The last ones, the newest last."""
+        """The last events, the newest last."""
         return list(self._recent)
 
-    def see(self, releases: Releases, at: float, phases_of: PhasesOf) -> None:
-        """Notes what differs from what was seen before. One thread calls.
+    def see(self, releases: DesiredState, at: float, phases_of: PhasesOf) -> None:
+        """Records the differences from the previous state. Called by one thread.
 
         Args:
-            releases: what the board says now.
+            releases: the present shared state.
             at: seconds since 1970.
             phases_of: seconds by phase of a model's last load.
         """
         for name, now in releases.models.items():
-            before = self._before.models.get(name, ModelReleases(name))
+            before = self._before.models.get(name, ModelState(name))
             self._recent.extend(_differences(before, now, at, phases_of))
         self._before = releases
 
 
 def _differences(
-    before: ModelReleases, now: ModelReleases, at: float, phases_of: PhasesOf
+    before: ModelState, now: ModelState, at: float, phases_of: PhasesOf
 ) -> Iterator[Swap]:
-    known = {(holding.key, holding.ready) for holding in before.held}
-    for holding in now.held:
-        if holding.ready and (holding.key, True) not in known:
+    known = {(assigned_version.key, assigned_version.ready) for assigned_version in before.assigned}
+    for assigned_version in now.assigned:
+        if assigned_version.ready and (assigned_version.key, True) not in known:
             phases = {phase: s for phase, s in phases_of(now.model).items() if s}
-            yield Swap(at, now.model, holding.version, "loaded", phases=phases)
+            yield Swap(at, now.model, assigned_version.version, "loaded", phases=phases)
     for failure in now.failures:
         if failure not in before.failures:
             yield Swap(
@@ -90,8 +86,8 @@ def _differences(
             yield Swap(
                 at, now.model, version, "named", name=name or DEFAULT, previous=previous
             )  # fmt: skip
-    held = {holding.version for holding in now.held}
+    assigned = {assigned_version.version for assigned_version in now.assigned}
     failed = {failure.version for failure in now.failures}
-    for holding in before.held:
-        if holding.version not in held | failed:
-            yield Swap(at, now.model, holding.version, "unloaded")
+    for assigned_version in before.assigned:
+        if assigned_version.version not in assigned | failed:
+            yield Swap(at, now.model, assigned_version.version, "unloaded")

@@ -1,4 +1,4 @@
-"""Criteo's display-advertising click log: its format, its vocabulary and a generator of such logs.
+"""Criteo's display-advertising click log: its format and its vocabulary.
 
 A line holds 40 tab-separated fields: a label (0 or 1), 13 integers and 26 categories, each of
 which is up to 8 hexadecimal digits. Integers and categories may be empty. The format is that of
@@ -7,7 +7,6 @@ the Kaggle Display Advertising Challenge data set (Criteo Labs, 2014).
 
 import re
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.errors import InputError
-from sharded_infer.regular_file import open_regular
+from sharded_infer.files.regular_file import open_regular
 
 DENSE_COUNT = 13
 CATEGORY_COUNT = 26
@@ -39,7 +38,7 @@ _LINE = re.compile(
 class ClickLog:
     """N lines of a click log, as written.
 
-    Fields:
+    Attributes:
         labels: float32 `[N]`, 1 for a click.
         dense: int64 `[N, 13]`; 0 where the field is empty.
         dense_present: bool `[N, 13]`, false where the field is empty.
@@ -52,7 +51,7 @@ class ClickLog:
     categories: NDArray[np.int64]
 
     def slice(self, start: int, stop: int) -> Self:
-        """Return the lines `start` to `stop` (exclusive) as a view."""
+        """The lines `start` to `stop` (exclusive), as a view."""
         lines = slice(start, stop)
         dense, present = self.dense[lines], self.dense_present[lines]
         return type(self)(self.labels[lines], dense, present, self.categories[lines])
@@ -62,12 +61,11 @@ class ClickLog:
 class Examples:
     """N samples as a model takes them: labels, dense inputs and a jagged batch of ids.
 
-    Fields:
-        labels: float32 `[N]`.
+    Attributes:
         dense: float32 `[N, 13]`.
         lengths: int32 `[26, N]`, the number of ids of each feature's bags.
         values: int64 `[sum of lengths]`, the ids, feature-major.
-        rows: for each feature, the number of ids that exist: all are below it.
+        rows: for each feature, the number of ids that exist.
         bag_starts: int64 `[26, N]`, where each bag starts in `values`; derived from `lengths`.
     """
 
@@ -87,7 +85,7 @@ class Examples:
         return self.labels.size
 
     def select(self, positions: NDArray[np.int64]) -> Self:
-        """Return the samples at `positions` (int64 `[M]`, each in `[0, N)`), in that order."""
+        """The samples at `positions` (int64 `[M]`, each in `[0, N)`), in that order."""
         lengths = self.lengths[:, positions]
         counts = lengths.ravel()
         # The k-th value of the result lies its distance from its bag's start behind that start.
@@ -102,7 +100,7 @@ class Examples:
         )
 
     def slice(self, start: int, stop: int) -> Self:
-        """Return the samples `start` to `stop` (exclusive), with Python's rules for both."""
+        """The samples `start` to `stop` (exclusive), with Python's rules for both."""
         return self.select(np.arange(*slice(start, stop).indices(len(self)), dtype=np.int64))
 
 
@@ -110,7 +108,7 @@ class Examples:
 class Vocabulary:
     """The ids of each feature's categories: 1 upwards for kept values, 0 for all others.
 
-    Fields:
+    Attributes:
         kept: for each feature, the sorted values with an id of their own, int64 `[rows - 1]`.
     """
 
@@ -118,7 +116,7 @@ class Vocabulary:
 
     @classmethod
     def fit(cls, log: ClickLog, *, min_count: int = 2) -> Self:
-        """Keep the values that `log` (the training part only) holds at least `min_count` times."""
+        """Keeps the values that `log` (the training part only) holds at least `min_count` times."""
         if min_count < 1:
             raise InputError(f"min_count must be at least 1, got {min_count}")
         kept = []
@@ -133,7 +131,7 @@ class Vocabulary:
         return tuple(values.size + 1 for values in self.kept)
 
     def encode(self, log: ClickLog) -> Examples:
-        """Turn lines into samples.
+        """Turns lines into samples.
 
         An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes a bag of
         one id: its own, or 0 when rare in or absent from the fitted lines. An empty category
@@ -162,7 +160,7 @@ _MOST_LINE_BYTES = 4096
 
 
 def read_clicks(path: Path, limit: int | None) -> ClickLog:
-    """Read the first `limit` lines of a click log, or all of them for None.
+    """Reads the first `limit` lines of a click log, or all of them for None.
 
     Raises:
         InputError: the file cannot be read or is empty, `limit` is below 1, or a line is not of
@@ -219,89 +217,3 @@ def _line_error(path: Path, number: int, text: bytes) -> InputError:
     # Without its b prefix: a field need not be text, and may be as long as the file.
     got = repr(fields[column - 1][:80])[1:]
     return InputError(f"{path}, line {number}, column {column}: expected {expected}, got {got}")
-
-
-def generate_clicks(path: Path, rows: int, seed: int) -> None:
-    """Write a click log of `rows` made-up lines; the same `seed` writes the same file.
-
-    Categories follow Zipf's law, integers are rounded log-normals with a few -1, and some of both
-    are empty. About a quarter of the lines are clicks, drawn from a logistic model over a hidden
-    weight for each category and for the logarithm of each integer.
-
-    Raises:
-        InputError: `rows` is below 1, or the file cannot be written.
-    """
-    if rows < 1:
-        raise InputError(f"rows must be at least 1, got {rows}")
-    log = _draw_clicks(rows, np.random.default_rng(seed))
-    try:
-        with path.open("w", encoding="ascii", newline="\n") as output:
-            output.writelines(_format_lines(log))
-    except OSError as error:
-        raise InputError(f"cannot write click log {path}: {error.strerror}") from error
-
-
-# Distinct values of each category: a few small ones, as in the real log, and long tails.
-_CARDINALITIES = (
-    1400, 550, 30000, 15000, 300, 20, 12000, 600, 3, 50000, 5000, 30000, 3000,
-    26, 11000, 28000, 10, 4700, 2000, 4, 30000, 18, 15, 20000, 100, 15000,
-)  # fmt: skip
-# Every fourth field is often empty, the others rarely; the first never is.
-_EMPTY_SHARES = (0.0, 0.02, 0.05, 0.4)
-_ZIPF_EXPONENT = 1.1
-_CATEGORY_WEIGHT = 0.4
-_DENSE_WEIGHT = 0.2
-_CLICK_SHARE = 0.25
-
-
-def _draw_clicks(rows: int, generator: np.random.Generator) -> ClickLog:
-    log_odds = np.zeros(rows)
-    categories = np.empty((rows, CATEGORY_COUNT), np.int64)
-    for column, cardinality in enumerate(_CARDINALITIES):
-        names = generator.choice(2**32, size=cardinality, replace=False)
-        popularity = np.arange(1, cardinality + 1) ** -_ZIPF_EXPONENT
-        drawn = generator.choice(cardinality, size=rows, p=popularity / popularity.sum())
-        present = generator.random(rows) >= _EMPTY_SHARES[column % len(_EMPTY_SHARES)]
-        categories[:, column] = np.where(present, names[drawn], -1)
-        weights = generator.normal(scale=_CATEGORY_WEIGHT, size=cardinality)
-        log_odds += weights[drawn] * present
-    dense = np.empty((rows, DENSE_COUNT), np.int64)
-    dense_present = np.empty((rows, DENSE_COUNT), np.bool_)
-    for column in range(DENSE_COUNT):
-        location, scale = generator.uniform(0.5, 4.0), generator.uniform(0.8, 1.8)
-        logarithms = generator.normal(location, scale, rows)
-        present = generator.random(rows) >= _EMPTY_SHARES[column % len(_EMPTY_SHARES)]
-        # Minus 1: a small draw becomes the -1 that real logs hold too.
-        dense[:, column] = np.rint(np.expm1(logarithms)) * present
-        dense_present[:, column] = present
-        weight = generator.normal(scale=_DENSE_WEIGHT)
-        log_odds += weight * (logarithms - location) * present
-    probabilities = 1.0 / (1.0 + np.exp(-log_odds - _intercept(log_odds)))
-    return ClickLog(
-        labels=(generator.random(rows) < probabilities).astype(np.float32),
-        dense=dense,
-        dense_present=dense_present,
-        categories=categories,
-    )
-
-
-def _intercept(log_odds: NDArray[np.float64]) -> float:
-    """Find by bisection the constant that makes the mean probability `_CLICK_SHARE`."""
-    low, high = -50.0, 50.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        share = float(np.mean(1.0 / (1.0 + np.exp(-log_odds - middle))))
-        low, high = (middle, high) if share < _CLICK_SHARE else (low, middle)
-    return low
-
-
-def _format_lines(log: ClickLog) -> Iterator[str]:
-    columns = zip(log.labels, log.dense, log.dense_present, log.categories, strict=True)
-    for label, integers, present, categories in columns:
-        fields = [str(int(label))]
-        fields += [
-            str(value) if filled else ""
-            for value, filled in zip(integers.tolist(), present.tolist(), strict=True)
-        ]
-        fields += [f"{value:08x}" if value >= 0 else "" for value in categories.tolist()]
-        yield "\t".join(fields) + "\n"

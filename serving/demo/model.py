@@ -1,4 +1,4 @@
-"""The demo's model: a DLRM trained on a click log, and the lines that it was not trained on."""
+"""The demo's model: a DLRM trained on a click log, and the held-out lines."""
 
 import tempfile
 from dataclasses import dataclass
@@ -7,19 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from kernels.wording import counted
-from serving.demo.criteo import (
-    DENSE_COUNT,
-    FEATURES,
-    Examples,
-    Vocabulary,
-    generate_clicks,
-    read_clicks,
-)
+from serving.demo.criteo import DENSE_COUNT, FEATURES, Examples, Vocabulary, read_clicks
+from serving.demo.generated_clicks import generate_clicks
 from serving.demo.training import BATCH_SIZE, TrainedModel, train
-from sharded_infer.batch import JaggedBatch, ModelInput
 from sharded_infer.errors import InputError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.progress import Progress
-from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
 
 MODEL = "criteo_dlrm"
 DIM = 64
@@ -31,14 +25,7 @@ _SEED = 2024
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A trained model.
-
-    Attributes:
-        spec: its description.
-        trained: tables and tower.
-        training: the lines that it was trained on.
-        held_out: the lines after them.
-    """
+    """A trained model."""
 
     spec: ModelSpec
     trained: TrainedModel
@@ -51,8 +38,7 @@ def train_demo(data: Path | None, rows: int, progress: Progress) -> DemoModel:
 
     Args:
         data: the log; None generates one.
-        rows: lines to generate, or to read at most.
-        progress: told what is being done, and how far it is.
+        rows: lines to generate, or the most lines to read.
 
     Raises:
         InputError: a bad log, or fewer than 10 lines.

@@ -1,4 +1,4 @@
-"""The demo: clicks in, a trained, quantized, published and served model out, and its figures."""
+"""Runs the demo: trains, quantizes, publishes and serves a model of clicks, and returns figures."""
 
 import shutil
 import tempfile
@@ -12,10 +12,10 @@ import torch
 from serving.demo.model import MODEL, DemoModel, model_input, train_demo
 from serving.demo.scoring import score
 from serving.demo.server_process import server_process
-from sharded_infer.auc import auc
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
-from sharded_infer.publication import PublishedVersion, publish
+from sharded_infer.publishing.publication import PublishedVersion, publish
+from sharded_infer.quality.auc import auc
 
 TOPOLOGY = "cpu:2"
 REQUEST_SIZES = (1, 16, 64, 270)
@@ -55,7 +55,7 @@ class DemoResult:
     server_pid: int | None
 
     def fields(self) -> dict[str, object]:
-        """As plain values."""
+        """The figures for JSON."""
         return asdict(self)
 
 
@@ -68,19 +68,18 @@ def run_demo(
     keep: bool,
     progress: Progress,
 ) -> DemoResult:
-    """Runs all of it.
+    """Runs the whole demo.
 
     Args:
         data: a click log; None generates one.
-        rows: lines to generate, or to read at most.
+        rows: lines to generate, or the most lines to read.
         repository: where to publish; None takes a temporary folder (kept with `keep`).
         port: the server's gRPC port; 0 picks a free one.
         keep: leave the server running.
-        progress: told what is being done, and how far it is.
 
     Raises:
-        ShardedInferError: something did not hold: a bad log, a refused version, a refused request,
-            or served scores that rank worse than the fp32 model's.
+        ShardedInferError: a bad log, a refused version, a refused request, or served scores that
+            rank worse than the fp32 model's.
     """
     # A busy machine makes two intra-op threads slower than one, by far.
     torch.set_num_threads(1)

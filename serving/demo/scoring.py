@@ -1,4 +1,4 @@
-"""Scores samples through a running server, as any client would."""
+"""Scores samples through a running server."""
 
 import itertools
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
 from serving.demo.criteo import FEATURES, Examples
-from serving.triton_inputs import triton_inputs
+from serving.remote.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """What the server answered, and how fast.
+    """The server's scores and latencies.
 
     Attributes:
         scores: fp32 `[N]`.
@@ -42,12 +42,8 @@ def score(
     """Sends samples in requests of several sizes, one after another.
 
     Args:
-        url: the server's gRPC address.
-        model: the model's name.
-        examples: what to score.
-        sizes: samples of the requests, used in turn until all are scored.
-        passes: how often to score all of them; the scores are those of the first pass.
-        progress: told the samples scored so far.
+        sizes: samples of a request, in turn until all are scored.
+        passes: number of times to score all; the scores are those of the first pass.
 
     Raises:
         ShardedInferError: the server refused a request.

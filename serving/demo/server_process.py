@@ -1,4 +1,4 @@
-"""A server as a process of its own, started and stopped by the demo."""
+"""A server in a separate process, started and stopped by the demo."""
 
 import json
 import os
@@ -19,13 +19,7 @@ _STOP_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A running server.
-
-    Attributes:
-        process: the process.
-        grpc_url: where it answers.
-        metrics_url: its metrics page.
-    """
+    """A running server."""
 
     process: subprocess.Popen[str]
     grpc_url: str
@@ -44,17 +38,16 @@ def server_process(
     """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
 
     Args:
-        repository: what to serve.
         port: gRPC port; 0 picks a free one.
-        keep: leave it running when all went well.
-        options: more of the command line.
-        cpus: the cores it may use; None: all of this process's.
+        keep: leave it running after success.
+        options: further arguments of `sharded-infer serve`.
+        cpus: cores that it may use; None: those of this process.
 
     Raises:
         ShardedInferError: it did not become ready, or did not stop cleanly.
     """
     command = [sys.executable, "-m", "serving.cli", "serve", "--repository", str(repository)]
-    command += ["--port", str(port), "--metrics-port", "0", "--json"]
+    command += ["--port", str(port), "--http-port", "0", "--json"]
     command += ["--grace-seconds", "0", *options]
     # A session of its own, so that an interrupt of the demo is the demo's to handle.
     process = subprocess.Popen(  # noqa: S603 - our own command

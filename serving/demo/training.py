@@ -25,7 +25,7 @@ _DROPPED_SHARE = 0.3
 class TrainedModel:
     """A trained DLRM in fp32, in eval mode.
 
-    Fields:
+    Attributes:
         embeddings: the table of each feature, C1 to C26 in order; weights FP32 `[rows, dim]`.
         tower: from `dense [B, 13]` and `embeddings [B, 26 * dim]` to a click's probability `[B]`.
     """
@@ -34,7 +34,7 @@ class TrainedModel:
     tower: DLRM
 
     def scores(self, examples: Examples, batch_size: int) -> NDArray[np.float32]:
-        """Return each sample's probability of a click, float32 `[N]`.
+        """Each sample's probability of a click, float32 `[N]`.
 
         Raises:
             InputError: `batch_size` is below 1, or `examples` has other tables than the model.
@@ -61,15 +61,14 @@ def train(
     seed: int,
     on_step: Callable[[int, int, float], None],
 ) -> TrainedModel:
-    """Train tables and tower on `examples`; one or two epochs suffice, more overfit small logs.
+    """Trains tables and tower on `examples`; one or two epochs suffice, more overfit small logs.
 
     Minimises the log loss, the tables by Adagrad (Duchi et al. 2011, JMLR 12) and the tower by
     AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101). While training, every sample loses a
     random share of its features, so that the tower does not lean on one it saw a few times.
 
-    Arguments:
-        examples: the training samples.
-        dim: the width of every table.
+    Args:
+        dim: of every table.
         epochs: passes over the samples, in batches of `BATCH_SIZE`.
         seed: of initial weights, order and dropout; torch's global generator is left as it was.
         on_step: called after each batch with the epoch and the step of the whole training, both
@@ -141,7 +140,7 @@ def _batches(examples: Examples, epochs: int, seed: int) -> Iterator[tuple[int, 
 
 
 def _pool(embeddings: Mapping[str, nn.EmbeddingBag], batch: Examples) -> Tensor:
-    """Look up and sum each bag: FP32 `[B, F, dim]`."""
+    """Looks up and sums each bag: fp32 `[B, F, dim]`."""
     ids = torch.split(torch.from_numpy(batch.values), batch.lengths.sum(axis=1).tolist())
     # A bag's start within its own feature's ids
     starts = torch.from_numpy(batch.bag_starts - batch.bag_starts[:, :1])

@@ -1,4 +1,4 @@
-// Counting answered requests in a process's row of shared cells; see serving/answered_counter.py.
+// Counting answered requests in a process's row of shared cells; see serving/metrics/request_counter.py.
 #pragma once
 #include <cstdint>
 
@@ -32,7 +32,7 @@ struct AnsweredCells {
 void count_answered(double* cells, const AnsweredCells& where, const AnsweredRequest* requests,
                     std::int64_t count, double now);
 
-// A group of a batch; see serving/empty_bags.py.
+// A group of a batch; see serving/metrics/empty_bags.py.
 struct GroupBags {
   const std::int64_t* lengths;  // [features, bags]
   std::int64_t features, bags;

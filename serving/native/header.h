@@ -20,9 +20,19 @@ struct Header {
   Text outputs[kMaxOutputs];
 };
 
+// As `Header`, of a request in JSON; model and version are not in it.
+struct JsonHeader {
+  Header header;
+  std::int64_t binary_default = 0;  // whether outputs that say nothing are wanted in binary
+  std::int64_t binary_said = 0;     // bit i: output i says it
+  std::int64_t binary_wanted = 0;   // bit i: what it says
+};
+
 // Whether the message, a ModelInferRequest, is usual; of its inputs only the ends are looked at.
 bool read_header(Bytes message, Header& header);
 // As `read_header`, of a PredictRequest.
 bool read_predict_header(Bytes message, Header& header);
+// As `read_header`, of JSON whose tensors are in binary.
+bool read_json_header(Bytes json, JsonHeader& header);
 
 }  // namespace sharded_infer

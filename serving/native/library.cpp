@@ -27,6 +27,12 @@ EXPORTED std::int32_t sharded_infer_read_predict_header(const std::uint8_t* mess
   return sharded_infer::read_predict_header(Bytes{message, size}, *header);
 }
 
+// 1 when the JSON is usual; see header.h.
+EXPORTED std::int32_t sharded_infer_read_json_header(const std::uint8_t* json, std::int64_t size,
+                                                     sharded_infer::JsonHeader* header) {
+  return sharded_infer::read_json_header(Bytes{json, size}, *header);
+}
+
 // 1 when the message is usual; see request.h.
 EXPORTED std::int32_t sharded_infer_scan_predict(sharded_infer::Request* request,
                                                  const std::uint8_t* message, std::int64_t size) {
@@ -39,7 +45,22 @@ EXPORTED std::int32_t sharded_infer_scan(sharded_infer::Request* request,
   return request->scan(Bytes{message, size});
 }
 
-// 1 when what was scanned is accepted; see request.h. The message must still be there.
+// 1 when the body is usual; see request.h.
+EXPORTED std::int32_t sharded_infer_scan_body(sharded_infer::Request* request,
+                                              const std::uint8_t* body, std::int64_t size,
+                                              std::int64_t json_bytes) {
+  return request->scan_body(Bytes{body, size}, json_bytes);
+}
+
+// 1 when the tensors are usual; see request.h.
+EXPORTED std::int32_t sharded_infer_scan_tensors(sharded_infer::Request* request,
+                                                 const sharded_infer::NamedTensor* tensors,
+                                                 std::int64_t count) {
+  return request->scan_tensors(tensors, count);
+}
+
+// 1 when what was scanned is accepted; see request.h. The message, or the
+// tensors' bytes, must still be there.
 EXPORTED std::int32_t sharded_infer_fill(sharded_infer::Request* request, std::int64_t* out) {
   return request->fill(out);
 }

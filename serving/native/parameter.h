@@ -2,8 +2,6 @@
 #pragma once
 #include "wire.h"
 
-#include <cstring>
-
 namespace sharded_infer {
 
 // Field numbers of InferParameter.
@@ -14,10 +12,7 @@ struct Parameter {
   std::uint32_t kind = 0;
   std::uint64_t number = 0;  // of kBool, kInt64 and kUint64
 
-  bool is(const char* name) const {
-    const auto size = static_cast<std::int64_t>(std::strlen(name));
-    return key.size == size && std::memcmp(key.data, name, size) == 0;
-  }
+  bool is(const char* name) const { return sharded_infer::is(key, name); }
 };
 
 inline bool read_parameter_value(Bytes message, Parameter& parameter) {

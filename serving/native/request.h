@@ -23,6 +23,14 @@ struct Tensor {
   std::int32_t datatype;
 };
 
+// A tensor that came by itself, in JSON or in shared memory.
+struct NamedTensor {
+  Bytes name, data;
+  std::int64_t datatype;  // a `Datatype`
+  std::int64_t rank;
+  std::int64_t sizes[2];
+};
+
 // One jagged batch; places are in 8-byte words of the memory that `fill` is given.
 struct Group {
   std::int64_t features;
@@ -70,6 +78,10 @@ struct Request {
   bool scan(Bytes message);
   // As `scan`, of a PredictRequest.
   bool scan_predict(Bytes message);
+  // As `scan`, of JSON and the tensors' bytes behind it, in the order of the inputs.
+  bool scan_body(Bytes body, std::int64_t json_bytes);
+  // As `scan`, of tensors.
+  bool scan_tensors(const NamedTensor* named, std::int64_t count);
   // Whether its lengths and ids fit too; `out` has `layout.words` words.
   bool fill(std::int64_t* out);
 };

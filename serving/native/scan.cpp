@@ -1,5 +1,6 @@
-// Request::scan, see request.h: bytes to tensors by name.
+// Request::scan, scan_body and scan_tensors, see request.h: tensors by name.
 #include "envelope.h"
+#include "infer_json.h"
 #include "layout.h"
 #include "request.h"
 
@@ -16,7 +17,10 @@ class TensorVisitor {
 
   bool input(Bytes bytes) {
     Input input;
-    if (!read_input(bytes, input)) return false;
+    return read_input(bytes, input) && take(input);
+  }
+
+  bool take(const Input& input) {
     const std::int32_t found = request_.find(input.name, previous_);
     if (found < 0 || request_.present[found]) return false;
     request_.present[found] = 1;
@@ -61,7 +65,61 @@ class TensorVisitor {
   std::int32_t previous_ = -1;
 };
 
+class BodyVisitor {
+ public:
+  BodyVisitor(Request& request, Bytes binary) : tensors_(request), left_(binary) {}
+
+  bool id(Bytes) { return true; }
+  bool priority(std::int64_t) { return true; }
+  bool timeout(std::int64_t) { return true; }
+  bool binary_outputs(bool) { return true; }
+  bool output(Bytes, BinaryOutput) { return true; }
+
+  bool input(const Input& input, std::int64_t bytes) {
+    if (bytes > left_.size || !tensors_.take(input)) return false;
+    if (!tensors_.contents({left_.data, bytes})) return false;
+    left_.data += bytes;
+    left_.size -= bytes;
+    return true;
+  }
+
+  bool match() { return left_.size == 0 && tensors_.match(); }
+  std::int64_t inputs() const { return tensors_.inputs(); }
+
+ private:
+  TensorVisitor tensors_;
+  Bytes left_;
+};
+
+bool to_input(const NamedTensor& tensor, Input& input) {
+  if (tensor.rank < 1 || tensor.rank > 2) return false;
+  input.name = tensor.name;
+  input.datatype = static_cast<std::int32_t>(tensor.datatype);
+  for (std::int64_t i = 0; i < tensor.rank; ++i)
+    if (!input.add_size(static_cast<std::uint64_t>(tensor.sizes[i]))) return false;
+  return true;
+}
+
 }  // namespace
+
+bool Request::scan_body(Bytes body, std::int64_t json_bytes) {
+  std::memset(present, 0, model->inputs());
+  if (body.size >= kMaxSize || json_bytes < 0 || json_bytes > body.size) return false;
+  BodyVisitor visitor(*this, {body.data + json_bytes, body.size - json_bytes});
+  return visit_json({body.data, json_bytes}, visitor) && visitor.match() &&
+         lay_out(*this, visitor.inputs());
+}
+
+bool Request::scan_tensors(const NamedTensor* named, std::int64_t count) {
+  std::memset(present, 0, model->inputs());
+  TensorVisitor visitor(*this);
+  for (std::int64_t i = 0; i < count; ++i) {
+    Input input;
+    if (!to_input(named[i], input) || !visitor.take(input) || !visitor.contents(named[i].data))
+      return false;
+  }
+  return visitor.match() && lay_out(*this, visitor.inputs());
+}
 
 bool Request::scan(Bytes message) {
   std::memset(present, 0, model->inputs());

@@ -5,6 +5,7 @@
 // bytes whatever they hold. https://protobuf.dev/programming-guides/encoding/
 #pragma once
 #include <cstdint>
+#include <cstring>
 
 namespace sharded_infer {
 
@@ -15,6 +16,11 @@ struct Bytes {
   const std::uint8_t* data = nullptr;
   std::int64_t size = 0;
 };
+
+inline bool is(Bytes text, const char* other) {
+  const auto size = static_cast<std::int64_t>(std::strlen(other));
+  return text.size == size && std::memcmp(text.data, other, size) == 0;
+}
 
 inline bool is_ascii(Bytes text) {
   std::uint8_t all = 0;
@@ -58,6 +64,13 @@ class WireReader {
     if (!read_varint(size) || size > static_cast<std::uint64_t>(end_ - at_)) return false;
     bytes = {at_, static_cast<std::int64_t>(size)};
     at_ += size;
+    return true;
+  }
+
+  bool read_fixed64(std::uint64_t& value) {
+    if (end_ - at_ < std::int64_t(sizeof value)) return false;
+    std::memcpy(&value, at_, sizeof value);
+    at_ += sizeof value;
     return true;
   }
 

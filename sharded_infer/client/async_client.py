@@ -15,17 +15,16 @@ from sharded_infer.v1 import predictor_pb2
 
 
 class AsyncClient:
-    """Calls a server from one event loop; its tasks should share one: it holds a connection."""
+    """Calls a server from one event loop; its tasks should share one client and its connection."""
 
     def __init__(self, target: str, settings: CallSettings | None = None) -> None:
-        """Prepares a connection, which is made at the first call; to be called in the event loop.
+        """Prepares a connection, which is made at the first call. Call it in the event loop.
 
         Args:
-            target: `host:port`, or any of gRPC's names, such as `dns:///ranker:8001`.
-            settings: how to call; None: as `CallSettings` says by default.
+            target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`.
 
         Raises:
-            ValueError: settings that contradict themselves.
+            ValueError: the settings contradict each other.
         """
         self._settings = settings or CallSettings()
         options = self._settings.channel_options()
@@ -52,7 +51,7 @@ class AsyncClient:
         priority: int = 0,
         timeout_seconds: float | None = None,
     ) -> Prediction:
-        """Scores candidates for a user; arguments and errors as `Client.predict`'s."""
+        """Scores candidates for a user. Arguments and errors are those of `Client.predict`."""
         message = request_message(
             model,
             user=user,

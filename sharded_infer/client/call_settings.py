@@ -15,21 +15,19 @@ _SHORTEST_BACKOFF_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a call is made again: only if the server says UNAVAILABLE, or cannot be reached.
+    """When a call is retried: only if the server says UNAVAILABLE or cannot be reached.
 
-    gRPC does it (proposal A6): exponential back-off with jitter, sooner or later where the server
-    says when (`grpc-retry-pushback-ms`), within the call's deadline. A budget stops retries while
-    more than a few calls fail, so that they do not hold an overloaded server down: every failed
-    attempt costs a token, every answered call gives `tokens_per_success` back, and below half of
-    `tokens` nothing is tried again.
+    gRPC does it (proposal A6): exponential back-off with jitter, or the server's own delay
+    (`grpc-retry-pushback-ms`), within the call's deadline. A budget protects an overloaded server:
+    every failed attempt takes a token, every answered call returns `tokens_per_success`, and below
+    half of `tokens` nothing is retried.
 
     Attributes:
-        attempts: of a call in all, 1 to 5; 1: no retries.
-        first_backoff_seconds: before the second attempt, give or take a fifth; 0.01 or more, as
-            gRPC never comes back from waits that it rounds to nothing.
-        longest_backoff_seconds: before any.
-        tokens: the budget when it is full, up to 1,000.
-        tokens_per_success: what an answered call gives back.
+        attempts: of a call in all, 1 to 5; 1 means no retries.
+        first_backoff_seconds: before the second attempt, with 20% jitter; at least 0.01, since gRPC
+            never returns from waits that it rounds to 0.
+        longest_backoff_seconds: before any attempt.
+        tokens: the full budget, up to 1,000.
     """
 
     attempts: int = 3
@@ -39,7 +37,7 @@ class RetryPolicy:
     tokens_per_success: float = 0.1
 
     def service_config(self) -> str:
-        """As gRPC wants it.
+        """The policy as gRPC's service config, JSON.
 
         Raises:
             ValueError: a value is outside its bounds.
@@ -76,17 +74,15 @@ class CallSettings:
     """How a client calls.
 
     Attributes:
-        timeout_seconds: a call's deadline, unless it says another.
-        retry: when a call is made again.
-        hedge_after_seconds: after so long without an answer the call is made a second time, and
-            the first answer counts; None: never. It costs a server up to twice the work: set it
-            above the server's 95th percentile.
-        root_certificates: PEM of the authorities that sign the server's certificate, for TLS; an
-            empty value means the system's; None: no TLS.
+        timeout_seconds: a call's default deadline.
+        hedge_after_seconds: when an unanswered call is made a second time; the first answer counts.
+            It costs a server up to twice the work: set it above the 95th percentile. None: never.
+        root_certificates: PEM of the authorities that sign the server's certificate, for TLS. An
+            empty value means the system's. None: no TLS.
         certificate: the client's own, PEM, for mutual TLS.
-        private_key: its key, PEM.
+        private_key: PEM.
         token: sent as `authorization: Bearer …`.
-        options: more of gRPC's channel arguments.
+        options: further gRPC channel arguments.
     """
 
     timeout_seconds: float = 1.0
@@ -104,7 +100,7 @@ class CallSettings:
         return () if self.token is None else (("authorization", f"Bearer {self.token}"),)
 
     def channel_options(self) -> list[tuple[str, str | int]]:
-        """What a channel of gRPC's is made with."""
+        """The channel arguments for gRPC."""
         return [
             ("grpc.max_send_message_length", _LARGEST_MESSAGE),
             ("grpc.max_receive_message_length", _LARGEST_MESSAGE),
@@ -114,7 +110,7 @@ class CallSettings:
         ]
 
     def credentials(self) -> grpc.ChannelCredentials | None:
-        """For TLS; None: without."""
+        """For TLS; None without it."""
         if self.root_certificates is None:
             return None
         return grpc.ssl_channel_credentials(

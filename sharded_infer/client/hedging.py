@@ -1,4 +1,4 @@
-"""A call made a second time where the first takes long: the first answer counts.
+"""Hedging: a slow call is made a second time, and the first answer counts.
 
 Dean and Barroso, "The Tail at Scale", CACM 56(2), 2013: hedged requests.
 """
@@ -12,17 +12,14 @@ from typing import Any
 def first_answer(
     start: Callable[[float], Any], *, after_seconds: float, timeout_seconds: float
 ) -> Any:
-    """Makes a call, and once more if there is no answer for a while.
+    """Makes a call, and a second one if there is no answer for a while.
 
-    A call that fails is not made again by this; if one of the two fails, the other's answer counts.
+    A call that fails is not retried here. If one of the two fails, the other's answer counts.
 
     Args:
-        start: begins a call, given its deadline in seconds; a gRPC future.
-        after_seconds: when to begin the second.
+        start: begins a call with the given deadline in seconds; returns a gRPC future.
+        after_seconds: when to begin the second call.
         timeout_seconds: the deadline of both, from now.
-
-    Returns:
-        The answer.
 
     Raises:
         grpc.RpcError: of the call that failed last.

@@ -1,16 +1,16 @@
-"""What callers give as inputs, made into features and dense inputs.
+"""Reads callers' inputs as features and dense inputs.
 
 Integers are ids, floats are dense:
 
                           user                    candidates
     number                one id; a dense input   -
-    ints [L]              one bag of L ids        one id a candidate
-    ints [B, L]           -                       L ids a candidate
-    sequences of ints     -                       a bag a candidate
-    Bags                  one bag                 a bag a candidate
-    floats [K]            a row                   one number a candidate
-    floats [B, K]         a row, B = 1            a row a candidate
-    sequences of floats   -                       a row a candidate, where all are alike
+    ints [L]              one bag of L ids        one id for each candidate
+    ints [B, L]           -                       L ids for each candidate
+    sequences of ints     -                       one bag for each candidate
+    Bags                  one bag                 one bag for each candidate
+    floats [K]            a row                   one number for each candidate
+    floats [B, K]         a row, B = 1            one row for each candidate
+    sequences of floats   -                       one row for each candidate, all of one width
 
 `FEATURE.weights` beside a feature has a weight for each of its ids, in the same form.
 """
@@ -34,9 +34,9 @@ class Bags:
     """A feature's ids with the length of each bag.
 
     Attributes:
-        values: ids `[N]`, one bag after another.
-        lengths: ids of each bag, `[B]`, N together.
-        weights: fp32 `[N]`; None: 1.
+        values: int `[N]`, one bag after another.
+        lengths: int `[B]`, with sum N.
+        weights: fp32 `[N]`; None means 1.
     """
 
     values: ArrayLike
@@ -49,11 +49,10 @@ class SparseFeature:
     """A feature's ids as they are sent.
 
     Attributes:
-        name: the feature's.
         ids: int `[N]`.
         lengths: int `[B]`; None: `ids_per_bag`, or one bag of all ids.
         ids_per_bag: of every bag; 0: `lengths`, or one bag of all ids.
-        weights: fp32 `[N]`; None: 1.
+        weights: fp32 `[N]`; None means 1.
     """
 
     name: str
@@ -68,9 +67,8 @@ class DenseInput:
     """A dense input's numbers as they are sent: rows one after another.
 
     Attributes:
-        name: the input's.
-        values: of all rows.
-        shape: as the caller gave them: `[K]` or `[B, K]`.
+        values: fp32, of all rows.
+        shape: as given: `[K]` or `[B, K]`.
     """
 
     name: str
@@ -82,16 +80,16 @@ Input: TypeAlias = SparseFeature | DenseInput
 
 
 def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[Input]:
-    """Makes what a caller gave into features and dense inputs.
+    """Reads a caller's inputs as features and dense inputs.
 
     Args:
-        inputs: a mapping, a DataFrame, something shaped like a KeyedJaggedTensor (with `keys()`,
-            `values()` and `lengths()`), or several of these; None: nothing.
-        is_user: whether they are what all candidates share.
+        inputs: a mapping, a DataFrame, an object shaped like a KeyedJaggedTensor (with `keys()`,
+            `values()` and `lengths()`), or several of these.
+        is_user: whether all candidates share them.
 
     Raises:
-        RequestError: an input is none of the forms above, has no candidates, or of dense inputs
-            not a row for each; it is named.
+        RequestError: an input has none of the forms above, has no candidates, or is dense without a
+            row for each candidate; names the input.
     """
     found = list(_read(inputs, is_user=is_user))
     if not is_user:
@@ -100,7 +98,7 @@ def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> l
 
 
 def _check_candidates(inputs: Sequence[Input]) -> None:
-    """Refuses dense inputs without a row for each candidate, where features say how many."""
+    """Refuses dense inputs without a row for each candidate, if features give their number."""
     counts = {one.name: _bag_count(one) for one in inputs if isinstance(one, SparseFeature)}
     if empty := [name for name, count in counts.items() if not count]:
         raise RequestError(f"there are no candidates: input {empty[0]!r} is empty")
@@ -273,7 +271,7 @@ def _ragged(name: str, rows: NDArray[Any]) -> Bags:
 
 
 def _row_width(rows: Bags) -> int | None:
-    """The width of rows of floats; None where they are ids, or differ in length."""
+    """The width of rows of floats; None if they are ids or differ in length."""
     values, lengths = np.asarray(rows.values), np.asarray(rows.lengths)
     alike = values.dtype.kind == "f" and lengths.size and (lengths == lengths[0]).all()
     return int(lengths[0]) if alike and lengths[0] else None

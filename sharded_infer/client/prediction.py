@@ -1,4 +1,4 @@
-"""What a predict call gives: scores, or an error."""
+"""The result of a predict call: scores, or an error."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,15 +11,13 @@ from sharded_infer.errors import ShardedInferError
 
 
 class PredictError(ShardedInferError):
-    """A call was not answered with scores.
+    """A call failed.
 
     Attributes:
-        code: the gRPC status code.
-        details: the server's words, or the library's.
+        details: the server's message, or the library's.
     """
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        """Keeps both."""
         super().__init__(f"{code.name}: {details}")
         self.code = code
         self.details = details
@@ -27,7 +25,7 @@ class PredictError(ShardedInferError):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where the server's time went, in seconds; lookups and tower are the whole batch's."""
+    """Seconds that the server took; lookups and tower are the whole batch's."""
 
     decode_seconds: float
     queue_seconds: float
@@ -40,11 +38,7 @@ class Prediction:
     """Scores of one request.
 
     Attributes:
-        model: the model that answered.
-        version: its version.
-        request_id: the caller's.
         scores: fp32 `[B]` or `[B, K]` by output name.
-        timing: where the server's time went.
     """
 
     model: str
@@ -55,7 +49,7 @@ class Prediction:
 
 
 def read_prediction(response: Any) -> Prediction:
-    """What a PredictResponse says."""
+    """A PredictResponse as a prediction."""
     scores = {}
     for output in response.outputs:
         values = np.array(output.values, np.float32)
@@ -76,7 +70,7 @@ def read_prediction(response: Any) -> Prediction:
 
 
 def predict_error(error: grpc.RpcError) -> PredictError:
-    """An error of gRPC's as ours."""
+    """A gRPC error as ours."""
     code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else None
     details = error.details() if code is not None else str(error)
     return PredictError(code or grpc.StatusCode.UNKNOWN, details or "")

@@ -23,16 +23,13 @@ def request_message(
     """A serialized PredictRequest.
 
     Args:
-        model: the model's name.
-        user: what all candidates share; see `sharded_infer.client.inputs`.
-        candidates: what each candidate has.
-        version: a version's number or a label; empty: the server's default.
-        outputs: names of the outputs that are wanted; none: all.
-        request_id: returned with the response.
-        priority: 1 to 10, 1 the highest; 0: the default.
+        user: inputs that all candidates share; see `sharded_infer.client.inputs`.
+        candidates: inputs of each candidate.
+        outputs: names of the outputs to return; none: all.
+        priority: 1 (first) to 10; 0: the default.
 
     Raises:
-        RequestError: an input has no form that can be sent; it is named.
+        RequestError: an input cannot be sent; names it.
     """
     return b"".join(
         (

@@ -15,17 +15,16 @@ from sharded_infer.v1 import predictor_pb2
 
 
 class Client:
-    """Calls a server; any number of threads may share one, and should: it holds a connection."""
+    """Calls a server; threads should share one client and its connection."""
 
     def __init__(self, target: str, settings: CallSettings | None = None) -> None:
         """Prepares a connection, which is made at the first call.
 
         Args:
-            target: `host:port`, or any of gRPC's names, such as `dns:///ranker:8001`.
-            settings: how to call; None: as `CallSettings` says by default.
+            target: `host:port`, or any other gRPC name, such as `dns:///ranker:8001`.
 
         Raises:
-            ValueError: settings that contradict themselves.
+            ValueError: the settings contradict each other.
         """
         self._settings = settings or CallSettings()
         options = self._settings.channel_options()
@@ -55,20 +54,19 @@ class Client:
         """Scores candidates for a user.
 
         Args:
-            model: the model's name.
-            user: what all candidates share: a mapping of arrays by feature or dense input, a
-                DataFrame, something shaped like a KeyedJaggedTensor, or several of these. Forms of
+            user: inputs that all candidates share: a mapping of arrays by feature or dense input, a
+                DataFrame, an object shaped like a KeyedJaggedTensor, or several of these. Forms of
                 an array: `sharded_infer.client.inputs`.
-            candidates: what each candidate has, in the same forms.
+            candidates: inputs of each candidate, in the same forms.
             version: a version's number or a label; empty: the server's default.
-            outputs: names of the outputs that are wanted; none: all.
+            outputs: names of the outputs to return; none: all.
             request_id: returned with the response, and in the server's logs.
-            priority: 1 to 10, 1 the highest; 0: the default.
+            priority: 1 (first) to 10; 0: the default.
             timeout_seconds: the call's deadline, retries and hedging included; None: the client's.
 
         Raises:
-            RequestError: an input has no form that can be sent.
-            PredictError: the server, or the way to it, gave an error.
+            RequestError: an input cannot be sent; names it.
+            PredictError: the server answered with an error, or could not be reached.
         """
         message = request_message(
             model,

@@ -1,5 +1,6 @@
-// The C interface of the merge, which Python calls through ctypes.
+// The C interface of the merge and of the parts of lookups, which Python calls through ctypes.
 #include "merge.h"
+#include "parts.h"
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -17,5 +18,30 @@ EXPORTED void sharded_infer_merge(const sharded_infer::Merge* merge) {
 
 EXPORTED void sharded_infer_merge_uniform(const sharded_infer::Uniform* merge) {
   sharded_infer::copy_uniform(*merge);
+}
+
+// Selects the bags of a rank; see parts.h.
+EXPORTED std::int64_t sharded_infer_select_bags(const sharded_infer::Selection* selection,
+                                                const sharded_infer::BagArrays* from,
+                                                const sharded_infer::BagArrays* to) {
+  return sharded_infer::select_bags(*selection, *from, *to);
+}
+
+// Writes a rank's numbers; see parts.h.
+EXPORTED std::int64_t sharded_infer_write_runs(const sharded_infer::Matrix* found,
+                                               const std::int64_t* repeats,
+                                               const sharded_infer::ColumnRun* runs,
+                                               std::int64_t run_count,
+                                               const sharded_infer::Matrix* pooled) {
+  return sharded_infer::write_runs(*found, repeats, runs, run_count, *pooled);
+}
+
+// Divides sums by bags' lengths; see parts.h.
+EXPORTED std::int64_t sharded_infer_divide_means(const std::int64_t* lengths, std::int64_t bags,
+                                                 const std::int64_t* repeats,
+                                                 const sharded_infer::Mean* means,
+                                                 std::int64_t mean_count,
+                                                 const sharded_infer::Matrix* pooled) {
+  return sharded_infer::divide_means(lengths, bags, repeats, means, mean_count, *pooled);
 }
 }

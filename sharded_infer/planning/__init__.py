@@ -1,1 +1,1 @@
-"""The planner: where every part of every table goes, and why."""
+"""Where every shard of every table goes: topologies, costs, plans."""

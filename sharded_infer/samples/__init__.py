@@ -1,1 +1,1 @@
-"""Samples as people keep them, in files: a model's inputs with what is known of each sample."""
+"""Samples in files: a model's inputs with labels and reference scores."""

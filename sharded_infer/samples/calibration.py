@@ -1,4 +1,4 @@
-"""Calibration samples: a model's inputs with labels and reference scores beside them."""
+"""Calibration samples: a model's inputs with labels and reference scores."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.wording import counted
-from sharded_infer.columns import Columns, cells_of, columns_of
+from sharded_infer.artifacts.golden import load_samples
 from sharded_infer.errors import RequestError
-from sharded_infer.golden import load_samples
-from sharded_infer.outcomes import outcome_columns
-from sharded_infer.quality import CalibrationSamples, check_samples
+from sharded_infer.inputs.columns import Columns, cells_of, columns_of
+from sharded_infer.inputs.outcomes import outcome_columns
+from sharded_infer.quality.quality import CalibrationSamples, check_samples
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.request import model_input_of
-from sharded_infer.spec import ModelSpec
+from sharded_infer.specs.model_spec import ModelSpec
 
 
 def read_calibration(
@@ -24,20 +24,19 @@ def read_calibration(
     """Reads samples to measure a version on.
 
     An output's labels are in the column that `label_columns` gives it, else in `label.<output>`,
-    else in `label`: 0 or 1, empty or left out where it is not known. The trained model's own scores
-    are in `reference.<output>`; of a model with one output, also in `reference`.
+    else in `label`: 0 or 1, empty or left out if unknown. The trained model's own scores are in
+    `reference.<output>`; of a model with one output, also in `reference`.
 
     Args:
-        spec: the model.
         data: a file's path: `.safetensors` as golden requests are kept, with labels `[B]` and
             reference scores `[B]` or `[B, K]`; `.parquet`, `.csv`, `.tsv` or JSON. Or a DataFrame,
             a mapping of arrays or tensors by name, or a list of samples, each a mapping.
-        label_columns: the label's column by output, where it has a name of its own; None takes
-            those that the spec's gate names.
+        label_columns: the label's column by output, if it has a name of its own; None takes those
+            of the spec's gate.
 
     Raises:
         InputError: the file cannot be read.
-        RequestError: it holds something else than samples of this model; names the sample.
+        RequestError: it does not hold samples of this model; names the sample.
     """
     if isinstance(data, CalibrationSamples):
         measured = data

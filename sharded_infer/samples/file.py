@@ -1,13 +1,13 @@
-"""Files of samples, by their names' endings."""
+"""Files of samples, by their suffixes."""
 
 import importlib
 import sys
 from pathlib import Path
 from typing import Any
 
-from sharded_infer.columns import Columns, columns_of
 from sharded_infer.errors import InputError, ShardedInferError
-from sharded_infer.regular_file import open_regular, read_regular
+from sharded_infer.files.regular_file import open_regular, read_regular
+from sharded_infer.inputs.columns import Columns, columns_of
 from sharded_infer.samples.text import read_csv, read_json, read_tsv
 
 _TEXT = {".tsv": read_tsv, ".csv": read_csv}
@@ -21,11 +21,11 @@ def read_samples(path: Path | str, *, tsv: bool = False) -> Columns:
     Args:
         path: `.parquet` is Parquet, `.csv` CSV, `.tsv` TSV, anything else JSON; `-` is standard
             input.
-        tsv: the input is TSV, whatever its name.
+        tsv: the input is TSV, whatever its suffix.
 
     Raises:
         InputError: it cannot be read, or is Parquet and pyarrow is not installed.
-        RequestError: it holds something else than samples; names the line or sample.
+        RequestError: it does not hold samples; names the line or sample.
     """
     path = Path(path)
     if path.suffix in _PARQUET and not tsv:

@@ -1,4 +1,4 @@
-"""A trained model's own scores, written beside samples: what an import is compared with."""
+"""Records a trained model's own scores beside samples, for the import check."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from sharded_infer.errors import InputError
-from sharded_infer.outcomes import LABEL, REFERENCE
-from sharded_infer.spec import TowerSpec
+from sharded_infer.inputs.outcomes import LABEL, REFERENCE
+from sharded_infer.specs.model_spec import TowerSpec
 
 _OUTCOMES = (LABEL, REFERENCE)
 
@@ -26,30 +26,29 @@ def record_reference(
 ) -> Any:
     """Adds a trained model's own scores to samples, as columns `reference.<output>`.
 
-    The model is called for `batch` samples at a time, in their order, under
-    `torch.inference_mode()`, a `nn.Module` in evaluation mode. Without `inputs` it is called as
-    `model(**columns)`: every column but labels and reference scores, by its name, as a tensor on
-    the model's device: int64 `[B]` of whole numbers, fp32 `[B]` of others, `[B, N]` of lists of N.
-    With `inputs` it is called as `model(*inputs(part))`, or `model(**inputs(part))` where that
-    returns a mapping; `part` is the next samples, of the kind that `samples` are.
+    The model is called on `batch` samples at a time, in order, under `torch.inference_mode()`; a
+    `nn.Module` is put into evaluation mode. Without `inputs` it is called as `model(**columns)`:
+    every column except labels and reference scores becomes a tensor on the model's device, int64
+    `[B]` for whole numbers, fp32 `[B]` for others, `[B, N]` for lists of N. With `inputs` it is
+    called as `model(*inputs(part))`, or `model(**inputs(part))` for a mapping; `part` has the next
+    samples, in the form of `samples`.
 
     Args:
-        model: a `nn.Module`, or anything that can be called.
+        model: a `nn.Module` or another callable.
         samples: a pandas DataFrame, a mapping of columns by name, or a list of samples, each a
-            mapping by name. What `publish` and `publish --calibration` take as calibration samples.
-        inputs: makes the model's arguments of some samples; needed where lists have several
-            lengths, and where its arguments have other names than the columns.
-        output: what the scores are called, where the model returns them without names; a model of
-            several outputs returns a mapping by output.
-        batch: samples of a call.
+            mapping by name.
+        inputs: makes the model's arguments; needed if lists differ in length, or if arguments are
+            named otherwise than the columns.
+        output: the name of scores that the model returns without a name; a model of several outputs
+            returns a mapping by output.
 
     Returns:
-        Samples of the same kind, with a column of scores for each output: of `[B]` or `[B, 1]`
-        numbers, of `[B, K]` lists. Write them to a file for `publish --calibration`.
+        Samples of the same kind, with a column of scores for each output: numbers for `[B]` and
+        `[B, 1]`, lists for `[B, K]`. Write them to a file for `publish --calibration`.
 
     Raises:
-        InputError: the samples are of no such kind, a column cannot be a tensor, or the model
-            returns something else than scores of each sample; names the column or output.
+        InputError: the samples have another form, a column cannot be a tensor, or the model does
+            not return scores of each sample; names the column or output.
     """
     count = _count(samples)
     found: dict[str, list[NDArray[np.float32]]] = {}

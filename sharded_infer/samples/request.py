@@ -1,14 +1,14 @@
-"""Samples to a request."""
+"""Samples as one request."""
 
 from collections.abc import Mapping
 
-from sharded_infer.batch import ModelInput
-from sharded_infer.columns import columns_of
 from sharded_infer.errors import RequestError
-from sharded_infer.feature_columns import Arrays
-from sharded_infer.input_columns import input_arrays
-from sharded_infer.request import make_input
-from sharded_infer.spec import ModelSpec
+from sharded_infer.inputs.columns import columns_of
+from sharded_infer.inputs.feature_columns import Arrays
+from sharded_infer.inputs.input_columns import input_arrays
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.specs.model_spec import ModelSpec
 
 
 def batch_samples(
@@ -17,16 +17,14 @@ def batch_samples(
     """Samples as one request: inputs by name, without labels and reference scores.
 
     Args:
-        spec: the model.
         samples: in any of the forms of `columns_of`, at least one.
-        label_columns: the label's column by output, where it has a name of its own; None takes
-            those that the spec's gate names.
+        label_columns: the label's column by output, if it has a name of its own; None takes those
+            of the spec's gate.
 
     Raises:
-        InputError: samples of no such form.
-        RequestError: no samples, an unknown name, no sample with a feature that the model requires,
-            or a value that is not ids or numbers; names
-            the sample and the input.
+        InputError: the samples have another form.
+        RequestError: no samples, an unknown name, no sample with a required feature, or a value
+            that is not ids or numbers; names the sample and the input.
     """
     columns = columns_of(samples)
     if not columns.values or columns.rows == 0:
@@ -39,7 +37,7 @@ def batch_samples(
 def model_input_of(
     spec: ModelSpec, samples: object, label_columns: Mapping[str, str] | None = None
 ) -> ModelInput:
-    """Samples as one jagged batch of all features; arguments and errors as `batch_samples`'s."""
+    """Samples as one jagged batch of all features; arguments and errors as in `batch_samples`."""
     if isinstance(samples, ModelInput):
         return samples
     arrays = batch_samples(spec, samples, label_columns)

@@ -1,22 +1,21 @@
-"""Statistics of features, counted from samples."""
+"""Feature statistics, counted from samples."""
 
 import numpy as np
 
 from sharded_infer.samples.request import model_input_of
-from sharded_infer.spec import ModelSpec
-from sharded_infer.statistics import FeatureStatistics, count_statistics
+from sharded_infer.specs.feature_statistics import FeatureStatistics, count_statistics
+from sharded_infer.specs.model_spec import ModelSpec
 
 
 def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatistics]:
-    """Pooling factor, skew and histogram of every feature; padding is not read, nor counted.
+    """Pooling factor, skew and histogram of every feature; padding does not count.
 
     Args:
-        spec: the model.
-        samples: what it is asked, in any of the forms of `columns_of`; a feature that a sample
-            leaves out is an empty bag.
+        samples: in any of the forms of `columns_of`; a feature that a sample leaves out is an empty
+            bag.
 
     Raises:
-        RequestError: a sample is not one of this model's.
+        RequestError: a sample does not fit the model.
     """
     (batch,) = model_input_of(spec, samples).groups
     ends = np.cumsum(batch.lengths.ravel()).reshape(batch.lengths.shape)

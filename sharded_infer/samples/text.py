@@ -4,8 +4,8 @@ A sample names its features and dense inputs. JSON is one array of objects, or o
 
     {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1, 4]}
 
-TSV and CSV have the names in their first line, and one or several ids or numbers in a cell: between
-several are commas, semicolons, bars or spaces, around them brackets or nothing.
+TSV and CSV have the names in their first line, and one or several ids or numbers in a cell.
+Several are separated by commas, semicolons, bars or spaces, with or without brackets.
 
     dense<TAB>C1<TAB>C2             dense,C1,C2
     0.5,1.0<TAB>7<TAB>3,1,4         "0.5,1.0",7,3|1|4
@@ -19,8 +19,8 @@ import json
 import re
 
 from kernels.wording import counted
-from sharded_infer.columns import LineSample, Sample
 from sharded_infer.errors import RequestError
+from sharded_infer.inputs.columns import LineSample, Sample
 from sharded_infer.repeats import repeated
 
 _BETWEEN = re.compile(r"[\s,;|]+")
@@ -58,7 +58,7 @@ def read_tsv(text: str) -> list[Sample]:
     """Reads samples from TSV.
 
     Raises:
-        RequestError: a line has another number of cells than the first, or a name comes twice;
+        RequestError: a line's number of cells differs from the first line's, or a name comes twice;
             names the line.
     """
     return _read_cells([(number, line.split("\t")) for number, line in _lines(text)])

@@ -1,7 +1,8 @@
 """Protobuf's bytes, written from arrays.
 
 Packed numbers of fixed width are an array's memory, little-endian, so messages made mostly of them
-are joined instead of being built element by element.
+are joined instead of being built element by element. Field numbers are below 16, so that a tag is
+one byte.
 https://protobuf.dev/programming-guides/encoding/
 """
 
@@ -28,34 +29,19 @@ def varint(value: int) -> bytes:
 
 
 def bytes_field(field: int, payload: bytes) -> bytes:
-    """A message, text or packed field; nothing where it is empty, as proto3 writes it.
-
-    Args:
-        field: the field's number, below 16.
-        payload: its bytes.
-    """
+    """A message, text or packed field; nothing where it is empty, as proto3 writes it."""
     if not payload:
         return b""
     return b"%c%b%b" % (field << 3 | _LENGTH_DELIMITED, varint(len(payload)), payload)
 
 
 def message_field(field: int, payload: bytes) -> bytes:
-    """A message field, which is there even where the message is empty.
-
-    Args:
-        field: the field's number, below 16.
-        payload: the message's bytes.
-    """
+    """A message field, which is there even where the message is empty."""
     return bytes_field(field, payload) or bytes((field << 3 | _LENGTH_DELIMITED, 0))
 
 
 def text_field(field: int, text: str) -> bytes:
-    """A text field; nothing where it is empty.
-
-    Args:
-        field: the field's number, below 16.
-        text: its text.
-    """
+    """A text field; nothing where it is empty."""
     return bytes_field(field, text.encode())
 
 
@@ -63,7 +49,6 @@ def number_field(field: int, value: int) -> bytes:
     """A uint32 or uint64 field; nothing where it is 0.
 
     Args:
-        field: the field's number, below 16.
         value: 0 or more.
     """
     return bytes((field << 3 | _VARINT,)) + varint(value) if value else b""
@@ -73,7 +58,6 @@ def float_field(field: int, value: float) -> bytes:
     """A float field.
 
     Args:
-        field: the field's number, below 16.
         value: to be rounded to fp32.
     """
     return struct.pack("<Bf", field << 3 | _FIXED32, value)
@@ -83,7 +67,6 @@ def packed_field(field: int, numbers: NDArray[np.generic], dtype: str) -> bytes:
     """A packed field of numbers of fixed width; nothing where there are none.
 
     Args:
-        field: the field's number, below 16.
         numbers: of any shape, row-major.
         dtype: their little-endian NumPy type: `<u4`, `<i8` or `<f4`.
     """

@@ -12,12 +12,12 @@ from sharded_infer.zoo.mlp import MLP
 class CrossLayer(nn.Module):
     """One low-rank cross: `x_{l+1} = x_0 * (W_l V_l x_l + b_l) + x_l`.
 
-    The formula is equation 2 of Wang et al. 2021, "DCN V2" (arXiv:2008.13535), without the
-    nonlinearity and the gating of its mixture of experts.
+    Equation 2 of Wang et al. 2021, "DCN V2" (arXiv:2008.13535), without the nonlinearity and the
+    gating of its mixture of experts.
 
-    Arguments:
-        width: the length of `x_0`.
-        rank: the inner width of `W_l V_l`.
+    Args:
+        width: length of `x_0`.
+        rank: inner width of `W_l V_l`.
     """
 
     def __init__(self, width: int, rank: int) -> None:
@@ -26,20 +26,19 @@ class CrossLayer(nn.Module):
         self.up = nn.Linear(rank, width)  # W_l and b_l
 
     def forward(self, first: Tensor, crossed: Tensor) -> Tensor:
-        """Cross `crossed` (`x_l`) with `first` (`x_0`), both float `[B, width]`."""
+        """Crosses `crossed` (`x_l`) with `first` (`x_0`), both float `[B, width]`."""
         return torch.addcmul(crossed, first, self.up(self.down(crossed)))
 
 
 class DCNv2(nn.Module):
     """The tower of MLPerf's DLRM-v2: bottom MLP, low-rank cross network, top MLP.
 
-    Arguments:
-        dense_width: the width K of the dense input.
-        feature_dims: the embedding width of each feature; they may differ.
-        bottom: the widths of the bottom MLP's layers.
-        top: the widths of the top MLP's layers; the last is 1.
-        cross_layers: the number of crosses.
-        cross_rank: the inner width of each cross's low-rank matrix.
+    Args:
+        dense_width: width K of the dense input.
+        feature_dims: embedding width of each feature; they may differ.
+        bottom: width of each layer of the bottom MLP.
+        top: width of each layer of the top MLP; the last is 1.
+        cross_rank: inner width of each cross's low-rank matrix.
 
     Raises:
         SpecError: no features, an empty or non-positive size, or a top that does not end with 1.
@@ -71,14 +70,14 @@ class DCNv2(nn.Module):
         self.top = MLP([width, *top], activate_last=False)
 
     def logits(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Score samples before the sigmoid.
+        """Scores samples before the sigmoid.
 
-        Arguments:
-            dense: FP32 `[B, K]`.
-            embeddings: FP32 `[B, sum of feature_dims]`, the pooled features side by side.
+        Args:
+            dense: fp32 `[B, K]`.
+            embeddings: fp32 `[B, sum of feature_dims]`, the pooled features concatenated.
 
         Returns:
-            The log-odds of a click, FP32 `[B]`.
+            Log-odds of a click, fp32 `[B]`.
         """
         first = torch.cat([self.bottom(dense), embeddings], dim=1)  # [B, width]
         crossed = first
@@ -88,5 +87,5 @@ class DCNv2(nn.Module):
         return top.squeeze(1)
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Return the probability of a click, FP32 `[B]`; the arguments are those of `logits`."""
+        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
         return torch.sigmoid(self.logits(dense, embeddings))

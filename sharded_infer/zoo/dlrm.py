@@ -12,20 +12,20 @@ from sharded_infer.zoo.mlp import MLP
 class DLRM(nn.Module):
     """The tower of Naumov et al. 2019, "Deep Learning Recommendation Model" (arXiv:1906.00091).
 
-    The bottom MLP maps the dense features to one more vector of the embeddings' width; the dot
-    products of all pairs of vectors join that vector as the top MLP's input.
+    The bottom MLP maps the dense features to a vector of the embeddings' width. The top MLP takes
+    that vector and the dot products of all pairs of vectors, the bottom MLP's included.
 
-    Arguments:
-        dense_width: the width K of the dense input.
-        feature_dims: the embedding width of each of the F features; all the same d.
-        bottom: the widths of the bottom MLP's layers; the last is d.
-        top: the widths of the top MLP's layers; the last is 1.
+    Args:
+        dense_width: width K of the dense input.
+        feature_dims: embedding width of each of the F features; all the same d.
+        bottom: width of each layer of the bottom MLP; the last is d.
+        top: width of each layer of the top MLP; the last is 1.
 
     Raises:
-        SpecError: no features, features of different widths, or layers of other widths than these.
+        SpecError: no features, features of different widths, or other widths than these.
     """
 
-    # [(F + 1) F / 2] positions of the strict lower triangle in a flattened [F + 1, F + 1] matrix
+    # int64 [(F + 1) F / 2], the strict lower triangle's positions in a flat [F + 1, F + 1] matrix
     pairs: Tensor
 
     def __init__(
@@ -56,20 +56,20 @@ class DLRM(nn.Module):
         self.dim = dim
         vectors = self.feature_count + 1
         rows, columns = torch.tril_indices(vectors, vectors, offset=-1)
-        # Not persistent: derived from the sizes, so a checkpoint neither holds nor needs it.
+        # Not persistent: it is derived from the sizes, so checkpoints need not hold it.
         self.register_buffer("pairs", rows * vectors + columns, persistent=False)
         self.bottom = MLP([dense_width, *bottom], activate_last=True)
         self.top = MLP([dim + self.pairs.numel(), *top], activate_last=False)
 
     def logits(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Score samples before the sigmoid.
+        """Scores samples before the sigmoid.
 
-        Arguments:
-            dense: FP32 `[B, K]`.
-            embeddings: FP32 `[B, F * d]`, the pooled features side by side.
+        Args:
+            dense: fp32 `[B, K]`.
+            embeddings: fp32 `[B, F * d]`, the pooled features concatenated.
 
         Returns:
-            The log-odds of a click, FP32 `[B]`.
+            Log-odds of a click, fp32 `[B]`.
         """
         bottom = self.bottom(dense)  # [B, d]
         pooled = embeddings.reshape(-1, self.feature_count, self.dim)  # [B, F, d]
@@ -80,5 +80,5 @@ class DLRM(nn.Module):
         return top.squeeze(1)
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
-        """Return the probability of a click, FP32 `[B]`; the arguments are those of `logits`."""
+        """Probability of a click, fp32 `[B]`; takes the arguments of `logits`."""
         return torch.sigmoid(self.logits(dense, embeddings))

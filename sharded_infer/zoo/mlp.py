@@ -1,4 +1,4 @@
-"""The multilayer perceptron that every tower of the zoo is built from."""
+"""The multilayer perceptron used by every tower of the zoo."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -9,11 +9,11 @@ from sharded_infer.errors import SpecError
 
 
 class MLP(nn.Module):
-    """Linear layers with a ReLU between them.
+    """Linear layers with ReLUs between them.
 
-    Arguments:
-        sizes: the input width, then the width of each layer; at least two positive integers.
-        activate_last: whether a ReLU follows the last layer too.
+    Args:
+        sizes: input width, then the width of each layer; at least two positive integers.
+        activate_last: whether a ReLU also follows the last layer.
 
     Raises:
         SpecError: `sizes` has fewer than two entries or one below 1.
@@ -34,6 +34,6 @@ class MLP(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Map float `[B, sizes[0]]` to `[B, sizes[-1]]` of the same dtype."""
+        """Maps float `[B, sizes[0]]` to `[B, sizes[-1]]` of the same dtype."""
         outputs: Tensor = self.layers(inputs)
         return outputs

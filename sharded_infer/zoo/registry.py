@@ -1,7 +1,7 @@
-"""The registry of architectures: from a name and its options in a model's description to a tower.
+"""The registry of architectures, which builds towers by name and options.
 
-An architecture's options are its class's keyword arguments beside `dense_width` and
-`feature_dims`, which come from the description's dense inputs and tables.
+An architecture's options are its class's keyword arguments except `dense_width` and `feature_dims`,
+which come from the dense inputs and tables of the model's description.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from sharded_infer.zoo.dlrm import DLRM
 
 
 class OptionKind(Enum):
-    """What an option's value must be; the value of each kind says it in words."""
+    """The kind of an option's value; the enum's values are used in messages."""
 
     SIZES = "a non-empty list of positive integers"
     COUNT = "a positive integer"
@@ -26,7 +26,11 @@ class OptionKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One tower of the zoo: how it is built, which options it needs, and what it is."""
+    """One architecture of the zoo.
+
+    Attributes:
+        options: the required options, by name.
+    """
 
     build: Callable[..., nn.Module]
     options: Mapping[str, OptionKind]
@@ -63,20 +67,20 @@ def build_tower(
     feature_dims: Sequence[int],
     options: Mapping[str, object],
 ) -> nn.Module:
-    """Build an untrained tower of the zoo.
+    """Builds an untrained tower of the zoo.
 
-    Arguments:
+    Args:
         architecture: a key of `ARCHITECTURES`.
-        dense_inputs: the width of each dense input; a zoo tower has one, named `dense`.
-        feature_dims: the embedding width of each feature, in the description's order.
-        options: the architecture's options, all of them and no others.
+        dense_inputs: width of each dense input; a zoo tower has one, named `dense`.
+        feature_dims: embedding width of each feature, in the description's order.
+        options: exactly the architecture's options.
 
     Returns:
         A module whose `forward(dense, embeddings)` returns `[B]` scores.
 
     Raises:
         SpecError: an unknown architecture or option, a missing or mistyped option, other dense
-            inputs, or sizes that the architecture refuses.
+            inputs, or sizes that the architecture does not support.
     """
     chosen = ARCHITECTURES.get(architecture)
     if chosen is None:
@@ -123,7 +127,7 @@ def _check_options(
 
 
 def _is_count(value: object) -> bool:
-    # bool is an int to Python, and `true` is no width.
+    # bool is a subclass of int, but `true` is not a width.
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 

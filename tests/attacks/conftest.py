@@ -2,8 +2,7 @@
 
 import pytest
 
-from tests.serving.conftest import Ranker, publish_ranker
-from tests.serving.conftest import sharded_infer as sharded_infer  # the fixture
+from tests.support.servers import Ranker, publish_ranker
 
 
 @pytest.fixture(scope="session")

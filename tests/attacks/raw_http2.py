@@ -1,11 +1,15 @@
-"""HTTP/2 as bytes, for headers that no client library would send."""
+"""HTTP/2 as bytes, for what no client library would send."""
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
 
-_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_HEADERS, _SETTINGS = 1, 4
-_END_STREAM, _END_HEADERS = 1, 4
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, PRIORITY, RESET, SETTINGS = 0, 1, 2, 3, 4
+PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 6, 7, 8, 9
+END_STREAM, ACK, END_HEADERS = 1, 1, 4
+INITIAL_WINDOW = 4
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -30,6 +34,33 @@ def _text(text: bytes) -> bytes:
     return length + bytes([left]) + text
 
 
+def block(
+    path: bytes,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    method: bytes = b"POST",
+    content_type: bytes = b"application/grpc",
+) -> bytes:
+    """A gRPC call's headers, encoded.
+
+    Args:
+        path: `/service/Method`.
+        headers: more of them.
+    """
+    return b"".join(
+        header(name, value)
+        for name, value in (
+            (b":method", method),
+            (b":scheme", b"http"),
+            (b":path", path),
+            (b":authority", b"x"),
+            (b"content-type", content_type),
+            (b"te", b"trailers"),
+            *headers,
+        )
+    )
+
+
 def call(path: bytes, stream: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The headers of a gRPC call, which ends with them.
 
@@ -38,28 +69,74 @@ def call(path: bytes, stream: int, headers: Iterable[tuple[bytes, bytes]]) -> by
         stream: odd, and higher than those before on the connection.
         headers: more of them.
     """
-    block = b"".join(
-        header(name, value)
-        for name, value in (
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", path),
-            (b":authority", b"x"),
-            (b"content-type", b"application/grpc"),
-            (b"te", b"trailers"),
-            *headers,
-        )
-    )
-    return frame(_HEADERS, _END_STREAM | _END_HEADERS, stream, block)
+    return frame(HEADERS, END_STREAM | END_HEADERS, stream, block(path, headers))
 
 
-def connect(address: str) -> socket.socket:
+def message(text: bytes, *, compressed: int = 0, length: int | None = None) -> bytes:
+    """A message with gRPC's prefix, which may lie about its length."""
+    size = len(text) if length is None else length
+    return bytes([compressed]) + size.to_bytes(4, "big") + text
+
+
+def setting(name: int, value: int) -> bytes:
+    """A SETTINGS frame with one setting."""
+    return frame(SETTINGS, 0, 0, name.to_bytes(2, "big") + value.to_bytes(4, "big"))
+
+
+class Frame(NamedTuple):
+    """A frame that came."""
+
+    kind: int
+    flags: int
+    stream: int
+    payload: bytes
+
+
+def frames(client: socket.socket, *, credit: bool = True) -> Iterator[Frame]:
+    """The frames that come until the peer closes; acknowledges SETTINGS and PING.
+
+    Args:
+        credit: whether what is read may be sent again.
+
+    Raises:
+        TimeoutError: nothing came in the socket's time.
+    """
+    read = bytearray()
+    while True:
+        while len(read) >= 9 and len(read) >= 9 + int.from_bytes(read[:3], "big"):
+            size = int.from_bytes(read[:3], "big")
+            kind, flags, stream = read[3], read[4], int.from_bytes(read[5:9], "big")
+            payload = bytes(read[9 : 9 + size])
+            del read[: 9 + size]
+            # A peer that has closed already may have sent more before.
+            with suppress(ConnectionError):
+                if kind == SETTINGS and not flags & ACK:
+                    client.sendall(frame(SETTINGS, ACK, 0, b""))
+                elif kind == PING and not flags & ACK:
+                    client.sendall(frame(PING, ACK, 0, payload))
+                elif kind == DATA and credit and payload:
+                    client.sendall(frame(WINDOW_UPDATE, 0, 0, len(payload).to_bytes(4, "big")))
+            yield Frame(kind, flags, stream, payload)
+        try:
+            more = client.recv(65536)
+        except (ConnectionError, BrokenPipeError):
+            return
+        if not more:
+            return
+        read += more
+
+
+def connect(
+    address: str, *, source: str = "127.0.0.1", opening: bytes | None = None
+) -> socket.socket:
     """A connection that has sent its preface.
 
     Args:
         address: HOST:PORT.
+        source: the client's own address.
+        opening: what it sends first instead.
     """
     host, _, port = address.rpartition(":")
-    client = socket.create_connection((host, int(port)), 20)
-    client.sendall(_PREFACE + frame(_SETTINGS, 0, 0, b""))
+    client = socket.create_connection((host, int(port)), 20, (source, 0))
+    client.sendall(PREFACE + frame(SETTINGS, 0, 0, b"") if opening is None else opening)
     return client

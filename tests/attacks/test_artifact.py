@@ -17,14 +17,14 @@ import torch
 from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
-from sharded_infer.artifact import open_artifact
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError, GateError, NotFoundError
-from sharded_infer.model import open_model
-from sharded_infer.model_check import check_golden
-from sharded_infer.precision import Precision
-from sharded_infer.tower import export_tower
-from sharded_infer.tower_archive import write_program
-from tests.manifest_file import Document, edit_manifest
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.program.archive import write_program
+from sharded_infer.towers.tower import export_tower
+from tests.support.manifest_file import Document, edit_manifest
 
 FILES = (
     "golden.safetensors",

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
-from tests.serving.conftest import NATIVE, Ranker, RunningServer, running_server
+from tests.support.servers import NATIVE, Ranker, RunningServer, running_server
 
 TOKEN = "0123456789abcdef-admin"  # noqa: S105
 LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"

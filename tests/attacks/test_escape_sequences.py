@@ -11,12 +11,12 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from serving.logs import LogFormat, LogLines
-from sharded_infer.pages.text import visible
-from sharded_infer.repository import Repository
-from tests.manifest_file import Document, edit_manifest
-from tests.publisher import Publisher
-from tests.serving.conftest import Command, Done
+from serving.observability.log_lines import LogFormat, LogLines
+from sharded_infer.reports.html.text import visible
+from sharded_infer.repositories.repository import Repository
+from tests.support.manifest_file import Document, edit_manifest
+from tests.support.publisher import Publisher
+from tests.support.servers import Command, Done
 
 # A title, a cleared screen by ESC and by C1, a bell, a changed direction; then rich's own markup.
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b2J\b\r\u202e[/red][bold]:smile:"

@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 
-from sharded_infer import file_lock
 from sharded_infer.errors import StorageError
-from sharded_infer.file_cache import FileCache
-from sharded_infer.file_lock import locked
-from sharded_infer.repository import Repository
-from sharded_infer.version_cache import VersionCache
-from tests.manifest_file import edit_manifest
-from tests.publisher import Publisher
-from tests.serving.conftest import running_server
-from tests.serving.test_releases import POLL
-from tests.serving.test_workers import until
-from tests.serving.traffic import Publisher as RankerPublisher
-from tests.serving.traffic import client_of
+from sharded_infer.files import file_lock
+from sharded_infer.files.file_lock import locked
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.storage.file_cache import FileCache
+from sharded_infer.repositories.storage.version_cache import VersionCache
+from tests.support.manifest_file import edit_manifest
+from tests.support.publisher import Publisher
+from tests.support.servers import running_server
+from tests.support.traffic import POLL, client_of
+from tests.support.traffic import Publisher as RankerPublisher
+from tests.support.waiting import until
 
 
 @contextmanager
@@ -127,10 +126,10 @@ def test_other_models_get_new_versions_while_ones_manifest_is_locked(
         edit_manifest(coming, lambda manifest: manifest.update(version=2))
         with lock_of_a_reader(coming / "manifest.json"):
             coming.rename(home / "2")
-            until(lambda: "ranker/2/manifest.json" in log.read_text(), "the lock is reported", 60)
+            until(lambda: "ranker/2/manifest.json" in log.read_text(), "the lock is reported")
             assert f"process {os.getpid()} (" in log.read_text()
             publish_copy(models)
-            until(lambda: ("small", 2) in ready(client), "the other's new version", 120)
+            until(lambda: ("small", 2) in ready(client), "the other's new version")
             assert ("ranker", 2) not in ready(client)
-        until(lambda: ("ranker", 2) in ready(client), "the version that was locked", 60)
+        until(lambda: ("ranker", 2) in ready(client), "the version that was locked")
     assert "internal error" not in log.read_text()

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from sharded_infer.artifact import Artifact
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.golden import has_weights
+from sharded_infer.artifacts.table_file import map_table_file
 from sharded_infer.errors import ArtifactError, ShardedInferError
-from sharded_infer.golden import has_weights
-from sharded_infer.repository import Repository
-from sharded_infer.table_file import map_table_file
-from sharded_infer.tower_archive import read_program
-from sharded_infer.version_copy import copy_version
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.version_copy import copy_version
+from sharded_infer.towers.program.archive import read_program
 from tests.attacks.test_artifact import INT8
-from tests.publisher import Publisher
-from tests.serving.conftest import Command, run, running_server
-from tests.serving.test_releases import POLL
-from tests.serving.test_workers import until
-from tests.serving.traffic import Publisher as RankerPublisher
-from tests.serving.traffic import ask, client_of
+from tests.support.publisher import Publisher
+from tests.support.servers import Command, run, running_server
+from tests.support.traffic import POLL, ask, client_of
+from tests.support.traffic import Publisher as RankerPublisher
+from tests.support.waiting import until
 
 _SECONDS = 60.0  # of a command that should end at once
 
@@ -110,7 +109,7 @@ def test_every_reader_refuses_what_is_no_file_or_too_large_and_names_it(
         ("repo verify", "1/manifest.json"),
         ("repo verify", "1/plans/cpu-1.json"),
         ("inspect -m small -r", "1/plans/cpu-1.json"),
-        ("serve -m small --port 0 --metrics-port 0 -r", "labels.json"),
+        ("serve -m small --port 0 --http-port 0 -r", "labels.json"),
     ],
 )
 def test_commands_do_not_wait_for_a_fifo_and_name_it(

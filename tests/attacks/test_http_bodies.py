@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.serving.conftest import MODEL, Ranker, RunningServer, running_server
-from tests.serving.test_workers import until
+from tests.support.servers import MODEL, Ranker, RunningServer, running_server
+from tests.support.waiting import until
 
 TOKEN = "0123456789abcdef-predict"  # noqa: S105
 MIB = 2**20
@@ -87,7 +87,7 @@ def test_a_body_that_nobody_asks_for_is_not_taken_in(server: RunningServer, case
         clients = [stack.enter_context(connect(server)) for _ in range(10)]
         for client in clients:
             client.sendall(head)
-            # What lies in buffers of the system, and what is let go by so that answers are read.
+            # What lies in buffers of the system, and what is skipped so that answers are read.
             assert sent_of(client, BODY, chunked=headers == CHUNKED) < BODY / 2
             assert resident(server) - before < 64 * MIB
         with connect(server) as client:

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from tests.attacks.raw_http2 import call, connect
-from tests.serving.conftest import (
+from tests.support.servers import (
     NATIVE,
     Ranker,
     RunningServer,
@@ -18,7 +18,7 @@ from tests.serving.conftest import (
     infer_request,
     running_server,
 )
-from tests.serving.test_workers import until
+from tests.support.waiting import until
 
 TOKEN = "s3cr3t-0123456789abcdef"  # noqa: S105
 SECRET = b"s3cr3t"

@@ -19,8 +19,8 @@ from safetensors.numpy import save_file
 from typer.main import get_command
 
 import serving.cli
-from tests.serving.conftest import Command, Done, run
 from tests.serving.test_cli import Files, files
+from tests.support.servers import Command, Done, run
 
 assert files
 
@@ -156,10 +156,14 @@ def test_no_text_ends_a_command_with_a_traceback(
             "s3://",
             "x://y",
         ):
+            line = _line(option, value)
             if option.words == ("serve",):
-                done = sharded_infer(*_line(option, value), "--print-config", "-r", "absent")
+                done = sharded_infer(*line, "--print-config", "-r", "absent")
+            elif option.words == ("serve-shards",):
+                number = ("--host-number", 0)
+                done = sharded_infer(*line, "--print-config", "-r", "absent", *number)
             else:
-                done = _called(sharded_infer, _line(option, value))
+                done = _called(sharded_infer, line)
             assert "Traceback" not in done.err, (str(option), value)
 
 
@@ -229,6 +233,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
     predict = ("predict", str(files.folder / "samples.json"), "--address", "127.0.0.1:9")
     watch = ("repo", "watch", "127.0.0.1:9")
     publish = ("publish", *spec, *weights, place, repository)
+    shards = ("serve-shards", place, repository, "--host-number", "0")
     return {
         "plan --spec": ("plan", "--spec"),
         "plan --topology": (*plan, "--topology"),
@@ -256,8 +261,12 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "repo watch --tls-key": (*watch, "--tls-certificate", str(files.spec), "--tls-key"),
         "bench formats --data": ("bench", "formats", "--data"),
         "bench serve --token-file": ("bench", "serve", "--address", "127.0.0.1:9", "--token-file"),
+        "bench peers --triton": ("bench", "peers", "--triton"),
         "demo --data": ("demo", "--data"),
         "serve --config": ("serve", place, repository, "--print-config", "--config"),
+        "serve-shards --config": (*shards, "--print-config", "--config"),
+        "cluster manifest file": ("cluster", "manifest", "--kubernetes"),
+        **{f"cluster {name} file": ("cluster", name) for name in ("up", "status", "roll", "down")},
     }
 
 
@@ -265,11 +274,12 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
 _WRITTEN = {
     *(f"bench {name} --json" for name in (
         "plan", "formats", "lookup", "quantize", "decode", "engine", "serve", "executors",
-        "releases", "metrics",
+        "releases", "metrics", "ranking", "peers", "cluster",
     )),
+    "cluster manifest --output",
     "bench plan --chart", "bench serve --chart", "bench quantize --folder", "calibrate --out",
-    "demo --json", "demo --repository", "inspect --html", "plan --html", "plan --json",
-    "quantize --out", "spec --out",
+    "demo --json", "demo --repository", "doctor --folder", "inspect --html",
+    "plan --html", "plan --json", "quantize --out", "spec --out",
 }  # fmt: skip
 
 
@@ -335,8 +345,8 @@ def test_a_server_refuses_files_that_are_none(
 ) -> None:
     path = _wrong_files(tmp_path)[kind]
     more = ("--tls-key", path) if option == "--tls-certificate" else ()
-    ports = ("--port", 0, "--metrics-port", 0)
-    done = run("serve", "-r", files.repository, *ports, option, path, *more, seconds=30)
+    ports = ("--port", 0, "--http-port", 0)
+    done = run("serve", "-r", files.repository, *ports, option, path, *more)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done
     assert str(path) in done.stderr
 

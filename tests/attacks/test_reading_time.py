@@ -15,35 +15,37 @@ from time import process_time
 from typing import Any
 
 import pytest
-from tritonclient.grpc import service_pb2
 
 from kernels.row_format import RowFormat
-from quant.sharded_source import ShardedSafetensorsSource
+from quant.sources.sharded_safetensors import ShardedSafetensorsSource
 from serving.commands.serve import SETTINGS
-from serving.portable_decoder import parse_request
-from serving.request_decoder import RequestDecoder
-from serving.request_header import header_of
-from serving.rest.exchange import HttpRequest
-from serving.rest.infer_request import infer_message
-from serving.rest.model_api import ModelApi
-from serving.rest.rpc_context import Rpcs
-from serving.setting_sources import read_settings
-from serving.wire_form import WireForm
+from serving.config.setting_sources import read_settings
+from serving.http_api.exchange import HttpRequest
+from serving.http_api.json_codec import read_request
+from serving.http_api.operations.model_api import ModelApi
+from serving.protocol.infer_writer import InferWriter
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.predict_writer import PredictWriter
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.readers.portable_reader import parse_request
+from serving.protocol.request_header import header_of
+from serving.protocol.request_tensors import RequestTensors
+from serving.protocol.version_io import VersionIO
+from sharded_infer.artifacts.manifest import parse_manifest
+from sharded_infer.artifacts.report_file import report_from_fields
+from sharded_infer.artifacts.table_file import map_table_file
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.labels import parse_labels
-from sharded_infer.manifest import parse_manifest
-from sharded_infer.named_topology import load_topology
-from sharded_infer.plan import StoredTable, check_plan, load_plan
-from sharded_infer.report_file import report_from_fields
+from sharded_infer.planning.plan import StoredTable, check_plan, load_plan
+from sharded_infer.planning.topology_file import load_topology
+from sharded_infer.repositories.labels import parse_labels
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.text import read_json, read_tsv
-from sharded_infer.spec_document import load_spec
-from sharded_infer.table_file import map_table_file
-from sharded_infer.tower_document import Element
-from sharded_infer.tower_graph import parse_graph
+from sharded_infer.specs.spec_file import load_spec
+from sharded_infer.towers.program.graph import parse_graph
+from sharded_infer.towers.program.json_element import Element
 from sharded_infer.v1 import predictor_pb2
 from tests.attacks.test_messages import field, varint
-from tests.serving.requests_by_chance import MAX_BATCH, SPEC
+from tests.support.requests_by_chance import MAX_BATCH, SPEC
 
 PIECES, MORE, GROWTH = 1000, 16, 64
 NO_TIME = 0.05  # seconds of the larger document
@@ -321,16 +323,26 @@ INDEX: dict[str, Make] = {
 def read_infer(message: bytes, _: Path) -> None:
     with suppress(ShardedInferError):
         header_of(parse_request(message)).output_positions(SPEC.tower.outputs)
-    RequestDecoder(SPEC, max_batch=MAX_BATCH).decode(message)
+    InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
+
+
+def read_rest(text: bytes, _: Path) -> None:
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+    io = VersionIO(reader, InferWriter("m", 1, ()), PredictWriter("m", 1, ()))
+    request = read_request("m", "", text, len(text))
+    with suppress(ShardedInferError):
+        request.header().output_positions(SPEC.tower.outputs)
+    request.decode(io, RequestTensors(None))
 
 
 def read_control(body: bytes, _: Path) -> None:
     class Told:
-        def RepositoryModelLoad(self, request: Any, context: object) -> Any:  # noqa: N802
-            return service_pb2.RepositoryModelLoadResponse()
+        def load(self, *_: object) -> None:
+            return
 
     request = HttpRequest("POST", "", "", {}, body)
-    ModelApi(Rpcs(Told())).answer("RepositoryModelLoad", {"model": "m"}, request, lambda: True)
+    api = ModelApi(Told())  # type: ignore[arg-type]
+    api.answer("RepositoryModelLoad", {"model": "m"}, request, lambda: True)
 
 
 def at(path: Path, data: bytes) -> Path:
@@ -339,12 +351,14 @@ def at(path: Path, data: bytes) -> Path:
 
 
 READERS: dict[str, tuple[dict[str, Make], Read]] = {
-    "a predict request over REST": (REST, lambda text, _: infer_message("m", "", text, None)),
+    "a predict request over REST": (REST, read_rest),
     "a control request over REST": (REST, read_control),
     "ModelInferRequest": (INFER, read_infer),
     "PredictRequest": (
         PREDICT,
-        lambda m, _: RequestDecoder(SPEC, max_batch=MAX_BATCH, form=WireForm.PREDICT).decode(m),
+        lambda m, _: InputReader(SPEC, max_batch=MAX_BATCH).read_message(
+            m, form=MessageFormat.PREDICT
+        ),
     ),
     "a manifest": (MANIFEST, lambda text, _: parse_manifest(text, "manifest.json")),
     "a spec": (TOML, lambda text, path: load_spec(at(path / "model.toml", text))),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.serving.conftest import (
+from tests.support.servers import (
     MODEL,
     TRANSPORTS,
     RunningServer,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.serving.conftest import TRANSPORTS, RunningServer, running_server
-from tests.serving.test_shared_features import ITEMS, USERS, Trained, infer, trained
+from tests.end_to_end.test_shared_features import ITEMS, USERS, Trained, infer, trained
+from tests.support.servers import TRANSPORTS, RunningServer, running_server
 
 __all__ = ["trained"]
 

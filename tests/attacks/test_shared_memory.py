@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from serving.refusals import AlreadyExistsError, LimitError
-from serving.shared_memory import MOST_REGIONS, SharedMemory, Span
-from serving.shared_tensors import SharedTensors
+from serving.errors import AlreadyExistsError, LimitError
+from serving.protocol.request_tensors import RequestTensors
+from serving.shared_memory.regions import MOST_REGIONS, SharedMemory, Span
 from sharded_infer.errors import NotFoundError, RequestError, RequestTooLargeError
-from tests.serving.conftest import (
+from tests.support.servers import (
     MODEL,
     Ranker,
     RunningServer,
@@ -161,13 +161,13 @@ def test_a_terabyte_that_is_not_there_takes_no_memory(
     memory: SharedMemory, make_object: Make
 ) -> None:
     memory.register("region", make_object(1 << 40).name, offset=0, byte_size=1 << 40)
-    shared = SharedTensors(memory)
+    shared = RequestTensors(memory)
     tracemalloc.start()
     try:
         with pytest.raises(RequestTooLargeError, match="at most 1048576 are allowed"):
             shared.read(Span("region", 0, 1 << 40), 1 << 40, "input 'x'")
         for _ in range(16):
-            shared = SharedTensors(memory)
+            shared = RequestTensors(memory)
             shared.read(Span("region", 0, 1 << 20), 1 << 20, "input 'x'")
         with pytest.raises(RequestTooLargeError):
             shared.read(Span("region", 0, 1), 1, "input 'x'")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from tests.attacks.test_unloadable_models import OTHER, is_ready, reasons, table_of, unavailable
-from tests.serving.conftest import (
+from tests.support.server_pages import counted, readiness
+from tests.support.server_processes import children_of
+from tests.support.servers import (
     MODEL,
     Ranker,
     RunningServer,
@@ -19,7 +22,7 @@ from tests.serving.conftest import (
     running_server,
     scores_of,
 )
-from tests.serving.test_workers import children_of, counted, readiness, until
+from tests.support.waiting import until
 
 POLL = ("--poll-seconds", 0.05)
 
@@ -51,10 +54,14 @@ def test_a_table_that_is_cut_takes_its_version_out_of_service_and_nothing_else(
         with pytest.raises(grpc.RpcError) as raised:
             score(server, inputs)
         assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
-        until(lambda: not is_ready(server, MODEL), "the version is out of service")
-        assert str(table) in unavailable(server, MODEL)
-        state, reason = reasons(server, MODEL)["1"]
-        assert state == "UNAVAILABLE" and str(table) in reason
+
+        def is_out_of_service() -> bool:
+            # It is tried once more, and says until then that it loads.
+            state, reason = reasons(server, MODEL)["1"]
+            said = not is_ready(server, MODEL) and str(table) in unavailable(server, MODEL)
+            return said and state == "UNAVAILABLE" and str(table) in reason
+
+        until(lambda: each(server, is_out_of_service), "the version is out of service")
         code, words = readiness(server)
         assert code == 200 and words.startswith(f"ready\nnot served: {MODEL} ("), words
         assert is_ready(server, OTHER)
@@ -64,8 +71,16 @@ def test_a_table_that_is_cut_takes_its_version_out_of_service_and_nothing_else(
         assert counted(server, "sharded_infer_worker_restarts_total") == 0
         # Whole again, it is served again.
         table.write_bytes(content)
-        until(lambda: is_ready(server, MODEL), "the version is served again")
+        until(lambda: each(server, lambda: is_ready(server, MODEL)), "it is served again")
         np.testing.assert_allclose(score(server, inputs), expected, atol=1e-4)
+
+
+def each(server: RunningServer, condition: Callable[[], bool]) -> bool:
+    """Whether it holds on many connections, and thus in every worker.
+
+    They follow the repository by themselves, one after another on a busy machine.
+    """
+    return all(condition() for _ in range(8 * server.ready["workers"]))
 
 
 def score(server: RunningServer, inputs: dict[str, np.ndarray]) -> np.ndarray:
@@ -86,11 +101,11 @@ def test_the_version_before_takes_over_from_one_whose_table_is_cut(
     inputs = good_inputs(4)
     with running_server(repository, tmp_path / "log", *POLL, "--workers", workers) as server:
         os.truncate(sorted((home / "2" / "tables").iterdir())[0], 0)
-        until(lambda: served_version(server) == "1", "version 1 answers")
+        until(lambda: each(server, lambda: served_version(server) == "1"), "version 1 answers")
         np.testing.assert_allclose(
             score(server, inputs), ranker.predict(inputs)["score"], atol=1e-4
         )
-        assert readiness(server) == (200, "ready")
+        until(lambda: readiness(server) == (200, "ready"), "nothing is missing")
 
 
 def served_version(server: RunningServer) -> str:

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.serving.conftest import (
+from tests.support.server_pages import samples
+from tests.support.servers import (
     MODEL,
     TRANSPORTS,
     Ranker,
@@ -23,8 +24,7 @@ from tests.serving.conftest import (
     running_server,
     scores_of,
 )
-from tests.serving.test_server import samples
-from tests.serving.test_workers import until
+from tests.support.waiting import until
 
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 IN_FLIGHT = ("sharded_infer_requests_in_flight", ())
@@ -86,6 +86,7 @@ def test_a_client_that_does_not_read_is_not_read_either(
     answered: dict[str, float] = {"before": -1.0}
 
     def stands_still() -> bool:
+        # Two looks that far apart find the same number.
         time.sleep(0.3)
         now = _answered(server)
         still = answered["before"] == now
@@ -141,6 +142,37 @@ def test_only_so_many_streams_are_open(stub: Any, ranker: Ranker) -> None:
             return False
 
     until(opens, "a stream can be opened again")
+
+
+def test_silent_streams_give_way_when_all_are_taken(
+    server: RunningServer, stub: Any, ranker: Ranker
+) -> None:
+    busy = Sender()
+    answers = stub.ModelStreamInfer(iter(busy), timeout=120)
+    silent = [stub.ModelStreamInfer(iter(Sender()), timeout=120) for _ in range(MOST_STREAMS - 1)]
+
+    def opens() -> bool:
+        busy.send(large())
+        assert not next(answers).error_message, "a stream with requests goes on"
+        try:
+            return not next(stub.ModelStreamInfer(iter([large()]), timeout=60)).error_message
+        except grpc.RpcError:
+            return False
+
+    until(lambda: not opens(), "all streams are taken")
+    until(opens, "a silent stream gives way")
+    until(lambda: any(one.done() for one in silent), "its client is told")
+    (ended,) = (one for one in silent if one.done())
+    assert ended.code() is grpc.StatusCode.RESOURCE_EXHAUSTED and "no request" in ended.details()
+    dropped = samples(server.metrics_url)[
+        "sharded_infer_grpc_dropped_total", (("reason", "silent"),)
+    ]
+    assert dropped == 1
+    busy.close()
+    assert list(answers) == []
+    for one in silent:
+        one.cancel()
+    check_alive(stub, ranker)
 
 
 def test_a_message_that_is_none_is_answered_and_the_stream_goes_on(
@@ -207,7 +239,7 @@ def test_streams_share_the_limit_of_requests_in_progress(
 def test_a_server_that_ends_answers_what_came_and_says_why_the_stream_ends(
     ranker: Ranker, tmp_path: Path, transport: str
 ) -> None:
-    options = ("--drain-seconds", 30, "--transport", transport)
+    options = ("--drain-seconds", 600, "--transport", transport)
     with (
         running_server(ranker.repository, tmp_path / "log", *options) as server,
         server.stub() as stub,
@@ -216,14 +248,13 @@ def test_a_server_that_ends_answers_what_came_and_says_why_the_stream_ends(
         calls = stub.ModelStreamInfer(iter(sender), timeout=60)
         first = next(calls)
         server.process.send_signal(signal.SIGTERM)
-        began = time.monotonic()
         answers = [first]
         with pytest.raises(grpc.RpcError) as ended:
             answers.extend(calls)
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
         assert "draining" in ended.value.details()
-        assert server.process.wait(20) == 0
-        assert time.monotonic() - began < 15
+        # Long before the drain's time is over.
+        assert server.process.wait(60) == 0
         assert len({a.infer_response.id for a in answers}) == len(answers)
         sender.close()
     assert MODEL in {a.infer_response.model_name for a in answers}

@@ -11,7 +11,16 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tests.serving.conftest import (
+from tests.end_to_end.test_workers import until
+from tests.support.server_pages import readiness
+from tests.support.server_processes import (
+    children_of,
+    follower_of,
+    is_alive,
+    standby_of,
+    workers_of,
+)
+from tests.support.servers import (
     Ranker,
     RunningServer,
     good_inputs,
@@ -19,36 +28,31 @@ from tests.serving.conftest import (
     publish_ranker,
     running_server,
 )
-from tests.serving.test_releases import _follower_of
-from tests.serving.test_workers import (
-    children_of,
-    counted,
-    desk_of,
-    is_alive,
-    readiness,
-    until,
-    workers_of,
-)
 
 LIMIT_SECONDS = 4
 WATCHED = ("--workers", 2, "--heartbeat-seconds", LIMIT_SECONDS)
+# Readiness tells a silent worker for half of this time: a busy machine must not miss it.
+WATCHED_FOR_LONG = ("--workers", 2, "--heartbeat-seconds", 3 * LIMIT_SECONDS)
 # Longer than a test waits for a server's end.
 DRAINS = ("--drain-seconds", 3600)
 SILENT = (503, "a worker gives no sign of life")
-# A request of seven samples never ends: native code waits for ever, with or without the GIL.
+# A request of seven samples never ends: native code waits for ever, with or without the GIL. A file
+# tells that it runs: a worker that keeps the GIL answers no HTTP request.
 HANGS = """
 import ctypes
-import serving.batch_run
+import pathlib
+import serving.inference.batch_execution
 import serving.cli
 
-run = serving.batch_run.run_batch
+run = serving.inference.batch_execution.run_batch
 
-def hang(model, requests):
+def hang(model, requests, deadline):
     while requests[0].batch_size == 7:
+        pathlib.Path("{runs}").touch()
         ctypes.{library}(None).sleep(3600)
-    return run(model, requests)
+    return run(model, requests, deadline)
 
-serving.batch_run.run_batch = hang
+serving.inference.batch_execution.run_batch = hang
 serving.cli.main()
 """
 # Loads of a later version take longer than the limit.
@@ -56,16 +60,16 @@ LOADS_SLOWLY = """
 import os
 import ctypes
 import serving.cli
-import serving.version_loader
+import serving.versions.version_loader
 
-check, first = serving.version_loader.check_golden, os.getpid()
+check, first = serving.versions.version_loader.check_golden, os.getpid()
 
 def slow(model):
     if os.getpid() != first:
         ctypes.CDLL(None).usleep({seconds} * 1000000)
     return check(model)
 
-serving.version_loader.check_golden = slow
+serving.versions.version_loader.check_golden = slow
 serving.cli.main()
 """
 
@@ -104,18 +108,18 @@ def both_of(server: RunningServer) -> list[int]:
 
 
 def await_successor(server: RunningServer, victim: int) -> None:
-    until(lambda: not is_alive(victim), "it is killed", 60)
-    until(lambda: len(workers_of(server)) == 2, "a successor listens", 60)
-    until(lambda: readiness(server) == (200, "ready"), "the server is ready", 60)
+    until(lambda: not is_alive(victim), "it is killed")
+    until(lambda: len(workers_of(server)) == 2, "a successor listens")
+    until(lambda: readiness(server) == (200, "ready"), "the server is ready")
     assert asked(server) is grpc.StatusCode.OK
     assert "gave no sign of life" in server.log.read_text()
 
 
 def test_a_stopped_worker_is_told_by_readiness_and_replaced(ranker: Ranker, tmp_path: Path) -> None:
-    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
+    with running_server(ranker.repository, tmp_path / "log", *WATCHED_FOR_LONG) as server:
         victim, other = both_of(server)
         with stopped(victim):
-            until(lambda: readiness(server) == SILENT, "the server says so", 60)
+            until(lambda: readiness(server) == SILENT, "the server says so")
             assert is_alive(victim)
             await_successor(server, victim)
         assert is_alive(other)
@@ -124,10 +128,10 @@ def test_a_stopped_worker_is_told_by_readiness_and_replaced(ranker: Ranker, tmp_
 def test_a_server_all_of_whose_workers_are_stopped_comes_back(
     ranker: Ranker, tmp_path: Path
 ) -> None:
-    with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
+    with running_server(ranker.repository, tmp_path / "log", *WATCHED_FOR_LONG) as server:
         first, second = both_of(server)
         with stopped(first), stopped(second):
-            until(lambda: readiness(server) == SILENT, "the desk says so", 60)
+            until(lambda: readiness(server) == SILENT, "the standby process says so")
             await_successor(server, first)
             await_successor(server, second)
 
@@ -136,29 +140,32 @@ def test_a_server_all_of_whose_workers_are_stopped_comes_back(
 def test_a_worker_whose_batch_hangs_in_native_code_is_replaced(
     library: str, ranker: Ranker, tmp_path: Path
 ) -> None:
-    program = HANGS.format(library=library)
-    log = tmp_path / "log"
+    log, runs = tmp_path / "log", tmp_path / "runs"
+    program = HANGS.format(library=library, runs=runs)
     with running_server(ranker.repository, log, *WATCHED, *DRAINS, program=program) as server:
         before = set(both_of(server))
         assert asked(server, batch=7, seconds=60) is grpc.StatusCode.UNAVAILABLE
+        # Its connections end before it has.
+        until(lambda: not all(map(is_alive, before)), "it has ended")
         (victim,) = {pid for pid in before if not is_alive(pid)}
         await_successor(server, victim)
+        runs.unlink()
         # And once more, at the end: the drain of an hour is not waited for.
         with server.stub() as stub:
             hangs = stub.ModelInfer.future(infer_request(good_inputs(7)), timeout=60)
-            until(lambda: counted(server, "sharded_infer_requests_in_flight") == 1, "it runs")
+            until(runs.exists, "it runs")
             server.process.send_signal(signal.SIGTERM)
             assert server.process.wait(50) == 0
             assert hangs.code() is grpc.StatusCode.UNAVAILABLE
 
 
-@pytest.mark.parametrize("which", ["worker", "follower", "desk"])
+@pytest.mark.parametrize("which", ["worker", "watcher", "standby"])
 def test_a_stopped_process_does_not_hold_up_the_end(
     which: str, ranker: Ranker, tmp_path: Path
 ) -> None:
     options = ("--workers", 2, *DRAINS)
     with running_server(ranker.repository, tmp_path / "log", *options) as server:
-        find = {"worker": lambda s: both_of(s)[0], "follower": _follower_of, "desk": desk_of}
+        find = {"worker": lambda s: both_of(s)[0], "watcher": follower_of, "standby": standby_of}
         victim = find[which](server)
         children = children_of(server.process.pid)
         os.kill(victim, signal.SIGSTOP)
@@ -169,17 +176,17 @@ def test_a_stopped_process_does_not_hold_up_the_end(
     assert "killed" not in (tmp_path / "log").read_text()
 
 
-@pytest.mark.parametrize("which", ["follower", "desk"])
+@pytest.mark.parametrize("which", ["watcher", "standby"])
 def test_other_processes_that_are_stopped_are_replaced_and_the_server_stays_ready(
     which: str, ranker: Ranker, tmp_path: Path
 ) -> None:
     with running_server(ranker.repository, tmp_path / "log", *WATCHED) as server:
-        find = {"follower": _follower_of, "desk": desk_of}[which]
+        find = {"watcher": follower_of, "standby": standby_of}[which]
         victim = find(server)
         with stopped(victim):
-            until(lambda: not is_alive(victim), "it is killed", 60)
-        until(lambda: len(children_of(server.process.pid)) == 4, "a successor is there", 60)
-        assert readiness(server) == (200, "ready")
+            until(lambda: not is_alive(victim), "it is killed")
+        until(lambda: len(children_of(server.process.pid)) == 4, "a successor is there")
+        until(lambda: readiness(server) == (200, "ready"), "the server is ready")
 
 
 def test_a_server_that_is_paused_as_a_whole_goes_on_with_the_same_workers(
@@ -210,7 +217,7 @@ def test_a_worker_that_loads_for_longer_than_the_limit_is_left_alone(
     with running_server(repository, tmp_path / "log", *options, program=program) as server:
         before = set(both_of(server))
         publish_ranker(repository, seed=2)
-        until(lambda: "loaded ranker version 2" in server.log.read_text(), "it is loaded", 60)
+        until(lambda: "loaded ranker version 2" in server.log.read_text(), "it is loaded")
         assert set(both_of(server)) == before
     assert "no sign of life" not in (tmp_path / "log").read_text()
 
@@ -218,7 +225,7 @@ def test_a_worker_that_loads_for_longer_than_the_limit_is_left_alone(
 def test_a_server_of_one_process_fails_its_liveness_probe_where_a_batch_hangs(
     ranker: Ranker, tmp_path: Path
 ) -> None:
-    program = HANGS.format(library="CDLL")
+    program = HANGS.format(library="CDLL", runs=tmp_path / "runs")
     options = ("--heartbeat-seconds", 1, "--drain-seconds", 1)
     with running_server(ranker.repository, tmp_path / "log", *options, program=program) as server:
         assert readiness(server, "/live") == (200, "live")

@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from sharded_infer.errors import TowerError
-from sharded_infer.precision import Precision
-from sharded_infer.tower import export_tower
-from sharded_infer.tower_archive import pack_program, read_program
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.program.archive import pack_program, read_program
+from sharded_infer.towers.tower import export_tower
 
 MODEL = "archive/models/model.json"
 WEIGHTS = "archive/data/weights/model_weights_config.json"

@@ -10,7 +10,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tritonclient.grpc import service_pb2
 
-from tests.serving.conftest import (
+from tests.support.server_pages import counted, readiness
+from tests.support.servers import (
     MODEL,
     Ranker,
     RunningServer,
@@ -19,8 +20,8 @@ from tests.serving.conftest import (
     run,
     running_server,
 )
-from tests.serving.test_workers import counted, readiness, until
-from tests.serving.traffic import flip_bit
+from tests.support.traffic import flip_bit
+from tests.support.waiting import until
 
 OTHER = "small"
 POLL = ("--poll-seconds", 0.05)
@@ -118,7 +119,7 @@ def test_a_server_serves_what_loads_names_what_does_not_and_takes_it_when_it_is_
 
 def test_strict_servers_end_where_one_model_cannot_be_loaded(repository: Path) -> None:
     cut(repository)
-    ports = ("--port", 0, "--metrics-port", 0, "--json")
+    ports = ("--port", 0, "--http-port", 0, "--json")
     done = run("serve", "-r", repository, *ports, "--strict")
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]
@@ -131,7 +132,7 @@ def test_a_server_that_can_load_nothing_ends_with_the_reason_of_each_model(
 ) -> None:
     cut(repository)
     flip_bit(table_of(repository, MODEL))
-    ports = ("--port", 0, "--metrics-port", 0, "--json", "--workers", workers)
+    ports = ("--port", 0, "--http-port", 0, "--json", "--workers", workers)
     done = run("serve", "-r", repository, *ports)
     assert (done.returncode, done.stdout) == (1, "")
     last = done.stderr.splitlines()[-1]
@@ -179,4 +180,5 @@ def test_models_that_clients_load_do_not_stop_the_start_either(
         with server.stub() as stub:
             asked = service_pb2.RepositoryModelLoadRequest(model_name=OTHER)
             stub.RepositoryModelLoad(asked, timeout=60)
-        assert is_ready(server, OTHER) and readiness(server) == (200, "ready")
+        assert is_ready(server, OTHER)
+        until(lambda: readiness(server) == (200, "ready"), "nothing is missing")

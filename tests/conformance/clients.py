@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from tritonclient._plugin import InferenceServerClientPlugin
 from tritonclient.utils import InferenceServerException
 
-from tests.serving.conftest import RunningServer
+from tests.support.servers import RunningServer
 
 Arrays = Mapping[str, NDArray[np.generic]]
 # What came for one request of a stream.
 Answer = tuple[Any, InferenceServerException | None]
 _DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
-_PATIENT_SECONDS = 30.0
+_PATIENT_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class AioClient(_GrpcClient):
         self._runner.close()
 
 
-# As `serving/http_status.py` has it.
+# As `serving/status.py` has it.
 _CODES = {
     "400": "INVALID_ARGUMENT",
     "401": "UNAUTHENTICATED",

@@ -8,13 +8,14 @@ import pytest
 import trustme
 
 from tests.conformance.clients import Client, ConformingServer, Protection, make_client
-from tests.serving.conftest import (
+from tests.support.servers import (
     TRANSPORTS,
     Ranker,
     RunningServer,
     publish_ranker,
     running_server,
 )
+from tests.support.tls import IssuedFiles, issue_files
 
 TOKEN = "conforming-0123456789ab"  # noqa: S105 - of these tests
 LESSER_TOKEN = "lesser-0123456789ab"  # noqa: S105
@@ -38,6 +39,29 @@ def server(
     with running_server(ranker.repository, log, *options) as running:
         yield conforming(running, protection)
     assert "internal error" not in log.read_text(), log.read_text()
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module", params=["plain", "tls"])
+def running(
+    request: pytest.FixtureRequest,
+    transport: str,
+    ranker: Ranker,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[RunningServer, IssuedFiles | None]]:
+    """A server and, with TLS, its certificates."""
+    folder = tmp_path_factory.mktemp("running")
+    files = issue_files(folder) if request.param == "tls" else None
+    options = () if files is None else files.options()
+    log = folder / "log"
+    with running_server(ranker.repository, log, "--transport", transport, *options) as server:
+        yield server, files
+    assert "internal error" not in log.read_text()
 
 
 def conforming(running: RunningServer, protection: Protection | None) -> ConformingServer:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from tests.conformance.clients import Client, ConformingServer, infer, make_client
-from tests.serving.conftest import MODEL, Ranker, good_inputs, running_server
+from tests.support.servers import MODEL, Ranker, good_inputs, running_server
 
 BATCH_PHASES = ("compute_input", "compute_infer", "compute_output")
 
@@ -153,7 +153,7 @@ def test_a_log_setting_holds_in_every_worker(
         client.call("update_log_settings", {"log_info": False})
         client.close()
     text = log.read_text()
-    assert "not ready any more" not in text and "draining" not in text
+    assert "no longer ready" not in text and "draining" not in text
 
 
 def test_requests_are_not_traced(client: Client) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from tests.conformance.clients import Client, infer
-from tests.serving.conftest import MODEL, Ranker, good_inputs
+from tests.support.servers import MODEL, Ranker, good_inputs
 
 DENSE = np.linspace(-1, 1, 16, dtype=np.float32).reshape(4, 4)
 IDS = np.arange(4)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from sharded_infer.artifact import open_artifact
-from sharded_infer.repository import Repository
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.repositories.repository import Repository
 from tests.conformance.clients import Client, ConformingServer, infer, make_client
 from tests.conformance.conftest import LESSER_TOKEN, conforming, protected
-from tests.publisher import Publisher
-from tests.serving.conftest import MODEL, Ranker, good_inputs, running_server
+from tests.support.publisher import Publisher
+from tests.support.servers import MODEL, Ranker, good_inputs, running_server
 
 
 @pytest.fixture(scope="module")

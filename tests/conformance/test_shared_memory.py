@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tritonclient.utils import InferenceServerException
 
 from tests.conformance.clients import Client
-from tests.serving.conftest import MODEL, Ranker, good_inputs
+from tests.support.servers import MODEL, Ranker, good_inputs
 
 Make = Callable[[int], tuple[str, Any]]
 

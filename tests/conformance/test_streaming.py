@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.conformance.clients import Client
-from tests.serving.conftest import MODEL, Ranker, good_inputs
+from tests.support.servers import MODEL, Ranker, good_inputs
 
 REQUESTS = 40
 

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +16,16 @@ from urllib.request import urlopen
 import pytest
 import yaml
 
+from tests.support.server_processes import free_port
+
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "docker" / "prometheus"
 NEEDS_PROMETHEUS = pytest.mark.skipif(
     shutil.which("prometheus") is None or shutil.which("promtool") is None,
     reason="prometheus and promtool are not installed (apt-get install prometheus)",
 )
-_START_SECONDS = 30.0
-_STOP_SECONDS = 20.0
+_START_SECONDS = 120.0
+_STOP_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +76,7 @@ def running_prometheus(home: Path, target: str) -> Iterator[Prometheus]:
     for job in settings["scrape_configs"]:
         job["static_configs"] = [{"targets": [target]}]
     (home / "prometheus.yml").write_text(yaml.safe_dump(settings))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [
         "prometheus",
         f"--config.file={home / 'prometheus.yml'}",
@@ -116,7 +115,7 @@ def _await(
 
 def _is_ready(url: str) -> bool:
     try:
-        with urlopen(f"{url}/-/ready", timeout=5):  # noqa: S310 - our own http URL
+        with urlopen(f"{url}/-/ready", timeout=30):  # noqa: S310 - our own http URL
             return True
     except (URLError, OSError):
         return False

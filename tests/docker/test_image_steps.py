@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -14,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.docker.dockerfile import DOCKER, ROOT, values
-from tests.serving.conftest import Ranker, publish_ranker
+from tests.support.server_processes import free_port
+from tests.support.servers import Ranker, publish_ranker
 
-_SECONDS = 60.0
+_SECONDS = 180.0
 STEPS = pytest.mark.skipif(
     "SHARDED_INFER_TEST_IMAGE" not in os.environ,
     reason="installs torch anew, minutes of work: set SHARDED_INFER_TEST_IMAGE=1",
@@ -32,6 +32,8 @@ def test_the_images_steps_make_a_server_that_becomes_healthy(tmp_path: Path) -> 
         "/wheels": str(tmp_path / "wheels"),
         "/requirements.txt": str(DOCKER / "requirements.txt"),
         "/models": str(tmp_path / "models"),
+        "/nghttp2.txt": str(DOCKER / "nghttp2.txt"),
+        "/sources": str(tmp_path / "sources"),
     }
     source = tmp_path / "source"
     source.mkdir()
@@ -42,6 +44,16 @@ def test_the_images_steps_make_a_server_that_becomes_healthy(tmp_path: Path) -> 
         for step in values(stage, "RUN"):
             if "apt-get" not in step:
                 _run(_placed(step, places), folder)
+    # The image has no libnghttp2 of its own.
+    done = subprocess.run(
+        [str(tmp_path / "opt" / "bin" / "sharded-infer"), "doctor", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    checks = {one["check"]: one["detail"] for one in json.loads(done.stdout)}
+    assert checks["http2"] == "libnghttp2 1.70.0, built in"
     ranker = publish_ranker(tmp_path / "models")
     _becomes_healthy(tmp_path, places, ranker)
     # A gigabyte, which pytest would keep for three runs.
@@ -49,12 +61,12 @@ def test_the_images_steps_make_a_server_that_becomes_healthy(tmp_path: Path) -> 
 
 
 def _becomes_healthy(home: Path, places: Mapping[str, str], ranker: Ranker) -> None:
-    port = _free_port()
+    port = free_port()
     bin_folder = home / "opt" / "bin"
     environment = {"PATH": f"{bin_folder}:{os.environ['PATH']}", "HOME": str(home)}
     words = [*json.loads(values("cpu", "ENTRYPOINT")[-1]), *json.loads(values("cpu", "CMD")[-1])]
     words = [_placed(word, places) for word in words]
-    ports = ["--port", str(_free_port()), "--metrics-port", str(port), "--grace-seconds", "0"]
+    ports = ["--port", str(free_port()), "--http-port", str(port), "--grace-seconds", "0"]
     probe = json.loads(values("cpu", "HEALTHCHECK")[-1].split("CMD ", 1)[1])
     probe = [word.replace(":8002", f":{port}") for word in probe]
     with (home / "log").open("w") as log:
@@ -112,10 +124,3 @@ def _run(step: str, folder: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, f"{step}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port

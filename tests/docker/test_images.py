@@ -45,7 +45,7 @@ def test_images_run_without_root_and_take_nothing_from_the_builder(stage: str) -
     assert [value for value in values(stage, "COPY") if "--from=builder" in value] == []
 
 
-def test_a_compiler_is_only_where_kernels_are_compiled_for_a_card() -> None:
+def test_a_compiler_is_only_where_kernels_are_compiled_for_a_gpu() -> None:
     installed = {
         stage: [step for step in values(stage, "RUN") if "apt-get install" in step]
         for stage in FINAL_STAGES
@@ -81,6 +81,29 @@ def test_packages_of_the_system_leave_no_lists_behind() -> None:
             assert step.count("--no-cache-dir") == 1, step
 
 
+def test_libnghttp2_is_built_of_pinned_sources_into_the_wheel() -> None:
+    (download,) = [step for step in values("builder", "RUN") if "pip download" in step]
+    assert "--requirement /nghttp2.txt" in download and "--no-cache-dir" in download
+    *_, pinned = (DOCKER / "nghttp2.txt").read_text().splitlines()
+    found = re.fullmatch(r"ngh2==([\d.]+) --hash=sha256:[0-9a-f]{64}", pinned)
+    assert found is not None and f"/sources/ngh2-{found[1]}.tar.gz" in download
+    (wheel,) = [step for step in values("builder", "RUN") if "pip wheel" in step]
+    assert wheel.startswith("SHARDED_INFER_NGHTTP2=/sources/vendor/nghttp2 ")
+    assert any("setup.py" in copied.split() for copied in values("builder", "COPY"))
+
+
+def test_the_image_for_processors_takes_torchs_build_without_cuda() -> None:
+    steps = [step for step in values("packages-cpu", "RUN") if re.search(r"\btorch==", step)]
+    (step,) = steps
+    # The default index has only the build with CUDA for Linux.
+    index = re.search(r"PIP_EXTRA_INDEX_URL=(\S+)", (ROOT / "Makefile").read_text())
+    assert index is not None and f"--extra-index-url {index[1]}" in step
+    assert re.search(r"\btorch==[\d.]+\+cpu\b", step) and "--no-deps" in step
+    # Nothing before may bring it along.
+    before = values("packages", "RUN")
+    assert all("--no-deps" in one for one in before if "pip install" in one)
+
+
 def test_torch_and_fbgemm_are_the_pair_that_the_project_needs() -> None:
     text = (DOCKER / "Dockerfile").read_text()
     makefile = re.search(r"torch==([\d.]+)", (ROOT / "Makefile").read_text())
@@ -102,7 +125,7 @@ def test_every_dependency_is_pinned_to_a_version_that_is_allowed() -> None:
 def _needed() -> dict[str, Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    lines = [*project["dependencies"], *extras["native"], *extras["s3"]]
+    lines = [*project["dependencies"], *extras["s3"]]
     return {canonicalize_name((one := Requirement(line)).name): one for line in lines}
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.rest.openapi import openapi_document
-from sharded_infer.sizes import parse_size
-from sharded_infer.version_cache import CACHE_SIZE_VARIABLE, CACHE_VARIABLE
+from sharded_infer.byte_sizes import parse_size
+from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE, CACHE_VARIABLE
 from tests.docker.dockerfile import DOCKER, ROOT, values
 
 PAGE = ROOT / "docs" / "kubernetes.md"
@@ -59,7 +58,7 @@ def test_ports_are_those_that_the_server_listens_on(
     objects: dict[str, Any], container: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     named = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert named == {"grpc": settings["port"], "http": settings["metrics_port"]}
+    assert named == {"grpc": settings["port"], "http": settings["http_port"]}
     service = objects["Service"]["spec"]["ports"]
     assert {port["targetPort"]: port["port"] for port in service} == named
 
@@ -75,7 +74,8 @@ def test_probes_ask_paths_that_there_are_without_a_token(container: dict[str, An
     asked = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness")}
     assert {probe["path"] for probe in asked.values()} == {"/live"}
     assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
-    assert {"/live", "/ready"} <= set(openapi_document()["paths"])
+    description = json.loads((ROOT / "serving/http_api/openapi.json").read_text())
+    assert {"/live", "/ready"} <= set(description["paths"])
     every = [*asked.values(), container["readinessProbe"]["httpGet"]]
     assert {probe["port"] for probe in every} == {"http"}
 

@@ -15,7 +15,7 @@ from kernels.row_format import RowFormat
 from sharded_infer import DenseSpec, ModelSpec, ShardedInferError, TableSpec
 from tests.end_to_end.training import train
 from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as
-from tests.serving.conftest import Command
+from tests.support.servers import Command
 
 # Two fields have as many ids: their tables are easily taken for each other.
 FIELDS = {"C1": 120, "C2": 80, "C3": 120, "C4": 30}

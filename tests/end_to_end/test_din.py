@@ -15,7 +15,7 @@ from kernels.row_format import RowFormat
 from sharded_infer import DenseSpec, ModelSpec, ShardedInferError, TableSpec
 from tests.end_to_end.training import train
 from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as
-from tests.serving.conftest import Command
+from tests.support.servers import Command
 
 ITEMS, USERS, DIM, LENGTH = 150, 90, 8, 5
 HISTORY = tuple(f"hist_{place}" for place in range(LENGTH))

@@ -15,7 +15,7 @@ from kernels.row_format import RowFormat
 from sharded_infer import GateSpec, ModelSpec, ShardedInferError, TableSpec
 from tests.end_to_end.training import train
 from tests.end_to_end.whole_model import TOLERANCES, WholeModel, check_served, stored_as
-from tests.serving.conftest import Command
+from tests.support.servers import Command
 
 USERS, ITEMS, GENRES, PADDED = 300, 200, 18, 4
 

@@ -22,7 +22,7 @@ from sharded_infer import (
     write_program,
 )
 from sharded_infer.client import Client
-from tests.serving.conftest import Command, Done, running_server
+from tests.support.servers import Command, Done, running_server
 
 # Of served scores, from the module's own, by the tables' format.
 TOLERANCES = {RowFormat.FP32: 1e-5, RowFormat.INT8: 1e-3}

@@ -1,1 +1,1 @@
-"""What `make gpu-check` runs on a machine with a CUDA card: checks, measures and tunes."""
+"""What `make gpu-check` runs on a machine with a CUDA GPU: checks, measures and tunes."""

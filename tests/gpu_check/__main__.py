@@ -1,4 +1,4 @@
-"""Checks, measures and tunes the kernels on a card; `--dry-run` tries this script without one.
+"""Checks, measures and tunes the kernels on a GPU; `--dry-run` tries this script without one.
 
 Stages fail alone: what was measured is written after each, and the exit code says whether anything
 failed. Nothing of ours need be built or installed; where g++ is, it compiles what is missing. It
@@ -52,7 +52,7 @@ def main() -> int:
     import torch
 
     if not arguments.dry_run and not torch.cuda.is_available():
-        print("gpu-check: no CUDA card here; --dry-run tries the script without", file=sys.stderr)
+        print("gpu-check: no CUDA GPU here; --dry-run tries the script without", file=sys.stderr)
         return 2
     if missing := _missing_package():
         print(f"gpu-check: needs the Python package {missing}", file=sys.stderr)
@@ -204,26 +204,26 @@ def _tuning(
 ) -> dict[str, Any]:
     import torch
 
+    from kernels.gpu.triton_tuning import CHOICES_FILE, read_choices, write_choices
     from kernels.row_format import RowFormat
-    from kernels.triton_tuning import CHOICES_FILE, read_choices, write_choices
     from tests.gpu_check.tuner import tune
 
-    is_card = device.type == "cuda"
+    is_gpu = device.type == "cuda"
     shapes = ((RowFormat.INT8, 128), (RowFormat.FP16, 128), (RowFormat.INT4, 128))
     best, times = tune(
-        shapes if is_card else shapes[:1],
+        shapes if is_gpu else shapes[:1],
         device,
-        rows=1_200_000 if is_card else 9,
-        batch=4096 if is_card else 1,
+        rows=1_200_000 if is_gpu else 9,
+        batch=4096 if is_gpu else 1,
         has_time=has_time,
     )
     choices = read_choices()
-    card = torch.cuda.get_device_name(device) if is_card else "dry run"
-    choices[card] = choices.get(card, {}) | best
+    gpu = torch.cuda.get_device_name(device) if is_gpu else "dry run"
+    choices[gpu] = choices.get(gpu, {}) | best
     # In the tree they have a place of their own, below.
     if arguments.out and arguments.out[-1].parent != ROOT / "docs":
         write_choices(choices, arguments.out[-1].with_name("triton_choices.json"))
-    if is_card:
+    if is_gpu:
         write_choices(choices, CHOICES_FILE)
     return times
 
@@ -256,7 +256,7 @@ def _print_table(report: dict[str, Any]) -> None:
             )
         print(
             f"  within 60 ms at p99: {line['server_within_60_ms']:.0f} pairs/s; "
-            f"{line['foretold_bytes'] / 1e9:.2f} GB foretold, "
+            f"{line['estimated_bytes'] / 1e9:.2f} GB estimated, "
             f"{(line['taken_bytes'] or 0) / 1e9:.2f} taken"
         )
         for one in line.get("offline_with_another_slot", []):

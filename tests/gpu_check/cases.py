@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from kernels.bags import Bags
-from kernels.device_tables import DeviceTables, copy_to_device, in_place
 from kernels.fused_tables import FusedTables
+from kernels.gpu.device_tables import DeviceTables, copy_to_device, in_place
 from kernels.row_format import HEADER_BYTES, RowFormat
-from quant.rowwise import encode
+from quant.encoding.rowwise import encode
 
 # Ids of a bag of each of DLRM-v2's 26 features (MLPerf's multi-hot Criteo data).
 MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)

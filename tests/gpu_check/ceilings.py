@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from sharded_infer.device.device_tower_products import exact_products, with_tf32
+from sharded_infer.engines.device.tower.products import exact_products, with_tf32
 from tests.gpu_check.timing import seconds_of
 
 _COPY_BYTES = 4 << 30
@@ -16,15 +16,15 @@ def measure_ceilings(device: torch.device) -> dict[str, float]:
     """Copy bandwidth, bytes read and written a second; matrix products, operations a second.
 
     Args:
-        device: a card; on a CPU tiny sizes try the script.
+        device: a GPU; on a CPU tiny sizes try the script.
     """
-    is_card = device.type == "cuda"
-    count = _COPY_BYTES if is_card else _SMALL
+    is_gpu = device.type == "cuda"
+    count = _COPY_BYTES if is_gpu else _SMALL
     source = torch.randint(0, 256, (count,), dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     copy_seconds = seconds_of([partial(_copy, target, source)], device)
     del source, target
-    size = _MATRIX if is_card else _SMALL
+    size = _MATRIX if is_gpu else _SMALL
     found = {"copy_bytes_per_second": 2 * count / copy_seconds}
     for name, (dtype, multiply) in _PRODUCTS.items():
         left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))

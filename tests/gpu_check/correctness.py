@@ -1,4 +1,4 @@
-"""The kernels on the card against the reference, with fresh random numbers, outputs poisoned."""
+"""The kernels on the GPU against the reference, with fresh random numbers, outputs poisoned."""
 
 import math
 from collections.abc import Callable
@@ -7,12 +7,12 @@ import torch
 
 from kernels import reference
 from kernels.bags import Bags
-from kernels.device_tables import OutOfRange, copy_to_device
 from kernels.fused_tables import FusedTables
+from kernels.gpu.device_tables import OutOfRange, copy_to_device
+from kernels.gpu.triton_lookup import NOWHERE, TritonLookup, new_outside
+from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
-from kernels.triton_tiles import TileChoice
 from tests.gpu_check.cases import small_bags, small_tables
 from tests.gpu_check.processes import in_processes
 
@@ -22,7 +22,7 @@ _SHAPES = {
     "widest": [(11, 1024), (5, 8)],
 }
 _RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
-# The dry run's interpreter is slow, and cuts bf16 off where a card rounds.
+# The dry run's interpreter is slow, and cuts bf16 off where a GPU rounds.
 _DRY_SHAPES = {"many dims": [(9, 4), (7, 33), (2, 1)]}
 
 
@@ -32,22 +32,22 @@ def check_kernels(
     """Compares every format, pooling, alignment, id and output type with the reference.
 
     Args:
-        device: a card; on a CPU, the interpreter tries a few.
+        device: a GPU; on a CPU, the interpreter tries a few.
         seed: of the random numbers.
         has_time: whether to go on; what was not checked is said.
 
     Returns:
         How many comparisons were made, which were left out, and what failed.
     """
-    is_card = device.type == "cuda"
-    shapes = tuple(_SHAPES if is_card else _DRY_SHAPES)
+    is_gpu = device.type == "cuda"
+    shapes = tuple(_SHAPES if is_gpu else _DRY_SHAPES)
     if not has_time():
         names = [f"{row_format}, {shape}" for row_format in RowFormat for shape in shapes]
         return {"checked": 0, "left_out": names, "failures": []}
     checked, failures = 0, []
     cases = [(row_format, shapes, device.type, seed) for row_format in RowFormat]
-    # On a card most of the time goes into compiling.
-    done = in_processes(_check_format, cases) if is_card else ((c, _check_format(c)) for c in cases)
+    # On a GPU most of the time goes into compiling.
+    done = in_processes(_check_format, cases) if is_gpu else ((c, _check_format(c)) for c in cases)
     for (row_format, *_), found in done:
         if isinstance(found, Exception):
             failures.append(f"{row_format}: {type(found).__name__}: {found}")
@@ -72,12 +72,12 @@ def _check_format(case: tuple[RowFormat, tuple[str, ...], str, int]) -> list[str
 def _check_shape(
     row_format: RowFormat, shape: str, device: torch.device, generator: torch.Generator
 ) -> list[str]:
-    is_card = device.type == "cuda"
-    host = small_tables(row_format, (_SHAPES if is_card else _DRY_SHAPES)[shape], generator)
-    features, batch = len(host.dims), 37 if is_card else 3
+    is_gpu = device.type == "cuda"
+    host = small_tables(row_format, (_SHAPES if is_gpu else _DRY_SHAPES)[shape], generator)
+    features, batch = len(host.dims), 37 if is_gpu else 3
     lengths = torch.randint(0, 6, (features, batch), generator=generator)
     # Some bags are much longer than others, and some empty.
-    lengths[:, 1] = 200 if is_card else 9
+    lengths[:, 1] = 200 if is_gpu else 9
     failures = []
     for weighted, alignment, dtype, ids in (
         (False, 16, torch.bfloat16, torch.int32),
@@ -87,7 +87,7 @@ def _check_shape(
         lookup = TritonLookup(
             copy_to_device(host, device, alignment=alignment),
             typical_lengths=[100.0 if weighted else 1.0] * features,
-            choice=None if is_card else TileChoice(1, 4, 8),
+            choice=None if is_gpu else TileChoice(1, 4, 8),
         )
         values, offsets = bags.values.to(device, ids), bags.offsets().to(device, ids)
         weights = None if bags.weights is None else bags.weights.to(device)
@@ -95,7 +95,7 @@ def _check_shape(
         outside = new_outside(device)
         lookup.pooled(values, offsets, out=out, outside=outside, weights=weights)
         expected = reference.pooled_lookup(host, bags)
-        allowed = _RELATIVE_ERROR[dtype] * (1 if is_card else 2)
+        allowed = _RELATIVE_ERROR[dtype] * (1 if is_gpu else 2)
         error = _relative_error(out, expected)
         if not error <= allowed:
             failures.append(f"pooled, {dtype}, rows at {alignment}: error {error:.2e}")

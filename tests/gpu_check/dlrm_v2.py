@@ -6,24 +6,24 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernels.device_rows import device_stride
+from kernels.gpu.row_stride import device_stride
 from kernels.row_format import RowFormat
-from serving.bench.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG, ROWS
-from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.device.buckets import device_buckets
-from sharded_infer.device.device_engine import ids_of_a_sample
-from sharded_infer.device.engine_memory import EngineShape
-from sharded_infer.device.rank_tables import PlacedShard, allocate_ranks
-from sharded_infer.device.runtime import Runtime
-from sharded_infer.merge import merge_inputs
-from sharded_infer.named_topology import parse_topology
-from sharded_infer.plan import Plan, Shard, StoredTable
-from sharded_infer.precision import Precision
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
-from sharded_infer.statistics import FeatureStatistics
+from serving.bench.workloads.dlrm_v2_shape import DENSE_WIDTH, IDS_OF_A_BAG, ROWS
+from sharded_infer.engines.device.batch_memory import EngineShape
+from sharded_infer.engines.device.buckets import device_buckets
+from sharded_infer.engines.device.device_engine import ids_of_a_sample
+from sharded_infer.engines.device.rank_tables import PlacedShard, allocate_ranks
+from sharded_infer.engines.device.runtime.runtime import Runtime
+from sharded_infer.inputs.merge import merge_inputs
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.planning.plan import Plan, Shard, StoredTable
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.precision import Precision
 from tests.gpu_check.towers import DLRM_V2, TINY, Sizes
 
-_TABLES_SHARE = 0.85  # of a card's free memory
+_TABLES_SHARE = 0.85  # of a GPU's free memory
 _FILLED_ROWS = 4_000_000  # at once
 
 
@@ -55,11 +55,11 @@ TINY_ENGINE = EngineSizes(40, 3, (1, 2), 4, 0.2, (Precision.FP32,), TINY)
 
 
 def dlrm(sizes: EngineSizes, free_bytes: int | None) -> ModelSpec:
-    """DLRM-v2, its tables cut further where the card cannot hold them.
+    """DLRM-v2, its tables cut further where the GPU cannot hold them.
 
     Args:
         sizes: how much.
-        free_bytes: of the card; None: no end of them.
+        free_bytes: of the GPU; None: no end of them.
     """
     shape, most = sizes.tower, sizes.max_rows
     names = [f"C{number}" for number in range(shape.features)]

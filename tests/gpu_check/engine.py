@@ -1,6 +1,6 @@
-"""DLRM-v2 whole on a card.
+"""DLRM-v2 whole on a GPU.
 
-It has random rows, all of them where the card can hold them. Offline and server are MLPerf
+It has random rows, all of them where the GPU can hold them. Offline and server are MLPerf
 Inference's scenarios, in this process, from requests that are decoded to scores on the host.
 """
 
@@ -13,21 +13,21 @@ from typing import Any
 
 import torch
 
-from kernels.device_reference import ReferenceLookup
+from kernels.gpu.reference_lookup import ReferenceLookup
 from kernels.row_format import RowFormat
-from serving.bench.device_scenarios import run_offline, run_server
-from sharded_infer.batch import ModelInput
-from sharded_infer.device.buckets import bucket_of
-from sharded_infer.device.cuda_runtime import CudaRuntime
-from sharded_infer.device.device_tower import DeviceTower
-from sharded_infer.device.engine_memory import BatchKind, EngineShape, Towers
-from sharded_infer.device.engine_set import Backends, EngineSet
-from sharded_infer.device.input_writer import InputWriter
-from sharded_infer.device.rank_tables import PlacedShard
-from sharded_infer.device.rehearsal_runtime import RehearsalRuntime
-from sharded_infer.device.triton_kernel import TritonKernel
-from sharded_infer.precision import Precision
-from sharded_infer.spec import ModelSpec
+from serving.bench.parts.device_scenarios import run_offline, run_server
+from sharded_infer.engines.device.backends import TritonKernel
+from sharded_infer.engines.device.batch_memory import BatchKind, EngineShape, Towers
+from sharded_infer.engines.device.buckets import bucket_of
+from sharded_infer.engines.device.engine_set import Backends, EngineSet
+from sharded_infer.engines.device.input_writer import InputWriter
+from sharded_infer.engines.device.rank_tables import PlacedShard
+from sharded_infer.engines.device.runtime.cuda_runtime import CudaRuntime
+from sharded_infer.engines.device.runtime.simulated_runtime import SimulatedRuntime
+from sharded_infer.engines.device.tower.device_tower import DeviceTower
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.precision import Precision
 from tests.gpu_check.dlrm_v2 import (
     EngineSizes,
     dlrm,
@@ -53,18 +53,18 @@ def measure_engine(
 
     Args:
         sizes: how much.
-        device: a card, or a CPU, which plays it.
+        device: a GPU, or a CPU, which plays it.
         seed: of rows, weights and requests.
         has_time: whether to go on; what was not measured is said.
 
     Returns:
-        Figures by precision, memory foretold and taken, what was left out, and failures.
+        Figures by precision, memory estimated and taken, what was left out, and failures.
     """
-    is_card = device.type == "cuda"
+    is_gpu = device.type == "cuda"
     backends = Backends(
-        CudaRuntime() if is_card else RehearsalRuntime(),
-        TritonKernel if is_card else lambda tables, _device, _usual_ids: ReferenceLookup(tables),
-        "triton" if is_card else "rehearsed",
+        CudaRuntime() if is_gpu else SimulatedRuntime(),
+        TritonKernel if is_gpu else lambda tables, _device, _usual_ids: ReferenceLookup(tables),
+        "triton" if is_gpu else "simulated",
     )
     backends.runtime.release_cached(device)
     free_before = backends.runtime.free(device)
@@ -102,12 +102,12 @@ def measure_engine(
                 {
                     "precision": str(precision),
                     **found,
-                    "foretold_bytes": memory.total,
+                    "estimated_bytes": memory.total,
                     "taken_bytes": taken,
                     "memory": asdict(memory),
                 }
             )
-            if is_card:
+            if is_gpu:
                 failures += _judged(measured[-1])
         except Exception as error:  # the others are measured all the same
             failures.append(f"engine, {precision}: {type(error).__name__}: {error}")
@@ -124,17 +124,17 @@ def _judged(found: Mapping[str, Any]) -> list[str]:
     best = max(line["pairs_per_second"] for line in found["offline"])
     if best < _TARGETS["offline_pairs_per_second"]:
         failures.append(f"{name}: {best:,.0f} pairs/s offline, expected 5,400,000")
-    # Where the host needs longer for a batch than the card, the card waits for it.
+    # Where the host needs longer for a batch than the GPU, the GPU waits for it.
     bound = [line for line in found["replays"] if line["replay_seconds"] > line["host_seconds"]]
     if not bound:
-        failures.append(f"{name}: the host needs longer than the card for every batch size")
+        failures.append(f"{name}: the host needs longer than the GPU for every batch size")
     for line in bound:
         if line["overhead_seconds"] > _TARGETS["overhead_seconds"]:
             micros = line["overhead_seconds"] * 1e6
             failures.append(f"{name}: {micros:.0f} us a batch of {line['batch']}, expected 30")
-    if not 0.95 <= found["taken_bytes"] / found["foretold_bytes"] <= 1.05:
+    if not 0.95 <= found["taken_bytes"] / found["estimated_bytes"] <= 1.05:
         failures.append(
-            f"{name}: {found['taken_bytes']} bytes taken, foretold {found['foretold_bytes']}"
+            f"{name}: {found['taken_bytes']} bytes taken, estimated {found['estimated_bytes']}"
         )
     return failures
 
@@ -253,29 +253,29 @@ def _stages(
     home = torch.device("cpu") if device.type == "cpu" else device
     slot = engine._free.get()
     try:
-        [site] = memory.sites
+        [streams] = memory.all_streams
         arrays = memory.host_arrays(slot, 0, bucket)
-        writing = _written(site.writer, batches, arrays, bucket)
+        writing = _written(streams.writer, batches, arrays, bucket)
 
         def put(batch: ModelInput) -> int:
             """Brings a batch to the device."""
-            ids: int = site.writer.write(batch, arrays, bucket)
-            end: int = arrays.views.values_begin + ids * site.shape.id_dtype.itemsize
-            runtime.copy(site.copies, slot.inputs[0][:end], slot.pinned[0][:end])
-            runtime.record(slot.done, site.copies)
+            ids: int = streams.writer.write(batch, arrays, bucket)
+            end: int = arrays.views.values_begin + ids * streams.shape.id_dtype.itemsize
+            runtime.copy(streams.copies, slot.inputs[0][:end], slot.pinned[0][:end])
+            runtime.record(slot.done, streams.copies)
             runtime.synchronize(slot.done)
             return end
 
         end = put(batches[0])
         ids = int(arrays.offsets[-1])
         inputs = memory.inputs(slot, 0, bucket)
-        pooled = torch.zeros(bucket, memory.parts.width, device=site.tensors)
+        pooled = torch.zeros(bucket, memory.parts.width, device=streams.tensors)
 
         def copy() -> None:
             slot.inputs[0][:end].copy_(slot.pinned[0][:end], non_blocking=True)
 
         def look_up() -> None:
-            site.lookups.pool(inputs.values, inputs.offsets, pooled=pooled, part=None)
+            streams.lookups.pool(inputs.values, inputs.offsets, pooled=pooled, part=None)
 
         def score() -> None:
             memory.parts.tower(inputs.dense, pooled)

@@ -8,11 +8,11 @@ from time import perf_counter
 import torch
 from torch import Tensor
 
-from sharded_infer.batch import ModelInput
-from sharded_infer.device.engine_memory import EngineShape, Towers
-from sharded_infer.device.engine_set import Backends, EngineSet
-from sharded_infer.device.runtime import Runtime
-from sharded_infer.spec import ModelSpec
+from sharded_infer.engines.device.batch_memory import EngineShape, Towers
+from sharded_infer.engines.device.engine_set import Backends, EngineSet
+from sharded_infer.engines.device.runtime.runtime import Runtime
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.specs.model_spec import ModelSpec
 from tests.gpu_check.dlrm_v2 import empty_tables
 from tests.gpu_check.idle_runtime import IdleRuntime
 

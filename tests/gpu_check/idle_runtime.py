@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sharded_infer.device.runtime import Work
+from sharded_infer.engines.device.runtime.runtime import Work
 
 
 class IdleRuntime:

@@ -7,16 +7,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels.fbgemm_gpu_backend import FbgemmGpuBackend
 from kernels.fused_tables import FusedTables
+from kernels.gpu.triton_lookup import TritonLookup, new_outside
 from kernels.row_format import RowFormat
-from kernels.triton_lookup import TritonLookup, new_outside
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
+from tests.gpu_check.fbgemm_peer import FbgemmPeer
 from tests.gpu_check.timing import seconds_of
 
 _TABLES = 26
 _DIM = 128
-_CACHE_BYTES = 256 << 20  # several times the cache of any card that is meant
+_CACHE_BYTES = 256 << 20  # several times the cache of any GPU that is meant
 _MOST_SETS = 40
 
 
@@ -77,7 +77,7 @@ def measure_lookups(
 
     Args:
         sizes: how much.
-        device: a card, or a CPU to try the script.
+        device: a GPU, or a CPU to try the script.
         copy_rate: bytes a second, from `measure_ceilings`.
         has_time: whether to go on; what was not measured is said.
 
@@ -130,7 +130,7 @@ def _kernels(tables: FusedTables, notes: list[str]) -> list[tuple[str, int, _Pre
         found.append(("triton", alignment, partial(_triton, tables, alignment)))
     if tables.row_format is RowFormat.FP16:
         found.append(("embedding_bag", 1, lambda lengths: _embedding_bag(tables, lengths)))
-    refusal = FbgemmGpuBackend.refusal(tables)
+    refusal = FbgemmPeer.refusal(tables)
     if refusal is None:
         found.append(("fbgemm_gpu", 16, lambda _lengths: _fbgemm(tables)))
     else:
@@ -178,10 +178,10 @@ def _embedding_bag(tables: FusedTables, lengths: Sequence[int]) -> _Run:
 
 
 def _fbgemm(tables: FusedTables) -> _Run:
-    backend = FbgemmGpuBackend(tables)
+    peer = FbgemmPeer(tables)
 
     def run(values: Tensor, offsets: Tensor, _out: Tensor) -> None:
-        backend.sums(values, offsets, None)
+        peer.sums(values, offsets, None)
 
     return run
 

@@ -4,10 +4,9 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
-
-from kernels.native_library import load_library
 
 PACKAGES = ("kernels", "sharded_infer", "quant")
 _SECONDS = 120
@@ -23,13 +22,17 @@ def build_missing(root: Path) -> list[str]:
         The packages that have their library now.
     """
     compiler = shutil.which("g++")
-    missing = [package for package in PACKAGES if load_library(root / package) is None]
+    missing = [package for package in PACKAGES if not _is_built(root / package)]
     if compiler is not None and missing:
         setup = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
         named = {module["name"]: module for module in setup["ext-modules"]}
         for package in missing:
             _build(compiler, named[f"{package}._native"], root, package)
-    return [package for package in PACKAGES if load_library(root / package) is not None]
+    return [package for package in PACKAGES if _is_built(root / package)]
+
+
+def _is_built(folder: Path) -> bool:
+    return any((folder / f"_native{suffix}").is_file() for suffix in EXTENSION_SUFFIXES)
 
 
 def _build(compiler: str, module: dict[str, Any], root: Path, package: str) -> None:

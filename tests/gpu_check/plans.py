@@ -1,4 +1,4 @@
-"""Plans of several ranks on one card, their scores beside the host's."""
+"""Plans of several ranks on one GPU, their scores beside the host's."""
 
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -10,25 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
-from sharded_infer.batch import JaggedBatch, ModelInput
-from sharded_infer.device.device_choice import DeviceChoice
-from sharded_infer.golden import generate_samples
-from sharded_infer.model import open_model
-from sharded_infer.named_topology import parse_topology
-from sharded_infer.publication import publish
-from sharded_infer.spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.engines.device.device_choice import DeviceChoice
+from sharded_infer.engines.model import open_model
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
 
-# Ranks on one card, tables split by rows and columns, a rank in pinned memory.
+# Ranks on one GPU, tables split by rows and columns, a rank in pinned memory.
 _TOPOLOGIES = ("h100:1", "h100:2", "h100:3x0.7KB", "h100:1x0.7KB+host:1")
 _ALLOWED_DIFF = 1e-4
 _CLIENTS = 6
 
 
 def check_plans(device: torch.device) -> dict[str, object]:
-    """Executes plans of several ranks on one card, and compares the scores with the host's.
+    """Executes plans of several ranks on one GPU, and compares the scores with the host's.
 
     Args:
-        device: a card, or a CPU, which plays the cards.
+        device: a GPU, or a CPU, which plays the GPUs.
 
     Returns:
         The largest differences by plan, and failures.

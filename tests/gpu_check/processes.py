@@ -25,7 +25,7 @@ def in_processes(
     """
     listed = list(cases)
     count = max(1, min(_MOST, len(listed), (os.cpu_count() or 1) // 2))
-    # What is forked cannot use its parent's card.
+    # What is forked cannot use its parent's GPU.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context) as pool:
         futures: list[Any] = [pool.submit(work, case) for case in listed]

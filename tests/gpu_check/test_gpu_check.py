@@ -1,4 +1,4 @@
-"""The script that runs when a card shows up, tried without one."""
+"""The script that runs when a GPU shows up, tried without one."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
     [engine] = report["engine"]["measured"]
     assert [line["batch"] for line in engine["offline"]] == [3, 6]
     assert all(line["pairs_per_second"] > 0 for line in engine["offline"])
-    assert len(engine["server"]) == 3 and engine["foretold_bytes"] > 0
+    assert len(engine["server"]) == 3 and engine["estimated_bytes"] > 0
     assert set(engine["stages"]) == {"3", "6"}
     assert set(report["tuning"]) == {"int8x32@16"}
     assert "dry run" in json.loads((tmp_path / "triton_choices.json").read_text())
@@ -67,10 +67,10 @@ def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
     assert report["lookups"]["measured"] == report["towers"]["measured"] == []
 
 
-def test_without_a_card_it_says_so() -> None:
+def test_without_a_gpu_it_says_so() -> None:
     done = run("--out")
     assert done.returncode == 2
-    assert "no CUDA card here" in done.stderr
+    assert "no CUDA GPU here" in done.stderr
 
 
 def test_a_package_that_is_not_there_is_named_before_anything_runs(tmp_path: Path) -> None:

@@ -9,15 +9,15 @@ from typing import Any
 
 import torch
 
-from sharded_infer.device.cuda_graphs import capture
+from sharded_infer.engines.device.runtime.cuda_graphs import capture
 
-_WARM_UP_SECONDS = 0.1  # a card that idled while something was compiled runs slowly at first
+_WARM_UP_SECONDS = 0.1  # a GPU that idled while something was compiled runs slowly at first
 _REPEATS = 15
 # What keeps a device busy while the host starts what is timed: some 100 us, and half as long again
 # as that takes, for there are graphs of thousands of kernels.
 _WAIT_CYCLES = 200_000
 _WAIT_CYCLES_A_SECOND = 3e9
-_FLUSHED_BYTES = 256 << 20  # several times the cache of any card that is meant
+_FLUSHED_BYTES = 256 << 20  # several times the cache of any GPU that is meant
 
 
 def seconds_of(
@@ -73,7 +73,7 @@ def captured(work: Callable[[], None], device: torch.device) -> Callable[[], Non
 
     Args:
         work: starts kernels on the current stream, the same ones each time.
-        device: a card.
+        device: a GPU.
 
     Returns:
         What replays it on the current stream.

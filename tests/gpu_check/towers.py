@@ -10,10 +10,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from sharded_infer.device.device_tower import DEVICE_PRECISIONS, DeviceTower
-from sharded_infer.precision import Precision
-from sharded_infer.tower import export_tower
-from sharded_infer.tower_archive import write_program
+from sharded_infer.engines.device.tower.device_tower import DEVICE_PRECISIONS, DeviceTower
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.program.archive import write_program
+from sharded_infer.towers.tower import export_tower
 from sharded_infer.zoo.dcnv2 import DCNv2
 from tests.gpu_check.timing import captured, seconds_of
 
@@ -73,7 +73,7 @@ class MeasuredTower:
         replay_diff: the largest difference between a replay and the run without a graph.
         allowed_score_diff: at most this is allowed of `max_score_diff`.
         memory_bytes: of the weights.
-        activation_bytes: foretold for this batch.
+        activation_bytes: estimated for this batch.
         activation_peak_bytes: what the device's allocator gave at most; None on a CPU.
     """
 
@@ -101,7 +101,7 @@ def check_towers(
 
     Args:
         sizes: of the tower.
-        device: a card, or a CPU to try the script; there tf32 is emulated, nothing is captured.
+        device: a GPU, or a CPU to try the script; there tf32 is emulated, nothing is captured.
         seed: of the weights and samples.
         ceilings: operations a second, from `measure_ceilings`.
         has_time: whether to go on; what was not checked is said.
@@ -279,5 +279,5 @@ def _judged(found: MeasuredTower) -> list[str]:
         failures.append(f"{name}: a replay's score differs by {found.replay_diff:.2e}")
     peak = found.activation_peak_bytes
     if peak is not None and peak > 1.05 * found.activation_bytes + _WORKSPACE_BYTES:
-        failures.append(f"{name}: {peak} bytes of activations, foretold {found.activation_bytes}")
+        failures.append(f"{name}: {peak} bytes of activations, estimated {found.activation_bytes}")
     return failures

@@ -1,13 +1,13 @@
-"""Tries tiles on the card, within a time, and keeps the best of each shape."""
+"""Tries tiles on the GPU, within a time, and keeps the best of each shape."""
 
 from collections.abc import Callable
 
 import torch
 
+from kernels.gpu.triton_lookup import TritonLookup, new_outside
+from kernels.gpu.triton_tiles import TileChoice, power_of_two, row_words
+from kernels.gpu.triton_tuning import candidates, shape_key
 from kernels.row_format import RowFormat
-from kernels.triton_lookup import TritonLookup, new_outside
-from kernels.triton_tiles import TileChoice, power_of_two, row_words
-from kernels.triton_tuning import candidates, shape_key
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
 from tests.gpu_check.processes import in_processes
 from tests.gpu_check.timing import seconds_of
@@ -28,7 +28,7 @@ def tune(
 
     Args:
         shapes: formats and dims.
-        device: a card, or a CPU to try the script.
+        device: a GPU, or a CPU to try the script.
         rows: of each of 26 tables.
         batch: samples.
         has_time: whether to go on; a shape that was begun keeps the best so far.

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernels.backends.native import lookup_instruction_sets
 from kernels.bags import Bags
 from kernels.errors import LostMemoryError
 from kernels.fused_tables import FusedTables
 from kernels.mapped_file import MappedFile
-from kernels.native_backend import lookup_instruction_sets
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 
@@ -30,7 +30,8 @@ BACKENDS = ("native", "gather", "fbgemm")
 def mapped(path: Path, content: bytes) -> MappedFile:
     path.write_bytes(content)
     with path.open("rb") as file:
-        return MappedFile(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return MappedFile(path, file.fileno(), memoryview(mapping))
 
 
 def lookup_of(file: MappedFile, backend: str) -> PooledLookup:
@@ -88,7 +89,7 @@ def test_zeros_at_the_end_of_a_file_hide_no_cut(tmp_path: Path) -> None:
 
 
 @needs_native
-def test_a_mapping_that_is_let_go_gives_its_place_back(tmp_path: Path) -> None:
+def test_a_mapping_that_is_freed_gives_its_place_back(tmp_path: Path) -> None:
     # More than there are places.
     for _ in range(70_000):
         file = mapped_again(tmp_path / "table")
@@ -101,7 +102,8 @@ def mapped_again(path: Path) -> MappedFile:
     if not path.exists():
         path.write_bytes(b"\1" * 10)
     with path.open("rb") as file:
-        return MappedFile(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return MappedFile(path, file.fileno(), memoryview(mapping))
 
 
 FOREIGN = """
@@ -113,7 +115,8 @@ from kernels.mapped_file import MappedFile
 with open(sys.argv[1], "w+b") as file:
     file.write(bytes(range(1, 101)))
     file.flush()
-    ours = MappedFile(Path(sys.argv[1]), mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    ours = MappedFile(Path(sys.argv[1]), file.fileno(), memoryview(mapping))
 with open(sys.argv[1] + ".other", "w+b") as file:
     file.write(bytes(range(1, 101)))
     file.flush()

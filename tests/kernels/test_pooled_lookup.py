@@ -5,22 +5,21 @@ beside its place shows.
 """
 
 import importlib.util
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from kernels import reference
+from kernels.backends.backend import LookupBackend
+from kernels.backends.native import NativeBackend, lookup_instruction_sets
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.native_backend import NativeBackend, lookup_instruction_sets
 from kernels.pooled_lookup import BACKENDS, PooledLookup
 from kernels.row_format import RowFormat
-from quant.rowwise import encode
+from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 
 def is_for_fbgemm(tables: FusedTables) -> bool:
@@ -37,79 +36,6 @@ def backend_of(tables: FusedTables) -> str:
     return "fbgemm" if is_for_fbgemm(tables) else "gather"
 
 
-class Case(NamedTuple):
-    """Tables as (rows, dim), and features as (table, whether it is a mean)."""
-
-    tables: Sequence[tuple[int, int]]
-    features: Sequence[tuple[int, bool]]
-    gap: int = 0  # bytes between tables
-
-
-CASES = {
-    "sums": Case([(10, 8), (7, 16)], [(0, False), (1, False)]),
-    "means": Case([(10, 8), (7, 16)], [(0, True), (1, True)]),
-    "sums and means": Case([(10, 8), (7, 16), (5, 8)], [(0, False), (1, True), (2, True)]),
-    "one table, one feature": Case([(20, 4)], [(0, False)]),
-    "one table, several features": Case([(9, 5)], [(0, False), (0, True), (0, False)]),
-    "shared tables out of order": Case(
-        [(9, 5), (4, 2)], [(1, False), (0, True), (1, True), (0, False)]
-    ),
-    "one row": Case([(1, 6), (1, 1)], [(0, False), (1, True)]),
-    "dim 1": Case([(12, 1), (3, 1)], [(0, True), (1, False)]),
-    "dim 3": Case([(12, 3)], [(0, False)]),
-    "odd dims": Case([(5, 7), (6, 33), (4, 129)], [(0, False), (1, True), (2, False)]),
-    "tables apart": Case([(5, 3), (6, 3), (4, 5)], [(0, False), (1, True), (2, False)], gap=2),
-}
-
-BATCHES = {
-    "ragged": [[2, 0, 1, 5], [1, 1, 3, 0], [0, 4, 1, 1], [1, 0, 0, 2]],
-    "one id each": [[1] * 4] * 4,
-    "one sample": [[3], [1], [0], [2]],
-    "one feature empty": [[0] * 4, [2, 1, 0, 1], [0] * 4, [1, 0, 1, 1]],
-    "all bags empty": [[0] * 4] * 4,
-    "no samples": [[]] * 4,
-    "long": [[300, 0, 17, 1], [1, 250, 3, 40], [64, 64, 64, 64], [0, 0, 0, 500]],
-}
-
-
-def store(case: Case, row_format: RowFormat, first_byte: int = 0) -> FusedTables:
-    generator = torch.Generator().manual_seed(7)
-    # 0xFFFF is NaN in fp16 and bf16.
-    parts = [torch.full((first_byte,), 255, dtype=torch.uint8)]
-    offsets, end = [], first_byte
-    for rows, dim in case.tables:
-        stored = encode(row_format, torch.randn(rows, dim, generator=generator)).view(-1)
-        offsets.append(end)
-        parts += [stored, torch.full((case.gap,), 255, dtype=torch.uint8)]
-        end += len(stored) + case.gap
-    parts.append(torch.full((64,), 255, dtype=torch.uint8))
-    chosen = [table for table, _ in case.features]
-    return FusedTables(
-        memory=torch.cat(parts),
-        row_format=row_format,
-        byte_offsets=tuple(offsets[t] for t in chosen),
-        rows=tuple(case.tables[t][0] for t in chosen),
-        dims=tuple(case.tables[t][1] for t in chosen),
-        means=tuple(mean for _, mean in case.features),
-    )
-
-
-def fill(
-    tables: FusedTables, lengths: Sequence[Sequence[int]], *, weighted: bool = False, seed: int = 0
-) -> Bags:
-    """Random ids of the first features' lengths; every table's first and last row among them."""
-    generator = torch.Generator().manual_seed(seed)
-    counts = torch.tensor([list(row) for row in lengths[: len(tables.dims)]], dtype=torch.int64)
-    ids = []
-    for rows, count in zip(tables.rows, counts.sum(1).tolist(), strict=True):
-        drawn = torch.randint(0, rows, (count,), generator=generator)
-        drawn[:1], drawn[1:2] = rows - 1, 0
-        ids.append(drawn)
-    values = torch.cat(ids)
-    weights = torch.randn(len(values), generator=generator) if weighted else None
-    return Bags(values, counts, weights)
-
-
 def run(tables: FusedTables, bags: Bags) -> Tensor:
     lookup = PooledLookup(tables)
     assert lookup.backend == backend_of(tables)
@@ -121,9 +47,6 @@ def test_every_backend_is_in_the_matrix() -> None:
         "native",
         "fbgemm",
         "gather",
-        # Of tables on a device: the same matrix, in tests/kernels/interpreted/ and on a card.
-        "triton",
-        "fbgemm_gpu",
     ]
 
 
@@ -147,7 +70,7 @@ def test_a_backend_agrees_with_the_reference(
     gathered = PooledLookup(tables, backend="gather")(bags)
     torch.testing.assert_close(gathered, expected, rtol=1e-5, atol=1e-4)
     ours = [
-        NativeBackend(tables, instruction_set=instruction_set)(bags)
+        NativeBackend(tables, instruction_set=instruction_set).pool(bags)
         for instruction_set in lookup_instruction_sets()
     ]
     for found in ours:
@@ -235,8 +158,7 @@ def test_a_forced_backend_is_used_and_named(row_format: RowFormat) -> None:
         (
             RowFormat.INT8,
             "cuda",
-            "no backend is called 'cuda', expected one of native, fbgemm, gather, triton, "
-            "fbgemm_gpu",
+            "no backend is called 'cuda', expected one of native, fbgemm, gather",
         ),
     ],
 )
@@ -312,6 +234,55 @@ def test_another_number_of_features_is_refused(row_format: RowFormat) -> None:
     tables = store(CASES["sums"], row_format)
     with pytest.raises(InputError, match="bags: expected 2 features, got 3"):
         PooledLookup(tables)(Bags(torch.zeros(3, dtype=torch.int64), torch.tensor([[1], [1], [1]])))
+
+
+@pytest.mark.parametrize("backend", ["native", "fbgemm", "gather"])
+def test_tables_on_a_device_are_refused(backend: str) -> None:
+    # The meta device stands for any that is not the host.
+    tables = store(CASES["sums"], RowFormat.INT8)
+    elsewhere = type(tables)(
+        tables.memory.to("meta"),
+        tables.row_format,
+        tables.byte_offsets,
+        tables.rows,
+        tables.dims,
+        tables.means,
+    )
+    with pytest.raises(InputError, match=f"{backend}: {backend} reads host memory, .* on meta"):
+        PooledLookup(elsewhere, backend=backend)
+
+
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("candidate", BACKENDS, ids=lambda candidate: candidate.name)
+def test_it_writes_where_it_is_told_and_nowhere_else(candidate: type[LookupBackend]) -> None:
+    tables = store(CASES["sums and means"], RowFormat.INT8)
+    bags = fill(tables, BATCHES["ragged"], weighted=True)
+    lookup = PooledLookup(tables, backend=candidate.name)
+    expected = lookup(bags)
+    for dtype in candidate.out_dtypes:
+        around = torch.full((len(expected), tables.total_dim + 9), torch.nan, dtype=dtype)
+        out = around[:, 4:-5]
+        assert lookup(bags, out=out) is out
+        assert torch.equal(out, expected.to(dtype))
+        assert bool(around[:, :4].isnan().all()) and bool(around[:, -5:].isnan().all())
+
+
+@pytest.mark.parametrize("backend", [candidate.name for candidate in BACKENDS])
+@pytest.mark.parametrize(
+    "out",
+    [
+        torch.empty(4, 24, dtype=torch.float16),
+        torch.empty(5, 24),
+        torch.empty(4, 25),
+        torch.empty(24, 4).t(),
+    ],
+    ids=["another dtype", "more samples", "more columns", "columns apart"],
+)
+def test_another_output_is_refused(backend: str, out: Tensor) -> None:
+    tables = store(CASES["sums"], RowFormat.INT8)
+    bags = fill(tables, BATCHES["ragged"])
+    with pytest.raises(InputError, match=r"out: expected .*float32 \[4, 24\] of contiguous rows"):
+        PooledLookup(tables, backend=backend)(bags, out=out)
 
 
 @pytest.mark.parametrize("row_format", RowFormat)

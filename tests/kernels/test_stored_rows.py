@@ -7,7 +7,7 @@ import torch
 from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode, select_columns
-from quant.rowwise import encode
+from quant.encoding.rowwise import encode
 
 
 @pytest.mark.parametrize("dim", [1, 3, 8, 33])

@@ -14,11 +14,11 @@ from kernels.errors import InputError
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant import stream
-from quant.checkpoint import open_weights
-from quant.rowwise import encode
-from quant.source import TensorSource, WeightSource
+from quant.encoding.rowwise import encode
+from quant.sources.checkpoint import open_weights
+from quant.sources.table_weight import find_weight
+from quant.sources.weight_source import TensorSource, WeightSource
 from quant.stream import EncodedChunk, RowRange, encode_ranges
-from quant.table_weight import find_weight
 
 ROWS, DIM = 23, 5
 

@@ -18,11 +18,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from serving.doctor import Verdict, examine
+from serving.commands.doctor import Verdict, examine
 from sharded_infer import record_reference
-from sharded_infer.repository import Repository
+from sharded_infer.repositories.repository import Repository
 from sharded_infer.zoo.dlrm import DLRM
-from tests.serving.conftest import MODEL, Command, Ranker, RunningServer, run
+from tests.support.large_folios import has_large_folios
+from tests.support.servers import MODEL, Command, Ranker, RunningServer, run
 
 SPEC = """
 name = "clicks"
@@ -99,7 +100,7 @@ def test_publish_says_what_it_made(files: Files, sharded_infer: Command) -> None
     path = files.repository / "clicks" / "1"
     assert (fields["model"], fields["version"], Path(fields["path"])) == ("clicks", 1, path)
     assert fields["fp32_bytes"] == 4 * 8 * (30 + 12)
-    assert fields["table_bytes"] == sum(p.stat().st_size for p in path.glob("tables/*"))
+    assert fields["table_bytes"] == sum(p.stat().st_size for p in path.glob("tables/*.safetensors"))
     assert 0 < fields["max_score_diff"] <= 0.01
     told = sharded_infer(*words)
     assert told.code == 0
@@ -423,7 +424,7 @@ REFUSED: dict[str, tuple[Callable[[Files], object], tuple[object, ...], tuple[st
     "an unknown topology": (
         lambda f: None,
         ("--topology", "gpu:2"),
-        ("topology 'gpu:2'", "unknown card 'gpu'", "cpu"),
+        ("topology 'gpu:2'", "unknown device 'gpu'", "cpu"),
     ),
     "a topology that is none": (
         lambda f: None,
@@ -749,6 +750,16 @@ def test_doctor_finds_this_installation_well_and_a_taken_port_a_problem(
     assert {"python", "torch", "fbgemm", "cpu", "import serving"} <= set(findings)
     assert all(found["detail"] for found in findings.values())
     assert sharded_infer("doctor", "--port", ports[0]).code == 0
+
+
+def test_doctor_tries_the_pages_of_a_repository(sharded_infer: Command, tmp_path: Path) -> None:
+    done = sharded_infer("doctor", "--json", "--port", 0, "--folder", tmp_path)
+    (found,) = (f for f in json.loads(done.out) if f["check"] == "table pages")
+    if has_large_folios(tmp_path):
+        assert found["verdict"] == "ok" and "are mapped in 2 MiB pages" in found["detail"]
+    assert str(tmp_path) in found["detail"] and list(tmp_path.iterdir()) == []
+    (refused,) = (f for f in examine([], Path("/proc")) if f.check == "table pages")
+    assert refused.verdict is Verdict.NOTE and "cannot be tried in /proc" in refused.detail
 
 
 def test_a_wrong_command_line_is_exit_code_2(sharded_infer: Command) -> None:

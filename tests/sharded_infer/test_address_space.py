@@ -15,7 +15,7 @@ ROOM = 256 * 2**20
 LIMITED = f"""
 import resource, sys
 from pathlib import Path
-import sharded_infer.table_file, sharded_infer.table_memory
+import sharded_infer.artifacts.table_file, sharded_infer.artifacts.table_memory
 from sharded_infer.address_space import address_space_left
 from sharded_infer.errors import CapacityError
 
@@ -43,9 +43,9 @@ def large(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        ("sharded_infer.table_file.map_table_file(Path(sys.argv[1]))", "mapping it"),
+        ("sharded_infer.artifacts.table_file.map_table_file(Path(sys.argv[1]))", "mapping it"),
         (
-            "sharded_infer.table_memory.copy_to_huge_pages(Path(sys.argv[1]), print)",
+            "sharded_infer.artifacts.table_memory.copy_to_huge_pages(Path(sys.argv[1]), print)",
             "copying it to huge pages",
         ),
     ],

@@ -4,9 +4,9 @@ import pytest
 from torch import Tensor, nn
 
 from sharded_infer.errors import TowerError
-from sharded_infer.precision import Precision
+from sharded_infer.specs.precision import Precision
 from sharded_infer.torch_message import torch_message
-from sharded_infer.tower import export_tower
+from sharded_infer.towers.tower import export_tower
 
 COLOURED = (
     "\x1b[31m\x1b[1mCould not guard\x1b[0m on \x1b]8;;http://x\x07Eq(u0, 1)\x1b]8;;\x07\n"

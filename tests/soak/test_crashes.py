@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.crashes import kill_collections, kill_publishers, kill_readers
-from tests.publisher import Publisher
+from tests.support.crashes import kill_collections, kill_publishers, kill_readers
+from tests.support.publisher import Publisher
 
 pytestmark = [
     pytest.mark.skipif(os.environ.get("SHARDED_INFER_SOAK") != "1", reason="takes minutes"),

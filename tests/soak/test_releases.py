@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.s3_server import S3Server
-from tests.serving.conftest import running_server
-from tests.serving.test_releases import metric, resident_bytes, states
-from tests.serving.test_workers import children_of, until
-from tests.serving.traffic import Publisher, Shelf, StorePublisher, client_of, traffic
+from tests.support.s3_server import S3Server
+from tests.support.server_pages import metric
+from tests.support.server_processes import children_of, resident_bytes
+from tests.support.servers import running_server
+from tests.support.traffic import Publisher, Shelf, StorePublisher, client_of, states, traffic
+from tests.support.waiting import until
 
 LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
 VERSIONS = 30 if LONG else 6
@@ -55,15 +56,24 @@ def test_versions_come_under_constant_traffic(
     ):
         began = time.monotonic()
         for number in range(VERSIONS):
-            time.sleep(0.5)
+            # Some traffic while nothing is loaded.
+            answered = len(seen.answers)
+            until(lambda: len(seen.answers) > answered + 50, "traffic goes on")  # noqa: B023
             start = time.monotonic()
             version = getattr(publisher, broken.get(number, "good"))()
-            done = "UNAVAILABLE" if number in broken else "READY"
-            until(lambda: states(client).get(version, ("",))[0] == done, done)  # noqa: B023
+            # A version that nobody has looked into yet is unavailable too.
+            done = ("UNAVAILABLE", "failed at") if number in broken else ("READY", "")
+
+            def is_done(version: int = version, done: tuple[str, str] = done) -> bool:
+                state, reason = states(client).get(version, ("", ""))
+                return state == done[0] and reason.startswith(done[1])
+
+            until(is_done, " ".join(done))
             loading.append((start, time.monotonic()))
+            if number not in broken:
+                until(lambda: version in seen.versions(), "traffic on it")  # noqa: B023
             pids = [server.process.pid, *children_of(server.process.pid)]
             memory.append(sum(resident_bytes(pid) for pid in pids))
-        time.sleep(0.3)
         ended = time.monotonic()
         loads = metric(server, "version_loads_total")
         failures = metric(server, "version_load_failures_total")

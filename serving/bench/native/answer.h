@@ -12,25 +12,24 @@
 #include <string_view>
 #include <utility>
 
-#include "nghttp2.h"
+#include "../../native/client/status.h"
+#include "../../native/transport/nghttp2.h"
 
 namespace sharded_infer::load {
 
-// gRPC's status codes, those that a client may come to by itself.
-enum Code : std::uint8_t {
-  kOk = 0,
-  kCancelled = 1,
-  kUnknown = 2,
-  kDeadlineExceeded = 4,
-  kResourceExhausted = 8,
-  kInternal = 13,
-  kUnavailable = 14,
-};
-constexpr int kCodes = 17;
+using client::Code;
+using client::header_number;
+using client::kCancelled;
+using client::kCodes;
+using client::kDeadlineExceeded;
+using client::kInternal;
+using client::kOk;
+using client::kUnavailable;
+using client::kUnknown;
 constexpr std::size_t kPrefixBytes = 5;  // of a message: whether compressed, and its length
 
 struct Outcome {
-  std::uint8_t code;
+  Code code;
   std::string text;  // percent-encoded; empty when OK
 };
 
@@ -48,9 +47,9 @@ class Answer {
 
   void on_header(std::string_view name, std::string_view value) {
     if (name == ":status") {
-      http_status_ = number(value);
+      http_status_ = header_number(value);
     } else if (name == "grpc-status") {
-      grpc_status_ = number(value);
+      grpc_status_ = header_number(value);
     } else if (name == "grpc-message") {
       text_.assign(value);
     }
@@ -87,32 +86,17 @@ class Answer {
       return {kInternal, "OK without exactly one uncompressed message"};
     }
     if (grpc_status_ > 0) {
-      const bool known = grpc_status_ < kCodes;
-      return {known ? static_cast<std::uint8_t>(grpc_status_) : static_cast<std::uint8_t>(kUnknown),
-              text_};
+      return {grpc_status_ < kCodes ? static_cast<Code>(grpc_status_) : kUnknown, text_};
     }
     if (http2_error == nghttp2::kNoError) return {kUnknown, "the answer has no grpc-status"};
     const std::string text = "the server reset the stream, HTTP/2 error " +
                              std::to_string(http2_error);
     // A server cancels what has run out of time too.
-    if (http2_error == nghttp2::kCancel)
-      return {deadline_passed ? kDeadlineExceeded : kCancelled, text};
-    if (http2_error == nghttp2::kEnhanceYourCalm) return {kResourceExhausted, text};
-    if (http2_error == nghttp2::kRefusedStream) return {kUnavailable, text};
-    return {kInternal, text};
+    const bool is_late = deadline_passed && http2_error == nghttp2::kCancel;
+    return {is_late ? kDeadlineExceeded : client::code_of_reset(http2_error), text};
   }
 
  private:
-  static int number(std::string_view digits) {
-    int value = 0;
-    if (digits.empty() || digits.size() > 4) return kUnknown;
-    for (const char digit : digits) {
-      if (digit < '0' || digit > '9') return kUnknown;
-      value = value * 10 + (digit - '0');
-    }
-    return value;
-  }
-
   bool is_one_message() const {
     if (received_ < static_cast<std::int64_t>(kPrefixBytes) || prefix_[0] != 0) return false;
     std::int64_t length = 0;

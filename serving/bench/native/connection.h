@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "answer.h"
-#include "nghttp2.h"
+#include "../../native/transport/nghttp2.h"
 #include "peer.h"
 
 namespace sharded_infer::load {

@@ -32,7 +32,7 @@
 #include "answer.h"
 #include "call.h"
 #include "connection.h"
-#include "nghttp2.h"
+#include "../../native/transport/nghttp2.h"
 #include "peer.h"
 #include "pool.h"
 #include "request_head.h"

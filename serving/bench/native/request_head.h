@@ -1,6 +1,5 @@
 // The headers of every call.
 #pragma once
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "nghttp2.h"
+#include "../../native/transport/nghttp2.h"
+#include "../../native/transport/request_head.h"
 
 namespace sharded_infer::load {
 
@@ -40,7 +40,7 @@ class RequestHead {
   const std::vector<nghttp2::Header>& headers(double seconds_left) {
     headers_.resize(shared_);
     if (std::isfinite(seconds_left)) {
-      timeout_ = grpc_timeout(seconds_left);
+      timeout_ = transport::grpc_timeout(seconds_left);
       add("grpc-timeout", timeout_);
       // Every call's differs: copied since it is read later, and kept out of HPACK's table.
       headers_.back().flags = nghttp2::kNoCopyName | nghttp2::kNoIndex;
@@ -49,16 +49,6 @@ class RequestHead {
   }
 
  private:
-  // At most 8 digits and a unit, rounded up: the server must not be the first to give up.
-  static std::string grpc_timeout(double seconds) {
-    const std::pair<double, char> units[] = {{1e6, 'u'}, {1e3, 'm'}, {1.0, 'S'}};
-    for (const auto& [scale, unit] : units) {
-      const double value = std::max(std::ceil(seconds * scale), 1.0);
-      if (value <= 99999999.0) return std::to_string(static_cast<std::int64_t>(value)) + unit;
-    }
-    return "99999999S";
-  }
-
   void add(std::string_view name, std::string_view value) {
     headers_.push_back({reinterpret_cast<const std::uint8_t*>(name.data()),
                         reinterpret_cast<const std::uint8_t*>(value.data()), name.size(),

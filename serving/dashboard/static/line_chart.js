@@ -12,6 +12,17 @@ const clock = new Intl.DateTimeFormat(undefined, {
   hour: "2-digit", minute: "2-digit", hourCycle: "h23",
 });
 
+// 1, 2 and 5 times the powers of ten between two values above 0. uPlot's own never end where
+// the lower value is just below a power, 0.00098 for one.
+const roundValues = (low, high) => {
+  const values = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
+    values.push(...[1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
+  }
+  return values.filter((value) => low <= value && value <= high);
+};
+const all = (_, splits) => splits;
+
 const stack = (columns) => {
   const sums = columns[0].map(() => 0);
   return columns.map((column) => column.map((value, place) => (sums[place] += value ?? 0)));
@@ -84,13 +95,10 @@ export class LineChart {
     const quiet = () => paint("--quiet"), hair = () => paint("--hair");
     const axis = { stroke: quiet, font: FONT, grid: { stroke: hair, width: 1 }, ticks: { show: false } };
     const floor = (_, low, high) => [0, high > 0 ? high * 1.1 : 1];
-    const powers = (chart, splits) => splits.map((value) => {
-      const power = 10 ** Math.floor(Math.log10(value) + 1e-9);
-      return [1, 2, 5].some((round) => Math.abs(value / power - round) < 0.01) ? value : null;
-    });
     const y = { ...axis, size: 58, gap: 6, space: 24, values: (_, at) => at.map((v) =>
       (v === null ? "" : short(spec.write(v)))) };
-    if (spec.log) Object.assign(y, { filter: powers, grid: { ...axis.grid, filter: powers } });
+    if (spec.log) Object.assign(y, { splits: (_, __, low, high) => roundValues(low, high), filter: all,
+      grid: { ...axis.grid, filter: all } });
     const around = (_, low, high) => {
       if (!(low > 0)) return [1e-4, 1];
       return [low / 1.5, Math.max(high, low) * 1.5];

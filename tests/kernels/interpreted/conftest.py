@@ -1,7 +1,7 @@
 """These tests run the Triton kernels in Triton's interpreter, on tensors in host memory.
 
 Whether kernels are interpreted is decided when Triton is imported, so that they need a process of
-their own: `tests/kernels/test_triton_interpreted.py` starts it.
+their own: `tests/kernels/gpu/test_triton_interpreted.py` starts it.
 """
 
 import os

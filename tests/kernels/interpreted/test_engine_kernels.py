@@ -1,4 +1,4 @@
-"""Engines of rehearsed devices with the Triton kernels for lookups: every way to shard."""
+"""Engines of simulated devices with the Triton kernels for lookups: every way to shard."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from kernels.device_tables import DeviceTables
-from sharded_infer.batch import JaggedBatch
-from sharded_infer.device.engine_memory import EngineShape
-from sharded_infer.device.triton_kernel import TritonKernel
-from sharded_infer.lookup import ShardedLookup
-from tests.sharded_infer.device.test_engine import PLACES, check, engines_of, input_of
-from tests.sharded_infer.test_lookup import (
+from kernels.gpu.device_tables import DeviceTables
+from sharded_infer.engines.device.backends import TritonKernel
+from sharded_infer.engines.device.batch_memory import EngineShape
+from sharded_infer.inputs.model_input import JaggedBatch
+from sharded_infer.lookups.plan_lookups import PlanLookups
+from tests.sharded_infer.engines.device.test_tower_engine import PLACES, check, engines_of, input_of
+from tests.sharded_infer.lookups.test_plan_lookups import (
     FEATURES,
     PLANS,
     WHOLE,
@@ -30,14 +30,14 @@ def interpreted(
 
 
 @pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> ShardedLookup:
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> PlanLookups:
     return build_lookup(tmp_path_factory.mktemp("oracle"), encoded_tables(), WHOLE)
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("places", ["one card", "a card and the host"])
+@pytest.mark.parametrize("places", ["one GPU", "a GPU and the host"])
 def test_engines_with_triton_kernels_give_what_the_host_gives(
-    tmp_path: Path, oracle: ShardedLookup, plan: str, places: str
+    tmp_path: Path, oracle: PlanLookups, plan: str, places: str
 ) -> None:
     engines = engines_of(
         tmp_path,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from kernels.triton_dense import cross
+from kernels.gpu.triton_dense import cross
 
-# The interpreter cuts bf16 off where a card rounds to nearest.
+# The interpreter cuts bf16 off where a GPU rounds to nearest.
 _ALLOWED = {torch.bfloat16: 2**-7, torch.float16: 2**-10}
 
 
@@ -23,7 +23,7 @@ def test_a_cross_is_that_of_torch(
     expected = torch.addcmul(values.double(), first.double(), factor.double())
     if keep:
         assert whole is not None and whole.dtype is torch.float32
-        # The interpreter rounds the product too, which a card does not.
+        # The interpreter rounds the product too, which a GPU does not.
         torch.testing.assert_close(whole.double(), expected, rtol=2**-23, atol=2**-21)
     else:
         assert whole is None

@@ -15,17 +15,18 @@ from torch import Tensor
 
 from kernels import reference
 from kernels.bags import Bags
-from kernels.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
+from kernels.bounds import locate
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
+from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
+from kernels.gpu.triton_lookup import NOWHERE, TritonLookup, new_outside
+from kernels.gpu.triton_tiles import TileChoice
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
-from kernels.triton_lookup import NOWHERE, TritonLookup, new_outside
-from kernels.triton_tiles import TileChoice
-from tests.kernels.test_pooled_lookup import BATCHES, CASES, Case, fill, store
+from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 HOST = torch.device("cpu")
-BF16_STEP = 2**-7  # the interpreter cuts bf16 off, where a card rounds
+BF16_STEP = 2**-7  # the interpreter cuts bf16 off, where a GPU rounds
 SMALL = TileChoice(warps=1, thread_words=2, widest_words=8)  # quick to interpret
 
 
@@ -256,6 +257,19 @@ def test_strange_ids_of_a_sequence_leave_rows_of_zeros() -> None:
     assert [row for row in range(16) if not out[row].any()] == [3, 5, 7, 8, 10]
     wrapped = sequence_rows(tables, Bags(STRANGE.remainder(7), STRANGE_LENGTHS), 5)
     torch.testing.assert_close(out[11:], wrapped[11:], rtol=1e-6, atol=1e-6)
+
+
+def test_the_first_refused_ids_place_names_its_feature_and_sample() -> None:
+    tables = store(Case([(7, 3)], [(0, False), (0, True)]), RowFormat.INT8)
+    bags = Bags(torch.arange(7), torch.tensor([[1, 0, 2], [2, 1, 1]]))
+    bags.values[4], bags.values[6] = 2**40, 7
+    outside = new_outside(HOST)
+    out = poisoned(3, tables.total_dim)
+    TritonLookup(in_place(tables), choice=SMALL).pooled(
+        bags.values, bags.offsets(), out=out, outside=outside
+    )
+    count, position = outside.tolist()
+    assert count == 2 and locate(bags, position) == (1, 0)
 
 
 def test_findings_of_several_launches_add_up() -> None:

@@ -117,7 +117,7 @@ def test_a_deadline_ends_a_call_that_hangs(predict: Predict) -> None:
         began = monotonic()
         with pytest.raises(PredictError, match="DEADLINE_EXCEEDED"):
             predict(server.target, CallSettings(timeout_seconds=30), timeout_seconds=0.2)
-        assert monotonic() - began < 5
+        assert monotonic() - began < 15
         end.set()
 
 
@@ -125,7 +125,7 @@ def test_nobody_listening_is_unavailable(predict: Predict) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(PredictError) as raised:
-        predict(f"127.0.0.1:{port}", CallSettings(retry=QUICK, timeout_seconds=5))
+        predict(f"127.0.0.1:{port}", CallSettings(retry=QUICK, timeout_seconds=30))
     assert raised.value.code is grpc.StatusCode.UNAVAILABLE
 
 
@@ -139,13 +139,16 @@ def test_a_call_that_takes_long_is_hedged(predict: Predict) -> None:
     with scripted_server(answer) as server:
         began = monotonic()
         found = predict(server.target, CallSettings(timeout_seconds=30, hedge_after_seconds=0.05))
-        assert found.version == 2 and monotonic() - began < 5
+        assert found.version == 2 and monotonic() - began < 15
         end.set()
 
 
 def test_a_quick_call_is_not_hedged(predict: Predict) -> None:
     with scripted_server() as server:
-        assert predict(server.target, CallSettings(hedge_after_seconds=5)).version == 1
+        assert (
+            predict(server.target, CallSettings(hedge_after_seconds=20, timeout_seconds=30)).version
+            == 1
+        )
         assert server.calls == 1
 
 
@@ -176,6 +179,7 @@ def test_the_answer_counts_of_two_calls_that_end_while_the_loop_is_busy() -> Non
         settings = CallSettings(timeout_seconds=30, hedge_after_seconds=0.05)
         async with AsyncClient(target, settings) as client:
             call = asyncio.ensure_future(client.predict("m"))
+            # Both calls are begun; both end while the loop is busy.
             await asyncio.sleep(0.1)
             sleep(0.3)
             return (await call).version

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from sharded_infer.errors import InputError
-from sharded_infer.quality import CalibrationSamples
+from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.samples.calibration import read_calibration
-from sharded_infer.spec import ModelSpec
-from sharded_infer.spec_document import parse_spec
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.spec_file import parse_spec
 
 FIELDS: dict[str, Any] = {
     "name": "m",

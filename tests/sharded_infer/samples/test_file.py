@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from sharded_infer.errors import InputError, RequestError
-from sharded_infer.quality import CalibrationSamples
+from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.request import batch_samples, model_input_of
 from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.samples.text import read_csv
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
 SPEC = ModelSpec(
     name="small",

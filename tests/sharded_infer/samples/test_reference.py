@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from quant.checkpoint import open_weights
+from quant.sources.checkpoint import open_weights
 from sharded_infer import record_reference
 from sharded_infer.errors import GateError, InputError
-from sharded_infer.publication import publish
+from sharded_infer.publishing.publication import publish
 from sharded_infer.samples.calibration import read_calibration
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
 
 class Tower(nn.Module):

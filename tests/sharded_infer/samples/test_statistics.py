@@ -1,7 +1,7 @@
 """Statistics of features, as their tables read them."""
 
 from sharded_infer.samples.statistics import statistics_of
-from sharded_infer.spec import ModelSpec, TableSpec
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 
 def test_padding_is_not_read() -> None:

@@ -8,7 +8,7 @@ import pytest
 from sharded_infer.errors import RequestError
 from sharded_infer.samples.request import batch_samples
 from sharded_infer.samples.text import read_json, read_tsv
-from sharded_infer.spec import DenseSpec, ModelSpec, TableSpec
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
 SPEC = ModelSpec(
     name="small",

@@ -1,0 +1,1 @@
+"""Pooled lookups on the host."""

@@ -1,0 +1,209 @@
+"""Fused lookups by our compiled code: any row format, any dim, in place on the stored rows.
+
+Its source is in `kernels/native/`, which has the pseudocode. On AVX2, AVX-512 and 64-bit ARM its
+bits are those of FBGEMM's kernel on AVX2; SSE2 has no fused product and sum.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.errors import InputError
+from kernels.fused_tables import FusedTables
+from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.row_format import RowFormat
+
+# `Format` of kernels/native/lookup.h.
+_FORMATS = {
+    RowFormat.FP32: 0,
+    RowFormat.FP16: 1,
+    RowFormat.BF16: 2,
+    RowFormat.FP8: 3,
+    RowFormat.INT8: 4,
+    RowFormat.INT4: 5,
+    RowFormat.INT2: 6,
+}
+
+
+class KernelFeature(ctypes.Structure):
+    """`Feature` of kernels/native/lookup.h."""
+
+    _fields_ = (
+        ("rows", ctypes.c_void_p),
+        ("row_bytes", ctypes.c_int64),
+        ("dim", ctypes.c_int64),
+        ("column", ctypes.c_int64),
+        ("mean", ctypes.c_int32),
+    )
+
+
+class _Lookup(ctypes.Structure):
+    """`Lookup` of kernels/native/lookup.h."""
+
+    _fields_ = (
+        ("features", ctypes.c_void_p),
+        ("feature_count", ctypes.c_int64),
+        ("batch", ctypes.c_int64),
+        ("values", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("out", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("format", ctypes.c_int32),
+        ("out_bf16", ctypes.c_int32),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library("kernels")
+    if library is not None:
+        library.sharded_infer_lookup.restype = None
+        library.sharded_infer_lookup.argtypes = (ctypes.c_int32, ctypes.POINTER(_Lookup))
+    return library
+
+
+_LIBRARY = _load()
+_GATHERED_ROWS = 256  # that a bare gather writes over and over: they stay in the first cache
+
+
+def lookup_instruction_sets() -> tuple[InstructionSet, ...]:
+    """Instruction sets that can look up here, the fastest last; empty if nothing was compiled."""
+    return instruction_sets(_LIBRARY)
+
+
+class NativeBackend:
+    """One compiled call over all features of some tables."""
+
+    name: ClassVar[str] = "native"
+    out_dtypes: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.bfloat16})
+
+    def __init__(
+        self, tables: FusedTables, *, instruction_set: InstructionSet | None = None
+    ) -> None:
+        """Prepares the kernel's constants.
+
+        Args:
+            instruction_set: None takes the fastest.
+
+        Raises:
+            InputError: the kernel was not compiled, or the machine lacks the instruction set.
+        """
+        reason = self.refusal(tables)
+        if reason is not None or _LIBRARY is None:
+            raise InputError(reason or "the native kernel is not there")
+        available = lookup_instruction_sets()
+        if instruction_set is not None and instruction_set not in available:
+            raise InputError(
+                f"native: this machine has no {instruction_set.name.lower()}, only "
+                f"{', '.join(s.name.lower() for s in available)}"
+            )
+        self.instruction_set = max(available) if instruction_set is None else instruction_set
+        self._run = _LIBRARY.sharded_infer_lookup
+        # Held, because the kernel is given addresses.
+        self._memory = tables.memory
+        self._total_dim = tables.total_dim
+        self._format = _FORMATS[tables.row_format]
+        self._features = kernel_features(tables)
+        self._address = ctypes.addressof(self._features)
+
+    @staticmethod
+    def refusal(tables: FusedTables) -> str | None:
+        """Why this backend cannot look up these tables, or None when it can."""
+        if tables.memory.device.type != "cpu":
+            return f"native reads host memory, the tables are on {tables.memory.device}"
+        return None if _LIBRARY is not None else "the package was built without a compiler"
+
+    def pool(self, bags: Bags, out: Tensor | None = None) -> Tensor:
+        """As `LookupBackend.pool`."""
+        batch = bags.lengths.shape[1]
+        if out is None:
+            out = torch.empty(batch, self._total_dim)
+        values, lengths, weights = bags.values, bags.lengths, bags.weights
+        values, lengths = values.contiguous(), lengths.contiguous()
+        weights = None if weights is None else weights.contiguous()
+        lookup = _Lookup(
+            self._address,
+            len(self._features),
+            batch,
+            values.data_ptr(),
+            lengths.data_ptr(),
+            None if weights is None else weights.data_ptr(),
+            out.data_ptr(),
+            out.stride(0),
+            self._format,
+            out.dtype is torch.bfloat16,
+        )
+        self._run(self.instruction_set, lookup)
+        return out
+
+
+def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
+    """The tables as the kernel knows them; their memory must be kept."""
+    base, column = tables.memory.data_ptr(), 0
+    features = (KernelFeature * len(tables.dims))()
+    for feature, offset, dim, mean in zip(
+        features, tables.byte_offsets, tables.dims, tables.means, strict=True
+    ):
+        feature.rows = base + offset
+        feature.row_bytes = tables.row_format.row_bytes(dim)
+        feature.dim, feature.column, feature.mean = dim, column, mean
+        column += dim
+    return features
+
+
+class KernelForCompiledCode(NamedTuple):
+    """The kernel, for other compiled code.
+
+    Attributes:
+        address: of `sharded_infer_lookup`.
+        formats: the kernel's number of each row format.
+    """
+
+    address: int
+    instruction_set: InstructionSet
+    formats: Mapping[RowFormat, int]
+
+
+def kernel_for_compiled_code() -> KernelForCompiledCode | None:
+    """The kernel of this machine's fastest instruction set; None if it was not built."""
+    if _LIBRARY is None:
+        return None
+    address = ctypes.cast(_LIBRARY.sharded_infer_lookup, ctypes.c_void_p).value
+    if address is None:
+        return None
+    return KernelForCompiledCode(address, max(lookup_instruction_sets()), _FORMATS)
+
+
+def gather_rows(rows: Tensor, ids: Tensor) -> Tensor:
+    """Copies stored rows and computes nothing: the limit that lookups are compared with.
+
+    Args:
+        rows: uint8 `[n, row_bytes]`, contiguous.
+        ids: int64 `[N]`, all below n.
+
+    Returns:
+        uint8 `[256, row_bytes]`, a ring buffer of the rows read last.
+
+    Raises:
+        InputError: the kernel was not compiled, or a tensor has another dtype or shape.
+    """
+    if _LIBRARY is None:
+        raise InputError("the package was built without a compiler")
+    if rows.dtype != torch.uint8 or rows.dim() != 2 or not rows.is_contiguous():
+        raise InputError(f"rows: expected uint8 [n, row_bytes], got {rows.dtype}")
+    if ids.dtype != torch.int64 or ids.dim() != 1 or not ids.is_contiguous():
+        raise InputError(f"ids: expected int64 [N], got {ids.dtype}")
+    out = torch.zeros(_GATHERED_ROWS, rows.shape[1], dtype=torch.uint8)
+    _LIBRARY.sharded_infer_gather(
+        ctypes.c_void_p(rows.data_ptr()),
+        ctypes.c_int64(rows.shape[1]),
+        ctypes.c_void_p(ids.data_ptr()),
+        ctypes.c_int64(len(ids)),
+        ctypes.c_void_p(out.data_ptr()),
+        ctypes.c_int64(_GATHERED_ROWS),
+    )
+    return out

@@ -1,0 +1,1 @@
+"""Lookups and passes of towers on GPUs, in Triton, with their references."""

@@ -1,0 +1,282 @@
+"""Launches the Triton kernels on the tables of one device and format."""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.gpu.device_tables import DeviceTables, OutOfRange
+from kernels.gpu.triton_pooled import pooled_kernel
+from kernels.gpu.triton_sequence import sequence_kernel
+from kernels.gpu.triton_tiles import (
+    TileChoice,
+    TilePlan,
+    most_registers,
+    plan_tiles,
+    power_of_two,
+    row_words,
+)
+from kernels.gpu.triton_tuning import read_choices, tile_choice
+from kernels.wording import counted
+
+NOWHERE = 2**63 - 1  # the position of the first refused id when there is none
+_WIDEST_ACCESS_BYTES = 16
+_UNITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+_MOST_PROGRAMS = 2**31 - 1
+
+
+def new_outside(device: torch.device) -> Tensor:
+    """Fresh counters: int64 [2], ids outside their tables, and the first refused one's position."""
+    return torch.tensor([0, NOWHERE], dtype=torch.int64, device=device)
+
+
+class TritonLookup:
+    """The kernels' constants for some tables, and their launches."""
+
+    def __init__(
+        self,
+        tables: DeviceTables,
+        *,
+        typical_lengths: Sequence[float] | None = None,
+        choice: TileChoice | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """Plans tiles and copies the feature table to the device.
+
+        Args:
+            tables: on a CUDA device; under Triton's interpreter, on the host.
+            typical_lengths: usual ids of a bag of each feature; they affect speed, not results.
+            choice: tiles; None takes those measured for the GPU, or the default.
+            device: device of the lookups, for tables in pinned memory; None: the tables' device.
+
+        Raises:
+            InputError: the file of choices is invalid.
+        """
+        self.tables = tables
+        self.device = tables.memory.device if device is None else device
+        row_format = tables.row_format
+        alignment = tables.payload_alignment
+        # Views of wider units begin where the storage does.
+        if tables.memory.untyped_storage().data_ptr() % _WIDEST_ACCESS_BYTES:
+            alignment = 1
+        if choice is None:
+            words = max(row_words(row_format, dim) for dim in tables.dims)
+            choice = tile_choice(
+                read_choices(),
+                torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "",
+                row_format=row_format,
+                words=power_of_two(words),
+                alignment=alignment,
+            )
+        self.plan: TilePlan = plan_tiles(
+            row_format, tables.dims, choice, typical_lengths=typical_lengths
+        )
+        self._sequence_tile = (choice.tile_rows(row_format, self.plan.wide[1]), self.plan.wide[1])
+        major, minor = (0, 0)
+        if self.device.type == "cuda":
+            major, minor = torch.cuda.get_device_capability(self.device)
+        self._most_registers = most_registers(row_format, 10 * major + minor)
+        unit = min(alignment, 4)
+        skipped = -tables.memory.data_ptr() % _WIDEST_ACCESS_BYTES if unit > 1 else 0
+        whole = (tables.memory.numel() - skipped) // unit * unit
+        self._memory = tables.memory[skipped : skipped + whole].view(_UNITS[unit])
+        self._lines = _feature_lines(tables, skipped, unit)
+        in_order = self._lines[list(self.plan.order)]
+        self._features, self._sequence_features = (
+            lines.to(self.device) for lines in (in_order, self._lines)
+        )
+        self.constants: dict[str, Any] = {
+            "FORMAT": row_format.value,
+            "ELEMENT_BITS": row_format.element_bits,
+            "PAYLOAD_ALIGNMENT": alignment,
+            "WRAPS": OutOfRange.WRAP in tables.policies,
+        }
+
+    def pooled(
+        self,
+        values: Tensor,
+        offsets: Tensor,
+        *,
+        out: Tensor,
+        outside: Tensor,
+        weights: Tensor | None = None,
+    ) -> None:
+        """Pools every bag. Starts the work and does not wait for it.
+
+        Args:
+            values: int32 or int64 `[N]` on the device, feature-major.
+            offsets: int32 or int64 `[F * B + 1]` on the device, start of each bag. If the tables
+                have positions, F may exceed their number.
+            out: fp32 or bf16 `[B, total_dim]` on the device, written; any stride between lines. If
+                the tables have columns, it may be wider; other columns stay unchanged.
+            outside: int64 [2] of `new_outside`, added to.
+            weights: fp32 `[N]`.
+
+        Raises:
+            InputError: an array has another dtype, shape or device.
+        """
+        batch = len(out)
+        _check_ids(values, offsets, self.device)
+        bags = self.tables.bag_features * batch
+        if len(offsets) < bags + 1 or (self.tables.positions is None and len(offsets) > bags + 1):
+            raise InputError(f"offsets: expected {bags + 1}, got {len(offsets)}")
+        _check_out(out, self._width_of(out), self.device)
+        if weights is not None and (
+            weights.dtype != torch.float32 or weights.shape != values.shape
+        ):
+            raise InputError(f"weights: expected float32 {list(values.shape)}, got {weights.dtype}")
+        programs = self.plan.programs(batch)
+        if max(programs, len(values)) > _MOST_PROGRAMS:
+            raise InputError(f"{len(values)} ids in {batch} samples are too many for a launch")
+        if programs == 0:
+            return
+        long_wide, long_narrow, short_wide, _ = self.plan.kinds
+        with self._on_device():
+            pooled_kernel[(programs,)](
+                self._memory,
+                self._features,
+                values,
+                offsets,
+                values if weights is None else weights,
+                out,
+                outside,
+                batch,
+                out.stride(0),
+                long_wide,
+                long_narrow,
+                short_wide,
+                self.plan.wide_chunks,
+                **self.constants,
+                OUT_ALIGNMENT=_out_alignment(
+                    out, (*self.tables.dims, *(self.tables.columns or ()))
+                ),
+                WEIGHTED=weights is not None,
+                WIDE_ROWS=self.plan.wide[0],
+                WIDE_WORDS=self.plan.wide[1],
+                NARROW_ROWS=self.plan.narrow[0],
+                NARROW_WORDS=self.plan.narrow[1],
+                num_warps=self.plan.warps,
+                maxnreg=self._most_registers,
+            )
+
+    def sequence(self, values: Tensor, offsets: Tensor, *, out: Tensor, outside: Tensor) -> None:
+        """Looks up every id's row, unpooled. Starts the work and does not wait for it.
+
+        Args:
+            values: int32 or int64 `[N]` on the device, feature-major.
+            offsets: int32 or int64 `[F * B + 1]` on the device.
+            out: fp32 or bf16 `[N, width]` on the device, written; the columns beyond a feature's
+                dim become 0, as do the rows of ids that are refused or ignored.
+            outside: int64 [2], added to.
+
+        Raises:
+            InputError: an array has another dtype, shape or device.
+        """
+        features = len(self.tables.dims)
+        if (len(offsets) - 1) % features:
+            raise InputError(
+                f"offsets: expected a multiple of {features} and 1, got {len(offsets)}"
+            )
+        _check_ids(values, offsets, self.device)
+        if self.tables.positions is not None:
+            raise InputError("positions: unpooled lookups have bags of their own for each feature")
+        if out.dim() != 2 or out.shape[1] < max(self.tables.dims):
+            raise InputError(
+                f"out: expected {counted(max(self.tables.dims), 'column')}, got {out.shape}"
+            )
+        _check_out(out, out.shape[1], self.device)
+        if len(out) != len(values):
+            raise InputError(f"out: expected {counted(len(values), 'row')}, got {len(out)}")
+        rows, words = self._sequence_tile
+        columns = words * 32 // self.tables.row_format.element_bits
+        grid = (-(-len(values) // rows), -(-out.shape[1] // columns))
+        if len(values) == 0:
+            return
+        with self._on_device():
+            sequence_kernel[grid](
+                self._memory,
+                self._sequence_features,
+                values,
+                offsets,
+                out,
+                outside,
+                len(values),
+                (len(offsets) - 1) // features,
+                features,
+                out.shape[1],
+                out.stride(0),
+                **self.constants,
+                OUT_ALIGNMENT=_out_alignment(out, out.shape[1:]),
+                ROWS=rows,
+                WORDS=words,
+                num_warps=self.plan.warps,
+                maxnreg=self._most_registers,
+            )
+
+    def _places(self) -> tuple[int, ...]:
+        return (*self.tables.dims, *(self.tables.columns or ()))
+
+    def _width_of(self, out: Tensor) -> int:
+        if self.tables.columns is not None and out.dim() == 2:
+            return max(self.tables.total_dim, out.shape[1])
+        return self.tables.total_dim
+
+    def _on_device(self) -> contextlib.AbstractContextManager[Any]:
+        if self.device.type == "cuda":
+            return torch.cuda.device(self.device)
+        return contextlib.nullcontext()
+
+
+def _feature_lines(tables: DeviceTables, skipped: int, unit: int) -> Tensor:
+    """The kernels' feature table, int64 `[F, 9]`, in the order of `triton_bags`'s fields."""
+    header = tables.row_format.header_bytes
+    lines = []
+    columns = tables.columns
+    if columns is None:
+        columns = tuple(itertools.accumulate(tables.dims, initial=0))
+    for feature, dim in enumerate(tables.dims):
+        begin = tables.byte_offsets[feature] + header - skipped
+        lines.append(
+            (
+                feature if tables.positions is None else tables.positions[feature],
+                begin // unit,
+                tables.row_strides[feature] // unit,
+                tables.first_rows[feature] if tables.first_rows else 0,
+                tables.rows[feature],
+                dim,
+                columns[feature],
+                int(tables.means[feature]),
+                tables.policies[feature].value,
+            )
+        )
+    return torch.tensor(lines, dtype=torch.int64)
+
+
+def _out_alignment(out: Tensor, dims: Sequence[int]) -> int:
+    """Elements that every line and column of `out` begins at a multiple of: of 16 bytes, or 1."""
+    whole = _WIDEST_ACCESS_BYTES // out.element_size()
+    common = math.gcd(out.data_ptr() // out.element_size(), out.stride(0), *dims)
+    return whole if common % whole == 0 else 1
+
+
+def _check_ids(values: Tensor, offsets: Tensor, device: torch.device) -> None:
+    for name, tensor in (("values", values), ("offsets", offsets)):
+        if tensor.dtype not in {torch.int32, torch.int64} or tensor.dim() != 1:
+            raise InputError(f"{name}: expected int32 or int64 [N], got {tensor.dtype}")
+        if tensor.device != device or not tensor.is_contiguous():
+            raise InputError(f"{name}: expected contiguous on {device}, got {tensor.device}")
+
+
+def _check_out(out: Tensor, width: int, device: torch.device) -> None:
+    if out.dtype not in {torch.float32, torch.bfloat16} or out.dim() != 2:
+        raise InputError(f"out: expected float32 or bfloat16 [B, {width}], got {out.dtype}")
+    if out.shape[1] != width or out.stride(1) != 1 or out.device != device:
+        raise InputError(
+            f"out: expected [B, {width}], its lines contiguous, on {device}; got "
+            f"{list(out.shape)} of strides {out.stride()} on {out.device}"
+        )

@@ -1,0 +1,38 @@
+// A matrix product with constant weights, and what follows it, in one pass.
+//
+//     for each row, for each column:
+//         y = sum of x[row, k] * weight[column, k]     fp32, bf16 (summed in fp32) or bytes (in int32)
+//         y = (y - offset[column]) * scale[column]     of bytes
+//         y = max(y + bias[column], 0) + poison[row]   where they are given
+//         a dense step of y follows: see dense.h. y is its values, or its factor in a cross
+//
+// Sums go over k in ascending groups of 4 bytes: they depend neither on the number of rows nor on a row's place.
+// NaN stays NaN through the maximum. There is no state for a number of rows, so that any number of rows is run as it is.
+#pragma once
+#include <cstdint>
+
+#include "dense.h"
+
+namespace sharded_infer {
+
+enum Factors : std::int32_t { kFloats = 0, kBfloatPairs = 1, kByteQuads = 2 };
+
+struct Product {
+  const std::uint8_t* x;       // [rows, row_bytes]
+  const std::uint8_t* weight;  // [width / 64][row_bytes / 4][64][4 bytes], padded with zeros; the last has 16 to 64 columns
+  const std::int32_t* offset;  // [width], with bytes
+  const float* scale;          // [width], with bytes
+  const float* bias;           // [width], or null
+  const float* poison;         // [rows], or null
+  std::int64_t row_bytes;
+  std::int32_t factors;        // Factors; bytes are unsigned in x, signed in weight
+  std::int32_t relu;
+  DenseStep step;              // of all columns; its factor is not read; poison may be null
+};
+
+// Whether products of such factors are computed here: the machine has the instructions, and no matrix unit (AMX) for them.
+bool has_product(std::int32_t factors);
+
+void product_avx512(const Product& product);
+
+}  // namespace sharded_infer

@@ -1,0 +1,273 @@
+"""A matrix product with a constant weight, and what follows it, in one compiled call.
+
+    y = x @ weight.T                      fp32; bf16, summed in fp32; or bytes, summed in int32
+    y = (y - offset) * scale              of bytes: offset is the zero point times the weight's sums
+    y = max(y + bias, 0) + poison         where they are given
+    x, low, poison = dense_step(y), or dense_step(values, first, y), a cross
+
+See `kernels/native/product.h`. It needs AVX-512, for bf16 its BF16 and for bytes its VNNI, and
+leaves processors with a matrix unit (AMX) to oneDNN. It keeps nothing for a number of rows, so that
+every number runs as it is. bf16 differs from oneDNN by the order of its sums, and bytes by the
+rounding of their scaling.
+"""
+
+import ctypes
+from enum import IntEnum
+from functools import cache
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.dense_step import (
+    ByteLevels,
+    DenseStep,
+    DenseStepFields,
+    Stepped,
+    dense_step_fields,
+    tensor_address,
+)
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet, instruction_sets, load_library
+
+_GROUP_BYTES: Final = 4  # of a row, which one instruction multiplies
+_REGISTER, _PANEL = 16, 64  # columns
+
+
+class Factors(IntEnum):
+    """What is multiplied; `Factors` of kernels/native/product.h."""
+
+    FP32 = 0
+    BF16 = 1
+    BYTES = 2  # uint8 by int8
+
+
+_WEIGHT_DTYPES: Final = {
+    Factors.FP32: torch.float32,
+    Factors.BF16: torch.bfloat16,
+    Factors.BYTES: torch.int8,
+}
+_FACTORS: Final = {dtype: factors for factors, dtype in _WEIGHT_DTYPES.items()}
+
+
+class _Product(ctypes.Structure):
+    """`Product` of kernels/native/product.h."""
+
+    _fields_ = (
+        ("x", ctypes.c_void_p),
+        ("weight", ctypes.c_void_p),
+        ("offset", ctypes.c_void_p),
+        ("scale", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("poison", ctypes.c_void_p),
+        ("row_bytes", ctypes.c_int64),
+        ("factors", ctypes.c_int32),
+        ("relu", ctypes.c_int32),
+        ("step", DenseStepFields),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library("kernels")
+    if library is not None:
+        library.sharded_infer_product.restype = None
+        library.sharded_infer_product.argtypes = (ctypes.POINTER(_Product),)
+    return library
+
+
+_LIBRARY = _load()
+
+
+@cache
+def product_dtypes() -> frozenset[torch.dtype]:
+    """Dtypes of weights whose products are compiled for this machine."""
+    if _LIBRARY is None or InstructionSet.AVX512 not in instruction_sets(_LIBRARY):
+        return frozenset()
+    has = _LIBRARY.sharded_infer_has_product
+    return frozenset(d for d, factors in _FACTORS.items() if has(ctypes.c_int32(factors)))
+
+
+class PackedWeight:
+    """A weight as the compiled product reads it.
+
+    Attributes:
+        stored: `[padded N * padded K]`, of the weight's dtype; its order is that of product.h.
+        shape: N, K.
+    """
+
+    def __init__(self, weight: Tensor) -> None:
+        """Packs a weight.
+
+        Args:
+            weight: fp32, bf16 or int8 `[N, K]`; not kept.
+        """
+        self.shape = tuple(weight.shape)
+        in_group = _GROUP_BYTES // weight.element_size()
+        rows, width = (
+            -(-n // m) * m for n, m in zip(self.shape, (_REGISTER, in_group), strict=True)
+        )
+        padded = weight.new_zeros(rows, width)
+        padded[: self.shape[0], : self.shape[1]] = weight
+        panels = torch.split(padded.view(rows, -1, in_group), _PANEL)
+        self.stored = torch.cat([panel.transpose(0, 1).flatten() for panel in panels])
+
+    @property
+    def factors(self) -> Factors:
+        """What it is multiplied with."""
+        return _FACTORS[self.stored.dtype]
+
+    def unpacked(self) -> Tensor:
+        """The weight, `[N, K]`."""
+        rows, in_group = (
+            -(-self.shape[0] // _REGISTER) * _REGISTER,
+            _GROUP_BYTES // self.stored.element_size(),
+        )
+        groups = len(self.stored) // rows // in_group
+        heights = [min(_PANEL, rows - first) for first in range(0, rows, _PANEL)]
+        panels = torch.split(self.stored, [height * groups * in_group for height in heights])
+        turned = [
+            panel.view(groups, height, in_group).transpose(0, 1).reshape(height, -1)
+            for panel, height in zip(panels, heights, strict=True)
+        ]
+        return torch.cat(turned)[: self.shape[0], : self.shape[1]]
+
+
+class Product:
+    """The product, prepared for its weight and options; any number of threads may run it.
+
+    Args:
+        bias: fp32 `[N]`.
+        scale: fp32 `[N]`, with an int8 weight.
+        zero_point: the byte of 0 in x, with an int8 weight.
+        relu: whether numbers below 0 become 0; NaN stays.
+        keep, low: as of `DenseStep`.
+
+    Raises:
+        InputError: this machine computes no such product, or no result is requested.
+    """
+
+    def __init__(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None = None,
+        *,
+        scale: Tensor | None = None,
+        zero_point: int = 0,
+        relu: bool = False,
+        keep: bool = True,
+        low: ByteLevels | torch.dtype | None = None,
+    ) -> None:
+        if weight.stored.dtype not in product_dtypes():
+            raise InputError(f"a product of {weight.stored.dtype}: not compiled for this machine")
+        if (scale is not None) != (weight.factors is Factors.BYTES):
+            raise InputError("a product: expected a scale with int8 weights and with no others")
+        self.weight, self.bias, self.relu = weight, _constant(bias), relu
+        self.scale, self._zero_point = _constant(scale), zero_point
+        self._offset = None
+        if weight.factors is Factors.BYTES:
+            sums = weight.unpacked().sum(1, dtype=torch.int32)
+            self._offset = sums * zero_point
+        self._x_dtype = torch.uint8 if weight.factors is Factors.BYTES else weight.stored.dtype
+        self._keep, self.low = keep, low
+        self._step = DenseStep(keep=keep, low=low)
+
+    def with_step(self, *, keep: bool, low: ByteLevels | torch.dtype | None) -> "Product":
+        """The same product with other results."""
+        return self._changed(self.weight, self.bias, self.relu, keep, low)
+
+    def with_weight(self, weight: PackedWeight) -> "Product":
+        """The product of another weight `[N, any K]`, its result y without the ReLU, in fp32."""
+        return self._changed(weight, self.bias, False, True, None)
+
+    def without_bias(self) -> "Product":
+        """The same product without its bias."""
+        return self._changed(self.weight, None, self.relu, self._keep, self.low)
+
+    def _changed(
+        self,
+        weight: PackedWeight,
+        bias: Tensor | None,
+        relu: bool,
+        keep: bool,
+        low: ByteLevels | torch.dtype | None,
+    ) -> "Product":
+        scale, zero = self.scale, self._zero_point
+        return Product(weight, bias, scale=scale, zero_point=zero, relu=relu, keep=keep, low=low)
+
+    def __call__(
+        self,
+        x: Tensor,
+        poison: Tensor | None = None,
+        *,
+        values: Tensor | None = None,
+        first: Tensor | None = None,
+    ) -> Stepped:
+        """Runs the product.
+
+        Args:
+            x: fp32 or bf16 as the weight, uint8 for an int8 one, `[..., K]`.
+            poison: fp32 `[..., 1]`, added to every column.
+            values: fp32 `[..., N]`, to which `first * y` is added; None: y itself is wanted.
+            first: as `values`, given with them.
+
+        Raises:
+            InputError: x has another dtype or width.
+        """
+        rows, width = self.weight.shape
+        if x.dtype is not self._x_dtype or x.shape[-1] != width:
+            wanted = f"{self._x_dtype} of width {width}"
+            raise InputError(f"a product: expected {wanted}, got {x.dtype} {list(x.shape)}")
+        x = x.contiguous()
+        shape = (*x.shape[:-1], rows)
+        values, first = _like(values, shape), _like(first, shape)
+        poison = _like(poison, (*shape[:-1], 1))
+        made = self._step.results(shape)
+        step = dense_step_fields(shape, made, self.low, values=values, first=first)
+        call = _Product(
+            x.data_ptr(),
+            self.weight.stored.data_ptr(),
+            tensor_address(self._offset),
+            tensor_address(self.scale),
+            tensor_address(self.bias),
+            tensor_address(poison),
+            width * x.element_size(),
+            self.weight.factors,
+            self.relu,
+            step,
+        )
+        if _LIBRARY is None:
+            raise InputError("the package was built without a compiler")
+        _LIBRARY.sharded_infer_product(call)
+        return made
+
+    def by_torch(
+        self,
+        x: Tensor,
+        poison: Tensor | None = None,
+        *,
+        values: Tensor | None = None,
+        first: Tensor | None = None,
+    ) -> Stepped:
+        """The reference: as a call, in torch's operators."""
+        weight = self.weight.unpacked()
+        if self.scale is None:
+            y = torch.nn.functional.linear(x.float(), weight.float())
+        else:
+            # Integers of any size that int32 holds are exact in fp64.
+            numbers = x.double() - self._zero_point
+            y = torch.nn.functional.linear(numbers, weight.double()).float() * self.scale
+        y = y if self.bias is None else y + self.bias
+        y = torch.relu(y) if self.relu else y
+        y = y if poison is None else y + poison
+        return self._step.by_torch(y) if values is None else self._step.by_torch(values, first, y)
+
+
+def _constant(tensor: Tensor | None) -> Tensor | None:
+    return None if tensor is None else tensor.detach().to(torch.float32).contiguous()
+
+
+def _like(tensor: Tensor | None, shape: tuple[int, ...]) -> Tensor | None:
+    """The tensor, contiguous."""
+    if tensor is not None and (tensor.dtype is not torch.float32 or tuple(tensor.shape) != shape):
+        raise InputError(f"a product: expected fp32 {list(shape)}, got {list(tensor.shape)}")
+    return None if tensor is None else tensor.contiguous()

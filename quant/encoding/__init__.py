@@ -1,0 +1,1 @@
+"""fp32 rows to stored rows."""

@@ -1,0 +1,36 @@
+"""Encoded rows with their errors."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kernels.errors import InputError
+
+
+class UnrepresentableRowError(InputError):
+    """A row that its format cannot represent; `row` is its index in the given rows."""
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(f"row {row}: {reason}")
+        self.row = row
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Stored rows, and each row's error after decoding.
+
+    Attributes:
+        stored: uint8 `[n, row_bytes]`.
+        squared_errors: fp32 `[n]`, summed over each row.
+        squares: fp32 `[n]`, of the numbers, summed over each row.
+        max_errors: fp32 `[n]`, the largest absolute error of each row.
+        minmax_squared_errors: fp32 `[n]`, as `squared_errors` with each row's minimum and maximum
+            as its range; None if ranges are not searched.
+    """
+
+    stored: Tensor
+    squared_errors: Tensor
+    squares: Tensor
+    max_errors: Tensor
+    minmax_squared_errors: Tensor | None = None

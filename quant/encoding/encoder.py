@@ -1,0 +1,71 @@
+"""Encodes rows with the fastest encoder, and measures their errors."""
+
+import torch
+from torch import Tensor
+
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
+from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
+from quant.encoding.native_encoder import MAX_DIM, encode_native, encoder_instruction_sets
+from quant.encoding.rowwise import encode
+
+
+def encoder_name() -> str:
+    """The encoder of integer rows: `native` with its instruction set, or `torch`."""
+    available = encoder_instruction_sets()
+    return f"native {max(available).name.lower()}" if available else "torch"
+
+
+def encode_rows(
+    row_format: RowFormat, rows: Tensor, *, clip: bool = True, out: Tensor | None = None
+) -> EncodedRows:
+    """Encodes numbers as stored rows, with their errors.
+
+    The compiled encoder, if there is one, encodes integer rows; torch encodes the rest. The bytes
+    are the same.
+
+    Args:
+        rows: fp32 `[n, dim]`.
+        clip: search the range of int4 and int2 rows.
+        out: uint8 `[bytes]`, memory that the rows may use.
+
+    Raises:
+        UnrepresentableRowError: a row holds NaN or infinity, or exceeds the format's range.
+        InputError: `rows` is not fp32 `[n, dim]`.
+    """
+    if row_format.is_integer and encoder_instruction_sets() and rows.shape[1] <= MAX_DIM:
+        return encode_native(row_format, rows, clip=clip, out=out)
+    stored = encode(row_format, rows, clip=clip)
+    squares = rows.square().sum(1)
+    if row_format is RowFormat.FP32:
+        none = torch.zeros(len(rows))
+        return EncodedRows(stored, none, squares, none)
+    error = decode(row_format, stored, rows.shape[1]).sub_(rows)
+    minmax = None
+    if clip and row_format in {RowFormat.INT4, RowFormat.INT2}:
+        plain = encode(row_format, rows, clip=False)
+        minmax = decode(row_format, plain, rows.shape[1]).sub_(rows).square_().sum(1)
+    largest = error.abs().amax(1) if len(rows) else torch.zeros(0)
+    return EncodedRows(stored, error.square_().sum(1), squares, largest, minmax)
+
+
+def encode_zeroing(
+    row_format: RowFormat, rows: Tensor, *, clip: bool = True, out: Tensor | None = None
+) -> tuple[EncodedRows, int]:
+    """As `encode_rows`, with NaN and infinities stored as 0.
+
+    Returns:
+        The rows with the errors of the finite numbers, and how many numbers were not finite.
+
+    Raises:
+        UnrepresentableRowError: a row exceeds the format's range.
+    """
+    try:
+        return encode_rows(row_format, rows, clip=clip, out=out), 0
+    except UnrepresentableRowError:
+        finite = torch.isfinite(rows)
+        strange = int((~finite).sum())
+        if not strange:
+            raise
+    rows = torch.where(finite, rows, 0.0)
+    return encode_rows(row_format, rows, clip=clip, out=out), strange

@@ -1,0 +1,1 @@
+"""Trained weights, read a range of rows at a time."""

@@ -1,0 +1,243 @@
+"""Opens checkpoints and modules as weight sources."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from quant.sources.array_rows import Array, holds_numbers
+from quant.sources.distributed_checkpoint import DistributedCheckpointSource
+from quant.sources.distributed_metadata import METADATA_NAME
+from quant.sources.numpy_files import NumpySource
+from quant.sources.sharded_safetensors import ShardedSafetensorsSource
+from quant.sources.weight_source import (
+    SafetensorsSource,
+    SourceError,
+    TensorSource,
+    WeightSource,
+    packed_rows,
+)
+
+ACCEPTED = (
+    "a .safetensors, .pt, .pth, .bin or .npy file, a .safetensors.index.json with its files, or a "
+    "directory that torch.distributed.checkpoint wrote or that holds .npy files or one such index"
+)
+
+
+# What int4 and int2 rows are pickled as. Source: torchrec/tensor_types.py, release 1.8.
+_PACKED = ("torchrec.tensor_types.UInt4Tensor", "torchrec.tensor_types.UInt2Tensor")
+
+
+class _PackedRows(Tensor):
+    """Stand-in for TorchRec's tensors of packed rows in a file; only its parts are read."""
+
+    @classmethod
+    def __torch_dispatch__(cls, *arguments: Any, **_: Any) -> Any:
+        raise SourceError(f"rows that are packed cannot be computed with: {arguments[0]}")
+
+
+class LiveSource(TensorSource):
+    """Weights of modules in memory, with the modules, which define pooling."""
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor | Array],
+        modules: Mapping[str, nn.Module],
+        description: str = "the modules",
+        *,
+        whole: Callable[..., Mapping[str, Tensor]] | None = None,
+    ) -> None:
+        """Copies nothing.
+
+        Args:
+            tensors: all weights.
+            modules: modules by the prefix of their weights' keys, without a dot: "" for a module
+                whose state dict the weights are. A `nn.EmbeddingBag` or `nn.Embedding` whose weight
+                has the name itself as its key stands under that name.
+            description: the source's name in messages.
+            whole: scores a batch with the whole model, if its call is known: takes fp32 dense
+                inputs by name and a TorchRec KeyedJaggedTensor, and returns scores by output.
+        """
+        super().__init__(tensors, description)
+        self.modules = dict(modules)
+        self.whole = whole
+
+    def submodules(self) -> Iterator[tuple[str, nn.Module]]:
+        """All submodules, each with the prefix of its weights' keys, dot included."""
+        for name, module in self.modules.items():
+            for path, part in module.named_modules(remove_duplicate=False):
+                yield "".join(f"{step}." for step in (name, path) if step), part
+
+    def embeddings(self) -> dict[str, nn.Module]:
+        """Each `nn.EmbeddingBag` and `nn.Embedding`, by its weight's key."""
+        keys = set(self.keys())
+        found: dict[str, nn.Module] = {}
+        for prefix, module in self.submodules():
+            if isinstance(module, nn.EmbeddingBag | nn.Embedding):
+                key = f"{prefix}weight"
+                found[key if key in keys else prefix.removesuffix(".")] = module
+        return found
+
+
+def open_weights(path: Path) -> WeightSource:
+    """Opens a checkpoint. None of its code runs, and its tables are mapped, not loaded.
+
+    Args:
+        path: one of
+            a `.safetensors` file;
+            a `.pt`, `.pth` or `.bin` file that `torch.save` wrote of a state dict (alone, or under
+            a `state_dict` or `model` key), read with `weights_only=True`;
+            a `.npy` file, whose weight has the file's name;
+            an `.index.json` file, as Hugging Face writes beside several safetensors files;
+            a directory that `torch.distributed.checkpoint` wrote, that holds one such index, or
+            that holds `.npy` files.
+
+    Raises:
+        SourceError: the file does not exist, is of another kind, or cannot be read.
+    """
+    if path.is_dir():
+        return _open_directory(path)
+    if not path.is_file():
+        raise SourceError(f"{path}: no such weights file or directory")
+    if path.name.endswith(".index.json"):
+        return ShardedSafetensorsSource(path)
+    match path.suffix:
+        case ".safetensors":
+            return SafetensorsSource(path)
+        case ".npy":
+            return NumpySource(path)
+        case ".pt" | ".pth" | ".bin":
+            return _open_saved(path)
+        case _:
+            raise SourceError(f"{path}: expected {ACCEPTED}")
+
+
+def weights_of(collection: object) -> WeightSource:
+    """Wraps weights that are in memory.
+
+    Args:
+        collection: a TorchRec `EmbeddingBagCollection` (anything with `embedding_bags` and
+            `embedding_bag_configs`), an `nn.Module`, a state dict, a mapping of names to
+            `nn.EmbeddingBag`, `nn.Embedding` or other modules, to tensors, to NumPy arrays, or to
+            such mappings, or a `WeightSource`, which is returned as it is. What lies deeper has the
+            names on the way to it, with dots between them. An array `[rows, dim]` may be mapped
+            from its file: it is read by row ranges like all others.
+
+    Raises:
+        SourceError: it is none of these, or a tensor in it is not all in this process.
+    """
+    if isinstance(collection, WeightSource):
+        return collection
+    if isinstance(collection, nn.Module):
+        # An EmbeddingBagCollection is a module whose state dict says embedding_bags.<table>.weight.
+        tensors = dict(_state(collection, ""))
+        return LiveSource(tensors, {"": collection}, type(collection).__name__)
+    if isinstance(collection, Mapping) and collection:
+        flat = dict(_flattened(collection, ""))
+        modules = dict(_modules(collection, ""))
+        return LiveSource(flat, modules) if modules else TensorSource(flat)
+    raise SourceError(
+        "weights: expected an EmbeddingBagCollection, a dict of nn.EmbeddingBag, of tensors or of "
+        f"NumPy arrays, a state dict or a weight source, got a {type(collection).__name__}"
+    )
+
+
+def _open_directory(path: Path) -> WeightSource:
+    if (path / METADATA_NAME).is_file():
+        return DistributedCheckpointSource(path)
+    indexes = sorted(path.glob("*.safetensors.index.json"))
+    if len(indexes) == 1:
+        return ShardedSafetensorsSource(indexes[0])
+    if indexes:
+        listed = ", ".join(index.name for index in indexes)
+        raise SourceError(f"{path}: holds several indexes: {listed}; give one of them")
+    if any(path.glob("*.npy")):
+        return NumpySource(path)
+    names = sorted(entry.name for entry in path.iterdir())
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    raise SourceError(f"{path}: a directory of {shown or 'nothing'}; expected {ACCEPTED}")
+
+
+def _open_saved(path: Path) -> WeightSource:
+    try:
+        with torch.serialization.safe_globals([(_PackedRows, name) for name in _PACKED]):
+            state = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    # torch.load fails in many ways on a damaged file: RuntimeError, UnpicklingError, KeyError...
+    except Exception as error:
+        raise SourceError(
+            f"{path}: not a state dict that can be read without running code: {error}"
+        ) from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+            state = state[wrapper]
+    if not isinstance(state, Mapping):
+        raise SourceError(f"{path}: expected a state dict, got a {type(state).__name__}")
+    tensors = {k: v for k, v in state.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not tensors:
+        raise SourceError(f"{path}: holds no named tensors")
+    for key, value in tensors.items():
+        if isinstance(value, _PackedRows) and packed_rows(value) is None:
+            raise SourceError(f"{path}: {key!r}: packed rows of which the bytes are missing")
+    return TensorSource(tensors, str(path))
+
+
+def _flattened(
+    values: Mapping[object, object], prefix: str
+) -> Iterator[tuple[str, Tensor | Array]]:
+    for name, value in values.items():
+        key = f"{prefix}{name}"
+        if not isinstance(name, str):
+            raise SourceError(f"weights {key!r}: expected names, got a {type(name).__name__}")
+        if isinstance(value, nn.EmbeddingBag | nn.Embedding):
+            yield key, _whole(key, value.weight)
+        elif isinstance(value, nn.Module):
+            yield from _state(value, f"{key}.")
+        elif isinstance(value, Mapping):
+            yield from _flattened(value, f"{key}.")
+        elif isinstance(value, Tensor):
+            yield key, _whole(key, value)
+        elif isinstance(value, np.ndarray) and holds_numbers(value.dtype):
+            yield key, value
+        else:
+            kind = f"array of {value.dtype}" if isinstance(value, np.ndarray) else type(value)
+            raise SourceError(
+                f"weights {key!r}: expected a tensor, an array of numbers or an embedding module, "
+                f"got a {kind.__name__ if isinstance(kind, type) else kind}"
+            )
+
+
+def _modules(values: Mapping[str, object], prefix: str) -> Iterator[tuple[str, nn.Module]]:
+    for name, value in values.items():
+        if isinstance(value, nn.Module):
+            yield f"{prefix}{name}", value
+        elif isinstance(value, Mapping):
+            yield from _modules(value, f"{prefix}{name}.")
+
+
+def _state(module: nn.Module, prefix: str) -> Iterator[tuple[str, Tensor]]:
+    for name, value in module.state_dict(prefix=prefix).items():
+        # A module may keep what is no tensor as its extra state.
+        if isinstance(value, Tensor):
+            yield name, _whole(name, value)
+
+
+def _whole(key: str, tensor: Tensor) -> Tensor:
+    # A DTensor or a ShardedTensor, told by what they offer: torch may be built without them.
+    local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    if not hasattr(local, "local_shards"):
+        pieces = [local]
+    else:
+        # A ShardedTensor's shards wrap their tensors, TorchRec's local shards are tensors.
+        pieces = [getattr(shard, "tensor", shard) for shard in local.local_shards()]
+    if len(pieces) != 1 or pieces[0].shape != tensor.shape:
+        raise SourceError(
+            f"weights {key!r}: a {type(tensor).__name__} {list(tensor.shape)}, of which this "
+            f"process holds {' and '.join(str(list(p.shape)) for p in pieces) or 'nothing'}: "
+            "save it with torch.distributed.checkpoint, and give that directory"
+        )
+    if pieces[0].is_meta:
+        raise SourceError(f"weights {key!r}: has a shape but no data (it is on the meta device)")
+    return pieces[0]

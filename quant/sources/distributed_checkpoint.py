@@ -1,0 +1,73 @@
+"""Trained weights in a directory that torch.distributed.checkpoint wrote."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from quant.sources.distributed_metadata import StoredChunk, read_metadata
+from quant.sources.saved_tensor import SavedTensor, locate
+from quant.sources.weight_source import SourceError, check_key, check_range
+
+
+class DistributedCheckpointSource:
+    """Weights that a distributed training saved, whole or in chunks of rows and columns.
+
+    Nothing in the directory is executed. A file is mapped only while rows are copied from it,
+    because there may be more files than a process may have open.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Reads the metadata.
+
+        Args:
+            path: the directory, with its `.metadata`.
+
+        Raises:
+            SourceError: it is not such a checkpoint, it is damaged, or it would run code.
+        """
+        self.description = str(path)
+        self._tensors = read_metadata(path)
+        self._located: dict[StoredChunk, SavedTensor] = {}
+
+    def keys(self) -> Iterable[str]:
+        """Names of all tensors."""
+        return self._tensors.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """As `WeightSource.shape`."""
+        check_key(self, self._tensors, key)
+        return self._tensors[key].shape
+
+    def read(self, key: str, start: int, stop: int) -> Tensor:
+        """Rows `[start, stop)` in their own dtype, assembled from their chunks."""
+        check_range(self, key, start, stop)
+        tensor = self._tensors[key]
+        rows = torch.empty((stop - start, *tensor.shape[1:]), dtype=tensor.dtype)
+        for chunk in tensor.chunks:
+            top = chunk.offsets[0]
+            first, last = max(start, top), min(stop, top + chunk.sizes[0])
+            if first < last:
+                columns = (
+                    slice(offset, offset + size)
+                    for offset, size in zip(chunk.offsets[1:], chunk.sizes[1:], strict=True)
+                )
+                saved = self._saved(key, chunk, tensor.dtype)
+                piece = saved.read(first - top, last - top)
+                # It is all that is asked for: the usual case, and one copy less.
+                if piece.shape == rows.shape:
+                    return piece
+                rows[slice(first - start, last - start), *columns] = piece
+        return rows
+
+    def _saved(self, key: str, chunk: StoredChunk, dtype: torch.dtype) -> SavedTensor:
+        if chunk not in self._located:
+            saved = locate(chunk.file, chunk.start, chunk.length, repr(key))
+            if saved.shape != chunk.sizes or saved.dtype != dtype:
+                raise SourceError(
+                    f"{chunk.file}: {key!r} at byte {chunk.start}: the metadata says "
+                    f"{list(chunk.sizes)} {dtype}, the file holds {list(saved.shape)} {saved.dtype}"
+                )
+            self._located[chunk] = saved
+        return self._located[chunk]

@@ -1,0 +1,226 @@
+"""Metadata of a torch.distributed.checkpoint directory."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from kernels.wording import counted
+from quant.sources.inert_pickle import TORCH_VALUES, Names, Record, is_extent, read_pickle
+from quant.sources.weight_source import SourceError, file_beside, read_bounded
+
+METADATA_NAME = ".metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """A rectangle of a tensor, saved as one item of a file.
+
+    Attributes:
+        start: byte offset of the item.
+        offsets: the rectangle's first element along each axis.
+        sizes: its elements along each axis.
+    """
+
+    file: Path
+    start: int
+    length: int
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    def overlaps(self, other: "StoredChunk") -> bool:
+        """Whether both hold the same element."""
+        return all(
+            a < b + other_size and b < a + size
+            for a, size, b, other_size in zip(
+                self.offsets, self.sizes, other.offsets, other.sizes, strict=True
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """A tensor and the chunks that it consists of, which hold each element once."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    chunks: tuple[StoredChunk, ...]
+
+
+class _Metadata(Record): ...
+
+
+class _Tensor(Record): ...
+
+
+class _Properties(Record): ...
+
+
+class _Chunk(Record): ...
+
+
+class _Index(Record): ...
+
+
+class _Storage(Record): ...
+
+
+_MODULE = "torch.distributed.checkpoint.metadata"
+# Where torch before 2.4 kept a tensor's properties.
+_FORMER_MODULE = "torch.distributed._shard.sharded_tensor.metadata"
+_NAMES: Names = {
+    **TORCH_VALUES,
+    (_MODULE, "Metadata"): _Metadata,
+    (_MODULE, "TensorStorageMetadata"): _Tensor,
+    (_MODULE, "TensorProperties"): _Properties,
+    (_FORMER_MODULE, "TensorProperties"): _Properties,
+    (_MODULE, "ChunkStorageMetadata"): _Chunk,
+    (_MODULE, "MetadataIndex"): _Index,
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"): _Storage,
+    # What follows says nothing that is needed here.
+    (_MODULE, "BytesStorageMetadata"): Record,
+    (_MODULE, "StorageMeta"): Record,
+    (_MODULE, "_MEM_FORMAT_ENCODING"): Record,
+    (_FORMER_MODULE, "MEM_FORMAT_ENCODING"): Record,
+    ("torch.serialization", "_get_layout"): Record,
+    ("collections", "OrderedDict"): Record,
+    ("pathlib", "PosixPath"): Record,
+    ("pathlib", "WindowsPath"): Record,
+    ("pathlib._local", "PosixPath"): Record,
+    ("pathlib._local", "WindowsPath"): Record,
+}
+
+
+def read_metadata(directory: Path) -> dict[str, StoredTensor]:
+    """Reads a checkpoint's `.metadata` without running its code.
+
+    Args:
+        directory: a folder that `torch.distributed.checkpoint.save` wrote.
+
+    Returns:
+        Its tensors by name; everything else is left out.
+
+    Raises:
+        SourceError: there is no `.metadata`, it names something that a checkpoint of tensors does
+            not need, or it contradicts itself or the files' sizes.
+    """
+    path = directory / METADATA_NAME
+    try:
+        data = read_bounded(path)
+    except OSError as error:
+        raise SourceError(f"{path}: cannot be read: {error}") from error
+    metadata = read_pickle(data, _NAMES, str(path))
+    tensors = _field(metadata, _Metadata, "state_dict_metadata", str(path))
+    storage = _field(metadata, _Metadata, "storage_data", str(path))
+    if not isinstance(tensors, dict) or not isinstance(storage, dict):
+        raise SourceError(f"{path}: expected mappings of tensors and of where they are")
+    items: dict[tuple[str, tuple[int, ...]], object] = {}
+    for index, item in storage.items():
+        # A tensor's entries have an offset, other entries do not.
+        if isinstance(index, _Index) and isinstance(index.state, dict) and "offset" in index.state:
+            key = index.state.get("fqn")
+            if isinstance(key, str):
+                items[key, _extent(index.state["offset"], f"{path}: {key!r}")] = item
+    found = {}
+    for key, tensor in tensors.items():
+        if isinstance(key, str) and isinstance(tensor, _Tensor):
+            found[key] = _stored_tensor(path, key, tensor, items)
+    return found
+
+
+def _stored_tensor(
+    path: Path, key: str, tensor: _Tensor, items: dict[tuple[str, tuple[int, ...]], object]
+) -> StoredTensor:
+    where = f"{path}: {key!r}"
+    properties = _field(tensor, _Tensor, "properties", where)
+    # They are pickled as a tuple that begins with the dtype.
+    state = properties.state if isinstance(properties, _Properties) else None
+    dtype = state[0] if isinstance(state, tuple) and state else None
+    if not isinstance(dtype, torch.dtype):
+        raise SourceError(f"{where}: expected a dtype among its properties, found none")
+    shape = _extent(_field(tensor, _Tensor, "size", where), where)
+    # Beyond this torch cannot count the bytes, not even of nothing.
+    if math.prod(max(1, size) for size in shape) * dtype.itemsize >= 2**63:
+        raise SourceError(f"{where}: is {list(shape)} {dtype}, which no file can hold")
+    listed = _field(tensor, _Tensor, "chunks", where)
+    if not isinstance(listed, list):
+        raise SourceError(f"{where}: expected a list of chunks, got a {type(listed).__name__}")
+    chunks = []
+    for chunk in listed:
+        offsets = _extent(_field(chunk, _Chunk, "offsets", where), where)
+        sizes = _extent(_field(chunk, _Chunk, "sizes", where), where)
+        if not len(offsets) == len(sizes) == len(shape) or any(
+            offset + size > end for offset, size, end in zip(offsets, sizes, shape, strict=True)
+        ):
+            raise SourceError(
+                f"{where}: is {list(shape)}, but a chunk of {list(sizes)} begins at {list(offsets)}"
+            )
+        # A rank beyond the last row has a chunk of nothing, at an offset that others may have too.
+        if 0 in sizes:
+            continue
+        if (key, offsets) not in items:
+            raise SourceError(f"{where}: no file is named for the chunk at {list(offsets)}")
+        file, start, length = _place(path, where, items[key, offsets])
+        needed = math.prod(sizes) * dtype.itemsize
+        if needed > length:
+            raise SourceError(
+                f"{where}: the chunk at {list(offsets)} needs "
+                f"{counted(needed, 'byte')}, but its item in "
+                f"{file.name} has {length}"
+            )
+        chunks.append(StoredChunk(file, start, length, offsets, sizes))
+    _check_tiling(where, shape, chunks)
+    return StoredTensor(dtype, shape, tuple(chunks))
+
+
+def _place(path: Path, where: str, item: object) -> tuple[Path, int, int]:
+    name = _field(item, _Storage, "relative_path", where)
+    if not isinstance(name, str):
+        raise SourceError(f"{where}: expected a file's name, got a {type(name).__name__}")
+    if isinstance(item, Record) and item.state.get("transform_descriptors"):
+        raise SourceError(f"{where}: was compressed or encrypted when it was written to {name!r}")
+    file = file_beside(path, name, where)
+    extent = (_field(item, _Storage, "offset", where), _field(item, _Storage, "length", where))
+    start, length = _extent(extent, where)
+    file_bytes = file.stat().st_size
+    if start + length > file_bytes:
+        raise SourceError(
+            f"{where}: {file} is truncated: expected an item at bytes {start} to {start + length}, "
+            f"but the file has {file_bytes}"
+        )
+    return file, start, length
+
+
+def _check_tiling(where: str, shape: tuple[int, ...], chunks: list[StoredChunk]) -> None:
+    held = sum(math.prod(chunk.sizes) for chunk in chunks)
+    if held != math.prod(shape):
+        raise SourceError(
+            f"{where}: is {list(shape)}: expected chunks of "
+            f"{counted(math.prod(shape), 'element')} in all, "
+            f"got {held}"
+        )
+    ordered = sorted(chunks, key=lambda chunk: chunk.offsets)
+    for position, chunk in enumerate(ordered):
+        for other in ordered[position + 1 :]:
+            # Those that follow begin beyond this one's last row.
+            if other.offsets[0] >= chunk.offsets[0] + chunk.sizes[0]:
+                break
+            if chunk.overlaps(other):
+                raise SourceError(
+                    f"{where}: the chunks at {list(chunk.offsets)} and "
+                    f"{list(other.offsets)} overlap"
+                )
+
+
+def _field(record: object, kind: type[Record], name: str, where: str) -> object:
+    state = record.state if isinstance(record, kind) else None
+    if not isinstance(state, dict) or name not in state:
+        raise SourceError(f"{where}: expected {kind.__name__.strip('_').lower()} with {name!r}")
+    return state[name]
+
+
+def _extent(values: object, where: str) -> tuple[int, ...]:
+    if not is_extent(values):
+        raise SourceError(f"{where}: expected sizes and offsets: whole numbers, not negative")
+    return values

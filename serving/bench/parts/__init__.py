@@ -1,0 +1,1 @@
+"""Measurements inside this process."""

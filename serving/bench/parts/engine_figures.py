@@ -1,0 +1,127 @@
+"""Figures of `bench engine`: medians, and shares and rates computed from them."""
+
+from dataclasses import dataclass
+
+from sharded_infer.specs.precision import Precision
+
+STAGES = ("decode", "lookup", "tower", "encode")
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLimit:
+    """Lower bound of lookups and a tower on this core, seconds a request.
+
+    Attributes:
+        layers: inputs and outputs of each of the tower's layers.
+        layer_seconds: of each layer's matrix product, in the tower's precision.
+        gather_seconds: of copying the request's rows from memory of 2 MiB pages.
+        gather_4k_seconds: the same from memory of 4 KiB pages; not part of the limit.
+    """
+
+    layers: tuple[tuple[int, int], ...]
+    layer_seconds: tuple[float, ...]
+    gather_seconds: float
+    gather_4k_seconds: float
+
+    @property
+    def matrix_seconds(self) -> float:
+        """All matrix products together."""
+        return sum(self.layer_seconds)
+
+    @property
+    def seconds(self) -> float:
+        """The limit."""
+        return self.matrix_seconds + self.gather_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRun:
+    """Our engine with a tower of one precision, seconds a request.
+
+    Attributes:
+        stages: by the names in `STAGES`.
+        whole_seconds: from the message to the response.
+        minor_faults: page faults of a request: 0 if all memory is reused.
+        limit: the machine's, in this precision.
+    """
+
+    stages: dict[str, float]
+    whole_seconds: float
+    minor_faults: float
+    limit: MachineLimit
+
+    @property
+    def computing_seconds(self) -> float:
+        """Seconds of lookups and tower, the part that the limit and TorchRec's seconds cover."""
+        return self.stages["lookup"] + self.stages["tower"]
+
+    @property
+    def limit_fraction(self) -> float:
+        """The limit's time over that of our lookups and tower: 1 would be the machine's best."""
+        return self.limit.seconds / self.computing_seconds
+
+    @property
+    def whole_limit_fraction(self) -> float:
+        """The limit's time over our whole time, messages and all."""
+        return self.limit.seconds / self.whole_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RankingRun:
+    """Requests whose pairs have one user, in the fastest precision; seconds a request.
+
+    Attributes:
+        user_features: features that all pairs of a request share.
+        user_lookups: lookups of a pair in them.
+        expanded_seconds: if the message repeats them for every pair.
+        shared_seconds: if the message has them once.
+    """
+
+    user_features: int
+    user_lookups: int
+    expanded_seconds: float
+    shared_seconds: float
+
+    @property
+    def gain(self) -> float:
+        """Speed of the shared form over that of the expanded one."""
+        return self.expanded_seconds / self.shared_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMeasurement:
+    """Medians of all variants.
+
+    Attributes:
+        runs: our engine's, by the tower's precision.
+        ranking: our engine's with requests of one user each.
+        torchrec_seconds: TorchRec's for a request, dense parts in fp32; None if it is not
+            installed.
+        torchrec_bf16_seconds: the same with dense parts in bf16.
+        torchrec_refusal: why TorchRec was not measured; None if it was.
+        lookup_backends: the kernel backend of each row format.
+        decode_backend: the reader of messages.
+        core_share: processor time over wall-clock time of the variants. Below 1 other processes had
+            the core in between, and the figures are too slow.
+        huge_page_share: of our tables.
+    """
+
+    pairs: int
+    runs: dict[Precision, EngineRun]
+    ranking: RankingRun
+    torchrec_seconds: float | None
+    torchrec_bf16_seconds: float | None
+    torchrec_refusal: str | None
+    lookup_backends: dict[str, str]
+    decode_backend: str
+    core_share: float
+    huge_page_share: float
+
+    @property
+    def fastest(self) -> Precision:
+        """The precision of the run that takes the least time."""
+        return min(self.runs, key=lambda precision: self.runs[precision].whole_seconds)
+
+    def rate(self, seconds: float | None) -> float | None:
+        """Pairs a second for the given seconds a request."""
+        return None if seconds is None else self.pairs / seconds

@@ -1,0 +1,211 @@
+"""Rates of lookups by our kernel, FBGEMM's and torch's, beside the memory's limit.
+
+26 tables of one format and dim 128 in private memory, of 4 KiB or of 2 MiB pages; then where each
+side has them by default: ours in a mapped file, FBGEMM's in torch's memory. New random ids for
+every call, so that no variant reads rows that the one before has just brought into the cache.
+Variants take turns in random order, since each leaves its own page tables in the cache; rates are
+medians, on one thread, with the outputs' memory mapped before (`serving/host/malloc.py`).
+"""
+
+import mmap
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kernels.backends.fbgemm import FbgemmBackend
+from kernels.backends.native import NativeBackend, gather_rows
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+from kernels.row_format import RowFormat
+from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
+from serving.host.malloc import keep_freed_memory
+from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES, map_file
+from sharded_infer.artifacts.file_pages import read_large, tensor_of
+from sharded_infer.artifacts.table_memory import map_pages
+from sharded_infer.progress import Progress
+
+TABLES, DIM, IDS_OF_A_BAG = 26, 128, 8
+BATCHES = (1, 16, 270)
+PAGES = ("4 KiB", "2 MiB", "defaults")
+# Makes numbers that no format stores as subnormal ones, which some processors are slow with.
+_BYTE = 0x3C
+_LEAST_CALLS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class LookupMeasurement:
+    """Rates of one batch size, distribution and kind of page, rows a second.
+
+    Attributes:
+        pages: `4 KiB`, `2 MiB` or `defaults`: ours as a server maps them, FBGEMM's as torch
+            allocates them.
+        ids: `uniform` or `zipf`.
+        batch: samples of a call.
+        ours: by our kernel.
+        fbgemm: by FBGEMM's; None for formats that it does not read.
+        torch: by `torch.nn.functional.embedding_bag` on as many bf16 tables, one after another;
+            None where not measured.
+        gather_limit: of only copying the same rows.
+    """
+
+    pages: str
+    ids: str
+    batch: int
+    ours: float
+    fbgemm: float | None
+    torch: float | None
+    gather_limit: float
+
+
+def measure_lookups(
+    row_format: RowFormat, rows: int, progress: Progress, *, seconds: float = 1.5
+) -> list[LookupMeasurement]:
+    """Measures every batch size, distribution and kind of page.
+
+    Args:
+        seconds: duration for each batch, distribution and kind of page.
+
+    Raises:
+        InputError: our kernel was not compiled.
+    """
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    measured: list[LookupMeasurement] = []
+    generator = np.random.default_rng(0)
+    total = len(PAGES) * 2 * len(BATCHES)
+    row_bytes = row_format.row_bytes(DIM)
+    count = TABLES * rows * row_bytes
+    weights = torch.ones(TABLES, rows, DIM, dtype=torch.bfloat16)
+    for pages in PAGES:
+        if pages == "defaults":
+            memory, others = mapped_memory(count), torch.full((count,), _BYTE, dtype=torch.uint8)
+        else:
+            memory = others = private_memory(count, huge=pages == "2 MiB")
+        tables = _tables(memory, row_format, rows)
+        lookups: dict[str, Callable[[Bags], object]] = {"ours": NativeBackend(tables).pool}
+        if FbgemmBackend.refusal(tables) is None:
+            lookups["fbgemm"] = FbgemmBackend(_tables(others, row_format, rows)).pool
+        lookups["gather"] = partial(_gather, memory.view(-1, row_bytes), rows)
+        if pages == "4 KiB":
+            lookups["torch"] = partial(_embedding_bags, weights)
+        for ids in ("uniform", "zipf"):
+            for batch in BATCHES:
+                bags = partial(_bags, generator, ids, batch, rows)
+                rates = _rates(lookups, generator, bags, seconds)
+                measured.append(
+                    LookupMeasurement(
+                        pages=pages,
+                        ids=ids,
+                        batch=batch,
+                        ours=rates["ours"],
+                        fbgemm=rates.get("fbgemm"),
+                        torch=rates.get("torch"),
+                        gather_limit=rates["gather"],
+                    )
+                )
+                progress("looking up", len(measured), total)
+    return measured
+
+
+def private_memory(count: int, *, huge: bool) -> Tensor:
+    """Private memory of the given page size, written once so that its pages exist.
+
+    Args:
+        count: number of bytes.
+        huge: 2 MiB pages if the system has them; otherwise 4 KiB pages.
+
+    Returns:
+        uint8 `[count]`.
+    """
+    mapping = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_HUGEPAGE if huge else mmap.MADV_NOHUGEPAGE)
+    memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    memory.fill_(_BYTE)
+    return memory
+
+
+def mapped_memory(count: int) -> Tensor:
+    """A new file, mapped as a server maps tables by default; it goes with the memory.
+
+    Returns:
+        uint8 `[count]`.
+    """
+    block = bytes([_BYTE]) * HUGE_PAGE_BYTES
+    with NamedTemporaryFile(prefix="sharded-infer-bench-") as file:
+        for first in range(0, count, HUGE_PAGE_BYTES):
+            file.write(block[: count - first])
+        file.flush()
+        read_large(Path(file.name), _quietly)
+        memory = tensor_of(map_file(file.fileno(), count, large=True))
+    map_pages([memory], _quietly)
+    return memory
+
+
+def _quietly(_: int) -> None:
+    pass
+
+
+def _tables(memory: Tensor, row_format: RowFormat, rows: int) -> FusedTables:
+    table_bytes = rows * row_format.row_bytes(DIM)
+    return FusedTables(
+        memory,
+        row_format,
+        tuple(table * table_bytes for table in range(TABLES)),
+        (rows,) * TABLES,
+        (DIM,) * TABLES,
+        (False,) * TABLES,
+    )
+
+
+def _bags(generator: np.random.Generator, ids: str, batch: int, rows: int) -> Bags:
+    count = TABLES * batch * IDS_OF_A_BAG
+    values = draw_ids(generator, IdDistribution(ids), rows, count)
+    lengths = torch.full((TABLES, batch), IDS_OF_A_BAG)
+    return Bags(torch.from_numpy(values), lengths)
+
+
+def _gather(matrix: Tensor, rows: int, bags: Bags) -> Tensor:
+    return gather_rows(matrix, bags.values + _first_rows(len(bags.values), rows))
+
+
+@cache
+def _first_rows(count: int, rows: int) -> Tensor:
+    """The first row of each id's table; computed once, since it is not part of a gather."""
+    return torch.arange(TABLES).repeat_interleave(count // TABLES) * rows
+
+
+def _embedding_bags(weights: Tensor, bags: Bags) -> list[Tensor]:
+    batch = bags.lengths.shape[1]
+    offsets = torch.arange(batch) * IDS_OF_A_BAG
+    return [
+        torch.nn.functional.embedding_bag(values, table, offsets, mode="sum")
+        for values, table in zip(bags.values.view(TABLES, -1), weights, strict=True)
+    ]
+
+
+def _rates(
+    lookups: dict[str, Callable[[Bags], object]],
+    generator: np.random.Generator,
+    bags: Callable[[], Bags],
+    seconds_of_calls: float,
+) -> dict[str, float]:
+    found: dict[str, list[float]] = {name: [] for name in lookups}
+    spent, calls = 0.0, 0
+    while spent < seconds_of_calls or calls < _LEAST_CALLS:
+        for name in generator.permutation(list(lookups)):
+            given = bags()
+            started = time.perf_counter()
+            lookups[name](given)
+            seconds = time.perf_counter() - started
+            spent += seconds
+            found[name].append(len(given.values) / seconds)
+        calls += 1
+    return {name: statistics.median(rates) for name, rates in found.items()}

@@ -1,0 +1,150 @@
+"""TorchRec's quantized DLRM-v2, as `quantize_inference_model` makes it: eager, on the CPU, whole.
+
+Needs TorchRec: import this module only where TorchRec is installed.
+"""
+
+import copy
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchrec.models.dlrm import DLRM_DCN
+from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.quant.embedding_modules import EmbeddingBagCollection as QuantizedCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from serving.bench.workloads.dlrm_v2 import DlrmRequest, DlrmV2
+from serving.bench.workloads.dlrm_v2_shape import (
+    BOTTOM,
+    CROSS_LAYERS,
+    CROSS_RANK,
+    DENSE_WIDTH,
+    DIM,
+    IDS_OF_A_BAG,
+    TOP,
+)
+
+_BLOCK = 65_536  # rows written at a time
+# At the head of FBGEMM's int8 rows: the fp16 scale and bias of numbers between -1/128 and 1/128.
+_SCALE_AND_BIAS = np.array([2 / DIM / 255, -1 / DIM], np.float16)
+
+
+class TorchRecDlrm:
+    """DLRM_DCN over int8 tables, its dense parts in fp32 or cast to bf16."""
+
+    def __init__(self, model: Any, dtype: torch.dtype) -> None:
+        self._model = model
+        self._dtype = dtype
+
+    def seconds(self, request: DlrmRequest) -> float:
+        """Time from a ready KeyedJaggedTensor to the scores."""
+        dense, ids = torch.from_numpy(request.dense), jagged(request)
+        started = perf_counter()
+        self.scores(dense, ids)
+        return perf_counter() - started
+
+    def pooled(self, ids: Any) -> Tensor:
+        """The pooled embeddings of a KeyedJaggedTensor of all features, fp32 `[B, 26, 128]`."""
+        rows: Tensor = self._model.sparse_arch(ids)
+        return rows
+
+    def scores(self, dense: Tensor, ids: Any) -> Tensor:
+        """Scores a batch.
+
+        Args:
+            dense: fp32 `[B, 13]`.
+            ids: a KeyedJaggedTensor of all features.
+
+        Returns:
+            fp32 `[B]`.
+        """
+        model = self._model
+        if self._dtype is torch.float32:
+            logits = model(dense_features=dense, sparse_features=ids)
+        else:
+            # The steps of DLRM.forward.
+            bottom = model.dense_arch(dense.to(self._dtype))
+            pooled = self.pooled(ids).to(self._dtype)
+            logits = model.over_arch(model.inter_arch(bottom, pooled)).float()
+        return torch.sigmoid(logits).squeeze(1)
+
+
+def build_torchrec_models(workload: DlrmV2) -> tuple[TorchRecDlrm, TorchRecDlrm]:
+    """Builds the quantized model twice, over the same tables of random rows.
+
+    Args:
+        workload: gives the tables' sizes.
+
+    Returns:
+        The model with dense parts in fp32, as `quantize_inference_model` leaves them, and in bf16.
+    """
+    configs = _configs(workload, DataType.FP32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = DLRM_DCN(
+            # Replaced below: as fp32 the tables may be larger than the memory.
+            embedding_bag_collection=EmbeddingBagCollection(configs, device=torch.device("meta")),
+            dense_in_features=DENSE_WIDTH,
+            dense_arch_layer_sizes=list(BOTTOM),
+            over_arch_layer_sizes=list(TOP),
+            dcn_num_layers=CROSS_LAYERS,
+            dcn_low_rank_dim=CROSS_RANK,
+            dense_device=torch.device("cpu"),
+        )
+    model.sparse_arch.embedding_bag_collection = _quantized(workload)
+    model.eval()
+    # Another module over the same tables: only the dense parts are copied.
+    lowered = copy.copy(model)
+    lowered._modules = dict(model._modules)
+    for name in ("dense_arch", "inter_arch", "over_arch"):
+        setattr(lowered, name, copy.deepcopy(getattr(model, name)).bfloat16())
+    return TorchRecDlrm(model, torch.float32), TorchRecDlrm(lowered, torch.bfloat16)
+
+
+def jagged(request: DlrmRequest) -> Any:
+    """A request's ids as a KeyedJaggedTensor, feature-major."""
+    pairs = len(request.dense)
+    return KeyedJaggedTensor(
+        keys=[f"C{number}" for number in range(len(request.ids))],
+        values=torch.from_numpy(np.concatenate([matrix.ravel() for matrix in request.ids])),
+        lengths=torch.tensor(IDS_OF_A_BAG, dtype=torch.int32).repeat_interleave(pairs),
+    )
+
+
+def _configs(workload: DlrmV2, data_type: Any) -> list[Any]:
+    return [
+        EmbeddingBagConfig(
+            name=f"t{number}",
+            num_embeddings=rows,
+            embedding_dim=DIM,
+            feature_names=[f"C{number}"],
+            data_type=data_type,
+        )
+        for number, rows in enumerate(workload.rows)
+    ]
+
+
+def _quantized(workload: DlrmV2) -> Any:
+    # The flags are those that quantize_inference_model sets.
+    collection = QuantizedCollection(
+        _configs(workload, DataType.INT8),
+        is_weighted=False,
+        device=torch.device("cpu"),
+        register_tbes=True,
+        cache_features_order=True,
+    )
+    generator = torch.Generator().manual_seed(0)
+    block: Tensor | None = None
+    for bags in collection.embedding_bags.values():
+        rows = bags.weight  # uint8 [rows, bytes], in the collection's own memory
+        if block is None:
+            shape = (_BLOCK, rows.shape[1])
+            block = torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator)
+            block[:, : _SCALE_AND_BIAS.nbytes] = torch.from_numpy(_SCALE_AND_BIAS.view(np.uint8))
+        for start in range(0, len(rows), _BLOCK):
+            part = rows[start : start + _BLOCK]
+            part.copy_(block[: len(part)])
+    return collection

@@ -1,0 +1,236 @@
+"""What a plan over several hosts costs, beside the same plan in one process and plain gRPC calls.
+
+The front is this process, on one core; the shard hosts share another, if there is one. All take
+turns with the same batches.
+"""
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time
+
+import numpy as np
+
+from serving.bench.load.cores import one_core, split_cpus
+from serving.bench.peers.plain_hosts import PlainHosts
+from serving.bench.servers.serve import in_turns
+from serving.bench.servers.shard_hosts import MeasuredHost, shard_hosts
+from serving.bench.workloads.workload import BenchModel
+from serving.host.malloc import keep_freed_memory
+from serving.protocol.lookups.lookup_messages import write_lookup
+from serving.protocol.lookups.version_key import version_key
+from serving.protocol.readers.input_reader import InputReader
+from serving.remote_lookups.host_clients import HostClients
+from serving.remote_lookups.hosts_file import HostSettings
+from serving.remote_lookups.remote_hosts import RemoteHosts
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.engines.model import Model, open_model
+from sharded_infer.engines.model_engine import BatchResult
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.lookups.placement import PlacedPiece, place_stored, share_of
+from sharded_infer.lookups.shard_hosts import Front, PieceBags, StartedLookup
+from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES
+from sharded_infer.progress import Progress
+from sharded_infer.repositories.repository import Repository
+
+ONE_PROCESS, OURS, PLAIN = "one process", "shard hosts", "plain gRPC"
+_MESSAGES = 16
+_WARM_UP = 10
+_SECONDS = 60.0
+# Of its share of the tables: the planner places whole tables first.
+_ROOM = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTimes:
+    """One way of looking up.
+
+    Attributes:
+        p50_seconds: of a batch, with the tower.
+        cpu_seconds: processor time of a batch, of all processes, the median over the rounds.
+    """
+
+    p50_seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFigures:
+    """Requests of one size.
+
+    Attributes:
+        times: by way.
+        added_p50_seconds: of ours, beside one process.
+        processor_time_ratio: of ours, to one process.
+        wire_bytes: messages of a batch, both ways, the mean.
+        least_wire_bytes: ids as narrow as their tables allow, and fp32 sums or distinct stored
+            rows, whichever are smaller.
+        bits_equal: every score of every way.
+    """
+
+    pairs: int
+    hosts: int
+    times: dict[str, ClusterTimes]
+    added_p50_seconds: float
+    processor_time_ratio: float
+    wire_bytes: float
+    least_wire_bytes: float
+    wire_bytes_ratio: float
+    bits_equal: bool
+
+
+def measure_cluster(
+    workload: BenchModel,
+    *,
+    hosts: int,
+    sizes: Sequence[int],
+    rounds: int,
+    requests: int,
+    progress: Progress,
+) -> list[ClusterFigures]:
+    """Publishes the model for so many hosts, starts them, and measures.
+
+    Args:
+        sizes: pairs of a request, measured in turn.
+        rounds: turns of each way.
+        requests: of each turn.
+
+    Raises:
+        ShardedInferError: a host did not start, or did not answer.
+    """
+    _, host_cpus = split_cpus()
+    keep_freed_memory()
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as name:
+        folder = Path(name)
+        workload.publish(folder / "models", topologies=(_topology(folder, workload, hosts),))
+        artifact = Repository(folder / "models").open(workload.name)
+        with shard_hosts(folder / "models", hosts, host_cpus) as running, one_core():
+            models, counted = _models(artifact, running)
+            found = []
+            for number, pairs in enumerate(sizes):
+                found.append(_measure(workload, models, counted, running, pairs, rounds, requests))
+                progress("sizes", number + 1, len(sizes))
+            return found
+
+
+def _topology(folder: Path, workload: BenchModel, hosts: int) -> str:
+    file = folder / f"hosts{hosts}.toml"
+    row = workload.spec().quantization.format
+    stored = sum(
+        table.rows * row.row_bytes(table.dim) for table in workload.spec().tables if row is not None
+    )
+    memory = round(_ROOM * stored / hosts / 1000) + 1
+    rank = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "{}KB"\n'
+    file.write_text("".join(rank.format(host, memory) for host in range(hosts)))
+    return str(file)
+
+
+def _models(
+    artifact: Artifact, running: Mapping[int, MeasuredHost]
+) -> tuple[dict[str, Model], "_CountedHosts"]:
+    addresses = {number: host.address for number, host in running.items()}
+    key = version_key(artifact.manifest)
+    settings = HostSettings({host: (one,) for host, one in addresses.items()}, _SECONDS)
+    ours = RemoteHosts(key, HostClients(settings, answer_bytes=MAX_ANSWER_BYTES))
+    counted = _CountedHosts(ours, place_stored(artifact.plan(None), artifact))
+    opened = partial(open_model, artifact.path, verify=False)
+    models = {
+        ONE_PROCESS: opened(),
+        OURS: opened(front=Front(ours)),
+        PLAIN: opened(front=Front(PlainHosts(key, addresses))),
+        "counted": opened(front=Front(counted)),
+    }
+    models[ONE_PROCESS].map_pages()
+    return models, counted
+
+
+class _CountedHosts:
+    """Counts the bytes of what is asked and answered."""
+
+    def __init__(self, hosts: RemoteHosts, placed: Sequence[PlacedPiece]) -> None:
+        self._hosts = hosts
+        self._shares = {host: share_of(placed, host) for host in hosts.hosts}
+        self.sent = self.least = 0
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        return self._hosts.hosts
+
+    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+        for host, groups in asked.items():
+            self.sent += len(write_lookup(self._hosts.key, groups))
+            for group in groups:
+                self._count(self._shares[host], group)
+        return self._hosts.start(asked, deadline)
+
+    def _count(self, share: Sequence[PlacedPiece], group: PieceBags) -> None:
+        lengths = group.bags.lengths.numpy()
+        ends = np.cumsum(lengths.sum(1)).tolist()
+        ids = group.bags.values.numpy()
+        for number, first, end in zip(group.pieces.tolist(), [0, *ends[:-1]], ends, strict=True):
+            piece = share[number]
+            sums = 4 * lengths.shape[1] * piece.columns
+            rows = len(np.unique(ids[first:end]))
+            row_bytes = piece.table.row_format.row_bytes(piece.columns)
+            self.sent += sums
+            self.least += (end - first) * -(-(piece.rows - 1).bit_length() // 8)
+            self.least += min(sums, rows * row_bytes)
+
+
+def _measure(
+    workload: BenchModel,
+    models: Mapping[str, Model],
+    counted: _CountedHosts,
+    running: Mapping[int, MeasuredHost],
+    pairs: int,
+    rounds: int,
+    requests: int,
+) -> ClusterFigures:
+    reader = InputReader(models[ONE_PROCESS].spec, max_batch=pairs)
+    batches = [reader.read_message(one) for one in workload.messages(pairs, _MESSAGES)]
+    ways = {name: models[name].engine.run for name in (ONE_PROCESS, OURS, PLAIN)}
+    equal = True
+    counted.sent = counted.least = 0
+    for batch in batches:
+        expected = _scores(ways[ONE_PROCESS], batch)
+        counted_scores = _scores(models["counted"].engine.run, batch)
+        others = [counted_scores, *(_scores(ways[name], batch) for name in (OURS, PLAIN))]
+        equal = equal and all(
+            np.array_equal(one, other)
+            for scores in others
+            for one, other in zip(expected, scores, strict=True)
+        )
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for name in in_turns(list(ways), rounds):
+        for number in range(_WARM_UP):
+            ways[name](batches[number % _MESSAGES])
+        before = _cpu_seconds(running)
+        for number in range(requests):
+            began = perf_counter()
+            ways[name](batches[number % _MESSAGES])
+            seconds[name].append(perf_counter() - began)
+        cpu[name].append((_cpu_seconds(running) - before) / requests)
+    times = {name: ClusterTimes(median(seconds[name]), median(cpu[name])) for name in ways}
+    return ClusterFigures(
+        pairs=pairs,
+        hosts=len(running),
+        times=times,
+        added_p50_seconds=times[OURS].p50_seconds - times[ONE_PROCESS].p50_seconds,
+        processor_time_ratio=times[OURS].cpu_seconds / times[ONE_PROCESS].cpu_seconds,
+        wire_bytes=counted.sent / len(batches),
+        least_wire_bytes=counted.least / len(batches),
+        wire_bytes_ratio=counted.sent / max(1, counted.least),
+        bits_equal=equal,
+    )
+
+
+def _scores(run: Callable[[ModelInput], BatchResult], batch: ModelInput) -> list[np.ndarray]:
+    return [np.copy(one) for one in run(batch).scores]
+
+
+def _cpu_seconds(running: Mapping[int, MeasuredHost]) -> float:
+    return process_time() + sum(host.cpu_seconds() for host in running.values())

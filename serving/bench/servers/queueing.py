@@ -1,0 +1,128 @@
+"""Compares executors with queueing theory: servers on one core, the load on another."""
+
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.bench.load.cores import split_cpus
+from serving.bench.servers.serve import (
+    Loading,
+    measure_closed,
+    measure_open,
+    percentiles_ms,
+    simulate_queue,
+)
+from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.workloads.workload import BenchModel
+from sharded_infer.progress import Progress
+
+_MESSAGES = 64
+_CONNECTIONS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """Figures of an open load at a share of the capacity, beside a perfect queue.
+
+    Attributes:
+        mode: the executor.
+        distribution: of arrivals, poisson or constant.
+        latency_ms: measured percentiles.
+        predicted_ms: percentiles of a first-come-first-served queue with as many servers as cores,
+            the same arrivals, and service times as measured one request at a time.
+    """
+
+    mode: str
+    distribution: str
+    rate: float
+    latency_ms: dict[str, float]
+    predicted_ms: dict[str, float]
+
+
+def measure_queueing(
+    workload: BenchModel,
+    *,
+    transport: str,
+    pairs: int,
+    share: float,
+    rounds: int,
+    seconds: float,
+    progress: Progress,
+) -> list[QueueFigures]:
+    """Inline and auto under Poisson and constant arrivals.
+
+    Args:
+        share: of the inline executor's lowest capacity of the rounds.
+        rounds: measurements of each; the round with the median p99 is returned.
+        seconds: duration of each measurement.
+    """
+    server_cpus, load_cpus = split_cpus()
+    loading = Loading(workload.messages(pairs, _MESSAGES), pairs, _CONNECTIONS, load_cpus)
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="sharded-infer-bench-"))
+        workload.publish(Path(folder))
+        servers = {
+            mode: stack.enter_context(
+                served(
+                    Path(folder), [f"--executor={mode}", f"--transport={transport}"], server_cpus
+                )
+            )
+            for mode in ("inline", "auto")
+        }
+        capacity = min(
+            measure_closed(servers["inline"], loading, concurrency=16, seconds=seconds / 2)[
+                0
+            ].requests_per_second
+            for _ in range(2)
+        )
+        rate = capacity * share
+        found: dict[tuple[str, str], list[QueueFigures]] = {}
+        done, total = 0, rounds * 4
+        for number in range(rounds):
+            for distribution in ("poisson", "constant"):
+                for mode in ("inline", "auto") if number % 2 == 0 else ("auto", "inline"):
+                    figures = _queueing(
+                        servers[mode],
+                        loading,
+                        mode=mode,
+                        distribution=distribution,
+                        rate=rate,
+                        seconds=seconds,
+                        cores=len(server_cpus),
+                        seed=number,
+                    )
+                    found.setdefault((mode, distribution), []).append(figures)
+                    done += 1
+                    progress("arrivals", done, total)
+    middle = rounds // 2
+    return [
+        sorted(ones, key=lambda one: one.latency_ms["p99"] / one.predicted_ms["p99"])[middle]
+        for ones in found.values()
+    ]
+
+
+def _queueing(
+    server: ServerUnderTest,
+    loading: Loading,
+    *,
+    mode: str,
+    distribution: str,
+    rate: float,
+    seconds: float,
+    cores: int,
+    seed: int,
+) -> QueueFigures:
+    # Service times of just before, on the same server: the machine is not the same all day.
+    _, alone = measure_closed(server, loading, concurrency=1, seconds=seconds / 3)
+    figures, result = measure_open(
+        server,
+        loading,
+        rate=rate,
+        seconds=seconds,
+        poisson=distribution == "poisson",
+        seed=seed + 1,
+    )
+    services = alone.latency[alone.codes == 0]
+    simulated = simulate_queue(result.scheduled, services, cores)
+    return QueueFigures(mode, distribution, rate, figures.latency_ms, percentiles_ms(simulated))

@@ -1,0 +1,203 @@
+"""Effect of a release on the latency of a server in service.
+
+The same requests are sent at the same times, without and with a version that appears in the
+repository and is loaded meanwhile. Only the time of the load is compared. The version is a copy of
+the served one.
+"""
+
+import json
+import os
+import shutil
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import InferenceServerClient
+
+from serving.bench.load.cores import split_cpus
+from serving.bench.load.result import LoadResult
+from serving.bench.servers.serve import (
+    Loading,
+    measure_closed,
+    measure_open,
+    percentiles_ms,
+)
+from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.workloads.workload import BenchModel
+from sharded_infer.artifacts.manifest import MANIFEST_NAME, with_checksum
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.progress import Progress
+
+_MESSAGES = 64
+_CONNECTIONS = 16
+_CAPACITY_SECONDS = 3.0
+_LEAD_SECONDS = 0.5  # of load before the version appears
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRound:
+    """One round: the same schedule without and with a release.
+
+    Attributes:
+        load_seconds: from the version's appearance until it was served.
+        quiet_ms: percentiles of requests due within those seconds, without a release.
+        release_ms: the same with a release.
+        failed: requests of both runs that were not OK.
+    """
+
+    load_seconds: float
+    quiet_ms: dict[str, float]
+    release_ms: dict[str, float]
+    failed: int
+
+    @property
+    def p99_ratio(self) -> float:
+        """The p99 with the release over that without."""
+        return self.release_ms["p99"] / self.quiet_ms["p99"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMeasurement:
+    """Figures of all rounds.
+
+    Attributes:
+        capacity: requests answered a second in a closed loop of 16.
+        table_bytes: tables of each version.
+    """
+
+    capacity: float
+    rate: float
+    table_bytes: int
+    rounds: tuple[ReleaseRound, ...]
+
+    @property
+    def p99_ratio(self) -> float:
+        """The median ratio of the rounds."""
+        return median(one.p99_ratio for one in self.rounds)
+
+
+def measure_releases(
+    workload: BenchModel,
+    *,
+    pairs: int,
+    share: float,
+    rounds: int,
+    seconds: float,
+    options: list[str],
+    progress: Progress,
+) -> ReleaseMeasurement:
+    """Publishes the model, serves it on one core, and releases it in each round under load.
+
+    Args:
+        share: load as a share of the capacity.
+        seconds: load in each half of a round, in which a version must load.
+        options: further arguments of `sharded-infer serve`.
+
+    Raises:
+        ShardedInferError: a version did not load in time.
+    """
+    server_cpus, load_cpus = split_cpus()
+    loading = Loading(workload.messages(pairs, _MESSAGES), pairs, _CONNECTIONS, load_cpus)
+    with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
+        workload.publish(Path(folder))
+        coming = _Coming(Path(folder) / workload.name)
+        options = ["--poll-seconds=0.1", *options]
+        with served(Path(folder), options, server_cpus) as server:
+            closed, _ = measure_closed(
+                server, loading, concurrency=_CONNECTIONS, seconds=_CAPACITY_SECONDS
+            )
+            rate = share * closed.requests_per_second
+            found = []
+            for number in range(rounds):
+                found.append(_round(server, loading, coming, rate, seconds, number))
+                progress("releases", number + 1, rounds)
+    return ReleaseMeasurement(closed.requests_per_second, rate, coming.table_bytes, tuple(found))
+
+
+class _Coming:
+    """Versions that are prepared beside the repository and appear by a rename."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._number = 1
+        manifest = json.loads((home / "1" / MANIFEST_NAME).read_bytes())
+        files = manifest["files"]
+        self.table_bytes = sum(files[name]["bytes"] for name in files if name.startswith("tables"))
+
+    def prepare(self) -> Path:
+        """Prepares the next version, complete but hidden."""
+        self._number += 1
+        staged = self._home / f".coming-{self._number}"
+        # The files are the first version's own: what is compared is the loading.
+        shutil.copytree(self._home / "1", staged, copy_function=os.link)
+        manifest = json.loads((staged / MANIFEST_NAME).read_bytes())
+        (staged / MANIFEST_NAME).unlink()
+        del manifest["sha256"]
+        text = json.dumps({**manifest, "version": self._number}).encode()
+        (staged / MANIFEST_NAME).write_bytes(with_checksum(text))
+        return staged
+
+    def appear(self, staged: Path) -> int:
+        """Publishes the prepared version and returns its number."""
+        staged.rename(self._home / str(self._number))
+        return self._number
+
+
+def _round(
+    server: ServerUnderTest,
+    loading: Loading,
+    coming: _Coming,
+    rate: float,
+    seconds: float,
+    number: int,
+) -> ReleaseRound:
+    channel = f"{server.target.host}:{server.target.port}"
+
+    def load() -> LoadResult:
+        return measure_open(
+            server, loading, rate=rate, seconds=seconds, poisson=True, seed=number + 1
+        )[1]
+
+    with ThreadPoolExecutor(1) as threads, InferenceServerClient(channel) as client:
+        quiet = load() if number % 2 == 0 else None
+        staged = coming.prepare()
+        began = monotonic()
+        running = threads.submit(load)
+        sleep(_LEAD_SECONDS)
+        appeared = monotonic()
+        version = coming.appear(staged)
+        # The index is cheap to ask for; the metrics page would take the core for milliseconds.
+        while _state(client, version) != "READY":
+            if running.done() or _state(client, version) == "UNAVAILABLE":
+                running.result()
+                raise ShardedInferError("the version did not load while the load lasted")
+            sleep(_POLL_SECONDS)
+        took = monotonic() - appeared
+        release = running.result()
+        quiet = quiet or load()
+    # The load's process begins a moment after it was asked for: both ends are taken wider.
+    start, end = appeared - began - _LEAD_SECONDS, appeared - began + took
+    return ReleaseRound(
+        took,
+        percentiles_ms(_due_within(quiet, start, end)),
+        percentiles_ms(_due_within(release, start, end)),
+        sum(int((result.codes != 0).sum()) for result in (quiet, release)),
+    )
+
+
+def _state(client: InferenceServerClient, version: int) -> str:
+    """The state of a version in the server; empty if it has not seen it."""
+    entries = client.get_model_repository_index().models
+    return next((str(one.state) for one in entries if one.version == str(version)), "")
+
+
+def _due_within(result: LoadResult, start: float, end: float) -> NDArray[np.float64]:
+    due = (result.scheduled >= start) & (result.scheduled <= end) & (result.codes == 0)
+    latencies: NDArray[np.float64] = result.latency[due]
+    return latencies

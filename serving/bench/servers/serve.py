@@ -1,0 +1,232 @@
+"""One load on one server: rates, latencies, errors, processor time, batches."""
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+from hdrh.histogram import HdrHistogram
+from numpy.typing import NDArray
+
+from serving.bench.load.process import ClosedLoad, OpenLoad, run_in_process
+from serving.bench.load.result import LoadResult
+from serving.bench.load.schedule import constant_schedule, poisson_schedule
+from serving.bench.load.target import Target
+from serving.bench.servers.server_under_test import Counts, ServerUnderTest
+from sharded_infer.errors import InputError
+
+_LOWEST_US, _HIGHEST_US, _DIGITS = 1, 3_600_000_000, 3
+_PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
+_NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
+_V = TypeVar("_V")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeFigures:
+    """Figures of a load.
+
+    Attributes:
+        requests_per_second: answered OK in the time in which requests began.
+        pairs_per_second: samples of these requests.
+        offered_per_second: requests begun a second.
+        latency_ms: of requests answered OK, milliseconds: p50, p95, p99, p99.9, mean and max. In an
+            open loop from the time at which the request was due.
+        errors: requests by status code, without OK.
+        cpu_ms_per_request: processor milliseconds of the server for each request, of any outcome;
+            None if its processes are not ours.
+        mean_batch: samples of its batches; None without a metrics page.
+        mean_batch_requests: requests of its batches; None without a metrics page.
+        generator_p99_lag_ms: time in which the generator handled 99% of the requests.
+        generator_cpu_share: share of a core; near 1 the generator is the limit.
+    """
+
+    requests_per_second: float
+    pairs_per_second: float
+    offered_per_second: float
+    latency_ms: dict[str, float]
+    errors: dict[str, int]
+    cpu_ms_per_request: float | None
+    mean_batch: float | None
+    mean_batch_requests: float | None
+    generator_p99_lag_ms: float
+    generator_cpu_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Settings of a load.
+
+    Attributes:
+        messages: serialized requests, sent in turn.
+        cpus: processors of the generator; None: those of this process.
+    """
+
+    messages: Sequence[bytes]
+    pairs: int
+    connections: int
+    cpus: Set[int] | None = None
+    deadline_seconds: float | None = None
+
+
+def measure_closed(
+    server: ServerUnderTest,
+    loading: Loading,
+    *,
+    concurrency: int,
+    seconds: float,
+    warm_up_seconds: float = 0.5,
+) -> tuple[ServeFigures, LoadResult]:
+    """Keeps a number of requests in flight.
+
+    Args:
+        warm_up_seconds: before the measurement.
+
+    Raises:
+        InputError: the server cannot be reached, or refuses every call.
+    """
+    # Over HTTP a connection carries one request at a time.
+    is_http = server.target.is_http
+    load = ClosedLoad(
+        target=server.target,
+        messages=tuple(loading.messages),
+        connections=concurrency if is_http else min(loading.connections, concurrency),
+        concurrency=concurrency,
+        seconds=seconds,
+        deadline_seconds=loading.deadline_seconds,
+        warm_up_seconds=warm_up_seconds,
+        keep_responses=False,
+    )
+    return _measure(server, load, loading)
+
+
+def measure_open(
+    server: ServerUnderTest,
+    loading: Loading,
+    *,
+    rate: float,
+    seconds: float,
+    poisson: bool,
+    seed: int = 1,
+) -> tuple[ServeFigures, LoadResult]:
+    """Sends requests when they are due, independent of those in flight.
+
+    Args:
+        poisson: at random times, as from many independent users; otherwise evenly.
+
+    Raises:
+        InputError: the server cannot be reached, or refuses every call.
+    """
+    schedule = (
+        poisson_schedule(rate, seconds, seed) if poisson else constant_schedule(rate, seconds)
+    )
+    load = OpenLoad(
+        target=server.target,
+        messages=tuple(loading.messages),
+        connections=loading.connections,
+        schedule=schedule,
+        deadline_seconds=loading.deadline_seconds,
+        keep_responses=False,
+    )
+    return _measure(server, load, loading)
+
+
+def _measure(
+    server: ServerUnderTest, load: ClosedLoad | OpenLoad, loading: Loading
+) -> tuple[ServeFigures, LoadResult]:
+    before = server.counts()
+    cpus = None if loading.cpus is None else set(loading.cpus)
+    result = run_in_process(load, cpus)
+    _check_let_in(result, load.target)
+    return figures_of(result, loading.pairs, before, server.counts()), result
+
+
+def _check_let_in(result: LoadResult, target: Target) -> None:
+    """Refuses figures of a server that refused every call, since refusals are fast."""
+    counts = result.counts
+    refusals = sorted(_NOT_LET_IN & counts.keys())
+    if refusals and "OK" not in counts:
+        words = "; ".join(result.errors.values())
+        raise InputError(f"{target.authority}: {', '.join(refusals)}: {words}")
+
+
+def figures_of(result: LoadResult, pairs: int, before: Counts, after: Counts) -> ServeFigures:
+    """Computes a load's figures."""
+    batches = after.batches - before.batches
+    cpu = None
+    if before.cpu_seconds is not None and after.cpu_seconds is not None and len(result.codes):
+        # Requests of the warm-up burn, too.
+        everything = max(len(result.codes), int(result.connection_calls.sum()))
+        cpu = (after.cpu_seconds - before.cpu_seconds) * 1e3 / everything
+    counted = after.batches > 0
+    return ServeFigures(
+        requests_per_second=result.ok_per_second,
+        pairs_per_second=result.ok_per_second * pairs,
+        offered_per_second=len(result.codes) / max(result.window_seconds, 1e-9),
+        latency_ms=percentiles_ms(result.latency[result.codes == 0]),
+        errors={code: count for code, count in result.counts.items() if code != "OK"},
+        cpu_ms_per_request=cpu,
+        mean_batch=(after.batch_samples - before.batch_samples) / batches if batches else None,
+        mean_batch_requests=(
+            (after.batch_requests - before.batch_requests) / batches
+            if counted and batches
+            else None
+        ),
+        generator_p99_lag_ms=result.p99_lag_seconds * 1e3,
+        generator_cpu_share=result.cpu_share,
+    )
+
+
+def percentiles_ms(latencies: NDArray[np.float64]) -> dict[str, float]:
+    """Percentiles of latencies, milliseconds, from an HDR histogram (three digits).
+
+    Args:
+        latencies: seconds; if empty, the result is empty.
+    """
+    if not len(latencies):
+        return {}
+    histogram = HdrHistogram(_LOWEST_US, _HIGHEST_US, _DIGITS)
+    for latency in latencies:
+        histogram.record_value(max(_LOWEST_US, round(latency * 1e6)))
+    values = {
+        name: histogram.get_value_at_percentile(percentile) / 1e3
+        for name, percentile in _PERCENTILES.items()
+    }
+    return {**values, "mean": histogram.get_mean_value() / 1e3, "max": float(latencies.max()) * 1e3}
+
+
+def simulate_queue(
+    arrivals: NDArray[np.float64], services: NDArray[np.float64], servers: int, seed: int = 1
+) -> NDArray[np.float64]:
+    """Latencies of a first-come-first-served queue, as of a perfect server.
+
+    Args:
+        arrivals: seconds, ascending.
+        services: measured service times, seconds; sampled at random.
+        servers: requests served at once.
+
+    Returns:
+        Seconds from each arrival to its end.
+    """
+    drawn = np.random.default_rng(seed).choice(services, len(arrivals))
+    free = [0.0] * servers
+    ends = np.empty(len(arrivals))
+    for number, (arrival, service) in enumerate(zip(arrivals, drawn, strict=True)):
+        end = max(arrival, heapq.heappop(free)) + service
+        heapq.heappush(free, end)
+        ends[number] = end
+    return ends - arrivals
+
+
+def in_turns(variants: Sequence[_V], rounds: int) -> Iterator[_V]:
+    """Each variant once a round, forwards and backwards: a drift of the machine meets all alike."""
+    for number in range(rounds):
+        yield from variants if number % 2 == 0 else reversed(variants)
+
+
+def median_of(
+    figures: Sequence[ServeFigures], value: Callable[[ServeFigures], float | None]
+) -> float:
+    """The median over the figures that have the value."""
+    return median(found for one in figures if (found := value(one)) is not None)

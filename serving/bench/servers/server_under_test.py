@@ -1,0 +1,163 @@
+"""A measured server: its address, processor time and counters."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import PIPE, Popen
+
+from serving.bench.load.target import Target
+from serving.demo.server_process import server_process
+from serving.remote.caller import ANONYMOUS, Caller
+from serving.remote.scraped_metrics import scraped_samples
+from sharded_infer.errors import InputError, ShardedInferError
+
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A server's counters at one moment.
+
+    Attributes:
+        cpu_seconds: of all its processes; None if they are not ours.
+        resident_bytes: of all its processes, shared pages counted for each; None if they are not
+            ours.
+    """
+
+    cpu_seconds: float | None
+    resident_bytes: int | None
+    batches: float = 0.0
+    batch_samples: float = 0.0
+    batch_requests: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUnderTest:
+    """A running server.
+
+    Attributes:
+        process_id: its first process; None if it is not ours.
+        caller: credentials for the metrics page.
+    """
+
+    target: Target
+    metrics_url: str | None = None
+    process_id: int | None = None
+    caller: Caller = ANONYMOUS
+
+    def counts(self) -> Counts:
+        """Its counters now.
+
+        Raises:
+            InputError: the metrics page cannot be read.
+        """
+        cpu, resident = None, None
+        if self.process_id is not None:
+            family = _family(self.process_id)
+            cpu = sum(_cpu_seconds(pid) for pid in family)
+            resident = sum(_resident_bytes(pid) for pid in family)
+        if self.metrics_url is None:
+            return Counts(cpu, resident)
+        page = _page(self.metrics_url, self.caller)
+        return Counts(
+            cpu,
+            resident,
+            page.get("sharded_infer_batch_samples_count", 0.0),
+            page.get("sharded_infer_batch_samples_sum", 0.0),
+            page.get("sharded_infer_batch_requests_sum", 0.0),
+        )
+
+
+@contextmanager
+def served(
+    repository: Path, options: Sequence[str], cpus: Set[int] | None
+) -> Iterator[ServerUnderTest]:
+    """Starts our server, and stops it at the end.
+
+    Args:
+        options: further arguments of `sharded-infer serve`.
+        cpus: cores that it may use; None: those of this process.
+
+    Raises:
+        ShardedInferError: it did not become ready, or did not stop cleanly.
+    """
+    with server_process(repository, options=options, cpus=cpus) as server:
+        yield ServerUnderTest(target_of(server.grpc_url), server.metrics_url, server.process.pid)
+
+
+@contextmanager
+def echoing(
+    transport: str, response_bytes: int, threads: int, cpus: Set[int] | None
+) -> Iterator[ServerUnderTest]:
+    """Starts a bare echo server, and stops it at the end; see `serving/bench/peers/echo_server.py`.
+
+    Raises:
+        ShardedInferError: it did not start.
+    """
+    command = [sys.executable, "-m", "serving.bench.peers.echo_server"]
+    command += [transport, str(response_bytes), str(threads)]
+    with Popen(command, stdin=PIPE, stdout=PIPE, text=True, start_new_session=True) as process:  # noqa: S603 - our own command
+        if cpus is not None:
+            os.sched_setaffinity(process.pid, cpus)
+        line = process.stdout.readline() if process.stdout is not None else ""
+        if not line:
+            raise ShardedInferError(f"the {transport} echo server did not start")
+        try:
+            yield ServerUnderTest(Target("127.0.0.1", int(line)), None, process.pid)
+        finally:
+            process.terminate()
+
+
+def target_of(address: str) -> Target:
+    """Reads `host:port`.
+
+    Raises:
+        InputError: it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"address {address!r}: expected host:port")
+    return Target(host.strip("[]"), int(port))
+
+
+def _page(url: str, caller: Caller) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for sample in scraped_samples(url, caller):
+        totals[sample.name] = totals.get(sample.name, 0.0) + sample.value
+    return totals
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            fields = _stat(int(entry))
+            if fields:
+                parents[int(entry)] = int(fields[1])
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the name; empty if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = _stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS if fields else 0.0
+
+
+def _resident_bytes(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[21]) * _PAGE_BYTES if fields else 0

@@ -1,0 +1,1 @@
+"""Models and requests of the benchmarks."""

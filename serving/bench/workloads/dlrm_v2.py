@@ -1,0 +1,208 @@
+"""MLPerf Inference's DLRM-v2: tables, tower, random weights and requests."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from serving.bench.workloads.dlrm_v2_shape import (
+    BOTTOM,
+    CROSS_LAYERS,
+    CROSS_RANK,
+    DENSE_WIDTH,
+    DIM,
+    IDS_OF_A_BAG,
+    ROWS,
+    TOP,
+)
+from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
+from serving.bench.workloads.request_message import request_message
+from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import (
+    DenseSpec,
+    ModelSpec,
+    QuantizationSpec,
+    ServingSpec,
+    TableSpec,
+    TowerSpec,
+)
+from sharded_infer.specs.precision import Precision
+from sharded_infer.zoo.registry import build_tower
+
+DEFAULT_MAX_ROWS = 2_000_000
+# In requests of one user: what is the user's, the long histories among them. The first six features
+# are the candidate's.
+USER_FEATURES = range(6, 26)
+_DENSE = "dense"
+_ARCHITECTURE = "dcnv2"
+_SEED = 20261121
+_GOLDEN_SAMPLES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class DlrmRequest:
+    """A request of DLRM-v2.
+
+    Attributes:
+        dense: fp32 `[B, 13]`.
+        ids: int64 `[B, L]` of each feature, L as in `IDS_OF_A_BAG`; `[1, L]` of shared ones.
+    """
+
+    dense: NDArray[np.float32]
+    ids: tuple[NDArray[np.int64], ...]
+
+
+def one_user(request: DlrmRequest, *, expanded: bool) -> DlrmRequest:
+    """The request with its first sample's user for all samples.
+
+    Args:
+        expanded: the user's ids are repeated B times; otherwise they are sent once.
+    """
+    samples = len(request.dense) if expanded else 1
+    ids = tuple(
+        np.repeat(matrix[:1], samples, axis=0) if number in USER_FEATURES else matrix
+        for number, matrix in enumerate(request.ids)
+    )
+    return DlrmRequest(request.dense, ids)
+
+
+@dataclass(frozen=True, slots=True)
+class DlrmV2:
+    """The model, cut to a size that a machine can hold, and its random requests.
+
+    Attributes:
+        max_rows: larger tables are cut to this number of rows.
+        ids: distribution of the ids.
+    """
+
+    name: str = "dlrm-v2"
+    max_rows: int = DEFAULT_MAX_ROWS
+    ids: IdDistribution = IdDistribution.ZIPF
+    precision: Precision = Precision.BF16
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """Rows of each table."""
+        return tuple(min(rows, self.max_rows) for rows in ROWS)
+
+    def in_precision(self, precision: Precision) -> Self:
+        """The same model with a tower of another precision."""
+        return replace(self, precision=precision)
+
+    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+        """The model's spec: int8 tables `C0` to `C25`, one dense input, a DCNv2."""
+        return ModelSpec(
+            name=self.name,
+            tables=tuple(TableSpec(f"C{n}", rows, DIM) for n, rows in enumerate(self.rows)),
+            dense=DenseSpec({_DENSE: DENSE_WIDTH}),
+            tower=TowerSpec(
+                architecture=_ARCHITECTURE,
+                precision=self.precision,
+                options={
+                    "bottom": list(BOTTOM),
+                    "top": list(TOP),
+                    "cross_layers": CROSS_LAYERS,
+                    "cross_rank": CROSS_RANK,
+                },
+            ),
+            quantization=QuantizationSpec(format=RowFormat.INT8),
+            serving=serving or ServingSpec(),
+        )
+
+    def tower(self) -> nn.Module:
+        """The tower with random weights, the same at every call."""
+        spec = self.spec()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            return build_tower(
+                _ARCHITECTURE,
+                dense_inputs=spec.dense.inputs,
+                feature_dims=[feature.table.dim for feature in spec.features],
+                options=spec.tower.options,
+            )
+
+    def publish(
+        self,
+        repository: Path,
+        progress: Progress = no_progress,
+        topologies: Sequence[str] = ("cpu:1",),
+    ) -> None:
+        """Publishes the model with random weights, 132 bytes a row; no table is held in memory."""
+        spec = self.spec()
+        weights = _RepeatedRows({table.name: table.rows for table in spec.tables})
+        # Drawn as requests are: an int8 tower's integers are chosen on them.
+        drawn = self.draw(np.random.default_rng(_SEED), _GOLDEN_SAMPLES)
+        ids = {f"C{number}": matrix for number, matrix in enumerate(drawn.ids)}
+        samples = make_input(spec, {_DENSE: drawn.dense, **ids})
+        publish(
+            spec,
+            weights,
+            self.tower(),
+            repository,
+            topologies=topologies,
+            samples=samples,
+            progress=progress,
+        )
+
+    def draw(self, generator: np.random.Generator, pairs: int) -> DlrmRequest:
+        """A random request."""
+        ids = tuple(
+            draw_ids(generator, self.ids, rows, pairs * count).reshape(pairs, count)
+            for rows, count in zip(self.rows, IDS_OF_A_BAG, strict=True)
+        )
+        return DlrmRequest(generator.standard_normal((pairs, DENSE_WIDTH), dtype=np.float32), ids)
+
+    def message(self, request: DlrmRequest, *, timeout_us: int = 0) -> bytes:
+        """A request as a serialized ModelInferRequest.
+
+        Args:
+            timeout_us: KServe's `timeout` parameter; 0: none.
+        """
+        ids = {f"C{number}": matrix for number, matrix in enumerate(request.ids)}
+        return request_message(self.name, {_DENSE: request.dense, **ids}, timeout_us=timeout_us)
+
+    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
+        """Serialized ModelInferRequests of random ids.
+
+        Args:
+            timeout_us: KServe's `timeout` parameter; 0: none.
+        """
+        generator = np.random.default_rng(_SEED + pairs)
+        return [
+            self.message(self.draw(generator, pairs), timeout_us=timeout_us) for _ in range(count)
+        ]
+
+
+class _RepeatedRows:
+    """A weight source whose tables repeat one small random block, each from another row on.
+
+    As fp32 the tables can exceed the machine's memory. The rows' content does not affect speed.
+    """
+
+    _BLOCK = 65_536
+    _SHIFT = 7_919  # rows between the beginnings of two tables
+
+    def __init__(self, rows: dict[str, int]) -> None:
+        self.description = "random rows"
+        self._rows = rows
+        self._starts = {name: number * self._SHIFT for number, name in enumerate(rows)}
+        generator = torch.Generator().manual_seed(_SEED)
+        self._block = torch.randn(self._BLOCK, DIM, generator=generator) / DIM
+
+    def keys(self) -> Iterable[str]:
+        return self._rows.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        return self._rows[key], DIM
+
+    def read(self, key: str, start: int, stop: int) -> Tensor:
+        first = self._starts[key]
+        return self._block[torch.arange(first + start, first + stop) % self._BLOCK]

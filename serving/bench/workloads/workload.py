@@ -1,0 +1,156 @@
+"""Models and requests for benchmarks of servers: realistic sizes, random weights and ids."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from serving.bench.workloads.dlrm_v2 import DlrmV2
+from serving.bench.workloads.request_message import request_message
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.errors import InputError
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import (
+    ModelSpec,
+    QuantizationSpec,
+    ServingSpec,
+    TableSpec,
+    TowerSpec,
+)
+from sharded_infer.specs.precision import Precision
+
+_SEED = 20261121
+_SAMPLES = 256  # golden requests
+
+
+class BenchModel(Protocol):
+    """A model and its requests."""
+
+    @property
+    def name(self) -> str:
+        """The name on the command line."""
+        ...
+
+    def in_precision(self, precision: Precision) -> Self:
+        """The same model with a tower of another precision."""
+        ...
+
+    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+        """The model's spec."""
+        ...
+
+    def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
+        """Publishes the model with random weights."""
+        ...
+
+    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
+        """`count` different serialized ModelInferRequests of `pairs` samples each."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model of equal tables, and the shape of its requests.
+
+    Attributes:
+        ragged: bags of 1 to 2 x `ids` - 1 ids, sent with `.lengths`; otherwise `ids` a bag.
+        layers: widths of the tower's hidden layers; it has one output.
+    """
+
+    name: str
+    tables: int
+    rows: int
+    dim: int
+    ids: int
+    ragged: bool
+    layers: tuple[int, ...]
+    precision: Precision = Precision.BF16
+
+    def in_precision(self, precision: Precision) -> Self:
+        """The same model with a tower of another precision."""
+        return replace(self, precision=precision)
+
+    def spec(self, serving: ServingSpec | None = None) -> ModelSpec:
+        """The model's spec."""
+        return ModelSpec(
+            name=self.name,
+            tables=tuple(TableSpec(f"C{n}", self.rows, self.dim) for n in range(self.tables)),
+            tower=TowerSpec(precision=self.precision),
+            quantization=QuantizationSpec(format=RowFormat.INT8),
+            serving=serving or ServingSpec(),
+        )
+
+    def publish(self, repository: Path, *, topologies: Sequence[str] = ("cpu:1",)) -> None:
+        """Publishes the model with random weights."""
+        spec = self.spec()
+        generator = torch.Generator().manual_seed(_SEED)
+        tables = {
+            table.name: torch.randn(table.rows, table.dim, generator=generator) / self.dim
+            for table in spec.tables
+        }
+        weights = {f"{name}.weight": tensor for name, tensor in tables.items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            tower = _Tower(spec.embedding_width, self.layers)
+        # An int8 tower needs samples.
+        samples = generate_samples(spec, _SAMPLES)
+        publish(spec, weights, tower, repository, topologies=topologies, samples=samples)
+
+    def messages(self, pairs: int, count: int, *, timeout_us: int = 0) -> list[bytes]:
+        """Serialized ModelInferRequests of random, uniform ids.
+
+        Args:
+            timeout_us: KServe's `timeout` parameter; 0: none.
+        """
+        generator = np.random.default_rng(_SEED + pairs)
+        return [self._message(pairs, generator, timeout_us) for _ in range(count)]
+
+    def _message(self, pairs: int, generator: np.random.Generator, timeout_us: int) -> bytes:
+        inputs: dict[str, NDArray[np.generic]] = {}
+        for number in range(self.tables):
+            if not self.ragged:
+                inputs[f"C{number}"] = generator.integers(0, self.rows, (pairs, self.ids))
+                continue
+            lengths = generator.integers(1, 2 * self.ids, pairs, dtype=np.int32)
+            inputs[f"C{number}"] = generator.integers(0, self.rows, lengths.sum())
+            inputs[f"C{number}.lengths"] = lengths
+        return request_message(self.name, inputs, timeout_us=timeout_us)
+
+
+class _Tower(nn.Module):
+    def __init__(self, width: int, layers: Sequence[int]) -> None:
+        super().__init__()
+        modules: list[nn.Module] = []
+        for size in layers:
+            modules += [nn.Linear(width, size), nn.ReLU()]
+            width = size
+        self.layers = nn.Sequential(*modules, nn.Linear(width, 1))
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        scores: Tensor = torch.sigmoid(self.layers(embeddings)).squeeze(1)
+        return scores
+
+
+_MODELS: tuple[BenchModel, ...] = (
+    Workload("ranking", 26, 100_000, 64, 3, ragged=False, layers=(512, 256)),
+    Workload("ragged", 100, 20_000, 16, 3, ragged=True, layers=(256, 128)),
+    DlrmV2(),
+)
+WORKLOADS = {model.name: model for model in _MODELS}
+
+
+def workload_named(name: str) -> BenchModel:
+    """The workload of a name.
+
+    Raises:
+        InputError: the name is unknown.
+    """
+    if name not in WORKLOADS:
+        raise InputError(f"no workload is called {name!r}, expected one of {', '.join(WORKLOADS)}")
+    return WORKLOADS[name]

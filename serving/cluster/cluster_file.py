@@ -1,0 +1,287 @@
+"""`cluster.toml`: the processes of a model that several machines serve.
+
+name = "ranker"
+repository = "s3://bucket/models"
+topology = "three"
+
+[fronts]
+count = 2
+memory = "20GB"
+security = { tokens_file = "tokens" }
+
+[shard_hosts]
+security = { tokens_file = "tokens" }
+
+[hosts.1]
+replicas = 2
+memory = "200GB"
+
+[lookups]
+token_file = "token"
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic.dataclasses import dataclass
+
+from kernels.wording import did_you_mean
+from serving.config.server_config import ServerConfig
+from serving.config.setting import DeclaredSetting, declared_settings
+from serving.config.shard_host_settings import SHARD_HOST_SETTINGS
+from serving.remote_lookups.hosts_file import HostsTls
+from sharded_infer.byte_sizes import parse_size
+from sharded_infer.errors import InputError
+from sharded_infer.files.toml_file import read_toml
+
+_STRICT = ConfigDict(extra="forbid")
+FRONT_SETTINGS = declared_settings(ServerConfig)
+# A name of DNS, short enough for what is added to it (RFC 1123: 63 characters).
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
+# Settings that other fields of the file give.
+_ADDRESSES = ("host", "port", "http_port", "unix_socket", "http_unix_socket", "admin_address")
+_SECURITY = ("insecure", "tls_certificate", "tls_key", "tls_client_ca", "tokens_file")
+_GIVEN = {"repository", "model", "topology", "shard_hosts", *_ADDRESSES, *_SECURITY}
+
+
+def _bytes_of(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError("expected a size such as '70GB'")
+    try:
+        return parse_size(value, "size")
+    except InputError as error:
+        raise ValueError("expected a size such as '70GB'") from error
+
+
+def _name_of(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError("expected 1 to 40 of a-z, 0-9 and -, a letter first")
+    return value
+
+
+Bytes = Annotated[int, BeforeValidator(_bytes_of)]
+Name = Annotated[str, AfterValidator(_name_of)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+Count = Annotated[int, Field(ge=1, le=1000)]
+Cpus = Annotated[float, Field(gt=0, le=1024)]
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Security:
+    """Who may call: settings of `serve`; files are relative to `cluster.toml`."""
+
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    tls_client_ca: str | None = None
+    tokens_file: str | None = None
+    insecure: bool = False
+
+    @property
+    def files(self) -> dict[str, str]:
+        """The files that are named, by setting."""
+        found = {
+            "tls_certificate": self.tls_certificate,
+            "tls_key": self.tls_key,
+            "tls_client_ca": self.tls_client_ca,
+            "tokens_file": self.tokens_file,
+        }
+        return {name: file for name, file in found.items() if file is not None}
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class FrontsSection:
+    """The fronts, which are all alike.
+
+    Attributes:
+        memory: bytes of one.
+        disk: bytes of one's cache of an object store.
+        settings: more of `serve`'s.
+        port: for gRPC.
+    """
+
+    memory: Bytes
+    count: Count = 1
+    cpus: Cpus = 1.0
+    disk: Bytes = 100 * 10**9
+    port: Port | None = None
+    http_port: Port | None = None
+    security: Security = Security()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class ShardHostsSection:
+    """What all shard hosts share.
+
+    Attributes:
+        settings: more of `serve-shards`'.
+    """
+
+    port: Port | None = None
+    security: Security = Security()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class HostSection:
+    """One host of the plan.
+
+    Attributes:
+        replicas: processes that hold the same rows, on different machines.
+        memory: bytes of each.
+        disk: bytes of each one's cache of an object store.
+    """
+
+    memory: Bytes
+    replicas: Count = 1
+    cpus: Cpus = 1.0
+    disk: Bytes = 100 * 10**9
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class LookupsSection:
+    """How fronts call shard hosts: as in a hosts file; files are relative to `cluster.toml`."""
+
+    timeout_ms: Annotated[float, Field(gt=0, le=3.6e6)] = 1000.0
+    token_file: str | None = None
+    tls: HostsTls | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that are named."""
+        tls = () if self.tls is None else (self.tls.ca, self.tls.certificate, self.tls.key)
+        return tuple(file for file in (self.token_file, *tls) if file is not None)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class KubernetesSection:
+    """What the manifest needs beside the rest.
+
+    Attributes:
+        secret: holds the files that the other sections name; None: `name`-files.
+        environment_secret: its keys become variables, such as the object store's credentials.
+        service_account: of the pods, for clouds that give them rights by it.
+        storage_class: of the disks; None: the cluster's default.
+    """
+
+    image: str = "sharded-infer:cpu"
+    secret: str | None = None
+    environment_secret: str | None = None
+    service_account: str | None = None
+    storage_class: str | None = None
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class RaySection:
+    """Where Ray runs.
+
+    Attributes:
+        address: of its head; `auto`: the one of this machine.
+    """
+
+    address: str = "auto"
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class ClusterFile:
+    """The file as it is written.
+
+    Attributes:
+        name: of everything that is made; a cluster of Ray or a namespace may hold several.
+        hosts: by number in the plan; fronts hold the rows of the one host that is left out.
+        models: none: all that the repository holds.
+        topology: of the published plan; None: each version's first.
+    """
+
+    name: Name
+    repository: str
+    fronts: FrontsSection
+    hosts: Annotated[dict[Annotated[int, Field(ge=0, le=4095)], HostSection], Field(min_length=1)]
+    models: tuple[str, ...] = ()
+    topology: str | None = None
+    shard_hosts: ShardHostsSection = ShardHostsSection()
+    lookups: LookupsSection = LookupsSection()
+    kubernetes: KubernetesSection = KubernetesSection()
+    ray: RaySection = RaySection()
+
+
+_ADAPTER = TypeAdapter(ClusterFile)
+
+
+def read_cluster(path: Path) -> ClusterFile:
+    """Reads and checks the file.
+
+    Raises:
+        InputError: it cannot be read, or a field is missing, unknown or wrong; names the field,
+            what was expected and what came.
+    """
+    found = read_toml(path, str(path), InputError)
+    try:
+        cluster = _ADAPTER.validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(step) for step in first["loc"] if step != "[key]")
+        said = "" if first["type"] == "missing" else f", got {first['input']!r}"
+        words = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{path}: {where}: {words}{said}") from error
+    for section, declared, settings in (
+        ("fronts", FRONT_SETTINGS, cluster.fronts.settings),
+        ("shard_hosts", SHARD_HOST_SETTINGS, cluster.shard_hosts.settings),
+    ):
+        _check_settings(f"{path}: {section}.settings", declared, settings)
+    for section, security in (
+        ("fronts", cluster.fronts.security),
+        ("shard_hosts", cluster.shard_hosts.security),
+    ):
+        _check_security(f"{path}: {section}.security", security)
+    tls = cluster.lookups.tls
+    if tls is not None and (tls.certificate is None) is not (tls.key is None):
+        raise InputError(
+            f"{path}: lookups.tls.certificate and key: expected both or neither, got one"
+        )
+    security, lookups = cluster.shard_hosts.security, cluster.lookups
+    if (security.tls_certificate is None) is not (tls is None):
+        raise InputError(
+            f"{path}: lookups.tls and shard_hosts.security.tls_certificate: expected both or "
+            "neither, got one"
+        )
+    if security.tokens_file is not None and lookups.token_file is None:
+        raise InputError(
+            f"{path}: lookups.token_file: expected the token that shard_hosts.security.tokens_file "
+            "asks of fronts, got none"
+        )
+    return cluster
+
+
+def _check_settings(
+    where: str, declared: Mapping[str, DeclaredSetting], settings: Mapping[str, Any]
+) -> None:
+    allowed = [name for name in declared if name not in _GIVEN]
+    for name, value in settings.items():
+        if name in _GIVEN:
+            raise InputError(f"{where}.{name}: other fields of this file say it")
+        if name not in allowed:
+            hint = did_you_mean(name, allowed)
+            raise InputError(f"{where}.{name}: expected a setting of the command, got none{hint}")
+        declared[name].check(value, where)
+
+
+def _check_security(where: str, security: Security) -> None:
+    if (security.tls_certificate is None) is not (security.tls_key is None):
+        raise InputError(f"{where}.tls_certificate and tls_key: expected both or neither, got one")
+    if not (security.files or security.insecure):
+        raise InputError(
+            f"{where}: others reach these addresses: expected tls_certificate and tls_key, "
+            "tokens_file, or insecure = true, got none"
+        )

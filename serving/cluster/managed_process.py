@@ -1,0 +1,213 @@
+"""A process that a thread starts, asks for its health, and starts again when it ends."""
+
+import json
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+_log = logging.getLogger("sharded_infer")
+_LOOK_SECONDS = 0.2
+_PROBE_SECONDS = 1.0
+# A process that answers nothing for so long is started again.
+_SILENT_SECONDS = 60.0
+_LEAST_BACKOFF_SECONDS, _MOST_BACKOFF_SECONDS = 0.5, 30.0
+# Beyond a process's own time to drain.
+_PATIENCE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessState:
+    """What is known of the process.
+
+    Attributes:
+        ready: the line of JSON that it printed when it was ready; None: it has not.
+        is_healthy: what it last said of itself, or what the last probe found.
+        versions: MODEL@VERSION that it last said it holds.
+        restarts: since the thread began.
+        was_ready: one of the processes was, since the thread began.
+        problem: why the process is not healthy, or how the one before it ended.
+    """
+
+    process_id: int | None = None
+    ready: dict[str, Any] | None = None
+    is_healthy: bool = False
+    versions: tuple[str, ...] = ()
+    restarts: int = 0
+    was_ready: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a probe found.
+
+    Attributes:
+        answers: the process did, whatever it said.
+        problem: why it is not healthy, as far as it is known.
+    """
+
+    is_healthy: bool
+    versions: tuple[str, ...] = ()
+    answers: bool = True
+    problem: str = ""
+
+
+# Asks a process, given its line of JSON.
+Probe = Callable[[dict[str, Any]], Health]
+
+
+class ManagedProcess:
+    """Runs a command of `sharded-infer` for ever, until `stop`. It ends when this process does."""
+
+    def __init__(self, words: Sequence[str], probe: Probe, *, drain_seconds: float) -> None:
+        """Starts the thread, which starts the process.
+
+        Args:
+            words: of the command line, with `--json`.
+            drain_seconds: that the process has to end, once it is told to.
+        """
+        command = [sys.executable, "-m", "serving.cluster.child", str(os.getpid()), *words]
+        self._command, self._probe = command, probe
+        self._end_seconds = drain_seconds + _PATIENCE_SECONDS
+        self._state = ProcessState()
+        self._stop = threading.Event()
+        # The kernel ends the process with the thread that started it.
+        self._thread = threading.Thread(target=self._run, name="process", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> ProcessState:
+        """What is known now."""
+        return self._state
+
+    def stop(self) -> None:
+        """Tells the process to drain and end, and returns when it has."""
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        backoff = _LEAST_BACKOFF_SECONDS
+        while True:
+            try:
+                problem = self._run_once()
+            except OSError as error:
+                problem = f"the process cannot be started: {error}"
+            was_ready = self._state.ready is not None
+            self._state = ProcessState(
+                restarts=self._state.restarts,
+                was_ready=self._state.was_ready or was_ready,
+                problem=problem,
+            )
+            if self._stop.is_set():
+                return
+            _log.warning(problem)
+            backoff = (
+                _LEAST_BACKOFF_SECONDS if was_ready else min(2 * backoff, _MOST_BACKOFF_SECONDS)
+            )
+            if self._stop.wait(backoff):
+                return
+            self._state = replace(self._state, restarts=self._state.restarts + 1)
+
+    def _run_once(self) -> str:
+        """Runs a process to its end, and returns how that was."""
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            self._command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._state = replace(self._state, process_id=process.pid)
+        words = _LastLine(process)
+        try:
+            self._watch(process)
+        finally:
+            self._state = replace(self._state, is_healthy=False)
+            code = self._end(process)
+        return f"process {process.pid} ended with exit code {code}: {words.line()}"
+
+    def _watch(self, process: "subprocess.Popen[str]") -> None:
+        """Returns when the process has ended, or is to end."""
+        next_probe = 0.0
+        answered = monotonic()
+        while process.poll() is None and not self._stop.wait(_LOOK_SECONDS):
+            if self._state.ready is None:
+                self._read_ready(process)
+                answered = monotonic()
+            elif monotonic() >= next_probe:
+                health = self._ask(self._state.ready)
+                self._state = replace(
+                    self._state,
+                    is_healthy=health.is_healthy,
+                    versions=health.versions,
+                    problem=health.problem,
+                )
+                next_probe = monotonic() + _PROBE_SECONDS
+                if health.answers:
+                    answered = monotonic()
+                elif monotonic() - answered > _SILENT_SECONDS:
+                    _log.warning("process %d does not answer and is killed", process.pid)
+                    process.kill()
+
+    def _ask(self, ready: dict[str, Any]) -> Health:
+        try:
+            return self._probe(ready)
+        except Exception as error:
+            # A bug of ours in asking must not end the process.
+            _log.exception("internal error in asking a process")
+            return Health(False, problem=f"it cannot be asked: {error}")
+
+    def _read_ready(self, process: "subprocess.Popen[str]") -> None:
+        stdout = process.stdout
+        if stdout is None or not select.select([stdout], [], [], 0)[0]:
+            return
+        # A line comes whole: the process writes its one line at once.
+        line = stdout.readline()
+        if line.startswith("{"):
+            self._state = replace(self._state, ready=json.loads(line))
+
+    def _end(self, process: "subprocess.Popen[str]") -> int:
+        """Ends it, and returns its exit code."""
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(self._end_seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+        return code
+
+
+class _LastLine:
+    """Passes a process's error stream on, and remembers its last line."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._line = ""
+        self._stream = process.stderr
+        self._thread = threading.Thread(target=self._pass_on, name="errors", daemon=True)
+        self._thread.start()
+
+    def line(self) -> str:
+        """The last line of a process that has ended."""
+        self._thread.join(_PATIENCE_SECONDS)
+        return self._line
+
+    def _pass_on(self) -> None:
+        if self._stream is None:
+            return
+        with self._stream as stream:
+            for line in stream:
+                sys.stderr.write(line)
+                self._line = line.strip() or self._line

@@ -1,0 +1,93 @@
+"""Supervisors as actors of Ray, and what they are asked."""
+
+from collections.abc import Mapping, Sequence
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util import get_node_ip_address
+
+from serving.cluster.cluster_file import ClusterFile
+from serving.cluster.supervisor import Supervisor, Task, TaskState
+
+_ANSWER_SECONDS = 2.0
+
+
+def tasks_of(cluster: ClusterFile, folder: str) -> list[Task]:
+    """All processes: shard hosts first, one replica of each host after another.
+
+    Args:
+        folder: of `cluster.toml`.
+    """
+    most = max(host.replicas for host in cluster.hosts.values())
+    hosts = [
+        Task(cluster, number, replica, folder)
+        for replica in range(most)
+        for number, host in sorted(cluster.hosts.items())
+        if replica < host.replicas
+    ]
+    return [*hosts, *(Task(cluster, None, one, folder) for one in range(cluster.fronts.count))]
+
+
+def actor_of(name: str) -> ActorHandle | None:
+    """The actor of a task in this namespace; None: there is none."""
+    try:
+        return ray.get_actor(name)
+    except ValueError:
+        return None
+
+
+def states_of(names: Sequence[str]) -> Mapping[str, TaskState]:
+    """What the actors say; those that do not answer in time are left out."""
+    asked = {name: actor.state.remote() for name in names if (actor := actor_of(name)) is not None}
+    if asked:
+        ray.wait(list(asked.values()), num_returns=len(asked), timeout=_ANSWER_SECONDS)
+    found: dict[str, TaskState] = {}
+    for name, answer in asked.items():
+        try:
+            found[name] = ray.get(answer, timeout=0)
+        except (RayError, GetTimeoutError):
+            # Its machine or process is gone, and it is being started elsewhere.
+            continue
+    return found
+
+
+class SupervisorActor:
+    """A supervisor where Ray has placed it."""
+
+    def __init__(self, task: Task) -> None:
+        """Starts the process of the task, also after Ray has moved the actor."""
+        self._hosts = {
+            one.name: one.host
+            for one in tasks_of(task.cluster, task.folder)
+            if one.host is not None
+        }
+        self._known: dict[str, str] = {}
+        self._supervisor = Supervisor(
+            task,
+            node=get_node_ip_address(),
+            node_id=ray.get_runtime_context().get_node_id(),
+            directory=self._addresses,
+        )
+
+    def state(self) -> TaskState:
+        """How the process is."""
+        return self._supervisor.state()
+
+    def stop(self) -> None:
+        """Returns when the process has drained and ended."""
+        self._supervisor.stop()
+
+    def _addresses(self) -> Mapping[int, Sequence[str]]:
+        """The address of each replica: that before, while it is moved."""
+        for name, state in states_of(list(self._hosts)).items():
+            if state.process.ready is not None:
+                self._known[name] = str(state.process.ready["grpc_url"])
+        found: dict[int, list[str]] = {}
+        for name, host in self._hosts.items():
+            if host is not None and name in self._known:
+                listed = found.setdefault(host, [])
+                # A replica that moved may have the port that another one had.
+                if self._known[name] not in listed:
+                    listed.append(self._known[name])
+        return found

@@ -1,0 +1,300 @@
+"""A cluster's processes on Ray: placed, started, replaced one after another, ended.
+
+Ray places an actor for each process, starts it again when its machine or its process is lost, and
+finds it by name. Lookups go from process to process, and never through Ray.
+"""
+
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, sleep
+
+import ray
+from ray._private import state as ray_state
+from ray.actor import ActorHandle
+from ray.exceptions import GetTimeoutError, RayError
+from ray.util import get_placement_group, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from serving.cluster.capacity import Room, Wanted, misfit
+from serving.cluster.cluster_file import ClusterFile
+from serving.cluster.ray_actor import SupervisorActor, actor_of, states_of, tasks_of
+from serving.cluster.supervisor import Task, TaskState
+from sharded_infer.errors import CapacityError, InputError, ShardedInferError
+from sharded_infer.progress import Progress, no_progress
+
+_CONNECT_SECONDS = 5.0
+_PLACE_SECONDS = 20.0
+_LOOK_SECONDS = 0.5
+# Within which fronts have a replica's new address before the next one is replaced.
+_SETTLE_SECONDS = 5.0
+_END_SECONDS = 120.0
+# A process that has never been ready after so many restarts needs a person.
+_MOST_STARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """A process as `cluster status` shows it.
+
+    Attributes:
+        host: its number in the plan; None: a front.
+        state: `ready`, `starting`, `unhealthy`, `lost` (Ray is moving it), or `missing`.
+        address: of gRPC.
+        http_url: of a front's metrics.
+        restarts: of the process, and of its actor.
+        problem: why it is not ready, as far as it is known.
+    """
+
+    name: str
+    host: int | None
+    replica: int
+    state: str
+    node: str | None
+    node_id: str | None
+    address: str | None
+    http_url: str | None
+    process_id: int | None
+    versions: tuple[str, ...]
+    restarts: int
+    problem: str
+
+
+class RayCluster:
+    """The processes of one `cluster.toml`, in a namespace of Ray that has its name."""
+
+    def __init__(self, cluster: ClusterFile, folder: Path) -> None:
+        """Connects to Ray.
+
+        Args:
+            folder: of `cluster.toml`.
+
+        Raises:
+            InputError: Ray does not answer at the address.
+        """
+        self._cluster = cluster
+        self._tasks = tasks_of(cluster, str(folder.resolve()))
+        address = cluster.ray.address
+        try:
+            if address != "auto":
+                # Ray itself tries for minutes.
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+            ray.init(
+                address=address,
+                namespace=cluster.name,
+                log_to_driver=False,
+                logging_level="ERROR",
+            )
+        except (OSError, RayError, ValueError, RuntimeError) as error:
+            raise InputError(
+                f"ray.address: expected auto or HOST:PORT of Ray's head, got {address!r}: {error}"
+            ) from error
+
+    def close(self) -> None:
+        """Lets go of Ray; the processes go on."""
+        ray.shutdown()
+
+    def up(self, seconds: float, progress: Progress = no_progress) -> list[ProcessReport]:
+        """Starts what is not there, and returns when all are ready.
+
+        Raises:
+            CapacityError: no machines have the room; says what is wanted, and what is free.
+            ShardedInferError: some are not ready in time; names them.
+        """
+        groups = self._place()
+        for task in self._tasks:
+            self._start(task, groups)
+        self._wait([task.name for task in self._tasks], monotonic() + seconds, progress)
+        return self.status()
+
+    def status(self) -> list[ProcessReport]:
+        """All processes of the file, whether they run or not."""
+        states = states_of([task.name for task in self._tasks])
+        return [_report(task, states.get(task.name), actor_of(task.name)) for task in self._tasks]
+
+    def roll(self, seconds: float, progress: Progress = no_progress) -> list[ProcessReport]:
+        """Replaces the processes one after another, and waits until each is ready.
+
+        They take what `cluster.toml` says now, and the release that the machines have.
+
+        Args:
+            seconds: for each.
+
+        Raises:
+            InputError: the file wants other replicas or other room than were placed.
+            ShardedInferError: one was not ready in time; those after it run as before.
+        """
+        groups = self._place(make=False)
+        for number, task in enumerate(self._tasks):
+            progress(f"replacing {task.name}", number, len(self._tasks))
+            others = [one.name for one in self._tasks if one is not task]
+            self._wait(others, monotonic() + seconds, no_progress)
+            _end([task.name])
+            self._start(task, groups)
+            self._wait([task.name], monotonic() + seconds, no_progress)
+            sleep(_SETTLE_SECONDS)
+        progress("replaced", len(self._tasks), len(self._tasks))
+        return self.status()
+
+    def down(self) -> int:
+        """Ends all processes, fronts first, and gives their room back; returns how many ran."""
+        names = [str(name) for name in ray.util.list_named_actors()]
+        fronts = [name for name in names if name.startswith("front-")]
+        _end(fronts)
+        _end([name for name in names if name not in fronts])
+        for group in self._groups().values():
+            remove_placement_group(group)
+        return len(names)
+
+    def _wanted(self) -> list[Wanted]:
+        fronts = self._cluster.fronts
+        return [
+            Wanted(f"host {number}", host.replicas, host.memory, host.cpus, apart=True)
+            for number, host in sorted(self._cluster.hosts.items())
+        ] + [Wanted("front", fronts.count, fronts.memory, fronts.cpus, apart=False)]
+
+    def _groups(self) -> dict[str, PlacementGroup]:
+        """The placement groups of this cluster, by the name of what they are for."""
+        prefix = f"{self._cluster.name}: "
+        names = {
+            str(one["name"])
+            for one in placement_group_table().values()
+            if str(one["name"]).startswith(prefix) and one["state"] != "REMOVED"
+        }
+        return {name.removeprefix(prefix): get_placement_group(name) for name in names}
+
+    def _place(self, *, make: bool = True) -> dict[str, PlacementGroup]:
+        """A placement group for each host, and one for the fronts."""
+        groups, rooms = self._groups(), _rooms()
+        new = []
+        # Those that fit in the fewest places come first.
+        for one in sorted(self._wanted(), key=lambda one: one.memory, reverse=True):
+            bundles = [{"CPU": one.cpus, "memory": float(one.memory)}] * one.count
+            if one.name in groups:
+                if groups[one.name].bundle_specs != bundles:
+                    raise InputError(
+                        f"{one.name}: runs with other replicas, memory or CPUs than the file "
+                        "says: end the cluster with `cluster down` before they change"
+                    )
+                continue
+            if not make:
+                raise InputError(f"{one.name}: does not run; `cluster up` starts it")
+            groups[one.name] = placement_group(
+                bundles,
+                strategy="STRICT_SPREAD" if one.apart else "SPREAD",
+                name=f"{self._cluster.name}: {one.name}",
+                lifetime="detached",
+            )
+            new.append(one)
+        # Where there is no room, more may be given back just now.
+        words = misfit(new, rooms)
+        seconds = _PLACE_SECONDS if words is None else _PLACE_SECONDS / 4
+        end = monotonic() + seconds
+        late = [one for one in new if not groups[one.name].wait(max(0.1, end - monotonic()))]
+        if late:
+            for one in new:
+                remove_placement_group(groups[one.name])
+            raise CapacityError(
+                words or f"{late[0].name}: Ray has placed it nowhere after {seconds:g} s"
+            )
+        return groups
+
+    def _start(self, task: Task, groups: Mapping[str, PlacementGroup]) -> None:
+        if actor_of(task.name) is not None:
+            return
+        if task.host is None:
+            name, section = "front", self._cluster.fronts
+            cpus, memory = section.cpus, section.memory
+        else:
+            name, host = f"host {task.host}", self._cluster.hosts[task.host]
+            cpus, memory = host.cpus, host.memory
+        placed = PlacementGroupSchedulingStrategy(groups[name], task.replica)
+        ray.remote(SupervisorActor).options(
+            name=task.name,
+            lifetime="detached",
+            max_restarts=-1,
+            max_concurrency=4,
+            num_cpus=cpus,
+            memory=memory,
+            scheduling_strategy=placed,
+        ).remote(task)
+
+    def _wait(self, names: Sequence[str], end: float, progress: Progress) -> None:
+        while True:
+            states = states_of(names)
+            ready = [name for name, state in states.items() if state.process.is_healthy]
+            progress("processes ready", len(ready), len(names))
+            if len(ready) == len(names):
+                return
+            problems = [
+                f"{name}: {states[name].process.problem or 'not ready yet'}"
+                if name in states
+                else f"{name}: Ray has not started it"
+                for name in names
+                if name not in ready
+            ]
+            hopeless = any(
+                state.process.restarts >= _MOST_STARTS and not state.process.was_ready
+                for state in states.values()
+            )
+            if hopeless or monotonic() > end:
+                raise ShardedInferError(f"not ready: {'; '.join(problems)}")
+            sleep(_LOOK_SECONDS)
+
+
+def _end(names: Sequence[str]) -> None:
+    """Lets processes drain, and ends them and their actors."""
+    actors = {name: actor for name in names if (actor := actor_of(name)) is not None}
+    stopping = [actor.stop.remote() for actor in actors.values()]
+    # What cannot be asked is ended all the same.
+    with suppress(RayError, GetTimeoutError):
+        ray.get(stopping, timeout=_END_SECONDS)
+    for actor in actors.values():
+        ray.kill(actor, no_restart=True)
+    end = monotonic() + _END_SECONDS
+    while any(actor_of(name) is not None for name in names) and monotonic() < end:
+        sleep(_LOOK_SECONDS)
+
+
+def _rooms() -> list[Room]:
+    """What is free on each machine."""
+    return [
+        Room(int(free.get("memory", 0)), float(free.get("CPU", 0)))
+        for free in ray_state.available_resources_per_node().values()
+    ]
+
+
+def _report(task: Task, state: TaskState | None, actor: ActorHandle | None) -> ProcessReport:
+    if state is None:
+        # A task that Ray moves answers nothing.
+        said = "missing" if actor is None else "lost"
+        return ProcessReport(
+            task.name, task.host, task.replica, said, *(None,) * 5, (), _moves(actor), ""
+        )
+    process = state.process
+    ready = process.ready or {}
+    said = "ready" if process.is_healthy else "unhealthy" if ready else "starting"
+    return ProcessReport(
+        name=task.name,
+        host=task.host,
+        replica=task.replica,
+        state=said,
+        node=state.node,
+        node_id=state.node_id,
+        address=ready.get("grpc_url"),
+        http_url=ready.get("metrics_url"),
+        process_id=process.process_id,
+        versions=process.versions,
+        restarts=process.restarts + _moves(actor),
+        problem=process.problem,
+    )
+
+
+def _moves(actor: ActorHandle | None) -> int:
+    if actor is None:
+        return 0
+    return int(ray_state.actors(actor._actor_id.hex()).get("NumRestarts", 0))

@@ -1,0 +1,160 @@
+"""What runs beside each process: says how it is, and writes the hosts file of a front."""
+
+import logging
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.cluster.cluster_file import FRONT_SETTINGS, ClusterFile
+from serving.cluster.managed_process import ManagedProcess, ProcessState
+from serving.cluster.probes import front_probe, shard_host_probe
+from serving.cluster.process_words import front_words, hosts_text, shard_host_words
+
+_log = logging.getLogger("sharded_infer")
+_LOOK_SECONDS = 1.0
+_HOSTS_FILE = "hosts.toml"
+# The address of each replica of each host, as far as they are known.
+Directory = Callable[[], Mapping[int, Sequence[str]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One process of a cluster.
+
+    Attributes:
+        host: its number in the plan; None: a front.
+        replica: of the host, or the front's number; from 0.
+        folder: of `cluster.toml`: files are relative to it, on every machine.
+    """
+
+    cluster: ClusterFile
+    host: int | None
+    replica: int
+    folder: str
+
+    @property
+    def name(self) -> str:
+        """In messages, and of its actor."""
+        role = "front" if self.host is None else f"host-{self.host}"
+        return f"{role}-{self.replica}"
+
+    def place(self, file: str) -> str:
+        """Where a file that `cluster.toml` names lies."""
+        return str(Path(self.folder, file))
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """How a process is, and where.
+
+    Attributes:
+        node: address of its machine.
+        node_id: Ray's.
+    """
+
+    process: ProcessState
+    node: str
+    node_id: str
+
+
+class Supervisor:
+    """Runs the process of a task on this machine until it is stopped."""
+
+    def __init__(self, task: Task, *, node: str, node_id: str, directory: Directory) -> None:
+        """Starts it: a shard host at once, a front when every host has an address.
+
+        Args:
+            node: the address to listen on.
+            directory: asked by fronts, again and again.
+        """
+        self._task, self._node, self._node_id = task, node, node_id
+        self._directory = directory
+        self._process: ManagedProcess | None = None
+        self._stop = threading.Event()
+        self._known: dict[int, Sequence[str]] = {}
+        self._folder = Path(tempfile.mkdtemp(prefix=f"{task.cluster.name}-{task.name}-"))
+        self._follower: threading.Thread | None = None
+        if task.host is not None:
+            self._process = self._shard_host(task.host)
+        else:
+            self._follower = threading.Thread(target=self._follow, name="hosts file", daemon=True)
+            self._follower.start()
+
+    def state(self) -> TaskState:
+        """How the process is."""
+        process = ProcessState() if self._process is None else self._process.state
+        return TaskState(process, self._node, self._node_id)
+
+    def stop(self) -> None:
+        """Ends the process when it has drained."""
+        self._stop.set()
+        if self._follower is not None:
+            self._follower.join()
+        if self._process is not None:
+            self._process.stop()
+        for file in self._folder.iterdir():
+            file.unlink()
+        self._folder.rmdir()
+
+    def _shard_host(self, number: int) -> ManagedProcess:
+        section, task = self._task.cluster.shard_hosts, self._task
+        words = shard_host_words(
+            task.cluster, number, host=self._node, port=section.port or 0, place=task.place
+        )
+        # It is asked as a front asks it.
+        file = self._folder / _HOSTS_FILE
+        file.write_text(hosts_text(task.cluster, {number: [self._node]}, task.place))
+        probe = shard_host_probe(file)
+        words += _slots(section.settings, task.cluster.hosts[number].cpus)
+        return ManagedProcess([*words, "--json"], probe, drain_seconds=_drain(section.settings))
+
+    def _front(self, file: Path) -> ManagedProcess:
+        section, task = self._task.cluster.fronts, self._task
+        words = front_words(
+            task.cluster,
+            host=self._node,
+            port=section.port or 0,
+            http_port=section.http_port or 0,
+            hosts_file=str(file),
+            place=task.place,
+        )
+        words += _slots(section.settings, section.cpus)
+        return ManagedProcess(
+            [*words, "--json"], front_probe, drain_seconds=_drain(section.settings)
+        )
+
+    def _follow(self) -> None:
+        """Writes the hosts file whenever an address has changed."""
+        file, told = self._folder / _HOSTS_FILE, ""
+        while not self._stop.wait(_LOOK_SECONDS):
+            try:
+                found, told = dict(self._directory()), ""
+            except Exception as error:
+                # Whatever is wrong with Ray, what was known goes on. Said once.
+                if str(error) != told:
+                    _log.warning("the addresses of shard hosts cannot be asked: %s", error)
+                told = str(error)
+                continue
+            if found == self._known or found.keys() != self._task.cluster.hosts.keys():
+                continue
+            new = file.with_suffix(".new")
+            new.write_text(hosts_text(self._task.cluster, found, self._task.place))
+            # A front never reads half of it.
+            new.replace(file)
+            self._known = found
+            if self._process is None:
+                self._process = self._front(file)
+
+
+def _drain(settings: Mapping[str, float]) -> float:
+    names = ("drain_seconds", "grace_seconds")
+    return sum(float(settings.get(name, FRONT_SETTINGS[name].default)) for name in names)
+
+
+def _slots(settings: Mapping[str, int], cpus: float) -> list[str]:
+    """As many batches at once as it has processors: Ray counts these, and bounds nothing."""
+    if "slots" in settings:
+        return []
+    return [f"--slots={max(1, int(cpus) // settings.get('workers', 1))}"]

@@ -1,0 +1,224 @@
+"""Measures lookups and tower in this process, beside TorchRec and the machine's limit."""
+
+import os
+import platform
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kernels.backends.native import lookup_instruction_sets
+from serving.bench.parts.engine import measure_engine
+from serving.bench.parts.engine_figures import EngineMeasurement, MachineLimit
+from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
+from serving.bench.workloads.drawn_ids import IdDistribution
+from serving.commands.bench.bench_device import BenchDevice, bench_on_devices
+from serving.commands.console import OUT, check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.options.tower_precision import on_processors
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.specs.precision import Precision
+
+_WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
+
+
+class EngineWorkload(StrEnum):
+    """What can be measured: models that TorchRec has too."""
+
+    DLRM_V2 = "dlrm-v2"
+
+
+def bench_engine_command(
+    workload: Annotated[
+        EngineWorkload, typer.Option(help="Model and requests: MLPerf Inference's DLRM-v2.")
+    ] = EngineWorkload.DLRM_V2,
+    max_rows: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Rows to which larger tables are cut; 40000000 cuts none, and takes 27 GB "
+            "each for our tables, TorchRec's and the two that are gathered from.",
+        ),
+    ] = DEFAULT_MAX_ROWS,
+    pairs: Annotated[int, typer.Option(min=1, help="Samples of a request.")] = 270,
+    ids: Annotated[
+        IdDistribution, typer.Option(help="Distribution of the ids; zipf: exponent 1.05.")
+    ] = IdDistribution.ZIPF,
+    memory: Annotated[
+        TableMemory, typer.Option(help="Where our tables lie, as `serve --memory` says.")
+    ] = TableMemory.AUTO,
+    precision: Annotated[
+        list[Precision] | None,
+        typer.Option(
+            help="Precision of the tower; may be repeated.  "
+            "[default: bf16, int8; on GPUs tf32, bf16]"
+        ),
+    ] = None,
+    device: Annotated[
+        BenchDevice,
+        typer.Option(help="cuda: on GPUs; simulated: on GPUs simulated by the host, for a trial."),
+    ] = BenchDevice.CPU,
+    topology: Annotated[
+        str, typer.Option(help="On GPUs: topology to plan for, such as h200:1.")
+    ] = "cuda:1",
+    gpus: Annotated[
+        str | None, typer.Option(help="On GPUs: the CUDA device of each rank, such as 0,0,1.")
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option(min=0.01, help="Seconds of each variant's turn in a round.")
+    ] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of turns; the medians are shown.")] = 5,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure lookups and tower on one core, beside TorchRec and the machine's limit.
+
+    The model is MLPerf Inference's DLRM-v2 with random weights: 26 int8 tables of dim 128, 214
+    lookups a pair, a DCNv2 tower. Our figures go from the message's bytes to the response's, by
+    stage, without a server. The limit is a copy of the same rows from memory of 2 MiB pages, and
+    the tower's matrix products in its precision. Requests of one user share 20 of the features
+    among their pairs, sent once or for every pair. TorchRec's figures are of its quantized model,
+    eager, from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts cast to
+    bf16. `make bench-setup` installs it. Takes 10 GB and about two minutes.
+
+    On GPUs the command measures MLPerf Inference's scenarios instead, from decoded requests to
+    scores. Offline runs batches of 1 to 8 requests. Server sends requests at random times at shares
+    of the best offline rate, and shows the highest rate with a p99 within 60 ms.
+    """
+    check_target(json_file)
+    chosen = DlrmV2(max_rows=max_rows, ids=ids)
+    if device is not BenchDevice.CPU:
+        bench_on_devices(
+            chosen,
+            device=device,
+            topology=topology,
+            gpus=gpus,
+            precisions=precision or (),
+            pairs=pairs,
+            seconds=seconds,
+            json_file=json_file,
+        )
+        return
+    on_processors(precision)
+    with progress_bars() as progress:
+        measured = measure_engine(
+            chosen,
+            precisions=list(dict.fromkeys(precision or (Precision.BF16, Precision.INT8))),
+            memory=memory,
+            pairs=pairs,
+            rounds=rounds,
+            seconds=seconds,
+            progress=progress,
+        )
+    _print(measured)
+    instruction_set = max(lookup_instruction_sets()).name.lower()
+    OUT.print(
+        f"\n{workload}, tables cut to {max_rows:,} rows, {ids} ids, {pairs} pairs a request, "
+        f"{measured.huge_page_share:.0%} of our tables in 2 MiB pages, "
+        f"{instruction_set}\none core of {os.cpu_count()}, "
+        f"{platform.machine()}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if measured.core_share < _WHOLE_CORE:
+        OUT.print(
+            f"this process had {measured.core_share:.0%} of the core: others ran there too, and "
+            "the figures are too slow",
+            highlight=False,
+            soft_wrap=True,
+        )
+    if measured.torchrec_refusal is not None:
+        OUT.print(measured.torchrec_refusal, highlight=False, soft_wrap=True)
+    ranking = measured.ranking
+    fields = {
+        "workload": workload,
+        "max_rows": max_rows,
+        "ids": ids,
+        "memory": memory,
+        "pairs": pairs,
+        "rounds": rounds,
+        # Of the fastest precision; `towers` has all.
+        "precision": measured.fastest,
+        **_run_fields(measured, measured.fastest),
+        "torchrec_default_pairs_per_second": measured.rate(measured.torchrec_seconds),
+        "torchrec_bf16_pairs_per_second": measured.rate(measured.torchrec_bf16_seconds),
+        "torchrec_refusal": measured.torchrec_refusal,
+        "towers": {one: _run_fields(measured, one) for one in measured.runs},
+        "one_user": {
+            "user_features": ranking.user_features,
+            "user_lookups_a_pair": ranking.user_lookups,
+            "expanded_seconds": ranking.expanded_seconds,
+            "shared_seconds": ranking.shared_seconds,
+            "gain": ranking.gain,
+        },
+        "core_share": measured.core_share,
+        "kernels": {
+            "lookup": measured.lookup_backends,
+            "instruction_set": instruction_set,
+            "decode": measured.decode_backend,
+        },
+    }
+    write_json(json_file, fields)
+
+
+def _run_fields(measured: EngineMeasurement, precision: Precision) -> dict[str, object]:
+    run = measured.runs[precision]
+    limit = run.limit
+    return {
+        "pairs_per_second_per_core": measured.rate(run.whole_seconds),
+        "limit_fraction": run.limit_fraction,
+        "whole_limit_fraction": run.whole_limit_fraction,
+        "whole_seconds": run.whole_seconds,
+        "stages": run.stages,
+        "minor_faults_a_request": run.minor_faults,
+        "limit": {
+            "seconds": limit.seconds,
+            "matrix_seconds": limit.matrix_seconds,
+            "gather_seconds": limit.gather_seconds,
+            "gather_4k_seconds": limit.gather_4k_seconds,
+            "layers": [
+                {"inputs": inputs, "outputs": outputs, "seconds": of_one}
+                for (inputs, outputs), of_one in zip(limit.layers, limit.layer_seconds, strict=True)
+            ],
+        },
+    }
+
+
+def _print(measured: EngineMeasurement) -> None:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("", "ms a request", "pairs/s", "limit's share"):
+        table.add_column(heading, justify="right" if heading else "left")
+
+    def row(name: str, seconds: float | None, limit: MachineLimit | None, whole: bool) -> None:
+        table.add_row(
+            name,
+            "-" if seconds is None else f"{seconds * 1e3:.3g}",
+            "-" if seconds is None or not whole else f"{measured.rate(seconds):,.0f}",
+            "-" if seconds is None or limit is None else f"{limit.seconds / seconds:.2f}",
+        )
+
+    for precision, run in measured.runs.items():
+        for stage, of_stage in run.stages.items():
+            row(f"  {stage}", of_stage, None, whole=False)
+        row(f"ours, {precision}, message to response", run.whole_seconds, run.limit, whole=True)
+        row(f"ours, {precision}, lookup and tower", run.computing_seconds, run.limit, whole=True)
+        row(f"  matrix products, {precision}", run.limit.matrix_seconds, None, whole=False)
+        row(f"limit, {precision}", run.limit.seconds, run.limit, whole=True)
+    gathers = measured.runs[measured.fastest].limit
+    row("  gather, 2 MiB pages (in the limits)", gathers.gather_seconds, None, whole=False)
+    row("  gather, 4 KiB pages", gathers.gather_4k_seconds, None, whole=False)
+    row("TorchRec", measured.torchrec_seconds, None, whole=True)
+    row("TorchRec, bf16", measured.torchrec_bf16_seconds, None, whole=True)
+    ranking = measured.ranking
+    row("one user, its features for every pair", ranking.expanded_seconds, None, whole=True)
+    row("one user, its features once", ranking.shared_seconds, None, whole=True)
+    OUT.print(table)
+    faults = ", ".join(f"{run.minor_faults:g} ({one})" for one, run in measured.runs.items())
+    OUT.print(
+        f"\none user: {ranking.user_features} of 26 features, {ranking.user_lookups} of 214 "
+        f"lookups a pair are the user's: {ranking.gain:.2f} times as fast said once\n"
+        f"minor page faults a request: {faults}",
+        highlight=False,
+        soft_wrap=True,
+    )

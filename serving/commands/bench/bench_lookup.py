@@ -1,0 +1,74 @@
+"""Measures the lookup kernel."""
+
+import os
+import platform
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kernels.backends.native import lookup_instruction_sets
+from kernels.row_format import RowFormat
+from serving.bench.parts.lookup import DIM, IDS_OF_A_BAG, TABLES, measure_lookups
+from serving.commands.console import OUT, check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.progress_bars import progress_bars
+
+
+def bench_lookup_command(
+    row_format: Annotated[
+        RowFormat, typer.Option("--format", help="Row format of the tables.")
+    ] = RowFormat.INT8,
+    rows: Annotated[int, typer.Option(min=16, help="Rows of each of the 26 tables.")] = 400_000,
+    seconds: Annotated[
+        float,
+        typer.Option(min=0.01, help="Seconds of calls for each size, distribution and page size."),
+    ] = 1.5,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure pooled lookups beside FBGEMM's kernel, torch's embedding_bag and a bare gather.
+
+    Runs on one thread with bags of 8 and new ids for every call: uniform and Zipf (1.05) ids, 4 KiB
+    and 2 MiB pages, and both sides' defaults: ours in a mapped file, FBGEMM's in torch's memory.
+    Takes a minute and 6 GB. The file's top keys are those of uniform ids, 2 MiB
+    pages and 270 samples.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        measured = measure_lookups(row_format, rows, progress, seconds=seconds)
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    headings = ("pages", "ids", "samples", "ours", "FBGEMM", "ratio", "torch", "gather", "of it")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in {"pages", "ids"} else "right")
+    for one in measured:
+        table.add_row(
+            one.pages,
+            one.ids,
+            str(one.batch),
+            f"{one.ours / 1e6:.1f}",
+            "-" if one.fbgemm is None else f"{one.fbgemm / 1e6:.1f}",
+            "-" if one.fbgemm is None else f"{one.ours / one.fbgemm:.2f}",
+            "-" if one.torch is None else f"{one.torch / 1e6:.1f}",
+            f"{one.gather_limit / 1e6:.1f}",
+            f"{one.ours / one.gather_limit:.2f}",
+        )
+    OUT.print(table)
+    instruction_set = max(lookup_instruction_sets()).name.lower()
+    OUT.print(
+        f"million rows a second, {row_format}, {TABLES} tables of {rows:,} rows of dim {DIM}, bags "
+        f"of {IDS_OF_A_BAG}, {instruction_set}; torch: bf16 rows\n"
+        f"{os.cpu_count()} CPU cores, {platform.machine()}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    chosen = next(m for m in measured if (m.pages, m.ids, m.batch) == ("2 MiB", "uniform", 270))
+    fields = {
+        "format": row_format,
+        "instruction_set": instruction_set,
+        "rows_per_second": chosen.ours,
+        "fbgemm_rows_per_second": chosen.fbgemm,
+        "gather_limit_rows_per_second": chosen.gather_limit,
+        "measurements": [asdict(one) for one in measured],
+    }
+    write_json(json_file, fields)

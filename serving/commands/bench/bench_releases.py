@@ -1,0 +1,94 @@
+"""Measures the effect of a release on a server's latency."""
+
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.bench.servers.releases import ReleaseMeasurement, measure_releases
+from serving.bench.workloads.workload import workload_named
+from serving.commands.console import OUT, check_target, write_json
+from serving.commands.options.json_option import JsonFileOption
+from serving.commands.options.tower_precision import TowerPrecision
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.specs.precision import Precision
+
+
+def bench_releases_command(
+    workload: Annotated[
+        str, typer.Option(help="Model and requests: ranking, ragged or dlrm-v2.")
+    ] = "ranking",
+    precision: TowerPrecision = Precision.BF16,
+    pairs: Annotated[int, typer.Option(help="Samples of a request.", min=1)] = 16,
+    share: Annotated[
+        float, typer.Option(help="Load, as a share of the capacity.", min=0.01, max=0.95)
+    ] = 0.5,
+    rounds: Annotated[int, typer.Option(help="Rounds, each with one release.", min=1)] = 7,
+    seconds: Annotated[
+        float,
+        typer.Option(help="Seconds of load, without and with a release, in each round.", min=2),
+    ] = 10.0,
+    serve_option: Annotated[
+        list[str] | None,
+        typer.Option(help="Option for the server, such as --serve-option=--workers=2."),
+    ] = None,
+    json_file: JsonFileOption = None,
+) -> None:
+    """Measure latency while a version is loaded, beside the same load without a release.
+
+    The server has one core and the load another. Each round sends the same requests at the same
+    random times twice. Once, a version as large as the served one appears in the repository. Only
+    the time until it is served is compared.
+    """
+    check_target(json_file)
+    with progress_bars() as progress:
+        measured = measure_releases(
+            workload_named(workload).in_precision(precision),
+            pairs=pairs,
+            share=share,
+            rounds=rounds,
+            seconds=seconds,
+            options=serve_option or [],
+            progress=progress,
+        )
+    _print(measured)
+    OUT.print(
+        f"\n{workload}, {precision} tower, {pairs} pairs, {measured.rate:.0f} of "
+        f"{measured.capacity:.0f} requests/s, {size_text(measured.table_bytes)} of tables, "
+        f"one core of {os.cpu_count()}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    fields = {
+        "workload": workload,
+        "precision": precision,
+        "pairs": pairs,
+        "capacity_requests_per_second": measured.capacity,
+        "requests_per_second": measured.rate,
+        "table_bytes": measured.table_bytes,
+        "p99_ratio": measured.p99_ratio,
+        "failed_requests": sum(one.failed for one in measured.rounds),
+        "rounds": [asdict(one) | {"p99_ratio": one.p99_ratio} for one in measured.rounds],
+    }
+    write_json(json_file, fields)
+
+
+def _print(measured: ReleaseMeasurement) -> None:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for heading in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio", "failed"):
+        table.add_column(heading, justify="right")
+    for one in measured.rounds:
+        table.add_row(
+            f"{one.load_seconds:.2f}",
+            f"{one.quiet_ms['p50']:.2f}",
+            f"{one.quiet_ms['p99']:.2f}",
+            f"{one.release_ms['p50']:.2f}",
+            f"{one.release_ms['p99']:.2f}",
+            f"{one.p99_ratio:.2f}",
+            str(one.failed),
+        )
+    OUT.print(table)
+    OUT.print(f"\nmedian of the p99's ratio: {measured.p99_ratio:.2f}", highlight=False)

@@ -1,0 +1,64 @@
+"""Shows a version's contents."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.commands.console import OUT, print_json, write_target
+from serving.commands.models.quantization_tables import render_report
+from serving.commands.options.json_option import JsonOption
+from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
+from serving.commands.version_summary import print_version
+from serving.commands.versions import only_model
+from sharded_infer.artifacts.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
+from sharded_infer.errors import ArtifactError
+from sharded_infer.repositories.repository import Repository
+
+
+def inspect_command(
+    repository: RepositoryOption,
+    model: ModelOption = None,
+    version: VersionOption = None,
+    report: Annotated[
+        bool, typer.Option("--report", help="Show what quantization did instead.")
+    ] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Also copy the report's page to this file.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a version's tables, sizes, plans and tower. Reads the manifest only.
+
+    With --report, show what quantization did to the tables and scores. The same report is a page,
+    report.html in the version's folder.
+    """
+    published = Repository(repository)
+    artifact = published.open(only_model(published, model), version)
+    manifest = artifact.manifest
+    if html is not None:
+        page = artifact.read_small(REPORT_PAGE_NAME)
+        write_target(html, page)
+    if report:
+        fields = _parsed(artifact.read_small(REPORT_NAME), str(artifact.path / REPORT_NAME))
+        if as_json:
+            print_json(fields)
+            return
+        for part in render_report(fields):
+            OUT.print(part)
+        return
+    if as_json:
+        print_json(manifest_fields(manifest))
+        return
+    print_version(artifact, published.where(manifest.model, manifest.version))
+
+
+def _parsed(content: bytes, where: str) -> dict[str, object]:
+    try:
+        fields = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ArtifactError(f"{where}: not JSON: {error}") from error
+    if not isinstance(fields, dict):
+        raise ArtifactError(f"{where}: expected a JSON object, got {fields!r:.80}")
+    return fields

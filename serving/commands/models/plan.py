@@ -1,0 +1,159 @@
+"""Plans a model without publishing it, and explains the plan."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from kernels.wording import counted
+from serving.commands.console import OUT, check_target, write_json, write_target
+from sharded_infer.byte_sizes import parse_size, size_text
+from sharded_infer.errors import InputError
+from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel, table_uses
+from sharded_infer.planning.plan_moves import Move, moves_between
+from sharded_infer.planning.plan_result import PlanResult
+from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.replanner import replan
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.reports.plan.figures import rank_reports, read_report, report_fields
+from sharded_infer.reports.plan.page import render_plan_page
+from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.spec_file import load_spec
+
+_SHOWN = 12  # decisions and moves on the terminal; files have all
+
+
+def plan_command(
+    spec: Annotated[Path | None, typer.Option(help="The model's description, model.toml.")] = None,
+    topology: Annotated[
+        str, typer.Option(help="cpu:2, h100:8x70GB+cpu:1x512GB, a .toml file, or local.")
+    ] = "local",
+    samples: Annotated[
+        Path | None,
+        typer.Option(help="Samples (JSON, .csv, .tsv, .parquet) to count statistics from."),
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Samples of a batch.", min=1)] = DEFAULT_BATCH,
+    from_plan: Annotated[
+        Path | None, typer.Option(help="A plan's --json file: change that plan, moving few bytes.")
+    ] = None,
+    max_move: Annotated[
+        str | None,
+        typer.Option(
+            help="With --from-plan: bytes that may move beyond those that must, such as 20GB."
+        ),
+    ] = None,
+    lost_rank: Annotated[
+        list[int] | None, typer.Option(help="With --from-plan: a lost rank; may be repeated.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Two plans' --json files: show the differences."),
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json",
+            metavar="FILE",
+            help="Write the plan and its figures to this file; -: print them as the last line.",
+        ),
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write an HTML page that draws the plan.")
+    ] = None,
+) -> None:
+    """Plan where every table goes, and explain it. Needs no weights and no device.
+
+    Prints each device's tables, memory, time and binding constraint, and why tables were split or
+    replicated. Compares the slowest device with the lower bound.
+    """
+    check_target(json_file)
+    check_target(html_file)
+    if compare is not None:
+        _compare(*compare)
+        return
+    if spec is None:
+        raise InputError("expected --spec, or --compare with two plans")
+    described = load_spec(spec)
+    counted = None if samples is None else statistics_of(described, read_samples(samples))
+    uses = {use.table.name: use for use in table_uses(described, counted)}
+    load = CostModel(uses, parse_topology(topology), batch)
+    moves: tuple[Move, ...] = ()
+    if from_plan is None:
+        if max_move is not None or lost_rank:
+            raise InputError("--max-move and --lost-rank need --from-plan")
+        result = make_plan(load)
+    else:
+        again = replan(
+            load,
+            read_report(from_plan)[0],
+            max_move_bytes=None if max_move is None else parse_size(max_move, "--max-move"),
+            lost_ranks=lost_rank or (),
+        )
+        result, moves = again.result, again.moves
+    _print(result, load)
+    if from_plan is not None:
+        _print_moves(moves)
+    write_json(json_file, report_fields(result, load, moves))
+    if html_file is not None:
+        write_target(html_file, render_plan_page(result, load))
+
+
+def _print(result: PlanResult, load: CostModel) -> None:
+    table = Table(title=f"plan for {load.topology.name}", title_justify="left")
+    for heading in ("rank", "device", "tables", "memory", "share", "time", "bound by"):
+        table.add_column(heading, justify="left" if heading in {"device", "bound by"} else "right")
+    for report in rank_reports(result):
+        table.add_row(
+            str(report.rank),
+            report.kind,
+            str(report.tables),
+            size_text(report.bytes),
+            "" if report.memory_share is None else f"{report.memory_share:.1%}",
+            f"{report.seconds * 1e6:.1f} us",
+            report.binding,
+        )
+    OUT.print(table)
+    figures = result.figures
+    OUT.print(
+        f"{counted(len(load.uses), 'table')}, batches of {load.batch}: slowest rank "
+        f"{figures.max_seconds * 1e6:.1f} us, no plan beats {result.bound_seconds * 1e6:.1f} us "
+        f"(gap {result.gap:.2%}); memory max/mean {figures.memory_imbalance:.3f}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    _print_some(result.decisions)
+
+
+def _print_moves(moves: tuple[Move, ...]) -> None:
+    total = sum(move.bytes for move in moves)
+    OUT.print(f"moves {size_text(total)} in all", highlight=False)
+    _print_some([f"{m.table}: {size_text(m.bytes)} to rank {m.rank}" for m in moves])
+
+
+def _print_some(lines: tuple[str, ...] | list[str]) -> None:
+    for line in lines[:_SHOWN]:
+        OUT.print(f"- {line}", highlight=False, soft_wrap=True, markup=False)
+    if len(lines) > _SHOWN:
+        OUT.print(f"- and {len(lines) - _SHOWN} more (--json has all)", highlight=False)
+
+
+def _compare(first: Path, second: Path) -> None:
+    old, old_tables = read_report(first)
+    new, tables = read_report(second)
+    table = Table(title=f"{first.name} -> {second.name}", title_justify="left")
+    for heading in ("rank", "held before", "held after", "to receive"):
+        table.add_column(heading, justify="right")
+    moves = moves_between(old, new, tables)
+    before, after = old.bytes_by_rank(old_tables), new.bytes_by_rank(tables)
+    for rank in range(max(len(before), len(after))):
+        received = sum(move.bytes for move in moves if move.rank == rank)
+        table.add_row(
+            str(rank),
+            size_text(before[rank]) if rank < len(before) else "",
+            size_text(after[rank]) if rank < len(after) else "gone",
+            size_text(received),
+        )
+    OUT.print(table)
+    _print_moves(tuple(moves))

@@ -1,0 +1,180 @@
+"""Publishes a model."""
+
+import re
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from kernels.wording import counted
+from serving.commands.console import ERRORS, OUT, print_json
+from serving.commands.lazy_group import load_by_name
+from serving.commands.models.quantization import (
+    CalibrationOption,
+    ErrorBudgetOption,
+    MemoryBudgetOption,
+    SamplesOption,
+    SpecOption,
+    WeightsOption,
+    read_trained,
+    summary,
+    with_budget,
+)
+from serving.commands.options.json_option import JsonOption
+from serving.commands.options.version_options import RepositoryOption
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.errors import InputError
+from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.spec_file import load_spec
+
+PartOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Only encode and store part I of N of the tables' rows, such as 2/4. Parts may be "
+        "made in any order, at once, and again.",
+    ),
+]
+JoinOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Publish from N parts that were made with --part, instead of encoding the tables.",
+        min=1,
+    ),
+]
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+
+
+def parse_part(text: str) -> tuple[int, int]:
+    """A part's number and the number of parts, of text such as `2/4`.
+
+    Raises:
+        InputError: it is no such text.
+    """
+    match = _PART.fullmatch(text)
+    if match is None:
+        raise InputError(f"--part: expected I/N, such as 2/4, got {text!r:.40}")
+    return int(match[1]), int(match[2])
+
+
+def publish_command(
+    spec: SpecOption,
+    weights: WeightsOption,
+    repository: RepositoryOption,
+    topology: Annotated[
+        list[str] | None,
+        typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
+    ] = None,
+    memory_budget: MemoryBudgetOption = None,
+    error_budget: ErrorBudgetOption = None,
+    samples: SamplesOption = None,
+    calibration: CalibrationOption = None,
+    note: Annotated[str | None, typer.Option(help="A note, kept with the version.")] = None,
+    run_id: Annotated[
+        str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
+    ] = None,
+    source_revision: Annotated[
+        str | None,
+        typer.Option(help="Revision of the code that trained the model, kept with the version."),
+    ] = None,
+    part: PartOption = None,
+    join: JoinOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Quantize, plan and publish a model as its next version.
+
+    The version is written to a staging folder, checked against the fp32 model on golden requests
+    and calibration samples, and renamed into place. A failure before that leaves the repository
+    unchanged.
+
+    Several machines share the work: each runs the command with --part I/N, then one runs it with
+    --join N and the same spec, weights and budgets. The version has the files of a whole publish.
+    """
+    described = with_budget(load_spec(spec), memory_budget, error_budget)
+    statistics = None if samples is None else statistics_of(described, read_samples(samples))
+    if part is not None:
+        number, parts = parse_part(part)
+        refused = {
+            "--topology": topology,
+            "--calibration": calibration,
+            "--note": note,
+            "--run-id": run_id,
+            "--source-revision": source_revision,
+            "--join": join,
+        }
+        if given := [option for option, value in refused.items() if value]:
+            raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
+        source, *_ = read_trained(described, weights, spec.parent, None, with_tower=False)
+        with progress_bars() as progress:
+            made = load_by_name("sharded_infer.publishing.part_publication:publish_part")(
+                described,
+                source,
+                repository,
+                part=number,
+                parts=parts,
+                statistics=statistics,
+                progress=progress,
+            )
+        _print_part(described.name, made, as_json=as_json)
+        return
+    source, tower, measured = read_trained(described, weights, spec.parent, calibration)
+    # Of a `ProgramTower`, whose module takes torch to import.
+    if not getattr(tower, "names_inputs", True):
+        ERRORS.print(
+            f"{described.tower.program} does not say its inputs' names: they are taken in the "
+            f"order {', '.join((*described.dense.inputs, 'embeddings'))}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    with progress_bars() as progress:
+        published = load_by_name("sharded_infer.publishing.publication:publish")(
+            described,
+            source,
+            tower,
+            repository,
+            topologies=tuple(topology or ("cpu:1",)),
+            statistics=statistics,
+            calibration=measured,
+            parts=join,
+            note=note,
+            run_id=run_id,
+            source_revision=source_revision,
+            progress=progress,
+        )
+    fields = {
+        "model": described.name,
+        "version": published.version,
+        "path": published.location,
+        "fp32_bytes": published.fp32_bytes,
+        "table_bytes": published.table_bytes,
+        "max_score_diff": published.max_score_diff,
+        "imported": published.compared,
+    }
+    if as_json:
+        print_json(fields)
+        return
+    OUT.print(
+        f"published {described.name} version {published.version}: {summary(published.report)}\n"
+        f"golden requests within {published.max_score_diff:.2g} of fp32\n"
+        f"{published.compared}\n{published.location}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _print_part(model: str, made: Any, *, as_json: bool) -> None:
+    if as_json:
+        fields = asdict(made)
+        print_json({"model": model, "path": fields.pop("location"), **fields})
+        return
+    OUT.print(
+        f"stored part {made.part}/{made.parts} of {model}: {counted(made.rows, 'row', ',')} of "
+        f"{counted(len(made.files), 'table file')}, {size_text(made.fp32_bytes)} -> "
+        f"{size_text(made.table_bytes)}\n{made.location}",
+        highlight=False,
+        soft_wrap=True,
+    )

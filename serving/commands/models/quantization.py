@@ -1,0 +1,184 @@
+"""Options, samples and output that publish and quantize share."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+
+from kernels.wording import counted
+from quant.report import QuantizationReport, total_bytes
+from serving.commands.console import OUT
+from serving.commands.lazy_group import load_by_name
+from sharded_infer.byte_sizes import parse_size, size_text
+from sharded_infer.errors import InputError
+from sharded_infer.specs.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from sharded_infer.publishing.format_selection import FormatPlan
+
+SpecOption = Annotated[Path, typer.Option(help="The model's description, model.toml.")]
+WeightsOption = Annotated[
+    Path,
+    typer.Option(
+        help="Trained weights: .safetensors, .safetensors.index.json, .pt (read without "
+        "unpickling), .npy, or a folder of a torch distributed checkpoint or of .npy files."
+    ),
+]
+SamplesOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Samples (JSON, .csv, .tsv, .parquet) to count how features are used: for the "
+        "planner and for budgets."
+    ),
+]
+CalibrationOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Samples (JSON, .csv, .tsv, .parquet, .safetensors), with labels or without, on "
+        "which scores are compared: fp32, as stored, and other formats."
+    ),
+]
+MemoryBudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Choose the formats that lose least among those with which all tables "
+        "fit, such as 40GB."
+    ),
+]
+ErrorBudgetOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Choose the smallest formats that lose at most this share of the embeddings' "
+        "power, such as 1e-4.",
+        min=0.0,
+    ),
+]
+
+
+def with_budget(
+    spec: ModelSpec, memory_budget: str | None, error_budget: float | None
+) -> ModelSpec:
+    """The spec with a budget from the command line, which replaces its own.
+
+    Raises:
+        InputError: both budgets are given, or one is not a size or a finite share.
+    """
+    if memory_budget is None and error_budget is None:
+        return spec
+    if memory_budget is not None and error_budget is not None:
+        raise InputError("--memory-budget and --error-budget exclude each other")
+    if memory_budget is not None:
+        parse_size(memory_budget, "--memory-budget")
+    if error_budget is not None and not math.isfinite(error_budget):
+        raise InputError(f"--error-budget: expected a finite number, got {error_budget:g}")
+    quantization = replace(
+        spec.quantization, memory_budget=memory_budget, error_budget=error_budget
+    )
+    return replace(spec, quantization=quantization)
+
+
+def read_trained(
+    spec: ModelSpec,
+    weights: Path,
+    spec_folder: Path,
+    calibration: Path | None,
+    *,
+    with_tower: bool = True,
+) -> tuple[Any, Any, Any]:
+    """Reads the tables' weights, the tower and calibration samples, as requested.
+
+    Imports torch only here, after the spec has been read.
+
+    Args:
+        spec_folder: base of the spec's relative paths.
+        calibration: file of samples.
+    """
+    load_by_name("torch:set_num_threads")(1)
+    source = load_by_name("quant.sources.checkpoint:open_weights")(weights)
+    # Before the tower: where a dim is wrong, its shapes are too.
+    load_by_name("sharded_infer.publishing.format_selection:find_weights")(spec, source)
+    measured = tower = None
+    if calibration is not None:
+        read = load_by_name("sharded_infer.samples.calibration:read_calibration")
+        measured = read(spec, calibration)
+    if with_tower:
+        tower = load_by_name("sharded_infer.importing.tower_source:load_tower")(
+            spec, source, spec_folder
+        )
+    return source, tower, measured
+
+
+def print_format_plan(plan: "FormatPlan") -> None:
+    """The formats of all tables and why, for people."""
+    table = Table(title=f"formats of {plan.spec.name}", title_justify="left")
+    for heading in ("table", "rows", "dim", "format", "fp32", "stored", "why"):
+        left = heading in {"table", "format", "why"}
+        table.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for stored in plan.tables:
+        table.add_row(
+            stored.name,
+            f"{stored.rows:,}",
+            str(stored.dim),
+            stored.row_format,
+            size_text(4 * stored.rows * stored.dim),
+            size_text(stored.stored_bytes),
+            plan.reasons[stored.name],
+        )
+    OUT.print(table)
+    before = sum(4 * t.rows * t.dim for t in plan.tables)
+    after = sum(t.stored_bytes for t in plan.tables)
+    text = f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"
+    if plan.budget is not None:
+        text += f", expected loss {plan.budget.loss:.3g} of the embeddings' power"
+    OUT.print(text, highlight=False, soft_wrap=True)
+
+
+def format_plan_fields(plan: "FormatPlan") -> dict[str, object]:
+    """The same for scripts."""
+    return {
+        "model": plan.spec.name,
+        "fp32_bytes": sum(4 * t.rows * t.dim for t in plan.tables),
+        "stored_bytes": sum(t.stored_bytes for t in plan.tables),
+        "loss": None if plan.budget is None else plan.budget.loss,
+        "tables": [
+            {
+                "name": t.name,
+                "row_format": t.row_format,
+                "fp32_bytes": 4 * t.rows * t.dim,
+                "stored_bytes": t.stored_bytes,
+                "reason": plan.reasons[t.name],
+            }
+            for t in plan.tables
+        ],
+    }
+
+
+def summary(report: QuantizationReport) -> str:
+    """One or two lines about what quantization did."""
+    before, after = total_bytes(report.tables)
+    lines = [f"tables {size_text(before)} -> {size_text(after)} ({after / before:.1%})"]
+    if report.calibration is not None:
+        fp32, published = report.calibration.mixes[:2]
+        lines.append(
+            f"calibration, {counted(report.calibration.samples, 'sample', ',')}: scores differ by "
+            f"{published.mean_score_diff:.2g} in the mean, {published.p99_score_diff:.2g} at the "
+            f"99th percentile, {published.max_score_diff:.2g} at most"
+            + _auc(fp32.auc, published.auc)
+        )
+        by_output = report.calibration.by_output
+        if len(by_output) > 1:
+            lines += [
+                f"  {after.name}: {after.mean_score_diff:.2g} in the mean, "
+                f"{after.max_score_diff:.2g} at most{_auc(before.auc, after.auc)}"
+                for after, before in by_output
+            ]
+    return "\n".join(lines)
+
+
+def _auc(before: float | None, after: float | None) -> str:
+    if before is None or after is None:
+        return ""
+    return f"; AUC {before:.5f} -> {after:.5f}"

@@ -1,0 +1,53 @@
+"""Options of commands that call a running server: TLS, a certificate, a token."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from serving.remote.caller import TOKEN_VARIABLE, Caller, CallerFiles, read_caller
+
+TlsOption = Annotated[
+    bool,
+    typer.Option(
+        "--tls", help="Use TLS; the server's certificate must come from a public authority."
+    ),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        help="Use TLS; PEM file of the authorities that sign the server's certificate.",
+    ),
+]
+TlsCertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--tls-certificate",
+        metavar="FILE",
+        help="PEM file of the certificates to show to the server (mTLS).",
+    ),
+]
+TlsKeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="PEM file of the certificate's private key."),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help=f"File that contains only the token to send; default: the variable {TOKEN_VARIABLE}.",
+    ),
+]
+
+
+def caller_of(files: CallerFiles) -> Caller:
+    """The credentials of a command, from its options and its environment.
+
+    Raises:
+        InputError: a file cannot be read, has the wrong content, or lacks its counterpart.
+    """
+    return read_caller(files, os.environ)

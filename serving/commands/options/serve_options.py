@@ -1,0 +1,168 @@
+"""Settings as options of commands that serve, and the table that `--print-config` prints."""
+
+import inspect
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from serving.commands.console import OUT, print_json
+from serving.config.server_config import ServerConfig
+from serving.config.setting import DeclaredSetting, flag_of
+from serving.config.setting_sources import (
+    CONFIG_VARIABLE,
+    DEFAULT,
+    TOKENS_VARIABLE,
+    Sourced,
+    old_names,
+    read_settings,
+    unknown_variables,
+)
+from serving.config.version_policy import VersionPolicy
+from serving.observability.log_lines import configure_logs
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="TOML file of settings: each option below is a key, with _ for -; "
+        f"default: {CONFIG_VARIABLE}.",
+    ),
+]
+PrintOption = Annotated[
+    bool,
+    typer.Option(
+        "--print-config", help="Print each setting's value and where it came from, and exit."
+    ),
+]
+_log = logging.getLogger("sharded_infer")
+
+
+def declare_options(command: Callable[..., None], declared: Mapping[str, DeclaredSetting]) -> None:
+    """Gives a command an option for each setting: typer reads its signature.
+
+    Args:
+        command: takes the context, its own options, and all settings as `**values`.
+    """
+    own = inspect.signature(command).parameters
+    fixed = [one for one in own.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    first, *rest = [
+        one if one.name == "context" else one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for one in fixed
+    ]
+    options = [_option(setting, name) for setting in declared.values() for name in setting.names]
+    signature = inspect.Signature([first, rest[0], *options, *rest[1:]])
+    command.__signature__ = signature  # type: ignore[attr-defined]
+
+
+def read_config(
+    context: typer.Context,
+    declared: Mapping[str, DeclaredSetting],
+    file: Path | None,
+    values: Mapping[str, Any],
+) -> tuple[ServerConfig, dict[str, Sourced]]:
+    """The settings from flags, environment and file, and where each came from.
+
+    Args:
+        declared: those that the command has; the others keep their defaults.
+        file: of --config; None: that of the environment.
+        values: of all options.
+
+    Raises:
+        InputError: a setting is missing, unknown or wrong; names it and its source.
+    """
+    named = os.environ.get(CONFIG_VARIABLE)
+    found = read_settings(
+        declared,
+        flags=_given_flags(context, declared, values),
+        environment=os.environ,
+        file=file or (Path(named) if named else None),
+    )
+    config = ServerConfig(**{name: one.value for name, one in found.items()})
+    return replace(config, tokens=os.environ.get(TOKENS_VARIABLE) or None), found
+
+
+def start_logs(
+    config: ServerConfig, declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced]
+) -> None:
+    """Configures the log, and warns of settings' old names and of unknown variables."""
+    configure_logs(config.log_format, config.log_level)
+    for words in (*old_names(found), *unknown_variables(declared, os.environ)):
+        _log.warning(words)
+
+
+def _option(setting: DeclaredSetting, name: str) -> inspect.Parameter:
+    is_old = name != setting.name
+    flag = flag_of(name)
+    names = [flag]
+    kind: Any = setting.type
+    if kind is bool:
+        names = [f"{flag}/--no-{flag.removeprefix('--')}"]
+    if setting.said.short is not None and not is_old:
+        names.append(setting.said.short)
+    default = None if setting.default is MISSING else setting.default
+    if setting.is_list:
+        kind, default = list[str], None
+    elif kind is VersionPolicy:
+        kind, default = str, str(default)
+    option = typer.Option(
+        *names,
+        help=setting.said.help,
+        min=setting.least if kind in (int, float) else None,
+        max=setting.most if kind in (int, float) else None,
+        metavar=setting.said.metavar,
+        hidden=is_old,
+        show_default=default is not None,
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[kind | None if default is None else kind, option],
+    )
+
+
+def _given_flags(
+    context: typer.Context, declared: Mapping[str, DeclaredSetting], values: Mapping[str, Any]
+) -> dict[str, object]:
+    """The settings given on the command line, by name or old name.
+
+    Args:
+        values: values of all options.
+    """
+    found = {}
+    for name in (name for setting in declared.values() for name in setting.names):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            found[name] = values[name]
+    return found
+
+
+def print_settings(
+    declared: Mapping[str, DeclaredSetting], found: Mapping[str, Sourced], *, as_json: bool
+) -> None:
+    """Prints each setting's value and source.
+
+    Args:
+        as_json: one line of JSON instead of a table.
+    """
+    if as_json:
+        print_json(
+            {
+                name: {"value": declared[name].plain(one.value), "source": one.source}
+                for name, one in found.items()
+            }
+        )
+        return
+    table = Table("setting", "value", "unit", "from", box=None)
+    for name, one in found.items():
+        setting = declared[name]
+        style = "dim" if one.source == DEFAULT else ""
+        table.add_row(name, setting.shown(one.value), setting.said.unit, one.source, style=style)
+    OUT.print(table, highlight=False, markup=False)

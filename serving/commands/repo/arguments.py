@@ -1,0 +1,65 @@
+"""Arguments of the `repo` commands: repository, model, versions by number or label."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from sharded_infer.errors import NotFoundError
+from sharded_infer.repositories.repository import Repository
+
+LocationArgument = Annotated[
+    str, typer.Argument(metavar="REPO", help="Folder, or URL such as s3://bucket/prefix.")
+]
+ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
+]
+
+
+def named_version(repository: Repository, model: str, name: str) -> int:
+    """The version that a number, a label or `latest` names.
+
+    Raises:
+        NotFoundError: there is no such version or label.
+    """
+    versions = repository.versions(model)
+    if name == "latest":
+        return versions[-1]
+    if not (name.isascii() and name.isdigit()):
+        return repository.label_history(model).version(name)
+    if (version := int(name)) not in versions:
+        raise NotFoundError(
+            f"{repository.location}: model {model!r} has no version {version}; it has "
+            f"{', '.join(map(str, versions))}"
+        )
+    return version
+
+
+def labels_by_version(labels: dict[str, int]) -> dict[int, list[str]]:
+    """The labels of each version that has any."""
+    return {
+        version: sorted(label for label, named in labels.items() if named == version)
+        for version in set(labels.values())
+    }
+
+
+def age_seconds(created_at: str, now: datetime) -> float | None:
+    """Seconds since a version was published; None if its time is unknown."""
+    try:
+        created = datetime.fromisoformat(created_at)
+    except ValueError:
+        return None
+    return (now - (created if created.tzinfo else created.replace(tzinfo=UTC))).total_seconds()
+
+
+def age_text(seconds: float | None) -> str:
+    """An age in its largest unit. A negative age is reported as a clock error."""
+    if seconds is None:
+        return "unknown"
+    if seconds < 0:
+        return "in the future"
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,124 @@
+"""Moves labels, and moves them back."""
+
+import shlex
+from typing import Annotated
+
+import typer
+
+from kernels.wording import did_you_mean
+from serving.commands.console import OUT, print_json
+from serving.commands.options.json_option import JsonOption
+from serving.commands.repo.arguments import (
+    DryRunOption,
+    LocationArgument,
+    ModelArgument,
+    named_version,
+)
+from sharded_infer.errors import InputError, NotFoundError
+from sharded_infer.repositories.labels import Labels
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.rollback import roll_back, rollback_target
+
+
+def repo_label_command(
+    location: LocationArgument,
+    model: ModelArgument,
+    label: Annotated[str, typer.Argument(metavar="LABEL", help="Label, such as stable.")],
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="VERSION", help="Version, another label or latest, to point at."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Point a label at a version, or remove it. Servers that follow it move at their next poll."""
+    repository = Repository(location)
+    if remove == (version is not None):
+        raise InputError("expected a version, or --remove")
+    before = repository.label_history(model)
+    if version is None:
+        repository.versions(model)
+        after = before.without(label)
+        if not dry_run:
+            after = repository.remove_label(model, label)
+    else:
+        number = named_version(repository, model, version)
+        after = before.moved(label, number)
+        if not dry_run:
+            after = repository.set_label(model, label, number)
+    _print(model, label, before, after, dry_run=dry_run, as_json=as_json)
+
+
+def repo_rollback_command(
+    location: LocationArgument,
+    model: ModelArgument,
+    label: Annotated[str, typer.Option(help="Label to move back.")] = "stable",
+    to: Annotated[
+        int | None, typer.Option(help="Version; default: where it pointed before.", min=1)
+    ] = None,
+    dry_run: DryRunOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Move a label back to the version that it pointed at before, or to the next lower one.
+
+    A second rollback goes further back. Servers that follow the label move at their next poll;
+    others do not. A server that follows latest goes back when an older version is published again
+    (repo copy).
+    """
+    repository = Repository(location)
+    before = repository.label_history(model)
+    if label not in before.versions:
+        raise NotFoundError(_without_label(repository, model, label, before))
+    if dry_run:
+        target = rollback_target(repository, model, before, label, to)
+        after = before.moved_back(label, target)
+    else:
+        after = roll_back(repository, model, label, to)
+    _print(model, label, before, after, dry_run=dry_run, as_json=as_json)
+    if not as_json:
+        move = "would move" if dry_run else "move"
+        OUT.print(
+            f"servers that follow it (serve --follow labels:{label}) {move} at their next look; "
+            "others stay as they are",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def _without_label(repository: Repository, model: str, label: str, labels: Labels) -> str:
+    """The error for a missing label, with the way to roll back servers that follow none."""
+    published = repository.versions(model)
+    known = ", ".join(sorted(labels.versions)) or "none"
+    missing = f"{repository.location}: model {model!r} has no label {label!r}; there are {known}"
+    missing += did_you_mean(label, labels.versions)
+    if len(published) == 1:
+        return f"{missing}, and version {published[0]} is the only one"
+    place = shlex.quote(repository.location)
+    again = f"sharded-infer repo copy {place} {model}@{published[-2]} {place}"
+    return (
+        f"{missing}. Servers that follow latest go back when an older version is published again, "
+        f"such as the one before: {again}"
+    )
+
+
+def _print(
+    model: str, label: str, before: Labels, after: Labels, *, dry_run: bool, as_json: bool
+) -> None:
+    old, new = before.versions.get(label), after.versions.get(label)
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "label": label,
+                "before": old,
+                "after": new,
+                "dry_run": dry_run,
+                "labels": dict(after.versions),
+            }
+        )
+        return
+    would = "would be " if dry_run else ""
+    where = "removed" if new is None else f"version {new}"
+    was = "new" if old is None else f"version {old} before"
+    OUT.print(f"{model}: {label} {would}{where}, {was}", highlight=False, soft_wrap=True)

@@ -1,0 +1,214 @@
+"""Lists a repository: its models, their versions and labels."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from serving.commands.console import OUT, print_errors, print_json
+from serving.commands.options.json_option import JsonOption
+from serving.commands.progress_bars import progress_bars
+from serving.commands.repo.arguments import (
+    LocationArgument,
+    ModelArgument,
+    age_seconds,
+    age_text,
+    labels_by_version,
+    named_version,
+)
+from serving.commands.version_summary import print_version
+from sharded_infer.artifacts.manifest import Manifest, manifest_fields
+from sharded_infer.artifacts.provenance import Provenance
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
+from sharded_infer.progress import Progress
+from sharded_infer.repositories.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class VersionLine:
+    """One version, as it is listed.
+
+    Attributes:
+        created_at: by its publisher's clock; None if it cannot be read.
+        bytes: size of its files.
+        new_bytes: size of the files that no earlier version has.
+        table_bytes: size of its rows.
+        max_score_diff: the golden requests' largest difference from the fp32 model.
+        provenance: as its publisher gave it.
+        in_use: a server of this machine uses it; known for folders only.
+        error: why it cannot be read; None if it can.
+    """
+
+    version: int
+    labels: list[str]
+    created_at: str | None = None
+    age_seconds: float | None = None
+    bytes: int = 0
+    new_bytes: int = 0
+    table_bytes: int = 0
+    max_score_diff: float | None = None
+    provenance: Provenance | None = None
+    in_use: bool = False
+    error: str | None = None
+
+
+def repo_list_command(location: LocationArgument, as_json: JsonOption = False) -> None:
+    """List models with their versions, labels, sizes and ages. Reads manifests only."""
+    repository = Repository(location)
+    now = datetime.now(UTC)
+    models: dict[str, tuple[dict[str, int], list[VersionLine]]] = {}
+    errors = []
+    with progress_bars() as progress:
+        for model in repository.models():
+            try:
+                lines = version_lines(repository, model, now, progress)
+                models[model] = repository.labels(model), lines
+            except (ArtifactError, NotFoundError, StorageError) as error:
+                # The other models are there, and sound.
+                errors.append(str(error))
+    _print_models(repository.location, models, as_json=as_json)
+    print_errors(errors)
+
+
+def _print_models(
+    location: str,
+    models: Mapping[str, tuple[dict[str, int], list[VersionLine]]],
+    *,
+    as_json: bool,
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "repository": location,
+                "models": {
+                    model: {"labels": labels, "versions": [asdict(line) for line in lines]}
+                    for model, (labels, lines) in models.items()
+                },
+            }
+        )
+        return
+    table = Table(title=location, title_justify="left")
+    for heading in ("model", "versions", "latest", "labels", "stored", "age"):
+        table.add_column(heading, justify="left" if heading in {"model", "labels"} else "right")
+    for model, (labels, lines) in models.items():
+        table.add_row(
+            model,
+            str(len(lines)),
+            str(lines[-1].version),
+            ", ".join(f"{label} {version}" for label, version in labels.items()),
+            size_text(sum(line.new_bytes for line in lines)),
+            age_text(lines[-1].age_seconds),
+        )
+    OUT.print(table)
+    for model, (_, lines) in models.items():
+        _say_provenance(model, lines[-1:])
+        for line in lines:
+            if line.error is not None:
+                OUT.print(f"{model} version {line.version}: {line.error}", soft_wrap=True)
+
+
+def repo_show_command(
+    location: LocationArgument,
+    model: ModelArgument,
+    version: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="VERSION", help="Version, label or latest; default: list all versions."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the versions of a model, or the contents of one."""
+    repository = Repository(location)
+    if version is not None:
+        number = named_version(repository, model, version)
+        if as_json:
+            print_json(manifest_fields(repository.manifest(model, number)))
+        else:
+            print_version(repository.open(model, number), repository.where(model, number))
+        return
+    with progress_bars() as progress:
+        lines = version_lines(repository, model, datetime.now(UTC), progress)
+    labels = repository.label_history(model)
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "labels": dict(labels.versions),
+                "history": {label: list(past) for label, past in labels.history.items()},
+                "versions": [asdict(line) for line in lines],
+            }
+        )
+        return
+    table = Table(title=f"{model} in {repository.location}", title_justify="left")
+    for heading in ("version", "labels", "age", "size", "new", "tables", "golden diff", ""):
+        table.add_column(heading, justify="left" if heading in {"labels", ""} else "right")
+    for line in lines:
+        difference = line.max_score_diff
+        table.add_row(
+            str(line.version),
+            ", ".join(line.labels),
+            age_text(line.age_seconds),
+            size_text(line.bytes),
+            size_text(line.new_bytes),
+            size_text(line.table_bytes),
+            "" if difference is None else f"{difference:.2g}",
+            line.error or ("in use" if line.in_use else ""),
+        )
+    OUT.print(table)
+    _say_provenance(model, lines)
+    for label, past in labels.history.items():
+        if past:
+            OUT.print(f"{label} pointed at {', '.join(map(str, past))} before", highlight=False)
+
+
+def _say_provenance(model: str, lines: Sequence[VersionLine]) -> None:
+    for line in lines:
+        if line.provenance is not None:
+            words = f"{model} version {line.version}: {line.provenance.text}"
+            OUT.print(words, highlight=False, markup=False, soft_wrap=True)
+
+
+def version_lines(
+    repository: Repository, model: str, now: datetime, progress: Progress
+) -> list[VersionLine]:
+    """The versions of a model, ascending; damaged ones with their error."""
+    labels = labels_by_version(repository.labels(model))
+    lines: list[VersionLine] = []
+    seen: set[str] = set()
+    versions = repository.versions(model)
+    for count, version in enumerate(versions, start=1):
+        named = labels.get(version, [])
+        try:
+            manifest = repository.manifest(model, version)
+        except ArtifactError as error:
+            lines.append(VersionLine(version, named, error=str(error)))
+        else:
+            in_use = repository.in_use(model, version)
+            lines.append(_line(manifest, named, now, seen, in_use=in_use))
+        progress("reading manifests", count, len(versions))
+    return lines
+
+
+def _line(
+    manifest: Manifest, labels: list[str], now: datetime, seen: set[str], *, in_use: bool
+) -> VersionLine:
+    files = {record.sha256: record.bytes for record in manifest.files.values()}
+    new = sum(size for sha256, size in files.items() if sha256 not in seen)
+    seen.update(files)
+    return VersionLine(
+        version=manifest.version,
+        labels=labels,
+        created_at=manifest.created_at,
+        age_seconds=age_seconds(manifest.created_at, now),
+        bytes=sum(record.bytes for record in manifest.files.values()),
+        new_bytes=new,
+        table_bytes=manifest.table_bytes,
+        max_score_diff=manifest.golden.max_score_diff,
+        provenance=manifest.provenance,
+        in_use=in_use,
+    )

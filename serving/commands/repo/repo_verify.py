@@ -1,0 +1,91 @@
+"""Verifies a repository's versions and labels."""
+
+from typing import Annotated
+
+import typer
+
+from serving.commands.console import OUT, print_errors, print_json
+from serving.commands.options.json_option import JsonOption
+from serving.commands.progress_bars import progress_bars
+from serving.commands.repo.arguments import LocationArgument, named_version
+from serving.commands.version_summary import NO_CHECKSUM
+from sharded_infer.artifacts.manifest import MANIFEST_NAME
+from sharded_infer.errors import ArtifactError, NotFoundError, PlanError, StorageError
+from sharded_infer.repositories.repository import Repository
+
+
+def repo_verify_command(
+    location: LocationArgument,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Model; default: all.")
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Argument(metavar="VERSION", help="Version, label or latest; default: all."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Read and compare every file where it is stored: sizes, hashes, plans and labels.
+
+    All versions are read, whatever is found. The exit code is 1 if one is damaged, or if something
+    else lies in a version's place. `verify` scores the golden requests too.
+    """
+    repository = Repository(location)
+    wanted = [
+        (name, number)
+        for name in ([model] if model is not None else repository.models())
+        for number in (
+            repository.versions(name)
+            if version is None
+            else [named_version(repository, name, version)]
+        )
+    ]
+    without = [
+        (name, number)
+        for name, number in repository.incomplete()
+        if version is None and model in (None, name)
+    ]
+    results: list[dict[str, object]] = []
+    with progress_bars() as progress:
+        for name, number in wanted:
+            fields: dict[str, object] = {"model": name, "version": number}
+            try:
+                fields["bytes"] = repository.verify(name, number, progress)
+                artifact = repository.open(name, number)
+                fields["manifest_sha256"] = artifact.manifest.sha256
+                for topology in artifact.manifest.plans:
+                    artifact.plan(topology)
+            except (ArtifactError, NotFoundError, PlanError, StorageError) as error:
+                fields["error"] = str(error)
+            results.append(fields)
+    for name, number in without:
+        where = repository.where(name, number)
+        message = f"{where}: expected a folder with a {MANIFEST_NAME}: it is no version without one"
+        results.append({"model": name, "version": number, "error": message})
+    errors = [str(fields["error"]) for fields in results if "error" in fields]
+    for name in sorted({name for name, _ in wanted}):
+        errors += _label_errors(repository, name)
+    if as_json:
+        print_json({"versions": results, "errors": errors})
+    else:
+        for fields in results:
+            found = "damaged" if "error" in fields else "as the manifest says"
+            if "error" not in fields and fields["manifest_sha256"] is None:
+                found += f"; the manifest is {NO_CHECKSUM}"
+            OUT.print(f"{fields['model']} version {fields['version']}: {found}", highlight=False)
+    print_errors(errors)
+
+
+def _label_errors(repository: Repository, model: str) -> list[str]:
+    """Errors in a model's labels."""
+    try:
+        labels = repository.labels(model)
+        versions = repository.versions(model)
+    except (ArtifactError, NotFoundError, StorageError) as error:
+        return [str(error)]
+    return [
+        f"{repository.location}: model {model!r}: label {label!r} points at version {version}, "
+        "which does not exist"
+        for label, version in labels.items()
+        if version not in versions
+    ]

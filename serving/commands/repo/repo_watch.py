@@ -1,0 +1,141 @@
+"""Follows a server's releases in the terminal."""
+
+from dataclasses import asdict
+from time import monotonic, sleep
+from typing import Annotated
+
+import typer
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from serving.commands.console import OUT, print_json
+from serving.commands.options.caller_options import (
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+    TokenFileOption,
+    caller_of,
+)
+from serving.commands.options.json_option import JsonOption
+from serving.commands.options.version_options import ModelOption
+from serving.remote.caller import CallerFiles
+from serving.remote.release_watch import Watched, WatchedVersion, watching
+from sharded_infer.reports.html.text import visible
+
+_COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}
+_DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
+_FAILED, _TOO_LATE = 1, 2
+
+
+def repo_watch_command(
+    address: Annotated[
+        str, typer.Argument(metavar="HOST:PORT", help="gRPC address of a running server.")
+    ],
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="URL of the server's metrics page: adds requests and ages."),
+    ] = None,
+    model: ModelOption = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            help="Exit when this version is ready and --name means it (0), or has failed (1).",
+            min=1,
+        ),
+    ] = None,
+    name: Annotated[
+        str,
+        typer.Option(help="The name that must mean the version of --until: default, or a label."),
+    ] = "default",
+    timeout: Annotated[
+        float | None,
+        typer.Option(help="Exit after this many seconds (exit code 2 with --until).", min=0),
+    ] = None,
+    interval: Annotated[float, typer.Option(help="Seconds between updates.", min=0.05)] = 0.5,
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show live which versions a server loads and serves, their states and reasons, and labels.
+
+    With --json, prints one line for each change. Ends at Ctrl-C, or as --until and --timeout say.
+    The exit code tells a script how a release went. TLS and the token apply to the metrics page
+    too.
+    """
+    caller = caller_of(CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file))
+    deadline = None if timeout is None else monotonic() + timeout
+    with watching(address, metrics, caller) as watch:
+        live = None if as_json else Live(console=OUT, auto_refresh=False)
+        last: list[dict[str, object]] | None = None
+        try:
+            if live is not None:
+                live.start()
+            while True:
+                watched = _of_model(watch.look(), model)
+                if live is not None:
+                    live.update(_table(watched), refresh=True)
+                elif (said := [_said(one) for one in watched.versions]) != last:
+                    print_json({"versions": [asdict(one) for one in watched.versions]})
+                    last = said
+                code = _outcome(watched, until, name)
+                if code is None and deadline is not None and monotonic() >= deadline:
+                    code = 0 if until is None else _TOO_LATE
+                if code is not None:
+                    raise typer.Exit(code)
+                sleep(interval)
+        finally:
+            if live is not None:
+                live.stop()
+
+
+def _of_model(watched: Watched, model: str | None) -> Watched:
+    if model is None:
+        return watched
+    kept = tuple(one for one in watched.versions if one.model == model)
+    return Watched(kept, watched.age_seconds)
+
+
+def _said(one: WatchedVersion) -> dict[str, object]:
+    """The fields whose changes are printed; counts of requests always change."""
+    return {key: value for key, value in asdict(one).items() if key != "requests"}
+
+
+def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
+    """The exit code for a version's state; None: not decided yet."""
+    states = [one for one in watched.versions if one.version == until]
+    if any(one.state == "UNAVAILABLE" and "failed" in one.reason for one in states):
+        return _FAILED
+    # Ready alone is not enough: after a rollback, the version was ready all the time.
+    done = all(one.state == "READY" and name in one.names for one in states)
+    return 0 if states and done else None
+
+
+def _table(watched: Watched) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("model", "version", "state", "names", "requests", "published", ""):
+        justify = "right" if heading in ("version", "requests") else "left"
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    for one in watched.versions:
+        is_default = "default" in one.names and one.model in watched.age_seconds
+        table.add_row(
+            one.model,
+            str(one.version),
+            Text(visible(one.state), style=_COLOURS.get(one.state, "white")),
+            ", ".join(one.names),
+            "" if one.requests is None else f"{one.requests:,}",
+            f"{_age(watched.age_seconds[one.model])} ago" if is_default else "",
+            one.reason,
+        )
+    return table
+
+
+def _age(seconds: float) -> str:
+    for unit, name in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "min")):
+        if seconds >= unit:
+            return f"{seconds / unit:.1f} {name}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,32 @@
+"""The settings of a shard host: those of a server, without towers, queues and HTTP."""
+
+from serving.config.server_config import ServerConfig
+from serving.config.setting import declared_settings
+
+_ALL = declared_settings(ServerConfig)
+SHARD_HOST_SETTINGS = {
+    name: _ALL[name]
+    for name in (
+        "repository",
+        "model",
+        "poll_seconds",
+        "topology",
+        "host",
+        "port",
+        "slots",
+        "max_message_mib",
+        "max_connections",
+        "max_connection_age",
+        "keepalive_seconds",
+        "keepalive_timeout_seconds",
+        "min_ping_seconds",
+        "insecure",
+        "tls_certificate",
+        "tls_key",
+        "tls_client_ca",
+        "tokens_file",
+        "drain_seconds",
+        "log_format",
+        "log_level",
+    )
+}

@@ -1,0 +1,1 @@
+"""The control plane: every client request except predict calls, for every transport."""

@@ -1,0 +1,259 @@
+"""The control plane in plain values, which gRPC and HTTP both call.
+
+It answers every client request except predict calls.
+"""
+
+import importlib.metadata
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NoReturn
+
+from serving.control.model_control import ModelControl
+from serving.control.model_description import (
+    ModelDescription,
+    ServerDescription,
+    VersionTotals,
+    describe_model,
+)
+from serving.control.server_settings import (
+    TRACE_SETTINGS,
+    Setting,
+    changed_levels,
+    check_trace_changes,
+    log_settings,
+)
+from serving.errors import NotOfferedError, UnavailableError
+from serving.observability.log_levels import LogControl
+from serving.shared_memory.regions import Region, SharedMemory
+from serving.versions.served_versions import IndexEntry, ServedVersions
+from sharded_infer.errors import NotFoundError, RequestError
+
+_EXTENSIONS = ("statistics", "model_configuration", "model_repository", "logging")
+_NOT_ALLOWED = "explicit model load / unload is not allowed if polling is enabled"
+
+
+class ControlPlane:
+    """Answers from the loaded versions. Thread-safe.
+
+    A refusal is raised as a `ShardedInferError`; `serving/status.py` maps it to a code.
+    """
+
+    def __init__(
+        self,
+        store: ServedVersions,
+        is_ready: Callable[[], bool],
+        logs: LogControl,
+        *,
+        models: ModelControl | None = None,
+        look: Callable[[], None] = lambda: None,
+        memory: SharedMemory | None = None,
+        max_batch: int,
+    ) -> None:
+        """Stores the parts of the server that it queries.
+
+        Args:
+            is_ready: whether every model is loaded and the server is not draining.
+            logs: the log levels of all processes.
+            models: loads and unloads models; None if the server polls its repository.
+            look: makes the server poll its repository at once.
+            memory: the regions that clients register; None if shared memory is not offered.
+            max_batch: the most samples in a request.
+        """
+        self._store = store
+        self._is_ready = is_ready
+        self._logs = logs
+        self._models = models
+        self._look = look
+        self._memory = memory
+        shared = () if memory is None else ("system_shared_memory",)
+        self._extensions = (*_EXTENSIONS, *shared)
+        self._max_batch = max_batch
+
+    def server(self) -> ServerDescription:
+        """The server's name, version and protocol extensions."""
+        version = importlib.metadata.version("sharded-infer")
+        return ServerDescription("sharded-infer", version, self._extensions)
+
+    def is_ready(self) -> bool:
+        """Whether every model is loaded and the server is not draining."""
+        return self._is_ready()
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Whether a model, or one version of it, is ready.
+
+        Args:
+            version: a number or a label; empty for the default version.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+        """
+        try:
+            self._store.get(name, version)
+        except UnavailableError:
+            return False
+        return True
+
+    def model(self, name: str, version: str = "") -> ModelDescription:
+        """A version's inputs, outputs and limits.
+
+        Args:
+            version: a number or a label; empty for the default version.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            UnavailableError: it is still loading, or its load failed.
+        """
+        model = self._store.get(name, version).model
+        versions = tuple(self._store.versions(model.name))
+        return describe_model(model, versions, self._store.names(model.name), self._max_batch)
+
+    def statistics(self, name: str = "", version: str = "") -> list[VersionTotals]:
+        """The totals of one version, or of all loaded versions.
+
+        Args:
+            name: the model's name; empty for all models.
+            version: a number or a label; empty for the default version.
+
+        Raises:
+            NotFoundError: there is no such model or version.
+            UnavailableError: it is still loading, or its load failed.
+        """
+        found = [self._store.get(name, version)] if name else self._store.loaded_versions()
+        return [VersionTotals(s.model.name, s.model.version, s.metrics.totals()) for s in found]
+
+    def index(self, *, ready_only: bool = False) -> list[IndexEntry]:
+        """All known versions, with the reason for each that is not ready."""
+        entries = self._store.index()
+        return [entry for entry in entries if entry.state == "READY" or not ready_only]
+
+    def load(self, model: str, parameters: Collection[str], is_active: Callable[[], bool]) -> None:
+        """Loads a model, and returns when every worker serves it.
+
+        A server that polls its repository only polls it at once; the index then shows the result.
+
+        Args:
+            parameters: the names of the request's parameters; none is offered.
+            is_active: whether the client is still waiting.
+
+        Raises:
+            NotFoundError: there is no such model.
+            RequestError: a parameter is not offered.
+            UnavailableError, LimitError, CancelledError: as `ModelControl.load`.
+        """
+        if self._models is None and model not in {entry.model for entry in self._store.index()}:
+            raise NotFoundError(f"no model {model!r} is served here")
+        _check_parameters(parameters, ())
+        if self._models is None:
+            self._look()
+        else:
+            self._models.load(model, is_active)
+
+    def unload(
+        self, model: str, parameters: Collection[str], is_active: Callable[[], bool]
+    ) -> None:
+        """Unloads a model: it accepts no more requests, and those in progress are answered.
+
+        Args:
+            parameters: the names of the request's parameters. `unload_dependents` has no effect,
+                because models have no dependents here.
+            is_active: whether the client is still waiting.
+
+        Raises:
+            NotFoundError: there is no such model.
+            RequestError: a parameter is not offered.
+            UnavailableError: the server polls its repository.
+            LimitError, CancelledError: as `ModelControl.unload`.
+        """
+        if self._models is None:
+            raise UnavailableError(_NOT_ALLOWED)
+        _check_parameters(parameters, ("unload_dependents",))
+        self._models.unload(model, is_active)
+
+    def register_region(self, name: str, key: str, *, offset: int, byte_size: int) -> None:
+        """Registers a region of system shared memory, as `SharedMemory.register` does.
+
+        Raises:
+            NotOfferedError: shared memory is not offered.
+        """
+        self._offered().register(name, key, offset=offset, byte_size=byte_size)
+
+    def unregister_region(self, name: str = "") -> None:
+        """Unregisters a region, or all if the name is empty.
+
+        An unknown region is no error, because clients start with this call.
+        """
+        if self._memory is not None:
+            self._memory.unregister(name)
+
+    def regions(self, name: str = "") -> list[Region]:
+        """The named region, or all regions sorted by name if the name is empty.
+
+        Raises:
+            NotFoundError: no region has this name.
+            NotOfferedError: a name is given, and shared memory is not offered.
+        """
+        if name:
+            return [self._offered().find(name)]
+        registered = {} if self._memory is None else self._memory.regions()
+        return [registered[known] for known in sorted(registered)]
+
+    def register_cuda_region(self) -> NoReturn:
+        """Always refuses, because this server reads inputs on CPUs.
+
+        Raises:
+            NotOfferedError: always.
+        """
+        raise NotOfferedError("CUDA shared memory is not offered: this server runs on CPUs")
+
+    def check_cuda_region(self, name: str) -> None:
+        """Does nothing if the name is empty: no CUDA region is registered.
+
+        Raises:
+            NotFoundError: a name is given.
+        """
+        if name:
+            raise NotFoundError(f"no CUDA shared memory region {name!r} is registered")
+
+    def change_logs(self, changes: Mapping[str, Setting | None]) -> Mapping[str, Setting]:
+        """Changes the log settings of all processes; returns all settings after the change.
+
+        Args:
+            changes: as for `changed_levels`.
+
+        Raises:
+            RequestError, NotOfferedError: as `changed_levels`; no setting is changed.
+        """
+        if changes:
+            self._logs.change(lambda levels: changed_levels(levels, changes))
+        return log_settings(self._logs.levels)
+
+    def change_traces(
+        self, changes: Mapping[str, Sequence[str]], model: str = ""
+    ) -> Mapping[str, str]:
+        """The protocol's trace settings: no traces are written, and no change is offered.
+
+        Args:
+            changes: as for `check_trace_changes`.
+            model: the model whose requests are meant; empty for all models.
+
+        Raises:
+            NotFoundError, UnavailableError: the model is not served.
+            RequestError, NotOfferedError: as `check_trace_changes`.
+        """
+        if model:
+            self._store.get(model)
+        check_trace_changes(changes)
+        return TRACE_SETTINGS
+
+    def _offered(self) -> SharedMemory:
+        if self._memory is None:
+            raise NotOfferedError("shared memory is not offered here (--shared-memory)")
+        return self._memory
+
+
+def _check_parameters(parameters: Collection[str], known: tuple[str, ...]) -> None:
+    others = sorted(set(parameters) - set(known))
+    if others:
+        raise RequestError(
+            f"parameters: expected {', '.join(known) or 'none'}, got {', '.join(others)}: what is "
+            "loaded is what was published, by the server's policy"
+        )

@@ -1,0 +1,100 @@
+"""Descriptions of a server and its models for clients, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from serving.config.version_policy import NAME_PARAMETER
+from serving.metrics.totals import Totals
+from sharded_infer.engines.model import Model
+
+# The platform and backend of every model here.
+PLATFORM = "sharded_infer"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDescription:
+    """A server's name, version and protocol extensions."""
+
+    name: str
+    version: str
+    extensions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDescription:
+    """An input or output of a model.
+
+    Attributes:
+        datatype: the protocol's name, such as FP32.
+        shape: without the batch; -1 where the size varies between requests.
+        optional: whether requests may leave it out.
+    """
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+    @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The shape with -1 for the batch in front."""
+        return (-1, *self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """A version's inputs and outputs, and the versions that its model's labels mean.
+
+    Attributes:
+        versions: the model's versions that requests may name, ascending.
+        max_batch: the most samples in a request.
+        parameters: version numbers by `version.<name>`, for `default` and each label.
+    """
+
+    name: str
+    versions: tuple[int, ...]
+    max_batch: int
+    inputs: tuple[TensorDescription, ...]
+    outputs: tuple[TensorDescription, ...]
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionTotals:
+    """The totals of a version over all processes since the server started."""
+
+    name: str
+    version: int
+    totals: Totals
+
+
+def describe_model(
+    model: Model, versions: tuple[int, ...], names: Mapping[str, int], max_batch: int
+) -> ModelDescription:
+    """Describes a version.
+
+    Companion inputs such as `item.lengths` and the all-at-once form are accepted but not listed,
+    because a load generator sends every listed input. Integer inputs also accept INT32.
+
+    Args:
+        versions: the model's versions that requests may name.
+        names: version numbers by `default` and label.
+        max_batch: the most samples in a request.
+    """
+    spec = model.spec
+    dense = [TensorDescription(name, "FP32", (width,)) for name, width in spec.dense.inputs.items()]
+    sparse = [
+        TensorDescription(name, "INT64", (-1,), name not in spec.required_inputs)
+        for name in spec.sparse_inputs
+    ]
+    return ModelDescription(
+        name=model.name,
+        versions=versions,
+        max_batch=max_batch,
+        inputs=(*dense, *sparse),
+        outputs=tuple(
+            TensorDescription(output.name, "FP32", () if output.width is None else (output.width,))
+            for output in model.artifact.manifest.tower.outputs
+        ),
+        parameters={NAME_PARAMETER + name: str(version) for name, version in names.items()},
+    )

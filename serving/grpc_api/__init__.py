@@ -1,0 +1,1 @@
+"""The gRPC API: its RPCs and the transports that carry them."""

@@ -1,0 +1,1 @@
+"""gRPC calls over the compiled transport."""

@@ -1,0 +1,100 @@
+"""ModelStreamInfer calls that the native transport carries: events, and no thread of their own.
+
+The transport reads no further message of a stream while the allowed number have no sent answer, so
+that a client that reads slowly is read slowly.
+"""
+
+import threading
+
+from serving.grpc_api.streams.stream_handler import STRICT
+from serving.grpc_api.streams.stream_messages import stream_error, stream_response
+from serving.grpc_api.streams.stream_requests import StreamRequests
+from serving.inference.data_plane import DataPlane
+from serving.status import DRAINING, Status
+from serving.transport.events import Event
+from serving.transport.http2_server import Http2Server
+
+
+class NativeStream:
+    """The requests of one stream. Events come in order; answers come on any thread."""
+
+    def __init__(
+        self, server: Http2Server, data_plane: DataPlane, opened: Event, most_calls: int
+    ) -> None:
+        """Starts without requests.
+
+        Args:
+            opened: the event that opened the stream.
+            most_calls: in progress in the process; further requests are refused.
+        """
+        self._server = server
+        self._calls = data_plane.calls
+        self._call = opened.call
+        self._strict = STRICT in opened.metadata
+        self._lock = threading.Lock()
+        metadata = opened.metadata if data_plane.traces else ()
+        self._requests = StreamRequests(
+            data_plane, most_calls, self._lock, self._answered, metadata
+        )
+        self._half_closed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is sent on it."""
+        return self._requests.ended
+
+    @property
+    def silent_since(self) -> float:
+        """When it last had a request, or was opened, monotonic; infinity while it has one."""
+        return self._requests.silent_since
+
+    def message_came(self, event: Event, message: bytes) -> None:
+        """Submits a request. The caller must call `Dispatcher.work` afterwards."""
+        self._requests.submit(message, event.seconds_left)
+
+    def half_closed(self) -> None:
+        """Ends the stream once its requests are answered: the client sends no more."""
+        with self._lock:
+            self._half_closed = True
+            self._end_if_over()
+
+    def drain(self) -> None:
+        """Ends the stream once every request that was read is answered."""
+        with self._lock:
+            self._requests.draining = True
+            self._end_if_over()
+
+    def give_way(self, status: Status) -> bool:
+        """Ends the stream with a status, unless it has a request; whether it has ended."""
+        with self._lock:
+            if not len(self._requests) and not self._requests.ended:
+                self._end_with(status)
+            return self._requests.ended
+
+    def end(self) -> None:
+        """Cancels unanswered requests: the client has gone. Repeats do nothing."""
+        with self._lock:
+            self._requests.ended = True
+        self._requests.cancel()
+
+    def _answered(self, message: bytes, outcome: bytes | Status) -> None:
+        self._calls.add_predict(-1)
+        if self._requests.ended:
+            return
+        if not isinstance(outcome, Status):
+            self._server.send(self._call, stream_response(outcome))
+        elif self._strict:
+            self._end_with(outcome)
+        else:
+            self._server.send(self._call, stream_error(outcome.message, message))
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        over = self._half_closed or self._requests.draining
+        if over and not len(self._requests) and not self._requests.ended:
+            self._end_with(None if self._half_closed else DRAINING)
+
+    def _end_with(self, status: Status | None) -> None:
+        # Under the lock, so that no answer comes after the stream's end.
+        self._requests.ended = True
+        self._server.finish(self._call, status)

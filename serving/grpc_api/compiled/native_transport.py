@@ -1,0 +1,317 @@
+"""RPCs over the compiled transport (`serving/transport/`), whose HTTP/2 runs outside the GIL.
+
+Calls arrive as events, many in one step. A few identical threads receive them, and a thread that
+finds a run slot free runs a batch.
+"""
+
+import logging
+import math
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+
+from serving.config.server_config import ServerConfig
+from serving.grpc_api.compiled.compressed_messages import plain_message
+from serving.grpc_api.compiled.event_order import EventOrder
+from serving.grpc_api.compiled.native_predicts import NativePredicts
+from serving.grpc_api.compiled.native_streams import NativeStreams
+from serving.grpc_api.compiled.reports import NativeReports
+from serving.grpc_api.compiled.rpcs import NativeRpcs
+from serving.grpc_api.compiled.settings import limits_of, method_of
+from serving.grpc_api.handlers import INFERENCE_SERVICE, PREDICT_METHODS, HandlerTable
+from serving.host.listeners import listen_on
+from serving.host.unix_socket import UnixSocket
+from serving.inference.data_plane import DataPlane
+from serving.scheduler.batch_threads import EXPIRY_SECONDS, Expiry
+from serving.security.tls import WatchedFiles, tls_files
+from serving.status import DRAINING, Status, status_of
+from serving.transport.events import Event, EventReader
+from serving.transport.http2_server import Http2Server
+from serving.transport.library import transport_refusal
+from sharded_infer.errors import InputError, InternalError
+
+_log = logging.getLogger("sharded_infer")
+_POLL_MS = 1000
+_COLD_POLL_MS = 20
+_LOOK_SECONDS = 1.0
+# Calls that a thread takes at most before it runs a batch.
+_MOST_TAKEN = 1024
+# Reading so many calls takes so long that more may have come.
+_MANY = 32
+_WARM_UP_SECONDS = 60.0
+_STREAM_METHOD = f"/{INFERENCE_SERVICE}/ModelStreamInfer"
+
+
+class NativeTransport:
+    """A transport of compiled code, on one address."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        data_plane: DataPlane,
+        handlers: HandlerTable,
+        *,
+        admin_host: str | None = None,
+        unix_socket: UnixSocket | None = None,
+    ) -> None:
+        """Prepares the threads.
+
+        Args:
+            admin_host: the admin address, which answers no predict calls, or "" if that is
+                `unix_socket` alone; None: the main one.
+            unix_socket: is answered too.
+        """
+        self._unix_socket = unix_socket
+        self._config = config
+        self._host = config.host if admin_host is None else admin_host
+        self._admin = admin_host is not None
+        self._data_plane = data_plane
+        self._handlers = handlers
+        self._paths = [f"/{s}/{m}" for s, methods in handlers.services.items() for m in methods]
+        self._predict = [PREDICT_METHODS.get(path) for path in self._paths]
+        self._stream_method = (
+            self._paths.index(_STREAM_METHOD) if _STREAM_METHOD in self._paths else -1
+        )
+        self._predicts: NativePredicts | None = None
+        self._streams: NativeStreams | None = None
+        self._reports = NativeReports(data_plane.count_unread, data_plane.count_dropped)
+        self._expiry = Expiry(data_plane.dispatcher)
+        self._server: Http2Server | None = None
+        self._order: EventOrder | None = None
+        self._is_stream: list[bool] = []
+        self._rpcs: NativeRpcs | None = None
+        self._fixed: dict[tuple[str, bytes], bytes] = {}
+        self._next_look = 0.0
+        self._certificates: WatchedFiles[ssl.SSLContext] | None = None
+        self._warm_up: Callable[[], None] | None = None
+        self._warmed = threading.Semaphore(0)
+        self._listening = threading.Event()
+        self._closed = threading.Event()
+        self._more = threading.Semaphore(0)
+        # While one thread runs a batch, another receives calls; the others run more batches.
+        helpers = 0 if self._admin else data_plane.dispatcher.slots - 1
+        if not self._admin:
+            data_plane.dispatcher.on_more = self._more.release
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"front-{n}", daemon=True) for n in (0, 1)
+        ]
+        self._threads += [
+            threading.Thread(target=self._help, name=f"run-{n}", daemon=True)
+            for n in range(helpers)
+        ]
+
+    def listen(self, port: int) -> int:
+        """Starts answering on a port, where 0 picks a free one; returns the bound port.
+
+        Raises:
+            InputError: the port is not available, or the certificates cannot be used.
+        """
+        if self._warm_up is not None:
+            # No client connects before every thread can answer.
+            self._start_threads()
+            self._await_warm()
+        listeners, bound = [], port
+        if self._host:
+            listeners = listen_on(self._host, port, share_port=self._config.workers > 1)
+            bound = listeners[0].getsockname()[1]
+        if self._unix_socket is not None:
+            listeners.append(self._unix_socket.take())
+        server = self._make_server(listeners)
+        self._rpcs = NativeRpcs(server, self._paths, self._handlers)
+        self._streams = NativeStreams(server, self._data_plane, self._config)
+        if self._handlers.guard is not None:
+            self._handlers.guard.on_tokens(server.set_tokens)
+            self._handlers.guard.share_rates(server.take_rate)
+        self._predicts = predicts = NativePredicts(server, self._data_plane)
+        held = self._data_plane.held
+        if held is not None and not self._admin:
+            held.attach(server.answering, self._predict, predicts.reply)
+        self._server = server
+        self._order = EventOrder(partial(self._take_or_fail, server))
+        for (path, message), answer in self._fixed.items():
+            server.set_fixed_answer(self._paths.index(path), message, answer)
+        self._listening.set()
+        if self._warm_up is None:
+            self._start_threads()
+        return bound
+
+    def set_fixed_answer(self, path: str, message: bytes, answer: bytes) -> None:
+        """What an open method answers to this very message, whatever the handlers do."""
+        self._fixed[path, message] = answer
+        if self._server is not None:
+            self._server.set_fixed_answer(self._paths.index(path), message, answer)
+
+    def warm(self, run: Callable[[], None]) -> None:
+        """Calls `run` once on each thread that answers predict calls.
+
+        Before `listen` there are no threads; `listen` then starts them and waits for the calls.
+        """
+        self._warm_up = run
+        if self._server is not None:
+            self._await_warm()
+
+    def stop(self, seconds: float) -> None:
+        """Accepts no more calls; returns when all are answered or `seconds` have passed."""
+        server, rpcs, streams = self._server, self._rpcs, self._streams
+        if server is None or rpcs is None or streams is None:
+            return
+        end = monotonic() + seconds
+        streams.drain()
+        # Watches of health last until their clients end them.
+        rpcs.end_streams(DRAINING)
+        server.drain(seconds)
+        for thread in self._threads:
+            # The front's threads end when the server has.
+            if thread.name.startswith("front"):
+                thread.join(max(0.1, end - monotonic()))
+        server.stop()
+        self._closed.set()
+        self._more.release(len(self._threads))
+        for thread in self._threads:
+            thread.join(max(0.1, end - monotonic()))
+        rpcs.stop()
+
+    def _make_server(self, listeners: list[socket.socket]) -> Http2Server:
+        config, handlers = self._config, self._handlers
+        traces = self._data_plane.traces
+        methods = [
+            method_of(
+                path,
+                handlers.services[path.split("/")[1]][path.split("/")[2]],
+                admin=self._admin,
+                admin_elsewhere=handlers.admin_elsewhere,
+                traces=traces,
+            )
+            for path in self._paths
+        ]
+        self._is_stream = [method.is_stream for method in methods]
+        tls = tls_files(config)
+        if tls is not None:
+            # OpenSSL's own words name no file. Compiled code reads files that change by itself.
+            self._certificates = WatchedFiles(tls, tls.server_context)
+        return Http2Server(listeners, methods, limits_of(config), tls=tls)
+
+    def _start_threads(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def _await_warm(self) -> None:
+        for _ in self._threads:
+            if not self._warmed.acquire(timeout=_WARM_UP_SECONDS):
+                raise InternalError("a transport thread did not warm up")
+
+    def _warm_thread(self) -> bool:
+        """Warms the calling thread, as soon as it is known how; whether it is warm."""
+        if self._warm_up is None:
+            return False
+        self._warm_up()
+        self._warmed.release()
+        return True
+
+    def _serve(self) -> None:
+        dispatcher = self._data_plane.dispatcher
+        warm = self._warm_thread()
+        self._listening.wait()
+        server = self._server
+        if server is None or self._order is None:
+            raise InternalError("the transport listens without a server")
+        held = None if self._admin else self._data_plane.held
+        reader = EventReader(server.fetch, None if held is None else held.take)
+        order = self._order
+        server.hold_replies()
+        taken = 0
+        while True:
+            try:
+                warm = warm or self._warm_thread()
+                # While a thread reads many calls, more of them come.
+                patience = 0 if taken else self._patience_ms() if warm else _COLD_POLL_MS
+                events = reader.fetch(patience)
+                if events is None:
+                    return
+                for event in events:
+                    if self._is_stream[event.method]:
+                        order.take(event)
+                    else:
+                        self._take_or_fail(server, event)
+                self._look_around(server)
+                # Calls that have already arrived are queued or refused before a batch runs.
+                taken += reader.count
+                if not reader.count or not _MANY <= taken < _MOST_TAKEN:
+                    taken = 0
+                    # What is answered already does not wait for a batch.
+                    server.flush()
+                    dispatcher.work(gathered=True)
+                    server.set_backlog(dispatcher.backlog())
+            except Exception:
+                # A bug of ours must not end the thread, and with it the server.
+                _log.exception("internal error in a transport thread")
+            finally:
+                server.flush()
+
+    def _look_around(self, server: Http2Server) -> None:
+        self._reports.look(server.counters)
+        if monotonic() < self._next_look:
+            return
+        self._next_look = monotonic() + _LOOK_SECONDS
+        server.set_urgent_lead(self._data_plane.dispatcher.urgent_lead())
+        if self._certificates is not None:
+            self._certificates.look()
+
+    def _help(self) -> None:
+        """Runs batches in free run slots while the front's threads are busy."""
+        warm = self._warm_thread()
+        while not self._closed.is_set():
+            warm = warm or self._warm_thread()
+            if self._more.acquire(timeout=1.0 if warm else _COLD_POLL_MS / 1e3):
+                while self._data_plane.dispatcher.work():
+                    pass
+
+    def _patience_ms(self) -> int:
+        pause = self._expiry.look()
+        if pause is None:
+            # Another thread may queue a call and then be busy for longer than the call may wait.
+            waits = self._data_plane.dispatcher.waiting[0] > 0
+            return round(EXPIRY_SECONDS * 1e3) if waits else _POLL_MS
+        return math.ceil(pause * 1e3)
+
+    def _take_or_fail(self, server: Http2Server, event: Event) -> None:
+        try:
+            self._take(server, event)
+        except Exception as error:
+            # A bug of ours must not leave this call or later ones without an answer.
+            server.finish(event.call, status_of(error))
+
+    def _take(self, server: Http2Server, event: Event) -> None:
+        message = event.message
+        if event.encoding != "identity":
+            plain = plain_message(message, event.encoding, self._config.max_message_bytes)
+            if isinstance(plain, Status):
+                server.finish(event.call, plain)
+                return
+            message = plain
+        method = self._predict[event.method]
+        if method is None:
+            self._take_other(event, message)
+        elif self._predicts is not None:
+            self._predicts.take(event, message, method)
+
+    def _take_other(self, event: Event, message: bytes) -> None:
+        if event.method != self._stream_method or self._admin:
+            if self._rpcs is not None:
+                self._rpcs.take(event, message)
+        elif self._streams is not None:
+            self._streams.take(event, message)
+
+
+def check_native() -> None:
+    """Refuses the native transport where it cannot run.
+
+    Raises:
+        InputError: the package was built without a compiler, or a library is missing.
+    """
+    refusal = transport_refusal()
+    if refusal is not None:
+        raise InputError(f"the native transport cannot run: {refusal}")

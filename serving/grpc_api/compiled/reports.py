@@ -1,0 +1,79 @@
+"""What the compiled transport has refused and dropped, in metrics and one log line a second."""
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+from serving.status import StatusCode
+from serving.transport.library import CountersStruct
+
+_log = logging.getLogger("sharded_infer")
+_SECONDS = 1.0
+_BY_NUMBER = {code.number: code for code in StatusCode}
+# The transport's counters, by the reasons of the metric (`GRPC_DROPS`).
+COUNTERS = {
+    "connections": "too_many_connections",
+    "address": "too_many_of_address",
+    "handshake": "handshakes_failed",
+    "late": "too_late",
+    "malformed": "protocol_errors",
+    "resets": "too_many_resets",
+    "frames": "too_many_frames",
+    "pings": "too_many_pings",
+    "calls": "too_many_calls",
+    "unread": "not_reading",
+    "keepalive": "keepalive_lost",
+}
+
+
+class NativeReports:
+    """Counts and logs what the transport decided by itself. Thread-safe."""
+
+    def __init__(
+        self,
+        count_refused: Callable[[StatusCode, int], None],
+        count_dropped: Callable[[str, int], None],
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        """Starts at zero.
+
+        Args:
+            count_refused: called with the codes of predict calls that were refused, and how many.
+            count_dropped: called with reasons, and how many connections or calls were dropped.
+        """
+        self._count_refused = count_refused
+        self._count_dropped = count_dropped
+        self._now = now
+        self._lock = threading.Lock()
+        self._refused = [0] * len(_BY_NUMBER)
+        self._dropped = dict.fromkeys(COUNTERS, 0)
+        self._next_line = 0.0
+
+    def look(self, counters: CountersStruct) -> None:
+        """Compares the counters with those of the last time."""
+        if not self._lock.acquire(blocking=False):
+            return  # another thread looks
+        try:
+            refused = list(counters.refused_predict)
+            if refused != self._refused:
+                for number, (count, before) in enumerate(zip(refused, self._refused, strict=True)):
+                    if count != before:
+                        self._count_refused(_BY_NUMBER[number], count - before)
+                self._refused = refused
+            if self._now() >= self._next_line:
+                self._tell(counters)
+        finally:
+            self._lock.release()
+
+    def _tell(self, counters: CountersStruct) -> None:
+        dropped = {reason: getattr(counters, name) for reason, name in COUNTERS.items()}
+        grown = {reason: n - self._dropped[reason] for reason, n in dropped.items()}
+        self._dropped = dropped
+        self._next_line = self._now() + _SECONDS
+        for reason, count in grown.items():
+            if count:
+                self._count_dropped(reason, count)
+        counts = ", ".join(f"{reason} {count}" for reason, count in grown.items() if count)
+        if counts:
+            _log.warning("gRPC clients dropped: %s", counts)

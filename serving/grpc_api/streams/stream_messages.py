@@ -1,0 +1,53 @@
+"""Answers on a ModelStreamInfer call, in the form that Triton's clients expect.
+
+Every request has one answer, so each answer is marked as final. An error carries the id of its
+request beside the message.
+"""
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from sharded_infer.v1.wire import bytes_field
+
+# The field number of `infer_response`.
+_RESPONSE = 2
+
+
+def _final() -> bytes:
+    response = service_pb2.ModelInferResponse()
+    response.parameters["triton_final_response"].bool_param = True
+    return bytes(response.SerializeToString())
+
+
+_FINAL = _final()
+
+
+def stream_response(response: bytes) -> bytes:
+    """A serialized ModelStreamInferResponse with a response.
+
+    Args:
+        response: a serialized ModelInferResponse.
+    """
+    # A parser merges later fields into earlier ones, so nothing needs to be parsed here.
+    return bytes_field(_RESPONSE, response + _FINAL)
+
+
+def stream_error(words: str, message: bytes) -> bytes:
+    """A serialized ModelStreamInferResponse with an error.
+
+    Args:
+        words: the error message; not empty.
+        message: the refused ModelInferRequest, serialized.
+    """
+    response = service_pb2.ModelInferResponse()
+    try:
+        request = service_pb2.ModelInferRequest.FromString(message)
+    except DecodeError:
+        pass  # an unreadable request has no id
+    else:
+        response.id = request.id
+        response.model_name = request.model_name
+        response.model_version = request.model_version
+    response.MergeFromString(_FINAL)
+    answer = service_pb2.ModelStreamInferResponse(error_message=words, infer_response=response)
+    return bytes(answer.SerializeToString())

@@ -1,0 +1,1 @@
+"""The protocol over HTTP, and the limits of every HTTP connection."""

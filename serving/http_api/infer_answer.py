@@ -1,0 +1,103 @@
+"""HTTP answers with scores: JSON, with outputs in binary where requested."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from serving.http_api.compression import chosen_encoding, deflate
+from serving.http_api.exchange import BINARY, JSON, HttpAnswer
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+# `json.dumps` with these options would create an encoder for each answer.
+_write = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+@dataclass(frozen=True, slots=True)
+class OutputForms:
+    """Which outputs a client requests in binary.
+
+    Attributes:
+        binary: the default for outputs that `by_name` does not list.
+        by_name: whether an output is in binary, by output name.
+    """
+
+    binary: bool
+    by_name: Mapping[str, bool]
+
+    def is_binary(self, name: str) -> bool:
+        """Whether an output is requested in binary."""
+        return self.by_name.get(name, self.binary)
+
+
+class ScoredOutput(NamedTuple):
+    """One output.
+
+    Attributes:
+        shape: `[B]` or `[B, K]`.
+        data: FP32, little-endian, row-major; None if it was written to shared memory.
+    """
+
+    name: str
+    shape: Sequence[int]
+    data: bytes | None
+
+
+class InferScores(NamedTuple):
+    """The content of the answer to a predict request."""
+
+    model: str
+    version: str
+    request_id: str
+    outputs: Sequence[ScoredOutput]
+
+
+def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str = "") -> HttpAnswer:
+    """The answer to a predict request.
+
+    As in Triton's answers, only binary outputs have `parameters`. Triton's C++ client, used by
+    perf_analyzer, treats any `parameters` as those of a binary output. For an output in shared
+    memory the client knows the region.
+
+    Args:
+        forms: which outputs are requested in binary.
+        accept_encoding: the header Accept-Encoding of the request.
+    """
+    document: dict[str, Any] = {"model_name": scores.model, "model_version": scores.version}
+    if scores.request_id:
+        document["id"] = scores.request_id
+    outputs: list[dict[str, Any]] = []
+    binary: list[bytes] = []
+    for name, shape, data in scores.outputs:
+        entry: dict[str, Any] = {"name": name, "datatype": "FP32", "shape": shape}
+        if data is not None:
+            if forms.is_binary(name):
+                entry["parameters"] = {"binary_data_size": len(data)}
+                binary.append(data)
+            else:
+                entry["data"] = _numbers(data)
+        outputs.append(entry)
+    document["outputs"] = outputs
+    text = _write(document).encode()
+    headers: tuple[tuple[str, str], ...] = ()
+    if binary:
+        headers = ((HEADER_LENGTH, str(len(text))),)
+    body = b"".join((text, *binary))
+    headers = (*headers, ("Vary", "Accept-Encoding"))
+    encoding = chosen_encoding(accept_encoding)
+    smaller = deflate(body, encoding)
+    if smaller is not None:
+        body, headers = smaller, (*headers, ("Content-Encoding", encoding))
+    return HttpAnswer(200, body, BINARY if binary else JSON, headers)
+
+
+def _numbers(raw: bytes) -> list[float | None]:
+    """Scores in one row-major list, with null for NaN and infinities, which JSON lacks."""
+    values = np.frombuffer(raw, "<f4")
+    numbers: list[float | None] = values.tolist()
+    if not np.isfinite(values).all():
+        return [n if n is not None and math.isfinite(n) else None for n in numbers]
+    return numbers

@@ -1,0 +1,131 @@
+"""A strict reader of JSON from clients, which refuses ambiguous documents."""
+
+import json
+from typing import Any, NoReturn
+
+from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.repeats import repeated
+
+# Python objects take up to 20 times the memory of their JSON text, so tensors belong in binary.
+MOST_JSON_BYTES = 16 * 2**20
+
+
+def read_object(text: bytes) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Args:
+        text: UTF-8; empty is an empty object.
+
+    Raises:
+        RequestError: the text is not a JSON object, an object repeats a name, a number is NaN or
+            infinite, or the nesting is too deep.
+        RequestTooLargeError: it is larger than `MOST_JSON_BYTES`.
+    """
+    if not text:
+        return {}
+    if len(text) > MOST_JSON_BYTES:
+        raise RequestTooLargeError(
+            f"the JSON is {len(text)} bytes, expected at most {MOST_JSON_BYTES}: send tensors in "
+            "binary"
+        )
+    try:
+        value = json.loads(
+            text.decode(), object_pairs_hook=_unique, parse_constant=_refuse_constant
+        )
+    except RequestError:
+        raise
+    except RecursionError as error:
+        raise RequestError("the JSON is nested too deeply") from error
+    except ValueError as error:
+        # Invalid UTF-8, invalid JSON, and integers of thousands of digits.
+        raise RequestError(f"the JSON is unreadable: {error}") from error
+    if not isinstance(value, dict):
+        raise RequestError(f"expected a JSON object, got {_kind(value)}")
+    return value
+
+
+def text_of(value: object, what: str) -> str:
+    """Checks that a value is a string and can be encoded as UTF-8.
+
+    Args:
+        what: the value's name in the error message.
+
+    Raises:
+        RequestError: it is no such string.
+    """
+    if not isinstance(value, str):
+        raise RequestError(f"{what}: expected a string, got {_kind(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{what}: half of a surrogate pair is no text") from error
+    return value
+
+
+def object_of(value: object, what: str) -> dict[str, Any]:
+    """Checks that a value is an object.
+
+    Args:
+        value: a value from JSON; None gives an empty object.
+        what: the value's name in the error message.
+
+    Raises:
+        RequestError: it is not an object.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise RequestError(f"{what}: expected an object, got {_kind(value)}")
+    return value
+
+
+def objects_of(value: object, what: str) -> list[dict[str, Any]]:
+    """Checks that a value is a list of objects.
+
+    Args:
+        value: a value from JSON; None gives an empty list.
+        what: the value's name in the error message.
+
+    Raises:
+        RequestError: it is not a list of objects.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise RequestError(f"{what}: expected a list of objects, got {_kind(value)}")
+    return [object_of(item if item is not None else 0, what) for item in value]
+
+
+def whole_number(value: object, what: str, *, least: int = 0, most: int = 2**63 - 1) -> int:
+    """Checks that a value is an integer in a range.
+
+    Args:
+        what: the value's name in the error message.
+
+    Raises:
+        RequestError: it is not an integer, or is out of range.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise RequestError(f"{what}: expected a whole number, got {_kind(value)}")
+    if not least <= value <= most:
+        raise RequestError(f"{what}: expected a whole number from {least} to {most}")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        twice = repeated(name for name, _ in pairs)[0]
+        raise RequestError(f"the JSON has {twice[:100]!r} twice in one object")
+    return found
+
+
+def _refuse_constant(text: str) -> NoReturn:
+    raise RequestError(f"the JSON holds {text}, which is no JSON: send the tensor in binary")
+
+
+def _kind(value: object) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
+    if value is None:
+        return "null"
+    return kinds.get(type(value), "a number")

@@ -1,0 +1,1 @@
+"""HTTP operations except predict calls: JSON to and from the control plane."""

@@ -1,0 +1,74 @@
+"""The bodies that client libraries usually send: JSON, followed by all tensors in binary.
+
+Compiled code reads them. `infer_request` reads all other bodies and reports every error.
+"""
+
+from typing import NamedTuple
+
+from serving.http_api.infer_answer import OutputForms
+from serving.http_api.infer_request import read_document
+from serving.http_api.json_reader import MOST_JSON_BYTES
+from serving.protocol.native_library import LIBRARIES, JsonHeader
+from serving.protocol.request_header import RequestHeader, texts
+from serving.protocol.request_tensors import RequestTensors
+from serving.protocol.version_io import VersionIO
+from sharded_infer.inputs.model_input import ModelInput
+
+
+class UsualBody(NamedTuple):
+    """A body whose tensors have not been decoded.
+
+    Attributes:
+        asked: the request without its inputs.
+        forms: which outputs are requested in binary.
+        body: JSON, followed by the binary inputs.
+        json_bytes: the length of the JSON.
+    """
+
+    asked: RequestHeader
+    forms: OutputForms
+    body: bytes
+    json_bytes: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the body."""
+        return len(self.body)
+
+    def header(self) -> RequestHeader:
+        """As `Codec.header`."""
+        return self.asked
+
+    def decode(self, io: VersionIO, shared: RequestTensors) -> ModelInput:
+        """As `Codec.decode`."""
+        found = io.reader.read_body(self.body, self.json_bytes)
+        if found is not None:
+            return found
+        model, version = self.asked.model_name, self.asked.model_version
+        return read_document(model, version, self.body, self.json_bytes).decode(io, shared)
+
+
+def read_usual(model: str, version: str, body: bytes, json_bytes: int | None) -> UsualBody | None:
+    """Reads the JSON of a body.
+
+    Args:
+        version: a number or a label; empty for the default version.
+        body: JSON, followed by the binary inputs.
+        json_bytes: the length of the JSON; None for the whole body.
+
+    Returns:
+        The body, or None if `read_document` must read it.
+    """
+    if LIBRARIES is None or json_bytes is None or json_bytes > min(len(body), MOST_JSON_BYTES):
+        return None
+    found = JsonHeader()
+    if not LIBRARIES[1].sharded_infer_read_json_header(body, json_bytes, found):
+        return None
+    priority, timeout_us, count = found[6:9]
+    request_id, *outputs = texts(body, found[4:6] + found[9 : 9 + 2 * count])
+    binary, said, wanted = bool(found[-3]), found[-2], found[-1]
+    forms = {
+        name: bool(wanted >> i & 1) if said >> i & 1 else binary for i, name in enumerate(outputs)
+    }
+    asked = RequestHeader(model, version, request_id, priority, timeout_us, tuple(outputs))
+    return UsualBody(asked, OutputForms(binary, forms), body, json_bytes)

@@ -1,0 +1,1 @@
+"""Predict calls, independent of the transport."""

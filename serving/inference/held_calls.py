@@ -1,0 +1,306 @@
+"""Predict calls that stay in compiled code from their message to their answer.
+
+take: compiled code reads the usual calls among a transport's events and queues them
+the dispatcher takes a batch: its held calls are one `HeldBatch`
+the batch is merged, run and answered, with one call of compiled code for each step
+
+What is unusual is left to `DataPlane.submit`: it alone words refusals. A held call that leaves the
+queue without being run, or runs beside other requests, becomes a `PredictCall`.
+"""
+
+import ctypes
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import address_of
+from serving.inference.held_calls_library import (
+    AnsweredStruct,
+    DescriptionStruct,
+    Layout,
+    RunStruct,
+    ScoresStruct,
+    TakenStruct,
+    held_calls_library,
+)
+from serving.inference.held_versions import HeldVersions, reader_of
+from serving.inference.predict_call import PredictCall
+from serving.protocol.codec import MESSAGE_CODECS
+from serving.protocol.predict_method import PredictMethod
+from serving.protocol.request_header import RequestHeader
+from serving.protocol.request_tensors import RequestTensors
+from serving.scheduler.compiled_batcher import CompiledBatcher
+from serving.scheduler.dispatcher import complete
+from serving.scheduler.request_queue import QueuedRequest, RequestState
+from serving.status import Status
+from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.engines.executor import RequestResult
+from sharded_infer.inputs.model_input import ModelInput
+
+# `Form` of serving/native/calls/held_call.h.
+_FORMS = {PredictMethod.MODEL_INFER: 1, PredictMethod.PREDICT: 2}
+_METHODS = {form: method for method, form in _FORMS.items()}
+# `AnsweredRequest` of serving/native/counting.h.
+_COUNTED_NUMBERS = 8
+
+
+class HeldBatch(QueuedRequest):
+    """The held calls of a batch, as one request.
+
+    Attributes:
+        count: the number of calls.
+        handles: int64, of its calls.
+    """
+
+    __slots__ = ("count", "handles", "version")
+
+    def __init__(
+        self,
+        version: LoadedVersion,
+        handles: "array[int]",
+        samples: int,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(version.queue, samples=samples, arrived=0.0, on_done=on_done)
+        self.version = version
+        self.handles = handles
+        self.count = len(handles)
+
+
+class HeldAnswers:
+    """The answers of a batch, which are not sent yet.
+
+    Attributes:
+        address: of the compiled answers.
+        counted: float64 `[calls, 8]`: samples, the seconds of decode, queue, lookup, tower, encode
+            and the whole, and ids outside their tables.
+        slowest_seconds: of the whole.
+    """
+
+    __slots__ = ("address", "counted", "decode_seconds", "encode_seconds", "slowest_seconds")
+
+    def __init__(self, address: int, counted: NDArray[np.float64], sums: AnsweredStruct) -> None:
+        self.address, self.counted = address, counted
+        self.decode_seconds: float = sums.decode_seconds
+        self.encode_seconds: float = sums.encode_seconds
+        self.slowest_seconds: float = sums.slowest_seconds
+
+
+class HeldCalls:
+    """The held calls of one process. Thread-safe: compiled code is called with the GIL.
+
+    Attributes:
+        versions: whose calls are held.
+    """
+
+    def __init__(
+        self,
+        batcher: CompiledBatcher[Any],
+        *,
+        changed: Callable[[int], None],
+        show_queue: Callable[[LoadedVersion], None],
+        outcome: Callable[[PredictCall], Any],
+    ) -> None:
+        """Takes no calls before `attach`.
+
+        Args:
+            changed: called with the number of calls that came, or left with a minus.
+            show_queue: called with each version whose calls are queued now.
+            outcome: the answer or status of a call that has become a `PredictCall`.
+        """
+        self._library = held_calls_library()
+        self._changed, self._show_queue, self._outcome = changed, show_queue, outcome
+        self._reply: Callable[[int, Any], None] | None = None
+        # Compiled code refers to the batcher.
+        self._batcher = batcher
+        self._address: int = self._library.sharded_infer_calls_create(batcher.address)
+        weakref.finalize(self, self._library.sharded_infer_calls_destroy, self._address)
+        self.versions = HeldVersions(self._library, self._address)
+        batcher.hold(self)
+
+    def attach(
+        self,
+        server: tuple[int, int],
+        methods: Iterable[PredictMethod | None],
+        reply: Callable[[int, bytes | Status], None],
+    ) -> None:
+        """Answers calls of one compiled server.
+
+        Args:
+            server: addresses of the function that answers a call, and of its first argument.
+            methods: of each of the server's methods; None: not a predict call.
+            reply: answers a call that has become a `PredictCall`.
+        """
+        self._reply = reply
+        forms = [0 if method is None else _FORMS.get(method, 0) for method in methods]
+        listed = (ctypes.c_int32 * len(forms))(*forms)
+        self._library.sharded_infer_calls_attach(self._address, *server, listed, len(forms))
+
+    def set_traced(self, bound: int) -> None:
+        """Of calls whose clients do not decide, `bound` of 2^64 are left to Python and traced."""
+        bounded = min(bound, 2**64 - 1)
+        self._library.sharded_infer_calls_set_traced(self._address, bounded)
+
+    def take(self, events: int, count: int) -> Sequence[int]:
+        """Takes the usual predict calls among events.
+
+        Args:
+            events: address of their structs.
+
+        Returns:
+            Positions of the others. -1 - position: this call is to be traced.
+        """
+        taken, left = TakenStruct(), (ctypes.c_int64 * count)()
+        others = self._library.sharded_infer_calls_take(self._address, events, count, left, taken)
+        if taken.calls:
+            self._changed(taken.calls)
+            for route in taken.touched[: taken.routes]:
+                self._show_queue(self.versions.at(route))
+        return left[:others]
+
+    def cancel(self, number: int) -> PredictCall | None:
+        """The call of this number, if it waited; it has left the queue."""
+        handle = self._library.sharded_infer_calls_cancel(self._address, number)
+        if not handle:
+            return None
+        call = self.apart((handle,))[0]
+        call.state = RequestState.CANCELLED
+        return call
+
+    def together(self, packed: bytes, samples: int) -> HeldBatch:
+        """Calls of one version as one request.
+
+        Args:
+            packed: their handles, int64.
+        """
+        handles = array("q", packed)
+        route = self._library.sharded_infer_calls_route_of(self._address, handles[0])
+        return HeldBatch(self.versions.at(route), handles, samples, self._batch_ended)
+
+    def apart(self, handles: Sequence[int]) -> list[PredictCall]:
+        """Calls that are held no longer."""
+        calls = self.described(handles)
+        self._release(array("q", handles))
+        return calls
+
+    def described(self, handles: Sequence[int]) -> list[PredictCall]:
+        """Calls as Python knows them. They are still held: nobody answers these."""
+        return [self._described(handle) for handle in handles]
+
+    def deadline(self, batch: HeldBatch) -> float:
+        """The earliest of the calls' deadlines, on the monotonic clock; infinity: there is none."""
+        handles, count = batch.handles.buffer_info()
+        found: float = self._library.sharded_infer_calls_deadline(self._address, handles, count)
+        return found
+
+    def merged(self, batch: HeldBatch) -> ModelInput | None:
+        """The calls as one input; None if they do not share the same features."""
+        reader = reader_of(batch.version)
+        handles, count = batch.handles.buffer_info()
+        layout = Layout()
+        starts = np.empty(len(reader.widths), np.int64)
+        call = self._library
+        if not call.sharded_infer_calls_lay_out(
+            self._address, handles, count, layout, address_of(starts)
+        ):
+            return None
+        memory, sizes = np.empty(layout[1], np.int64), np.empty(count, np.int64)
+        call.sharded_infer_calls_merge(
+            self._address, handles, count, layout, address_of(starts),
+            address_of(memory), address_of(sizes),
+        )  # fmt: skip
+        numbers = list(layout)
+        rows = [numbers[0]] * len(starts)
+        # Without a second group all features are in the first.
+        own = self._describe(batch.handles[0])[1] if numbers[11] else b""
+        repeats = sizes if count > 1 and numbers[11] else None
+        return reader.assemble(numbers, own, starts.tolist(), rows, memory, repeats)
+
+    def answer(self, batch: HeldBatch, ran: RequestResult, merging: float) -> HeldAnswers:
+        """Writes each call's answer; `send` must follow.
+
+        Args:
+            merging: seconds, which count with the lookups.
+        """
+        scores = [np.ascontiguousarray(one, np.float32) for one in ran.scores]
+        listed = (ScoresStruct * len(scores))(
+            *(ScoresStruct(address_of(s), s.shape[1] if s.ndim == 2 else 0) for s in scores)
+        )
+        run = RunStruct(batch.started, ran.lookup_seconds + merging, ran.tower_seconds)
+        counted = np.empty((batch.count, _COUNTED_NUMBERS))
+        sums = AnsweredStruct()
+        address = self._library.sharded_infer_calls_answer(
+            self._address, *batch.handles.buffer_info(), listed, run, address_of(counted), sums
+        )
+        return HeldAnswers(address, counted, sums)
+
+    def send(self, batch: HeldBatch, answers: HeldAnswers) -> None:
+        """Sends the answers, and lets the calls go."""
+        handles, _ = batch.handles.buffer_info()
+        self._library.sharded_infer_calls_send(self._address, handles, answers.address)
+        self._release(batch.handles)
+        self._changed(-batch.count)
+
+    def _release(self, handles: "array[int]") -> None:
+        self._library.sharded_infer_calls_release(self._address, *handles.buffer_info())
+
+    def _batch_ended(self, batch: HeldBatch) -> None:
+        if batch.error is None:
+            return
+        # The dispatcher could not run it, so its calls are unanswered.
+        for call in self.apart(batch.handles):
+            call.error = batch.error
+            complete(call)
+
+    def _describe(self, handle: int) -> tuple[DescriptionStruct, bytes]:
+        """The compiled description, and which features are in the first group."""
+        found = DescriptionStruct()
+        self._library.sharded_infer_calls_describe(self._address, handle, found)
+        features = len(reader_of(self.versions.at(found.route)).features)
+        return found, ctypes.string_at(found.own, features)
+
+    def _described(self, handle: int) -> PredictCall:
+        found, own = self._describe(handle)
+        version = self.versions.at(found.route)
+        reader, names = reader_of(version), version.model.spec.tower.outputs
+        memory = np.empty(found.layout[1], np.int64)
+        ctypes.memmove(address_of(memory), found.words, memory.nbytes)
+        dense = len(reader.widths)
+        starts, rows = _numbers(found.dense_at, dense), _numbers(found.dense_rows, dense)
+        model_input = reader.assemble(found.layout[:], own, starts, rows, memory)
+        request_id = ctypes.string_at(found.id, found.id_bytes).decode("ascii")
+        method = _METHODS[found.form]
+        call = PredictCall(
+            version,
+            RequestHeader(
+                version.model.name, str(version.model.version), request_id, found.priority
+            ),
+            tuple(at for at in range(len(names)) if found.outputs >> at & 1),
+            model_input,
+            codec=MESSAGE_CODECS[method],
+            memory=RequestTensors(None),
+            method=method,
+            arrived=found.arrived,
+            deadline=found.deadline,
+            size_bytes=found.size_bytes,
+            requests_ahead=found.ahead,
+            on_done=partial(self._call_ended, found.call),
+        )
+        call.decoded = found.decoded
+        return call
+
+    def _call_ended(self, number: int, call: PredictCall) -> None:
+        try:
+            if self._reply is not None:
+                self._reply(number, self._outcome(call))
+        finally:
+            self._changed(-1)
+
+
+def _numbers(address: int, count: int) -> list[int]:
+    return list((ctypes.c_int64 * count).from_address(address)) if count else []

@@ -1,0 +1,79 @@
+"""The loaded versions whose calls compiled code holds, and the names of their requests."""
+
+import ctypes
+from collections.abc import Mapping
+
+from serving.inference.held_calls_library import MOST_OUTPUTS, NameStruct, RouteStruct
+from serving.protocol.readers.native_reader import NativeReader
+from serving.scheduler.compiled_queue import CompiledQueue
+from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.errors import InternalError
+
+
+class HeldVersions:
+    """Versions by the address of their compiled `Route`."""
+
+    def __init__(self, library: ctypes.PyDLL, calls: int) -> None:
+        """Starts without versions.
+
+        Args:
+            library: `held_calls_library()`.
+            calls: address of the compiled `Calls`.
+        """
+        self._library, self._calls = library, calls
+        # Routes without names stay while calls refer to them.
+        self._versions: dict[int, LoadedVersion] = {}
+        self._leaving: set[int] = set()
+
+    def at(self, route: int) -> LoadedVersion:
+        """The version of a route."""
+        return self._versions[route]
+
+    def __len__(self) -> int:
+        """Versions that are held, those that only wait for their last calls among them."""
+        return len(self._versions)
+
+    def add(self, version: LoadedVersion) -> None:
+        """Prepares a version; its calls are held when it has a name."""
+        reader, queue = version.io.reader.native, version.queue
+        outputs = tuple(name.encode() for name in version.model.spec.tower.outputs)
+        if reader is None or not isinstance(queue, CompiledQueue) or len(outputs) > MOST_OUTPUTS:
+            return
+        settings = RouteStruct(
+            ctypes.pointer(reader.model),
+            queue.address,
+            version.model.name.encode(),
+            version.model.version,
+            (ctypes.c_char_p * len(outputs))(*outputs),
+            len(outputs),
+        )
+        route = self._library.sharded_infer_calls_route(settings)
+        self._versions[route] = version
+
+    def remove(self, version: LoadedVersion) -> None:
+        """Lets a version without a name go, when its last call is answered."""
+        self._leaving |= {route for route, one in self._versions.items() if one is version}
+        for route in self._leaving.copy():
+            if not self._library.sharded_infer_calls_route_held(route):
+                self._leaving.remove(route)
+                del self._versions[route]
+                self._library.sharded_infer_calls_route_destroy(route)
+
+    def set_names(self, served: Mapping[tuple[str, str], LoadedVersion]) -> None:
+        """Sets the versions by model and by what a request says: a number, a label or nothing."""
+        routes = {id(version): route for route, version in self._versions.items()}
+        named = [
+            NameStruct(model.encode(), name.encode(), routes[id(version)])
+            for (model, name), version in served.items()
+            if id(version) in routes
+        ]
+        names = (NameStruct * len(named))(*named)
+        self._library.sharded_infer_calls_set_names(self._calls, names, len(named))
+
+
+def reader_of(version: LoadedVersion) -> NativeReader:
+    """The compiled reader of a held version."""
+    reader = version.io.reader.native
+    if reader is None:
+        raise InternalError("calls are held for a version without a compiled reader")
+    return reader

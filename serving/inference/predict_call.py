@@ -1,0 +1,115 @@
+"""One predict call: what the model runs, and what the answer needs."""
+
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any
+
+from serving.observability.trace_context import RequestTrace
+from serving.protocol.codec import Codec, Scored
+from serving.protocol.predict_method import PredictMethod
+from serving.protocol.request_header import RequestHeader
+from serving.protocol.request_tensors import RequestTensors
+from serving.scheduler.request_queue import QueuedRequest
+from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.engines.executor import RequestResult
+from sharded_infer.inputs.model_input import ModelInput
+
+# Clients choose request ids; logs and spans keep at most this many characters.
+_LONGEST_ID = 128
+
+
+class PredictCall(QueuedRequest):
+    """A predict call: a request in its version's queue, with what its answer needs.
+
+    Attributes:
+        codec: writes the answer.
+        outputs: positions of the requested outputs.
+        memory: receives the outputs that go to shared memory.
+        decoded: when its message had been decoded, on the monotonic clock.
+        requests_ahead: requests that waited when it arrived.
+        trace: None if it is not traced.
+        count: requests that it stands for.
+    """
+
+    count = 1
+    __slots__ = (
+        "codec", "decoded", "header", "memory", "method", "model_input", "outputs",
+        "requests_ahead", "trace", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        version: LoadedVersion,
+        header: RequestHeader,
+        outputs: Sequence[int],
+        model_input: ModelInput,
+        *,
+        codec: Codec[Any, Any],
+        memory: RequestTensors,
+        method: PredictMethod,
+        arrived: float,
+        deadline: float,
+        size_bytes: int,
+        requests_ahead: int = 0,
+        trace: RequestTrace | None = None,
+        on_done: "Callable[[PredictCall], None] | None" = None,
+    ) -> None:
+        """Describes a call that has just been decoded; all times are monotonic."""
+        super().__init__(
+            version.queue,
+            samples=model_input.batch_size,
+            arrived=arrived,
+            deadline=deadline,
+            size_bytes=size_bytes,
+            priority=header.priority,
+            on_done=on_done,
+        )
+        self.version = version
+        self.codec = codec
+        self.header = header
+        self.outputs = outputs
+        self.model_input = model_input
+        self.memory = memory
+        self.method = method
+        self.requests_ahead = requests_ahead
+        self.trace = trace
+        self.decoded = monotonic()
+
+    def encode(self, execution: RequestResult, queue_seconds: float) -> Any:
+        """Encodes the answer with the call's codec.
+
+        Raises:
+            ShardedInferError: the shared memory of an output cannot be written.
+        """
+        scores = [execution.scores[position] for position in self.outputs]
+        seconds = (
+            self.decoded - self.arrived,
+            queue_seconds,
+            execution.lookup_seconds,
+            execution.tower_seconds,
+        )
+        scored = Scored(self.header, self.outputs, scores, seconds)
+        return self.codec.encode(scored, self.version.io, self.memory)
+
+    def log_fields(self) -> dict[str, object]:
+        """The fields that the log adds to an error of this call."""
+        return log_fields(self.header, self.version, self.trace)
+
+
+def log_fields(
+    header: RequestHeader | None, version: LoadedVersion | None, trace: RequestTrace | None
+) -> dict[str, object]:
+    """The fields that the log adds to an error; arguments that are not known yet are None."""
+    fields: dict[str, object] = {}
+    if version is not None:
+        fields |= {"model": version.model.name, "version": version.model.version}
+    if header is not None:
+        fields["request_id"] = short_id(header.request_id)
+    if trace is not None:
+        fields["trace_id"] = trace.trace_hex
+    return fields
+
+
+def short_id(request_id: str) -> str:
+    """The part of a client's request id that logs and spans keep."""
+    return request_id if len(request_id) <= _LONGEST_ID else request_id[:_LONGEST_ID] + "…"

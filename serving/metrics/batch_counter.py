@@ -1,0 +1,105 @@
+"""Counts the batches of a version by the size at which they ran, as ModelStatistics reports them.
+
+    the size's row, known, or found, or the next free one     [size, batches, decode, infer, encode]
+    one more batch, and its seconds
+
+Each process has its own table in the cells, because the sizes are not known beforehand.
+"""
+
+from collections.abc import Callable, Sequence
+
+from serving.metrics.cells import MetricCells
+from serving.metrics.request_counter import Answered
+from serving.metrics.totals import BatchTotals, Duration
+from sharded_infer.towers.batch_sizes import padded_size
+
+# Batches of up to 1,024 samples run at 60 to 120 sizes on processors.
+SIZES = 256
+_FIELDS = 5
+# In the place of a size: all for which there was no row. They are not reported.
+_OTHERS = -1.0
+_MOST_KNOWN = 4096
+
+
+class ExecutedBatches:
+    """Counts a version's batches by size."""
+
+    def __init__(self, cells: MetricCells) -> None:
+        self._cells = cells
+        self._first = cells.allocate((SIZES + 1) * _FIELDS)
+        self._run_size: Callable[[int], int] = padded_size
+        # By samples: the row's first cell, and what must stand there. Another process may have
+        # cleared it.
+        self._known: dict[int, tuple[int, float]] = {}
+
+    def run_at(self, run_size: Callable[[int], int]) -> None:
+        """Sets the function from a batch's samples to the size at which it runs."""
+        self._run_size = run_size
+        self._known.clear()
+
+    def count(self, requests: Sequence[Answered], samples: int = 0) -> None:
+        """Counts a batch at its padded size. The caller holds the process's lock.
+
+        Args:
+            requests: its answered requests, at least one.
+            samples: of the batch, if it had other requests too; 0: it had none.
+        """
+        whole, decode, _, lookup, tower, encode, _, _ = requests[0]
+        for request in requests[1:]:
+            whole += request[0]
+            decode += request[1]
+            encode += request[5]
+        self.count_sums(samples or whole, decode, lookup + tower, encode)
+
+    def count_sums(self, samples: int, decode: float, infer: float, encode: float) -> None:
+        """As `count`, from the sums over its requests.
+
+        Args:
+            infer: seconds of lookups and tower, the batch's own.
+        """
+        own = self._cells.own
+        found = self._known.get(samples)
+        if found is None or own[found[0]] != found[1]:
+            found = self._find(samples)
+        row = found[0]
+        own[row + 1] += 1.0
+        own[row + 2] += decode
+        own[row + 3] += infer
+        own[row + 4] += encode
+
+    def totals(self) -> tuple[BatchTotals, ...]:
+        """Totals of all processes, by ascending size."""
+        sums: dict[float, list[float]] = {}
+        for content in self._cells.contents(self._first, SIZES * _FIELDS):
+            values = memoryview(content).cast("d")
+            for row in range(0, len(values), _FIELDS):
+                size, *counted = values[row : row + _FIELDS].tolist()
+                # A row that another process takes just now has its size first.
+                if counted[0]:
+                    known = sums.get(size, [0.0] * len(counted))
+                    sums[size] = [a + b for a, b in zip(known, counted, strict=True)]
+        return tuple(
+            BatchTotals(
+                size=int(size),
+                decode=Duration.of(batches, decode),
+                infer=Duration.of(batches, infer),
+                encode=Duration.of(batches, encode),
+            )
+            for size, (batches, decode, infer, encode) in sorted(sums.items())
+        )
+
+    def _find(self, samples: int) -> tuple[int, float]:
+        own = self._cells.own
+        size = float(self._run_size(samples))
+        last = self._first + SIZES * _FIELDS
+        for row in range(self._first, last, _FIELDS):
+            if own[row] in (size, 0.0):
+                own[row] = size
+                break
+        else:
+            row, size = last, _OTHERS
+            own[row] = size
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[samples] = row, size
+        return row, size

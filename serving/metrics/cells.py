@@ -1,0 +1,146 @@
+"""Numbers shared by the processes of a server: a row of float64 cells for each worker."""
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Iterable, Sequence
+
+from sharded_infer.errors import InternalError
+
+CELL_BYTES = 8
+# Pages that nothing was written to cost no memory.
+WORKER_BYTES = 14 << 20
+
+
+class MetricCells:
+    """Cells in anonymous shared memory, which forked processes inherit.
+
+    A process writes only its own row, so a killed process cannot keep a shared lock, and the
+    successor of a dead worker continues its counts. One more row belongs to the parent, which makes
+    the cells. Readers never see half an aligned 8-byte store, but may see a part of an update of
+    several cells.
+
+    Attributes:
+        own: the cells of this process's row.
+        own_address: address of the row, for compiled code.
+        lock: held by threads of this process while they add to `own`.
+    """
+
+    def __init__(self, workers: int, *, worker_bytes: int = WORKER_BYTES) -> None:
+        """Maps rows of zeros, and selects the parent's.
+
+        Args:
+            workers: rows beside the parent's.
+            worker_bytes: size of a row, rounded up to whole pages.
+        """
+        pages = -(-worker_bytes // mmap.PAGESIZE)
+        row_bytes = pages * mmap.PAGESIZE
+        memory = memoryview(mmap.mmap(-1, (workers + 1) * row_bytes))
+        self._rows = tuple(
+            memory[first : first + row_bytes].cast("d")
+            for first in range(0, len(memory), row_bytes)
+        )
+        self._workers = workers
+        self._capacity = row_bytes // CELL_BYTES
+        self._used = 0
+        self._maker = os.getpid()
+        self.own = self._rows[workers]
+        self.own_address = _address_of(self.own)
+        self.lock = threading.Lock()
+
+    def allocate(self, count: int) -> int:
+        """Allocates adjacent cells in every row.
+
+        Only processes forked later know them.
+
+        Returns:
+            Number of the first cell.
+
+        Raises:
+            InternalError: the row is full, or this process did not make the cells.
+        """
+        if os.getpid() != self._maker:
+            raise InternalError("metric cells can be allocated only by the process that made them")
+        with self.lock:
+            first = self._used
+            if first + count > self._capacity:
+                raise InternalError(
+                    f"metric cells: {count} more do not fit beside {first} of {self._capacity}"
+                )
+            self._used += count
+            return first
+
+    def use(self, worker: int) -> None:
+        """Makes a worker's row this process's own; call it before threads start.
+
+        Raises:
+            InternalError: the worker does not exist.
+        """
+        self.own = self._row(worker)
+        self.own_address = _address_of(self.own)
+        # A thread of the parent may have held the old one when this process was forked.
+        self.lock = threading.Lock()
+
+    def write_bytes(self, cell: int, content: bytes) -> None:
+        """Stores bytes instead of numbers in this process's row. The caller holds the lock.
+
+        Args:
+            cell: number of the first cell.
+            content: fits into the allocated cells.
+        """
+        first = cell * CELL_BYTES
+        self.own.cast("B")[first : first + len(content)] = content
+
+    def contents(self, cell: int, count: int) -> list[bytes]:
+        """The bytes of cells in every row.
+
+        Args:
+            cell: number of the first cell.
+        """
+        return [row[cell : cell + count].tobytes() for row in self._rows]
+
+    def total(self, cell: int) -> float:
+        """The sum of a cell over all rows."""
+        return sum(row[cell] for row in self._rows)
+
+    def values(self, cell: int) -> list[float]:
+        """A cell of each worker."""
+        return [row[cell] for row in self._rows[: self._workers]]
+
+    def largest(self, cell: int) -> float:
+        """The largest of a cell's values in all rows."""
+        return max(row[cell] for row in self._rows)
+
+    def rows(self) -> list[Sequence[float]]:
+        """All allocated cells of every row, the parent's last."""
+        used = self._used
+        return [row[:used].tolist() for row in self._rows]
+
+    def clear_worker(self, worker: int, cells: Iterable[int]) -> None:
+        """Sets gauges of a dead worker to 0.
+
+        Raises:
+            InternalError: the worker does not exist.
+        """
+        row = self._row(worker)
+        for cell in cells:
+            row[cell] = 0.0
+
+    def clear(self, first: int, count: int) -> None:
+        """Sets unused cells to 0 in every row.
+
+        Args:
+            first: number of the first cell.
+        """
+        for row in self._rows:
+            row[first : first + count] = memoryview(bytes(count * CELL_BYTES)).cast("d")
+
+    def _row(self, worker: int) -> "memoryview[float]":
+        if not 0 <= worker < self._workers:
+            raise InternalError(f"metric cells: no worker {worker} of {self._workers}")
+        return self._rows[worker]
+
+
+def _address_of(row: "memoryview[float]") -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(row))

@@ -1,0 +1,1 @@
+"""Names, labels and buckets of the metrics."""

@@ -1,0 +1,228 @@
+"""Families of a version's tables, lookups and scores, and of a model's releases."""
+
+from serving.metrics.families.family import Detail, Family, Kind
+
+# Ranks of a plan that have a place of their own; those beyond share the last one.
+RANK_PLACES = tuple(str(place) for place in range(64))
+# Outputs of a model whose scores are counted: as many as a request can name.
+OUTPUT_PLACES = tuple(str(place) for place in range(16))
+# Features of a model whose empty bags are counted; those beyond share the place behind the last.
+FEATURE_PLACES = tuple(str(place) for place in range(128))
+OTHER_FEATURES = "(others)"
+SMALL_PAGES, HUGE_PAGES = PAGE_SIZES = ("4KiB", "2MiB")
+# In which a version fails whose files change while it is served.
+SERVE_PHASE = "serve"
+# Fine between 0 and 1, where probabilities are; to 100 on both sides for outputs that are none.
+SCORE_BOUNDARIES = (
+    -100.0, -30.0, -10.0, -5.0, -3.0, -2.0, -1.0, -0.5, -0.2, -0.1, 0.0,
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85,
+    0.9, 0.95, 0.98, 0.99, 0.995, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0,
+)  # fmt: skip
+# Of loading a version: fetched and verified, checked against memory, opened, warmed up, checked
+# against its golden requests; until the last worker has done so.
+# Of a front: its shard hosts hold the version, and answer.
+HOSTS_PHASE = "hosts"
+LOAD_PHASES = ("fetch", "verify", HOSTS_PHASE, "memory", "open", "warm_up", "golden", "workers")
+
+LOADED = Family(
+    "sharded_infer_model_loaded",
+    "1 for each version that is loaded and ready.",
+    Kind.LARGEST,
+    "Releases: which versions a server can answer with.",
+    detail=Detail.OFF,
+)
+TABLE_BYTES = Family(
+    "sharded_infer_table_bytes",
+    "Bytes of the version's table files, mapped or copied; workers share them.",
+    Kind.LARGEST,
+    "Capacity planning: what a version takes.",
+    detail=Detail.OFF,
+)
+TABLE_HUGE_PAGE_BYTES = Family(
+    "sharded_infer_table_huge_page_bytes",
+    "Bytes of the version's tables in huge pages, mapped or copied, when they were loaded.",
+    Kind.LARGEST,
+    "Operators: less than table_bytes means slower lookups.",
+    detail=Detail.OFF,
+)
+TABLE_PAGE_BYTES = Family(
+    "sharded_infer_table_page_bytes",
+    "Bytes of the version's tables by the size of their pages, when they were loaded.",
+    Kind.LARGEST,
+    "Operators: tables in 4 KiB pages are looked up more slowly.",
+    label="page_size",
+    label_values=PAGE_SIZES,
+    detail=Detail.OFF,
+)
+CREATED = Family(
+    "sharded_infer_version_created_timestamp_seconds",
+    "When a loaded version was published, in seconds since 1970.",
+    Kind.LARGEST,
+    "Releases: the age of each version.",
+    detail=Detail.OFF,
+)
+RANK_ROWS = Family(
+    "sharded_infer_rank_rows",
+    "Rows looked up, by rank of the plan.",
+    Kind.COUNTER,
+    "Planning: shards with more lookups than others.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.FULL,
+)
+RANK_ROW_BYTES = Family(
+    "sharded_infer_rank_row_bytes",
+    "Bytes of the rows looked up, as they are stored, by rank of the plan.",
+    Kind.COUNTER,
+    "Planning: the imbalance between ranks, largest over mean, which a new plan reduces.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.FULL,
+)
+RANK_BUSY_SECONDS = Family(
+    "sharded_infer_rank_busy_seconds",
+    "Time that lookups on the rank took.",
+    Kind.COUNTER,
+    "Planning: whether a rank's bytes cost what the plan predicted.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.FULL,
+)
+RANK_MEMORY_BYTES = Family(
+    "sharded_infer_rank_memory_bytes",
+    "Bytes of tables placed on the rank.",
+    Kind.LARGEST,
+    "Planning: how full ranks are.",
+    label="rank",
+    label_values=RANK_PLACES,
+    detail=Detail.OFF,
+)
+BROADCAST_ROWS_SAVED = Family(
+    "sharded_infer_broadcast_rows_saved",
+    "Rows not looked up because samples of a request share the bag.",
+    Kind.COUNTER,
+    "Client authors: (rows + saved) / rows is the gain from sharing a user's features.",
+    detail=Detail.FULL,
+)
+EMPTY_BAGS = Family(
+    "sharded_infer_empty_bags",
+    "Samples scored with an empty bag of the feature: left out, sent empty, or with only "
+    "padding and ignored ids.",
+    Kind.COUNTER,
+    "Model owners: a missing feature causes no error; divided by samples, this is the share "
+    "that lacks it.",
+    label="feature",
+    label_values=FEATURE_PLACES,
+    hidden_zeros=frozenset({OTHER_FEATURES}),
+    detail=Detail.FULL,
+)
+HOT_ROW_SHARE = Family(
+    "sharded_infer_hot_row_share",
+    "Share of the row accesses in a recent sample that went to its hottest 1% of rows.",
+    Kind.LARGEST,
+    "Planning: the gain from a cache of hot rows, or from replicating them.",
+    detail=Detail.FULL,
+)
+SCORES = Family(
+    "sharded_infer_scores",
+    "Scores of sampled responses, by output; without a sum, as scores may be negative.",
+    Kind.HISTOGRAM,
+    "Model owners: a distribution that changes without a release means that features changed.",
+    label="output",
+    label_values=OUTPUT_PLACES,
+    boundaries=SCORE_BOUNDARIES,
+    detail=Detail.FULL,
+)
+
+LOADS = Family(
+    "sharded_infer_version_loads",
+    "Versions that every worker has loaded and that clients could ask for.",
+    Kind.COUNTER,
+    "Releases: versions that arrived.",
+    detail=Detail.OFF,
+)
+LOAD_FAILURES = Family(
+    "sharded_infer_version_load_failures",
+    "Versions that were not served, by the phase in which they failed.",
+    Kind.COUNTER,
+    "Releases: the alert on a swap that failed, and its phase.",
+    label="phase",
+    label_values=(*LOAD_PHASES, SERVE_PHASE),
+    detail=Detail.OFF,
+)
+LOAD_SECONDS = Family(
+    "sharded_infer_version_load_seconds",
+    "Time that a phase of the last load took in the slowest worker.",
+    Kind.LARGEST,
+    "Releases: what a release waits for.",
+    label="phase",
+    label_values=LOAD_PHASES,
+    detail=Detail.OFF,
+)
+LOOKED = Family(
+    "sharded_infer_repository_read_timestamp_seconds",
+    "When the model's versions and labels were last read, in seconds since 1970.",
+    Kind.LARGEST,
+    "On call: a server that cannot read its repository serves an old model.",
+    detail=Detail.OFF,
+)
+# The page gives each worker's own value.
+SERVED_VERSION = Family(
+    "sharded_infer_served_version",
+    "The version for requests that name none, by worker; 0: none.",
+    Kind.GAUGE,
+    "Releases: annotations where a version changes; workers that differ.",
+    label="worker",
+    detail=Detail.OFF,
+)
+MISSING = Family(
+    "sharded_infer_model_missing",
+    "1 for each model that should be served and has no version that can be.",
+    Kind.LARGEST,
+    "On call: the alert on a model that a server runs without.",
+    detail=Detail.OFF,
+)
+# The page computes it from the time of the default version.
+SERVED_AGE = Family(
+    "sharded_infer_served_age_seconds",
+    "Time since the version for requests that name none was published.",
+    Kind.LARGEST,
+    "Model owners: the alert on a stale model.",
+    detail=Detail.OFF,
+)
+# Its label values are the labels that a server follows, and "default".
+LABEL_VERSION = Family(
+    "sharded_infer_label_version",
+    "The version that a label means in this server; 0: none.",
+    Kind.LARGEST,
+    "Releases: whether a moved label has arrived.",
+    label="label",
+    label_values=("default",),
+    detail=Detail.OFF,
+)
+
+TABLE_FAMILIES = (
+    LOADED,
+    TABLE_BYTES,
+    TABLE_HUGE_PAGE_BYTES,
+    TABLE_PAGE_BYTES,
+    CREATED,
+    RANK_ROWS,
+    RANK_ROW_BYTES,
+    RANK_BUSY_SECONDS,
+    RANK_MEMORY_BYTES,
+    BROADCAST_ROWS_SAVED,
+    EMPTY_BAGS,
+    HOT_ROW_SHARE,
+    SCORES,
+)
+MODEL_FAMILIES = (
+    LOADS,
+    LOAD_FAILURES,
+    LOAD_SECONDS,
+    LOOKED,
+    SERVED_VERSION,
+    MISSING,
+    SERVED_AGE,
+    LABEL_VERSION,
+)

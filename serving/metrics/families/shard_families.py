@@ -1,0 +1,64 @@
+"""Families of a front's lookups on shard hosts."""
+
+from serving.metrics.families.family import Family, Kind
+
+# Later hosts count with the last.
+HOST_PLACES = tuple(str(place) for place in range(64))
+_HOSTS = frozenset(HOST_PLACES)
+
+SHARD_LOOKUP_SECONDS = Family(
+    "sharded_infer_shard_lookup_seconds",
+    "Time of a batch's lookup on a shard host, from asking to its first good answer; lookups that "
+    "failed are not in it.",
+    Kind.HISTOGRAM,
+    "On call: which shard host is slow. Its count is the rate of lookups.",
+    label="host",
+    label_values=HOST_PLACES,
+    hidden_zeros=_HOSTS,
+    boundaries=(
+        0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
+    ),
+)  # fmt: skip
+SHARD_HEDGES = Family(
+    "sharded_infer_shard_hedges",
+    "Lookups that were late and were asked of another replica too; at most a twentieth of all.",
+    Kind.COUNTER,
+    "On call: a replica of this shard host is slow at times.",
+    label="host",
+    label_values=HOST_PLACES,
+    hidden_zeros=_HOSTS,
+)
+SHARD_RETRIES = Family(
+    "sharded_infer_shard_retries",
+    "Lookups that were asked of another replica because one failed or was ejected.",
+    Kind.COUNTER,
+    "On call: failures that cost no request.",
+    label="host",
+    label_values=HOST_PLACES,
+    hidden_zeros=_HOSTS,
+)
+SHARD_FAILURES = Family(
+    "sharded_infer_shard_failures",
+    "Calls of replicas that ended with an error, or with no answer at their deadlines.",
+    Kind.COUNTER,
+    "On call: above the retries, requests failed.",
+    label="host",
+    label_values=HOST_PLACES,
+    hidden_zeros=_HOSTS,
+)
+SHARD_EJECTIONS = Family(
+    "sharded_infer_shard_ejections",
+    "Replicas that were left alone after failures in a row, as each process saw it.",
+    Kind.COUNTER,
+    "On call: a replica of this shard host has died or hangs.",
+    label="host",
+    label_values=HOST_PLACES,
+    hidden_zeros=_HOSTS,
+)
+SHARD_FAMILIES = (
+    SHARD_LOOKUP_SECONDS,
+    SHARD_HEDGES,
+    SHARD_RETRIES,
+    SHARD_FAILURES,
+    SHARD_EJECTIONS,
+)

@@ -1,0 +1,129 @@
+"""Counts one version's lookups and scores."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.metrics.cells import MetricCells
+from serving.metrics.empty_bags import EmptyBags
+from serving.metrics.families.family import FamilyBlock
+from serving.metrics.families.model_families import (
+    BROADCAST_ROWS_SAVED,
+    EMPTY_BAGS,
+    HOT_ROW_SHARE,
+    LOADED,
+    OUTPUT_PLACES,
+    RANK_BUSY_SECONDS,
+    RANK_MEMORY_BYTES,
+    RANK_PLACES,
+    RANK_ROW_BYTES,
+    RANK_ROWS,
+    SCORE_BOUNDARIES,
+    SCORES,
+)
+from serving.metrics.hot_rows import HotRows
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.lookups.lookup_work import LookupWork
+
+# Of so many batches one is sampled: its scores, its rows.
+_SCORES_EVERY, _ROWS_EVERY = 16, 64
+_MOST_SCORES = 1024
+_LAST_RANK = len(RANK_PLACES) - 1
+_BOUNDARIES = np.array(SCORE_BOUNDARIES)
+
+
+class LookupMetrics:
+    """One version's ranks, shared and empty bags, hot rows and scores.
+
+    Attributes:
+        rows: sample for the share of hot rows.
+    """
+
+    def __init__(self, cells: MetricCells, block: FamilyBlock) -> None:
+        self._cells = cells
+        self._rows = block.cell(RANK_ROWS)
+        self._row_bytes = block.cell(RANK_ROW_BYTES)
+        self._busy_seconds = block.cell(RANK_BUSY_SECONDS)
+        self._memory_bytes = block.cell(RANK_MEMORY_BYTES)
+        self._saved = block.cell(BROADCAST_ROWS_SAVED)
+        self._hot_row_share = block.cell(HOT_ROW_SHARE)
+        self._loaded = block.cell(LOADED)
+        self._scores = block.cell(SCORES)
+        self._empty_bags = EmptyBags(cells, block.cell(EMPTY_BAGS))
+        self._batches = 0
+        self.rows = HotRows()
+
+    def describe(self, features: Sequence[str]) -> None:
+        """Resets the counters for another version. The caller does not hold the lock.
+
+        Args:
+            features: as `VersionInfo.features`.
+        """
+        with self._cells.lock:
+            self._batches = 0
+            self._empty_bags.set_features(features)
+        self.rows.clear()
+
+    def looked_up(
+        self,
+        work: LookupWork,
+        batch: ModelInput,
+        scores: Sequence[NDArray[np.float32]],
+    ) -> None:
+        """Counts a batch's lookups; some batches are sampled.
+
+        Args:
+            scores: of one of its requests.
+        """
+        cells = self._cells
+        with cells.lock:
+            own = cells.own
+            for rank, rows, row_bytes, seconds in work.steps:
+                place = rank if rank < _LAST_RANK else _LAST_RANK
+                own[self._rows + place] += rows
+                own[self._row_bytes + place] += row_bytes
+                own[self._busy_seconds + place] += seconds
+            if work.rows_saved:
+                own[self._saved] += work.rows_saved
+            self._empty_bags.count(batch)
+            number = self._batches
+            self._batches = number + 1
+        if number % _SCORES_EVERY == 0:
+            self._sample_scores(scores)
+        if number % _ROWS_EVERY == 0:
+            self.rows.take(batch)
+
+    def hot_rows(self, share: float) -> None:
+        """Sets the share of accesses to hot rows; 0 for an unloaded version.
+
+        Args:
+            share: from `rows`.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._hot_row_share] = share if cells.own[self._loaded] else 0.0
+
+    def placed(self, rank_bytes: Sequence[int]) -> None:
+        """Sets the bytes on each rank, in this process. The caller holds the lock.
+
+        Args:
+            rank_bytes: ranks beyond the last place are added up.
+        """
+        for place in range(len(RANK_PLACES)):
+            held = rank_bytes[place:] if place == _LAST_RANK else rank_bytes[place : place + 1]
+            self._cells.own[self._memory_bytes + place] = sum(held)
+
+    def _sample_scores(self, scores: Sequence[NDArray[np.float32]]) -> None:
+        counted = []
+        for score in scores[: len(OUTPUT_PLACES)]:
+            some = score.ravel()[:: 1 + score.size // _MOST_SCORES]
+            # NaN come after everything, so they are counted above all boundaries.
+            places = np.searchsorted(_BOUNDARIES, some)
+            counted.append(np.bincount(places, minlength=SCORES.buckets))
+        cells = self._cells
+        with cells.lock:
+            own = np.frombuffer(cells.own.cast("B"))
+            for output, counts in enumerate(counted):
+                first = self._scores + output * SCORES.cells_per_series
+                own[first : first + SCORES.buckets] += counts

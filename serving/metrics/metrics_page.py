@@ -1,0 +1,304 @@
+"""The metrics page: counts of all processes as Prometheus families."""
+
+import importlib.metadata
+import platform
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import accumulate
+from time import time
+
+import torch
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
+
+from serving.host.memory import available_bytes, limit_bytes
+from serving.metrics.cells import MetricCells
+from serving.metrics.families.all_families import MODEL_LABELS, VERSION_FAMILIES, VERSION_LABELS
+from serving.metrics.families.family import Detail, Family, FamilyBlock, Kind
+from serving.metrics.families.model_families import (
+    CREATED,
+    FEATURE_PLACES,
+    MODEL_FAMILIES,
+    OUTPUT_PLACES,
+    RANK_PLACES,
+    SERVED_AGE,
+    SERVED_VERSION,
+)
+from serving.metrics.families.request_families import (
+    LATENCY_OBJECTIVE,
+    REQUEST_SECONDS,
+    WITHIN_OBJECTIVE,
+)
+from serving.metrics.families.server_families import (
+    BUILD_INFO,
+    BY_WORKER,
+    MEMORY_AVAILABLE_BYTES,
+    MEMORY_LIMIT_BYTES,
+    SERVER_FAMILIES,
+)
+from serving.metrics.version_info import latency_boundaries
+from serving.metrics.version_metrics import VersionMetrics
+from sharded_infer.errors import CapacityError
+
+_Rows = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A version's cells and the names of its places."""
+
+    block: FamilyBlock
+    names: dict[tuple[str, ...], tuple[str, ...]]
+    counters: VersionMetrics | None
+
+
+class MetricsPage(Collector):
+    """Sums the cells of all processes when the page is requested.
+
+    A histogram's count is the sum of its buckets, so they always agree.
+    """
+
+    def __init__(
+        self,
+        cells: MetricCells,
+        server: FamilyBlock,
+        detail: Detail = Detail.FULL,
+        clock: Callable[[], float] = time,
+    ) -> None:
+        """Starts without versions.
+
+        Args:
+            server: families without version labels.
+            detail: the level of counting; only counted families are shown.
+            clock: seconds since 1970.
+        """
+        self._cells = cells
+        self._server = server
+        self._detail = detail
+        self._clock = clock
+        self._unknown: list[FamilyBlock] = []
+        self._versions: list[VersionMetrics] = []
+        # With what says which model it is of; an empty name: none yet.
+        self._models: list[tuple[FamilyBlock, Callable[[], str]]] = []
+        # Places that versions take in turn, each with the cell that says which one has it.
+        self._slots: list[tuple[VersionMetrics, Callable[[], str], int]] = []
+
+    def add_unknown(self, block: FamilyBlock) -> None:
+        """Adds the requests for unknown models."""
+        self._unknown.append(block)
+
+    def add_version(self, counters: VersionMetrics) -> None:
+        """Adds a version's families."""
+        self._versions.append(counters)
+
+    def add_model(self, block: FamilyBlock, model: Callable[[], str]) -> None:
+        """Adds a model's families.
+
+        Args:
+            model: returns the model's name; empty while there is none.
+        """
+        self._models.append((block, model))
+
+    def add_slot(
+        self, counters: VersionMetrics, model: Callable[[], str], version_cell: int
+    ) -> None:
+        """Adds a place's families, shown while a version has it.
+
+        Args:
+            counters: of a block without labels.
+            version_cell: cell of the version's number; 0: none.
+        """
+        self._slots.append((counters, model, version_cell))
+
+    def describe(self) -> Iterable[Metric]:
+        """All families, without samples."""
+        yield from self._metrics(VERSION_FAMILIES, VERSION_LABELS).values()
+        yield from self._metrics(MODEL_FAMILIES, MODEL_LABELS).values()
+        yield from self._metrics(SERVER_FAMILIES, ()).values()
+        for family in (MEMORY_AVAILABLE_BYTES, MEMORY_LIMIT_BYTES, BUILD_INFO):
+            yield GaugeMetricFamily(family.name, family.help)
+
+    def collect(self) -> Iterator[Metric]:
+        """All families, with their samples."""
+        # Blocks first: the cells of those that come in between are not in the rows.
+        shown = [*(_Shown(block, {}, None) for block in self._unknown), *self._shown_versions()]
+        named = [(block, model()) for block, model in list(self._models)]
+        models = [replace(block, label_values=(name,)) for block, name in named if name]
+        processes = self._cells.rows()
+        metrics = self._metrics(VERSION_FAMILIES, VERSION_LABELS)
+        for version in shown:
+            _add_version(metrics, version, processes)
+        yield from metrics.values()
+        yield from self._of_models(models, [version.block for version in shown], processes)
+        yield from self._of_server(processes)
+        yield from _of_machine()
+
+    def _metrics(
+        self, families: Iterable[Family], block_labels: tuple[str, ...]
+    ) -> dict[str, Metric]:
+        counted = (family for family in families if family.detail <= self._detail)
+        return {family.name: _metric(family, block_labels) for family in counted}
+
+    def _shown_versions(self) -> Iterator[_Shown]:
+        for counters in list(self._versions):
+            yield _Shown(counters.block, _names(counters), counters)
+        for counters, model, cell in list(self._slots):
+            if version := int(self._cells.largest(cell)):
+                block = replace(counters.block, label_values=(model(), str(version)))
+                yield _Shown(block, _names(counters), counters)
+
+    def _of_server(self, processes: _Rows) -> Iterator[Metric]:
+        metrics = self._metrics(SERVER_FAMILIES, ())
+        for family, value, cell in self._server.series():
+            metric = metrics.get(family.name)
+            if metric is None:
+                continue
+            if family in BY_WORKER:
+                for worker, count in enumerate(self._cells.values(cell)):
+                    _add(metric, family, (str(worker),), [count])
+            else:
+                _add(metric, family, (value,), _together(processes, family, cell))
+        yield from metrics.values()
+
+    def _of_models(
+        self, models: Sequence[FamilyBlock], versions: Sequence[FamilyBlock], processes: _Rows
+    ) -> Iterator[Metric]:
+        metrics = self._metrics(MODEL_FAMILIES, MODEL_LABELS)
+        created = {b.label_values: b.cell(CREATED) for b in versions if CREATED in b.families}
+        for block in models:
+            served = 0
+            for family, value, cell in block.series():
+                metric, labels = metrics[family.name], (*block.label_values, value)
+                values = _together(processes, family, cell)
+                if family.name == SERVED_VERSION.name:
+                    by_worker = self._cells.values(cell)
+                    served = int(max(by_worker))
+                    for worker, version in enumerate(by_worker):
+                        _add(metric, family, (*block.label_values, str(worker)), [version])
+                elif family.name == SERVED_AGE.name:
+                    at = created.get((*block.label_values, str(served)))
+                    if at is not None and (when := self._cells.largest(at)):
+                        _add(metric, family, labels, [max(0.0, self._clock() - when)])
+                else:
+                    _add(metric, family, labels, values)
+        yield from metrics.values()
+
+
+def _of_machine() -> Iterator[Metric]:
+    for family, read in (
+        (MEMORY_AVAILABLE_BYTES, available_bytes),
+        (MEMORY_LIMIT_BYTES, limit_bytes),
+    ):
+        memory = GaugeMetricFamily(family.name, family.help)
+        # Where the kernel does not say it, there is no sample.
+        with suppress(OSError, CapacityError):
+            memory.add_metric((), read())
+        yield memory
+    build = GaugeMetricFamily(
+        BUILD_INFO.name, BUILD_INFO.help, labels=tuple(BUILD_INFO.label.split(", "))
+    )
+    build.add_metric((_our_version(), str(torch.__version__), platform.python_version()), 1.0)
+    yield build
+
+
+@cache
+def _our_version() -> str:
+    # Reads a file of the installation.
+    return importlib.metadata.version("sharded-infer")
+
+
+def _names(counters: VersionMetrics) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """A version's names for the places of labels that it defines."""
+    facts = counters.facts
+    return {
+        RANK_PLACES: facts.ranks(),
+        OUTPUT_PLACES: facts.outputs(),
+        FEATURE_PLACES: facts.features(),
+    }
+
+
+def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) -> None:
+    objective = 0.0
+    if LATENCY_OBJECTIVE in version.block.families:
+        cell = version.block.cell(LATENCY_OBJECTIVE)
+        objective = _together(processes, LATENCY_OBJECTIVE, cell)[0]
+    for family, value, cell in version.block.series():
+        metric = metrics.get(family.name)
+        if metric is None or family is WITHIN_OBJECTIVE:
+            continue
+        names = version.names.get(family.label_values)
+        if names is not None:
+            place = family.label_values.index(value)
+            if place >= len(names):
+                continue
+            value = names[place]
+        labels = (*version.block.label_values, value)
+        values = _together(processes, family, cell)
+        if family is REQUEST_SECONDS and version.counters is not None:
+            _add_whole(metric, labels, values, objective, version.counters)
+            if objective:
+                within = latency_boundaries(objective).index(objective) + 1
+                counted = [sum(values[:within])]
+                _add(metrics[WITHIN_OBJECTIVE.name], WITHIN_OBJECTIVE, labels, counted)
+        else:
+            _add(metric, family, labels, values)
+
+
+def _add_whole(
+    metric: Metric,
+    labels: Sequence[str],
+    values: list[float],
+    objective: float,
+    counters: VersionMetrics,
+) -> None:
+    """Adds request_seconds, with the version's boundaries and exemplars."""
+    names = [*map(floatToGoString, latency_boundaries(objective)), "+Inf"]
+    buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
+    counted = zip(names, accumulate(values), counters.exemplars.last(), strict=False)
+    for name, count, one in counted:
+        if one is None:
+            buckets.append((name, count))
+        else:
+            trace = {"trace_id": one.trace_id}
+            buckets.append((name, count, Exemplar(trace, one.seconds, one.timestamp)))
+    if isinstance(metric, HistogramMetricFamily):
+        metric.add_metric(labels, buckets, values[-1])
+
+
+def _together(processes: _Rows, family: Family, cell: int) -> list[float]:
+    """A series' cells, combined over all processes."""
+    combine = max if family.kind is Kind.LARGEST else sum
+    series = slice(cell, cell + family.cells_per_series)
+    return [combine(values) for values in zip(*(row[series] for row in processes), strict=True)]
+
+
+def _metric(family: Family, block_labels: tuple[str, ...]) -> Metric:
+    kinds = {Kind.COUNTER: CounterMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
+    labels = (*block_labels, family.label) if family.label else block_labels
+    metric: Metric = kinds.get(family.kind, GaugeMetricFamily)(
+        family.name, family.help, labels=labels
+    )
+    return metric
+
+
+def _add(metric: Metric, family: Family, labels: Sequence[str], values: list[float]) -> None:
+    """Adds a series to a metric; surplus label values are ignored."""
+    if isinstance(metric, HistogramMetricFamily):
+        if labels[-1] in family.hidden_zeros and not any(values):
+            return
+        *buckets, total = values
+        names = [*map(floatToGoString, family.boundaries), "+Inf"]
+        metric.add_metric(labels, list(zip(names, accumulate(buckets), strict=True)), total)
+    elif isinstance(metric, CounterMetricFamily | GaugeMetricFamily) and (
+        values[0] or labels[-1] not in family.hidden_zeros
+    ):
+        metric.add_metric(labels, values[0])

@@ -1,0 +1,65 @@
+"""The compiled counter of requests, loaded where the package was built with a compiler.
+
+Its source is `serving/native/counting.cpp`.
+"""
+
+import ctypes
+import sys
+
+from kernels.native_library import keeping_gil, load_library
+from sharded_infer.errors import InputError
+
+
+class Boundaries(ctypes.Structure):
+    """`Boundaries` of serving/native/counting.h."""
+
+    _fields_ = (("values", ctypes.c_void_p), ("count", ctypes.c_int64))
+
+
+class AnsweredCells(ctypes.Structure):
+    """`AnsweredCells` of serving/native/counting.h."""
+
+    _fields_ = (
+        ("ok", ctypes.c_int64),
+        ("samples", ctypes.c_int64),
+        ("last_request", ctypes.c_int64),
+        ("sums", ctypes.c_int64 * 6),
+        ("with_histograms", ctypes.c_int64),
+        ("worker_requests", ctypes.c_int64),
+        ("ids_outside", ctypes.c_int64),
+        ("buckets", ctypes.c_int64 * 6),
+        ("boundaries", Boundaries * 6),
+    )
+
+
+def _load() -> ctypes.PyDLL | None:
+    library = load_library("serving")
+    if library is None or sys.byteorder != "little":
+        return None
+    counter = keeping_gil(library)
+    integer, address = ctypes.c_int64, ctypes.c_void_p
+    answered = counter.sharded_infer_count_answered
+    answered.restype = None
+    answered.argtypes = (address, address, address, integer, ctypes.c_double)
+    bags = counter.sharded_infer_count_empty_bags
+    bags.restype = None
+    bags.argtypes = (address, address, address, integer, integer, address, integer)
+    return counter
+
+
+# Calls keep the GIL, as they are short.
+COUNTER = _load()
+
+
+def chosen_counter(native: bool | None) -> ctypes.PyDLL | None:
+    """The compiled counter; None: Python counts.
+
+    Args:
+        native: by compiled code, or not; None takes compiled code if there is any.
+
+    Raises:
+        InputError: compiled code is requested, but missing.
+    """
+    if native and COUNTER is None:
+        raise InputError("compiled counting is asked for, but was not built")
+    return None if native is False else COUNTER

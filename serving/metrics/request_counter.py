@@ -1,0 +1,138 @@
+"""Counts the answered requests of a version, by compiled code if there is any.
+
+for each request:
+    one more of code OK, its samples, the seconds of its phases and of the whole
+    of each histogram of these one bucket; what the worker answered; ids outside
+"""
+
+import ctypes
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from serving.metrics.cells import MetricCells
+from serving.metrics.families.family import Detail, Family, FamilyBlock
+from serving.metrics.families.request_families import (
+    IDS_OUT_OF_RANGE,
+    LATENCY_BOUNDARIES,
+    PHASE_SECONDS,
+    QUEUE_SECONDS,
+    REQUEST_SECONDS,
+    REQUESTS,
+    SAMPLES,
+)
+from serving.metrics.native_counter import AnsweredCells, Boundaries, chosen_counter
+from sharded_infer.errors import InternalError
+
+# Of one request: samples, the seconds of decode, queue, lookup, tower, encode and the whole, and
+# ids outside their tables. A plain tuple: making anything better costs as much as counting it.
+Answered = tuple[int, float, float, float, float, float, float, int]
+_TIMED: tuple[tuple[Family, str | None], ...] = (
+    (PHASE_SECONDS, "decode"),
+    (QUEUE_SECONDS, None),
+    (PHASE_SECONDS, "lookup"),
+    (PHASE_SECONDS, "tower"),
+    (PHASE_SECONDS, "encode"),
+    (REQUEST_SECONDS, None),
+)
+
+
+class AnsweredCounter:
+    """Counts a version's answered requests."""
+
+    def __init__(
+        self,
+        cells: MetricCells,
+        block: FamilyBlock,
+        *,
+        worker_requests: int,
+        last_request: int,
+        detail: Detail,
+        native: bool | None = None,
+    ) -> None:
+        """Looks up the cells.
+
+        Args:
+            worker_requests: cell of the requests that a worker answered.
+            last_request: cell of the last request's time.
+            native: by compiled code, or by Python; None takes compiled code if there is any.
+
+        Raises:
+            InputError: compiled code is requested, but missing.
+        """
+        self._cells = cells
+        self._ok = block.cell(REQUESTS, "OK")
+        self._samples = block.cell(SAMPLES)
+        self._ids_out_of_range = block.cell(IDS_OUT_OF_RANGE)
+        self._worker_requests = worker_requests
+        self._last_request = last_request
+        self._buckets = tuple(block.cell(family, value) for family, value in _TIMED)
+        self._sums = tuple(
+            first + family.buckets for first, (family, _) in zip(self._buckets, _TIMED, strict=True)
+        )
+        self._with_histograms = detail is not Detail.OFF
+        counter = chosen_counter(native)
+        self._count_natively = None if counter is None else counter.sharded_infer_count_answered
+        self.set_boundaries(LATENCY_BOUNDARIES)
+
+    def set_boundaries(self, whole: tuple[float, ...]) -> None:
+        """Sets the boundaries of request_seconds, ascending."""
+        self._boundaries = (*(LATENCY_BOUNDARIES,) * 5, whole)
+        # Kept here, since compiled code has their addresses alone.
+        self._arrays = [array("d", boundaries) for boundaries in self._boundaries]
+        self._where = AnsweredCells(
+            self._ok,
+            self._samples,
+            self._last_request,
+            self._sums,
+            self._with_histograms,
+            self._worker_requests,
+            self._ids_out_of_range,
+            self._buckets,
+            tuple(Boundaries(a.buffer_info()[0], len(a)) for a in self._arrays),
+        )
+        self._where_address = ctypes.addressof(self._where)
+
+    def count(self, requests: Sequence[Answered], now: float) -> None:
+        """Counts requests. The caller holds the process's lock.
+
+        Args:
+            now: seconds since 1970.
+        """
+        if self._count_natively is None:
+            self._count(requests, now)
+            return
+        values = array("d", requests[0])
+        for request in requests[1:]:
+            values.extend(request)
+        self.count_packed(values.buffer_info()[0], len(requests), now)
+
+    def count_packed(self, requests: int, count: int, now: float) -> None:
+        """As `count`, of requests that compiled code has written.
+
+        Args:
+            requests: address of an `Answered` of float64 for each.
+
+        Raises:
+            InternalError: compiled code is missing.
+        """
+        if self._count_natively is None:
+            raise InternalError("requests are packed, but compiled counting was not built")
+        own, where = self._cells.own_address, self._where_address
+        self._count_natively(own, where, requests, count, now)
+
+    def _count(self, requests: Sequence[Answered], now: float) -> None:
+        own = self._cells.own
+        for samples, *seconds, ids_outside in requests:
+            own[self._ok] += 1.0
+            own[self._samples] += samples
+            for cell, took in zip(self._sums, seconds, strict=True):
+                own[cell] += took
+            if not self._with_histograms:
+                continue
+            own[self._worker_requests] += 1.0
+            own[self._ids_out_of_range] += ids_outside
+            timed = zip(self._buckets, self._boundaries, seconds, strict=True)
+            for first, boundaries, took in timed:
+                own[first + bisect_left(boundaries, took)] += 1.0
+        own[self._last_request] = now

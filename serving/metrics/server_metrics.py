@@ -1,0 +1,269 @@
+"""The metrics of a server: requests, batches, queues and workers, over all processes."""
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from prometheus_client import CollectorRegistry
+
+from serving.metrics.cells import CELL_BYTES, WORKER_BYTES, MetricCells
+from serving.metrics.families.all_families import VERSION_FAMILIES
+from serving.metrics.families.family import Detail, Family, FamilyBlock
+from serving.metrics.families.request_families import CODES, UNKNOWN_REQUESTS
+from serving.metrics.families.server_families import (
+    GRPC_DROPPED,
+    HTTP_DROPPED,
+    IN_FLIGHT,
+    MINOR_FAULTS,
+    SERVER_FAMILIES,
+    SLOTS,
+    TRACES_DROPPED,
+    WORKER_CPU_SECONDS,
+    WORKER_HUGE_PAGE_BYTES,
+    WORKER_REQUESTS,
+    WORKER_RESIDENT_BYTES,
+    WORKER_RESTARTS,
+    WORKERS,
+)
+from serving.metrics.metrics_page import MetricsPage
+from serving.metrics.name_slots import NameSlots
+from serving.metrics.release_metrics import ReleaseMetrics, model_families
+from serving.metrics.version_metrics import VersionMetrics
+from sharded_infer.errors import InternalError
+
+__all__ = ["ServerMetrics", "VersionMetrics"]
+
+
+class ServerMetrics:
+    """All metrics of one server and its processes, in a separate registry.
+
+    With several workers their parent creates it and names the versions before it forks; each worker
+    then calls `use`. A single worker creates it itself.
+    """
+
+    def __init__(
+        self, workers: int = 1, *, most_versions: int = 0, detail: Detail = Detail.FULL
+    ) -> None:
+        """Starts without versions.
+
+        Args:
+            workers: processes that answer requests.
+            most_versions: slots that `follow` will take, over all models.
+        """
+        self.detail = detail
+        version_cells = 3 * sum(family.cells for family in VERSION_FAMILIES)
+        slots_bytes = most_versions * version_cells * CELL_BYTES
+        self._cells = MetricCells(workers, worker_bytes=WORKER_BYTES + slots_bytes)
+        self._server = self._block(SERVER_FAMILIES, ())
+        unknown = self._block((UNKNOWN_REQUESTS,), ("unknown", ""))
+        self._unknown = {code: unknown.cell(UNKNOWN_REQUESTS, code) for code in CODES}
+        self._in_flight = self._server.cell(IN_FLIGHT)
+        self._traces_dropped = self._server.cell(TRACES_DROPPED)
+        self._worker_requests = self._server.cell(WORKER_REQUESTS)
+        self._versions: dict[tuple[str, int], VersionMetrics] = {}
+        self._models: dict[str, ReleaseMetrics] = {}
+        # For models that come later, in the order of their names' places.
+        self._spare_names = NameSlots(0)
+        self._spares: list[ReleaseMetrics] = []
+        self._naming = threading.Lock()
+        self._page = MetricsPage(self._cells, self._server, detail)
+        self._page.add_unknown(unknown)
+        self.registry = CollectorRegistry()
+        self.registry.register(self._page)
+        if workers == 1:
+            self.use(0)
+
+    def use(self, worker: int) -> None:
+        """Makes this process a worker, which continues the counts of its dead predecessor."""
+        self._cells.use(worker)
+        self._naming = threading.Lock()
+
+    def version(self, model: str, version: int) -> VersionMetrics:
+        """A version's metrics; the same object each time.
+
+        Raises:
+            InternalError: the version was not named before this worker was forked, or there is no
+                room for it.
+        """
+        with self._naming:
+            known = self._versions.get((model, version))
+            if self.is_followed(model):
+                return self.releases(model).version(version)
+            if known is None:
+                block = self._block(VERSION_FAMILIES, (model, str(version)))
+                known = VersionMetrics(self._cells, block, self._worker_requests, self.detail)
+                self._versions[model, version] = known
+                self._page.add_version(known)
+        return known
+
+    def follow(self, model: str, *, slots: int, labels: tuple[str, ...] = ()) -> ReleaseMetrics:
+        """Reserves room for later versions of a model, before any fork.
+
+        Args:
+            slots: versions that are counted at once; new ones replace old ones.
+            labels: labels whose versions are shown.
+        """
+        self._models[model] = self._make_room(lambda: model, slots, labels)
+        return self._models[model]
+
+    def spare(self, count: int, *, slots: int, labels: tuple[str, ...] = ()) -> None:
+        """Reserves room for later models, once and before any fork.
+
+        Args:
+            count: number of models.
+            slots: as in `follow`, for each model.
+            labels: as in `follow`.
+        """
+        self._spare_names = names = NameSlots(count)
+        for place in range(count):
+            room = self._make_room(partial(names.name, place), slots, labels)
+            self._spares.append(room)
+
+    def adopt(self, model: str) -> None:
+        """Assigns reserved room to a model, in all processes, if it has none.
+
+        Raises:
+            LimitError: no room is left.
+        """
+        if not self.is_followed(model):
+            self._spare_names.take(model)
+
+    def is_followed(self, model: str) -> bool:
+        """Whether there is room for a model's versions."""
+        return model in self._models or self._spare_names.find(model) is not None
+
+    def releases(self, model: str) -> ReleaseMetrics:
+        """The counters of a model's versions, after `follow` or `adopt`.
+
+        Raises:
+            InternalError: the model has no room.
+        """
+        if model in self._models:
+            return self._models[model]
+        place = self._spare_names.find(model)
+        if place is None:
+            raise InternalError(f"metrics: no room for model {model!r}")
+        return self._spares[place]
+
+    def _make_room(
+        self, model: Callable[[], str], slots: int, labels: tuple[str, ...]
+    ) -> ReleaseMetrics:
+        block = self._block(model_families(labels), ())
+        self._page.add_model(block, model)
+        places = []
+        for _ in range(slots):
+            version_cell = self._cells.allocate(1)
+            slot = self._block(VERSION_FAMILIES, ())
+            counters = VersionMetrics(self._cells, slot, self._worker_requests, self.detail)
+            self._page.add_slot(counters, model, version_cell)
+            places.append((version_cell, counters))
+        return ReleaseMetrics(self._cells, block, tuple(places))
+
+    def unknown_failed(self, code_name: str, count: int = 1) -> None:
+        """Counts requests for an unknown model, since clients' names never become labels."""
+        self._add(self._unknown[code_name], self._worker_requests, by=count)
+
+    def in_flight(self, change: int) -> None:
+        """Counts requests that begin or end in this process.
+
+        Args:
+            change: 1 or -1.
+        """
+        if self.detail is Detail.OFF:
+            return
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._in_flight] += change
+
+    def loaded(self, model: str, version: int, flag: bool) -> None:
+        """Sets whether a version is ready in this process; it is shown if it is ready in any."""
+        self.version(model, version).loaded(flag)
+
+    def serving(self, flag: bool, *, slots: int = 0) -> None:
+        """Sets whether this process answers requests.
+
+        Args:
+            slots: batches that it runs at once.
+        """
+        self._set(WORKERS, float(flag))
+        self._set(SLOTS, slots if flag else 0.0)
+
+    def minor_faults(self, count: int) -> None:
+        """Counts minor page faults of this process since the last call."""
+        self._increase(MINOR_FAULTS, count)
+
+    def worked(self, cpu_seconds: float) -> None:
+        """Counts processor time of this process since the last call."""
+        self._increase(WORKER_CPU_SECONDS, cpu_seconds)
+
+    def resident(self, count: int) -> None:
+        """Sets the resident bytes of this process."""
+        self._set(WORKER_RESIDENT_BYTES, count)
+
+    def huge_pages(self, count: int) -> None:
+        """Sets the bytes of this process in huge pages."""
+        self._set(WORKER_HUGE_PAGE_BYTES, count)
+
+    def traces_dropped(self, count: int) -> None:
+        """Counts traced requests whose spans were lost."""
+        cells = self._cells
+        with cells.lock:
+            cells.own[self._traces_dropped] += count
+
+    def http_dropped(self, reason: str) -> None:
+        """Counts an HTTP connection or request that was dropped, by a reason of `HTTP_DROPS`."""
+        cell = self._server.cell(HTTP_DROPPED, reason)
+        with self._cells.lock:
+            self._cells.own[cell] += 1
+
+    def grpc_dropped(self, reason: str, count: int) -> None:
+        """Counts gRPC connections or calls that were dropped, by a reason of `GRPC_DROPS`."""
+        cell = self._server.cell(GRPC_DROPPED, reason)
+        with self._cells.lock:
+            self._cells.own[cell] += count
+
+    def count(self, family: Family, label_value: str, by: Sequence[float]) -> None:
+        """Adds to a series of the server.
+
+        Args:
+            by: one; of a histogram its buckets and its sum.
+        """
+        if family.detail > self.detail:
+            return
+        first = self._server.cell(family, label_value)
+        with self._cells.lock:
+            for cell, one in enumerate(by, first):
+                self._cells.own[cell] += one
+
+    def worker_died(self, worker: int) -> None:
+        """Clears the gauges of a dead worker, before another one takes its number."""
+        models = [*self._models.values(), *self._spares]
+        versions = [*self._versions.values()]
+        versions += [version for model in models for version in model.versions]
+        blocks = [self._server, *(version.block for version in versions)]
+        blocks += [model.block for model in models]
+        self._cells.clear_worker(worker, (c for block in blocks for c in block.gauge_cells()))
+
+    def worker_restarted(self) -> None:
+        """Counts a worker that was started in a dead one's place."""
+        self._increase(WORKER_RESTARTS, 1.0)
+
+    def _add(self, *counters: int, by: float = 1.0) -> None:
+        cells = self._cells
+        with cells.lock:
+            for cell in counters:
+                cells.own[cell] += by
+
+    def _increase(self, family: Family, by: float) -> None:
+        cell = self._server.cell(family)
+        with self._cells.lock:
+            self._cells.own[cell] += by
+
+    def _set(self, family: Family, value: float) -> None:
+        cell = self._server.cell(family)
+        with self._cells.lock:
+            self._cells.own[cell] = value
+
+    def _block(self, families: tuple[Family, ...], label_values: tuple[str, ...]) -> FamilyBlock:
+        first = self._cells.allocate(sum(family.cells for family in families))
+        return FamilyBlock(families, label_values, first)

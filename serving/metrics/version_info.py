@@ -1,0 +1,121 @@
+"""What a version is, as far as its metrics say it; in shared memory, for the page's process."""
+
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from serving.metrics.cells import CELL_BYTES, MetricCells
+from serving.metrics.families.model_families import (
+    FEATURE_PLACES,
+    OTHER_FEATURES,
+    OUTPUT_PLACES,
+    RANK_PLACES,
+)
+from serving.metrics.families.request_families import LATENCY_BOUNDARIES
+
+# A longer name of an output is cut: labels are for people.
+_NAME_CELLS = 8
+# Features' names, one after another: 127 of 31 letters.
+_FEATURE_NAMES_CELLS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """Facts of a loaded version.
+
+    Attributes:
+        rank_bytes: bytes of tables on each rank of its plan.
+        outputs: names, in the spec's order.
+        features: names, table by table in the spec's order; a feature of several tables occurs for
+            each.
+    """
+
+    objective_seconds: float
+    rank_bytes: tuple[int, ...]
+    outputs: tuple[str, ...]
+    features: tuple[str, ...] = ()
+
+
+class FactCells:
+    """Where the facts lie that are label values: how many ranks there are, and names."""
+
+    def __init__(self, cells: MetricCells) -> None:
+        self._cells = cells
+        self._ranks = cells.allocate(1)
+        self._names = cells.allocate(len(OUTPUT_PLACES) * _NAME_CELLS)
+        self._features = cells.allocate(_FEATURE_NAMES_CELLS)
+
+    def write(self, facts: VersionInfo) -> None:
+        """Says them in this process; the lock is held."""
+        self._cells.own[self._ranks] = len(facts.rank_bytes)
+        names = [_cut(name) for name in facts.outputs[: len(OUTPUT_PLACES)]]
+        self._cells.write_bytes(self._names, b"".join(names))
+        features = "\n".join(_named_features(facts.features)).encode()
+        size = _FEATURE_NAMES_CELLS * CELL_BYTES
+        self._cells.write_bytes(self._features, features.ljust(size, b"\0"))
+
+    def ranks(self) -> tuple[str, ...]:
+        """The ranks' label values; the last one may stand for several, as in `63+`."""
+        count = int(self._cells.largest(self._ranks))
+        if count <= len(RANK_PLACES):
+            return RANK_PLACES[:count]
+        return (*RANK_PLACES[:-1], f"{RANK_PLACES[-1]}+")
+
+    def outputs(self) -> tuple[str, ...]:
+        """The outputs' names, of the first ones; empty before a process has said them."""
+        size = _NAME_CELLS * CELL_BYTES
+        for content in self._cells.contents(self._names, len(OUTPUT_PLACES) * _NAME_CELLS):
+            names = [
+                content[first : first + size].rstrip(b"\0").decode(errors="ignore")
+                for first in range(0, len(content), size)
+            ]
+            if names[0]:
+                return tuple(name for name in names if name)
+        return ()
+
+    def features(self) -> tuple[str, ...]:
+        """The features' label values, by place; empty before a process has said them."""
+        for content in self._cells.contents(self._features, _FEATURE_NAMES_CELLS):
+            if names := content.rstrip(b"\0").decode():
+                return (*names.split("\n"), OTHER_FEATURES)
+        return ()
+
+
+def feature_places(features: Sequence[str]) -> dict[str, int]:
+    """Each feature's place in `FEATURE_PLACES`; those beyond the last share one.
+
+    Args:
+        features: as `VersionInfo.features`.
+    """
+    named = _named_features(features)
+    places = {name: place for place, name in enumerate(named)}
+    return {name: places.get(name, len(named)) for name in features}
+
+
+def _named_features(features: Sequence[str]) -> list[str]:
+    """The first features, as many as there are places and room for their names."""
+    named: list[str] = []
+    room = _FEATURE_NAMES_CELLS * CELL_BYTES
+    for name in dict.fromkeys(features):
+        room -= len(name.encode()) + 1
+        if room < 0 or len(named) == len(FEATURE_PLACES) - 1:
+            break
+        named.append(name)
+    return named
+
+
+def latency_boundaries(objective_seconds: float) -> tuple[float, ...]:
+    """The boundaries of a version's request_seconds: the common ones and its objective.
+
+    Args:
+        objective_seconds: 0: not known.
+    """
+    boundaries = list(LATENCY_BOUNDARIES)
+    if objective_seconds > 0.0 and objective_seconds not in boundaries:
+        insort(boundaries, objective_seconds)
+    return tuple(boundaries)
+
+
+def _cut(name: str) -> bytes:
+    size = _NAME_CELLS * CELL_BYTES
+    return name.encode()[:size].ljust(size, b"\0")

@@ -1,0 +1,306 @@
+"""What a server counts of one version: its requests, its batches and its queue."""
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+
+from serving.metrics.batch_counter import ExecutedBatches
+from serving.metrics.cells import MetricCells
+from serving.metrics.exemplars import Exemplars
+from serving.metrics.families.family import Detail, FamilyBlock
+from serving.metrics.families.model_families import (
+    CREATED,
+    HUGE_PAGES,
+    LOADED,
+    SMALL_PAGES,
+    TABLE_BYTES,
+    TABLE_HUGE_PAGE_BYTES,
+    TABLE_PAGE_BYTES,
+)
+from serving.metrics.families.request_families import (
+    BATCH_REQUESTS,
+    BATCH_REQUESTS_BOUNDARIES,
+    BATCH_SAMPLES,
+    BATCH_SAMPLES_BOUNDARIES,
+    BLAMED,
+    BUSY_SECONDS,
+    CODES,
+    COST_PREDICTED_SECONDS,
+    COST_RATIO,
+    COST_RATIO_BOUNDARIES,
+    LATENCY_BOUNDARIES,
+    LATENCY_OBJECTIVE,
+    PHASE_SECONDS,
+    QUEUE_OLDEST_SECONDS,
+    QUEUE_REQUESTS,
+    QUEUE_SAMPLES,
+    QUEUE_SECONDS,
+    REFUSALS,
+    REQUEST_SECONDS,
+    REQUESTS,
+    REQUESTS_REFUSED,
+    SAMPLES,
+    SLOW_REQUESTS,
+)
+from serving.metrics.lookup_metrics import LookupMetrics
+from serving.metrics.request_counter import Answered, AnsweredCounter
+from serving.metrics.totals import Duration, Totals
+from serving.metrics.version_info import FactCells, VersionInfo, latency_boundaries
+
+__all__ = ["Answered", "VersionMetrics"]
+
+# Where a histogram's sum lies behind its first bucket.
+_REQUESTS_SUM, _SAMPLES_SUM = BATCH_REQUESTS.buckets, BATCH_SAMPLES.buckets
+_RATIO_SUM = COST_RATIO.buckets
+
+
+class VersionMetrics:
+    """One version's counters. Every counting method takes the process's lock once.
+
+    Attributes:
+        block: cells of the version's families.
+        exemplars: its traced requests.
+        lookups: its lookups and scores; None: not counted.
+    """
+
+    def __init__(
+        self,
+        cells: MetricCells,
+        block: FamilyBlock,
+        worker_requests: int,
+        detail: Detail = Detail.FULL,
+    ) -> None:
+        self._cells = cells
+        self.block = block
+        self._detail = detail
+        self._worker_requests = worker_requests
+        # Only statistics report these two.
+        self._failure_seconds = cells.allocate(1)
+        self._last_request = cells.allocate(1)
+        self.facts = FactCells(cells)
+        self.exemplars = Exemplars(cells, REQUEST_SECONDS.buckets)
+        self._executed = ExecutedBatches(cells)
+        self._end = cells.allocate(1)
+        self._lookups = LookupMetrics(cells, block)
+        self.lookups = self._lookups if detail is Detail.FULL else None
+        self._answered = AnsweredCounter(
+            cells,
+            block,
+            worker_requests=worker_requests,
+            last_request=self._last_request,
+            detail=detail,
+        )
+        self._boundaries: tuple[float, ...] = LATENCY_BOUNDARIES
+        self._codes = {code: block.cell(REQUESTS, code) for code in CODES}
+        self._refusals = {reason: block.cell(REQUESTS_REFUSED, reason) for reason in REFUSALS}
+        self._slow = {phase: block.cell(SLOW_REQUESTS, phase) for phase in BLAMED}
+        self._batch_requests = block.cell(BATCH_REQUESTS)
+        self._batch_samples = block.cell(BATCH_SAMPLES)
+        self._busy_seconds = block.cell(BUSY_SECONDS)
+        self._predicted_seconds = block.cell(COST_PREDICTED_SECONDS)
+        self._cost_ratio = block.cell(COST_RATIO)
+        self._queue_requests = block.cell(QUEUE_REQUESTS)
+        self._queue_samples = block.cell(QUEUE_SAMPLES)
+        self._queue_oldest = block.cell(QUEUE_OLDEST_SECONDS)
+
+    def describe(self, facts: VersionInfo) -> None:
+        """Sets the version's facts in this process, before its first request."""
+        self._boundaries = latency_boundaries(facts.objective_seconds)
+        with self._cells.lock:
+            self._answered.set_boundaries(self._boundaries)
+            self._cells.own[self.block.cell(LATENCY_OBJECTIVE)] = facts.objective_seconds
+            self.facts.write(facts)
+        self._lookups.describe(facts.features)
+
+    def answered_many(self, requests: Sequence[Answered], batch_samples: int = 0) -> None:
+        """Counts the answered requests of a batch, and the batch by its size.
+
+        Args:
+            requests: at least one.
+            batch_samples: of the batch, if it had other requests too; 0: it had none.
+        """
+        now = time.time()
+        with self._cells.lock:
+            self._answered.count(requests, now)
+            self._executed.count(requests, batch_samples)
+
+    def answered_packed(
+        self, requests: int, count: int, *, samples: int, decode: float, infer: float, encode: float
+    ) -> None:
+        """As `answered_many`, of a whole batch that compiled code has answered.
+
+        Args:
+            requests: address of an `Answered` of float64 for each.
+            samples: of the batch.
+            decode, encode: seconds of all requests together.
+            infer: seconds of the batch's lookups and tower.
+        """
+        now = time.time()
+        with self._cells.lock:
+            self._answered.count_packed(requests, count, now)
+            self._executed.count_sums(samples, decode, infer, encode)
+
+    def exemplar(self, seconds: float, trace_id: bytes) -> None:
+        """Sets a traced request as the exemplar of its bucket.
+
+        Args:
+            seconds: from the decoded message to the encoded response, as counted.
+        """
+        if self._detail is Detail.OFF:
+            return
+        bucket = bisect_left(self._boundaries, seconds)
+        now = time.time()
+        with self._cells.lock:
+            self.exemplars.put(bucket, seconds, trace_id, now)
+
+    def slow(self, phase: str) -> None:
+        """Counts a request that was slower than the slow-request threshold.
+
+        Args:
+            phase: its slowest phase, one of `request_families.BLAMED`.
+        """
+        cell = self._slow[phase]
+        with self._cells.lock:
+            self._cells.own[cell] += 1.0
+
+    def failed(self, code_name: str, whole: float) -> None:
+        """Counts a request that was answered with an error.
+
+        Args:
+            whole: seconds from the decoded message to the error.
+        """
+        cell = self._codes[code_name]
+        cells = self._cells
+        with cells.lock:
+            own = cells.own
+            own[cell] += 1.0
+            own[self._worker_requests] += 1.0
+            own[self._failure_seconds] += whole
+
+    def ran_batch(self, *, requests: int, samples: int, seconds: float, predicted: float) -> None:
+        """Counts a batch of one or more requests.
+
+        Args:
+            seconds: time in its run slot.
+            predicted: estimate of that; 0 without one.
+        """
+        cells = self._cells
+        detail = self._detail
+        if detail is Detail.OFF:
+            # Statistics need how many there were alone.
+            with cells.lock:
+                cells.own[self._batch_requests] += 1.0
+            return
+        requests_bucket = bisect_left(BATCH_REQUESTS_BOUNDARIES, requests)
+        samples_bucket = bisect_left(BATCH_SAMPLES_BOUNDARIES, samples)
+        with cells.lock:
+            own = cells.own
+            own[self._batch_requests + requests_bucket] += 1.0
+            own[self._batch_requests + _REQUESTS_SUM] += requests
+            own[self._batch_samples + samples_bucket] += 1.0
+            own[self._batch_samples + _SAMPLES_SUM] += samples
+            own[self._busy_seconds] += seconds
+            own[self._predicted_seconds] += predicted
+            if predicted > 0.0 and detail is Detail.FULL:
+                ratio = seconds / predicted
+                own[self._cost_ratio + bisect_left(COST_RATIO_BOUNDARIES, ratio)] += 1.0
+                own[self._cost_ratio + _RATIO_SUM] += ratio
+
+    def refused(self, reason: str) -> None:
+        """Counts a request that was not run; `failed` also counts its status code.
+
+        Args:
+            reason: one of `request_families.REFUSALS`.
+        """
+        cell = self._refusals[reason]
+        cells = self._cells
+        with cells.lock:
+            cells.own[cell] += 1.0
+
+    def queue(self, *, requests: int, samples: int) -> None:
+        """Sets the requests and samples that wait in this process."""
+        if self._detail is Detail.OFF:
+            return
+        cells = self._cells
+        with cells.lock:
+            own = cells.own
+            own[self._queue_requests] = requests
+            own[self._queue_samples] = samples
+            if not requests:
+                own[self._queue_oldest] = 0.0
+
+    def oldest(self, seconds: float) -> None:
+        """Sets the age of the oldest waiting request.
+
+        Args:
+            seconds: ignored if the queue has become empty since.
+        """
+        cells = self._cells
+        with cells.lock:
+            waits = cells.own[self._queue_requests] > 0.0
+            cells.own[self._queue_oldest] = seconds if waits else 0.0
+
+    def loaded(self, flag: bool, *, created: float = 0.0) -> None:
+        """Says whether the version is ready in this process; it is shown if it is in any.
+
+        Args:
+            created: time of publication, seconds since 1970.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self.block.cell(LOADED)] = float(flag)
+            cells.own[self.block.cell(CREATED)] = created if flag else 0.0
+
+    def run_at(self, run_size: Callable[[int], int]) -> None:
+        """Says at what size this process runs a batch, given its samples."""
+        with self._cells.lock:
+            self._executed.run_at(run_size)
+
+    def clear(self) -> None:
+        """Begins at zero, in all processes: another version is counted here from now on."""
+        self._cells.clear(self.block.first, self._end + 1 - self.block.first)
+
+    def tables(
+        self, *, table_bytes: int, huge_page_bytes: int, rank_bytes: Sequence[int] = ()
+    ) -> None:
+        """Sets the memory of the version's tables.
+
+        Args:
+            table_bytes: size of their files.
+            huge_page_bytes: the part in huge pages.
+        """
+        cells = self._cells
+        with cells.lock:
+            cells.own[self.block.cell(TABLE_BYTES)] = table_bytes
+            cells.own[self.block.cell(TABLE_HUGE_PAGE_BYTES)] = huge_page_bytes
+            small = max(0, table_bytes - huge_page_bytes)
+            cells.own[self.block.cell(TABLE_PAGE_BYTES, SMALL_PAGES)] = small
+            cells.own[self.block.cell(TABLE_PAGE_BYTES, HUGE_PAGES)] = huge_page_bytes
+            self._lookups.placed(rank_bytes)
+
+    def totals(self) -> Totals:
+        """The totals of all processes; another's request may be counted in part."""
+        total = self._cells.total
+        phase = {
+            value: total(self.block.cell(PHASE_SECONDS, value) + PHASE_SECONDS.buckets)
+            for value in PHASE_SECONDS.label_values
+        }
+        ok = total(self._codes["OK"])
+        failures = sum(total(cell) for cell in self._codes.values()) - ok
+        queue = total(self.block.cell(QUEUE_SECONDS) + QUEUE_SECONDS.buckets)
+        whole = total(self.block.cell(REQUEST_SECONDS) + REQUEST_SECONDS.buckets)
+        batches = range(self._batch_requests, self._batch_requests + BATCH_REQUESTS.buckets)
+        infer = max(0.0, whole - phase["decode"] - queue - phase["encode"])
+        return Totals(
+            samples=round(total(self.block.cell(SAMPLES))),
+            requests=round(ok),
+            executions=round(sum(total(bucket) for bucket in batches)),
+            last_request_ms=int(self._cells.largest(self._last_request) * 1000),
+            success=Duration.of(ok, whole),
+            failure=Duration.of(failures, total(self._failure_seconds)),
+            queue=Duration.of(ok, queue),
+            decode=Duration.of(ok, phase["decode"]),
+            infer=Duration.of(ok, infer),
+            encode=Duration.of(ok, phase["encode"]),
+            batches=self._executed.totals(),
+        )

@@ -1,0 +1,286 @@
+// See calls.h.
+#include "calls.h"
+
+#include <algorithm>
+
+#include "../clock.h"
+#include "../transport/request_head.h"
+
+namespace sharded_infer::calls {
+namespace {
+
+bool all_finite(const std::int64_t* words, std::int64_t count) {
+  // The sum of differences with themselves is 0 unless one is NaN or infinite; it vectorises.
+  const auto* values = reinterpret_cast<const float*>(words);
+  float sum = 0.0f;
+  for (std::int64_t at = 0; at < count; ++at) sum += values[at] - values[at];
+  return sum == 0.0f;
+}
+
+bool has_header(std::string_view pairs, std::string_view wanted) {
+  bool found = false;
+  transport::each_pair(
+      pairs, [&](std::string_view name, std::string_view) { found |= name == wanted; });
+  return found;
+}
+
+}  // namespace
+
+void Calls::set_names(const Name* names, std::int64_t count) {
+  routes_.clear();
+  for (std::int64_t at = 0; at < count; ++at)
+    routes_[std::string(names[at].model) + '\0' + names[at].version] = names[at].route;
+}
+
+std::int64_t Calls::take(const transport::Event* events, std::int64_t count, std::int64_t* left,
+                         Taken& taken) {
+  taken.calls = taken.routes = 0;
+  std::int64_t others = 0;
+  for (std::int64_t at = 0; at < count; ++at) {
+    bool traced = false;
+    Route* route = take(events[at], traced);
+    if (route == nullptr) {
+      left[others++] = traced ? -1 - at : at;
+      continue;
+    }
+    ++taken.calls;
+    Route** end = taken.touched + taken.routes;
+    if (taken.routes < 8 && std::find(taken.touched, end, route) == end)
+      taken.touched[taken.routes++] = route;
+  }
+  return others;
+}
+
+// The route of a call that is queued now, or null.
+Route* Calls::take(const transport::Event& event, bool& traced) {
+  const std::int32_t form = forms_[std::size_t(event.method)];
+  if (event.kind != transport::kCall || form == kNotTaken) return nullptr;
+  if (event.encoding != transport::kIdentity) return nullptr;
+  const double arrived = monotonic();
+  const Bytes message{event.data, event.bytes};
+  Header header;
+  if (!(form == kInfer ? read_header(message, header) : read_predict_header(message, header)))
+    return nullptr;
+  Route* route = find(message, header);
+  std::uint64_t outputs = 0;
+  if (route == nullptr || !read_outputs(message, header, *route, outputs)) return nullptr;
+  if (event.headers != nullptr) {
+    // The client decides, or chance.
+    const std::string_view pairs(event.headers, std::size_t(event.header_bytes));
+    if (has_header(pairs, "traceparent")) return nullptr;
+    if (traced_ != 0 && random() <= traced_) {
+      traced = true;
+      return nullptr;
+    }
+  }
+  HeldCall& call = acquire(*route);
+  scheduler::Request& request = call.request;
+  request.queue = &route->queue->queue;
+  request.size_bytes = event.bytes;
+  request.arrived = arrived;
+  request.deadline = arrived + event.seconds_left;
+  if (header.timeout_us != 0)
+    request.deadline = std::min(request.deadline, arrived + double(header.timeout_us) / 1e6);
+  request.priority = scheduler::effective_priority(header.priority);
+  call.call = event.call;
+  call.form = Form(form);
+  call.outputs = outputs;
+  call.ahead = scheduler_.batcher().counters().requests;
+  const auto* id = reinterpret_cast<const char*>(message.data) + header.id.start;
+  call.id.assign(id, std::size_t(header.id.size));
+  // Under overload most calls are refused, so one that must be refused is not decoded.
+  if (!is_reachable(request, *route) || !decode(message, Form(form), *route, call) ||
+      !queue(call)) {
+    give_back(call);
+    return nullptr;
+  }
+  const auto slot = std::uint32_t(event.call);
+  if (by_slot_.size() <= slot) by_slot_.resize(slot + std::size_t{1});
+  by_slot_[slot] = request.handle;
+  return route;
+}
+
+Route* Calls::find(Bytes message, const Header& header) {
+  const auto* text = reinterpret_cast<const char*>(message.data);
+  key_.assign(text + header.name.start, std::size_t(header.name.size));
+  key_ += '\0';
+  key_.append(text + header.version.start, std::size_t(header.version.size));
+  const auto found = routes_.find(key_);
+  return found == routes_.end() ? nullptr : found->second;
+}
+
+bool Calls::read_outputs(Bytes message, const Header& header, const Route& route,
+                         std::uint64_t& wanted) {
+  if (header.output_count == 0) wanted = ~std::uint64_t{0};
+  for (std::int64_t at = 0; at < header.output_count; ++at) {
+    const Text& text = header.outputs[at];
+    const int found = route.output_of({message.data + text.start, text.size});
+    if (found < 0) return false;
+    wanted |= std::uint64_t{1} << found;
+  }
+  return true;
+}
+
+bool Calls::decode(Bytes message, Form form, Route& route, HeldCall& call) {
+  Request& decoding = route.decoding;
+  if (!(form == kInfer ? decoding.scan(message) : decoding.scan_predict(message))) return false;
+  call.reserve(decoding.layout.words);
+  if (!decoding.fill(call.words.get())) return false;
+  const Model& model = route.model();
+  call.layout = decoding.layout;
+  call.own.assign(decoding.own, decoding.own + model.features);
+  call.dense_at.assign(decoding.dense_at, decoding.dense_at + model.dense);
+  call.dense_rows.assign(decoding.dense_rows, decoding.dense_rows + model.dense);
+  // What is not finite may be refused.
+  for (const Group& group : call.layout.groups)
+    if (group.weighted && !all_finite(call.words.get() + group.weights_at, group.ids)) return false;
+  for (std::int64_t dense = 0; dense < model.dense; ++dense) {
+    const std::int64_t* at = call.words.get() + call.dense_at[std::size_t(dense)];
+    if (!all_finite(at, call.dense_rows[std::size_t(dense)] * model.widths[dense])) return false;
+  }
+  call.request.samples = call.layout.batch;
+  call.decoded = monotonic();
+  return true;
+}
+
+bool Calls::is_reachable(const scheduler::Request& request, const Route& route) {
+  if (request.deadline == scheduler::kForever) return true;
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  const scheduler::Batcher& batcher = scheduler_.batcher();
+  return batcher.counters().requests == 0 ||
+         !batcher.deadline_unreachable(route.queue->queue, request.deadline, request.priority,
+                                       request.arrived);
+}
+
+bool Calls::queue(HeldCall& call) {
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  return scheduler_.batcher().offer(call.request, call.decoded).why == scheduler::Refusal::kNone;
+}
+
+std::int64_t Calls::cancel(std::uint64_t number) {
+  const auto slot = std::uint32_t(number);
+  if (slot >= by_slot_.size() || by_slot_[slot] == 0) return 0;
+  HeldCall& call = held(by_slot_[slot]);
+  if (call.call != number) return 0;
+  const std::lock_guard<std::mutex> lock(scheduler_.mutex());
+  return scheduler_.batcher().cancel(call.request) ? call.request.handle : 0;
+}
+
+std::vector<HeldCall*> Calls::all_held(const std::int64_t* handles, std::int64_t count) {
+  std::vector<HeldCall*> calls;
+  calls.reserve(std::size_t(count));
+  for (std::int64_t at = 0; at < count; ++at) calls.push_back(&held(handles[at]));
+  return calls;
+}
+
+bool Calls::lay_out(const std::int64_t* handles, std::int64_t count, Layout& merged,
+                    std::int64_t* dense_at) {
+  return lay_out_merge(all_held(handles, count).data(), count, merged, dense_at);
+}
+
+double Calls::deadline(const std::int64_t* handles, std::int64_t count) {
+  double earliest = scheduler::kForever;
+  for (std::int64_t at = 0; at < count; ++at)
+    earliest = std::min(earliest, held(handles[at]).request.deadline);
+  return earliest;
+}
+
+void Calls::merge_laid_out(const std::int64_t* handles, std::int64_t count, const Layout& merged,
+                           const std::int64_t* dense_at, std::int64_t* words,
+                           std::int64_t* sizes) {
+  merge(all_held(handles, count).data(), count, merged, dense_at, words, sizes);
+}
+
+Answered Calls::answer(const std::int64_t* handles, std::int64_t count, const Scores* scores,
+                       const Run& run, Answers& answers, AnsweredRequest* counted) {
+  Answered all;
+  answers.ends.reserve(std::size_t(count));
+  std::int64_t first = 0;
+  double before = monotonic();
+  for (std::int64_t at = 0; at < count; ++at) {
+    const HeldCall& call = held(handles[at]);
+    const std::int64_t samples = call.layout.batch;
+    const double decode = call.decoded - call.request.arrived;
+    const double queued = std::max(0.0, run.started - call.decoded);
+    const float seconds[4] = {float(decode), float(queued), float(run.lookup_seconds),
+                              float(run.tower_seconds)};
+    if (call.form == kInfer)
+      answers.writer.infer(call, scores, first, samples);
+    else
+      answers.writer.predict(call, scores, first, samples, seconds);
+    answers.ends.push_back(answers.writer.messages().size());
+    first += samples;
+    const double now = monotonic(), whole = now - call.request.arrived;
+    counted[at] = {double(samples),
+                   {decode, queued, run.lookup_seconds, run.tower_seconds, now - before, whole},
+                   double(call.layout.ids_outside)};
+    all.decode_seconds += decode;
+    all.encode_seconds += now - before;
+    all.slowest_seconds = std::max(all.slowest_seconds, whole);
+    before = now;
+  }
+  return all;
+}
+
+void Calls::send(const std::int64_t* handles, const Answers& answers) {
+  const std::uint8_t* messages = answers.writer.messages().data();
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < answers.ends.size(); ++at) {
+    const std::size_t end = answers.ends[at];
+    respond_(server_, held(handles[at]).call, messages + begin, std::int64_t(end - begin), 1);
+    begin = end;
+  }
+}
+
+void Calls::describe(std::int64_t handle, Description& description) {
+  const HeldCall& call = held(handle);
+  const scheduler::Request& request = call.request;
+  description = {call.route,        call.call,
+                 call.form,         request.samples,
+                 request.size_bytes, request.priority,
+                 call.ahead,        request.arrived,
+                 request.deadline,  call.decoded,
+                 call.outputs,      call.id.data(),
+                 std::int64_t(call.id.size()), call.words.get(),
+                 call.own.data(),   call.dense_at.data(),
+                 call.dense_rows.data(), call.layout};
+}
+
+void Calls::release(const std::int64_t* handles, std::int64_t count) {
+  for (std::int64_t at = 0; at < count; ++at) {
+    HeldCall& call = held(handles[at]);
+    // The place may be a later call's: the client of this one has gone.
+    std::int64_t& known = by_slot_[std::uint32_t(call.call)];
+    if (known == handles[at]) known = 0;
+    give_back(call);
+  }
+}
+
+HeldCall& Calls::acquire(Route& route) {
+  if (free_.empty()) {
+    free_.push_back(kFirstHandle - std::int64_t(held_.size()));
+    held_.emplace_back();
+  }
+  HeldCall& call = held(free_.back());
+  call.request = scheduler::Request();
+  call.request.handle = free_.back();
+  free_.pop_back();
+  call.route = &route;
+  ++route.held;
+  return call;
+}
+
+void Calls::give_back(HeldCall& call) {
+  call.clear();
+  free_.push_back(call.request.handle);
+}
+
+// xorshift64*: which calls are traced is no secret.
+std::uint64_t Calls::random() {
+  random_ ^= random_ >> 12;
+  random_ ^= random_ << 25;
+  random_ ^= random_ >> 27;
+  return random_ * 0x2545f4914f6cdd1du;
+}
+
+}  // namespace sharded_infer::calls

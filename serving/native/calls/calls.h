@@ -1,0 +1,147 @@
+// Predict calls that stay in compiled code from their message to their answer.
+//
+//   take    reads the calls among the transport's events, and queues them with the scheduler;
+//           what is unusual, or must be refused, is left to Python, which alone words refusals
+//   merge   the calls of a batch as one input, on which Python runs the tower
+//   answer  writes each call's answer, and what is counted of it
+//   send    sends the answers, when they are counted
+//
+// A call is known by a handle below -1, with the scheduler too. Not thread-safe but for the
+// scheduler's part: callers hold the GIL.
+#pragma once
+#include <deque>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "../counting.h"
+#include "../header.h"
+#include "../scheduler/scheduler.h"
+#include "../transport/settings.h"
+#include "answer_writer.h"
+#include "held_call.h"
+#include "merge.h"
+
+namespace sharded_infer::calls {
+
+// `sharded_infer_transport_respond`.
+using Respond = void (*)(void* server, std::uint64_t call, const std::uint8_t* message,
+                         std::int64_t bytes, std::int32_t ends);
+
+// What a request may say for its model: a number, a label, or nothing.
+struct Name {
+  const char* model;
+  const char* version;
+  Route* route;
+};
+
+// What `take` did.
+struct Taken {
+  std::int64_t calls;   // that are queued now
+  std::int64_t routes;  // whose they are, the first so many
+  Route* touched[8];
+};
+
+// What answers took together.
+struct Answered {
+  double decode_seconds = 0.0;
+  double encode_seconds = 0.0;
+  double slowest_seconds = 0.0;  // from a call's message to its answer
+};
+
+// The answers of a batch, and where each ends.
+struct Answers {
+  AnswerWriter writer;
+  std::vector<std::size_t> ends;
+};
+
+// How a batch ran: when it began, on the monotonic clock, and the seconds of its parts.
+struct Run {
+  double started;
+  double lookup_seconds;
+  double tower_seconds;
+};
+
+// One held call, for Python.
+struct Description {
+  Route* route;
+  std::uint64_t call;
+  std::int64_t form;
+  std::int64_t samples, size_bytes, priority, ahead;
+  double arrived, deadline, decoded;
+  std::uint64_t outputs;
+  const char* id;
+  std::int64_t id_bytes;
+  const std::int64_t* words;
+  const std::uint8_t* own;
+  const std::int64_t* dense_at;
+  const std::int64_t* dense_rows;
+  Layout layout;
+};
+
+class Calls {
+ public:
+  explicit Calls(scheduler::Scheduler& scheduler) : scheduler_(scheduler) {}
+
+  // Where answers go, and a `Form` for each method of the server that calls come from.
+  void attach(Respond respond, void* server, std::vector<std::int32_t> forms) {
+    respond_ = respond;
+    server_ = server;
+    forms_ = std::move(forms);
+  }
+  // Calls without a `traceparent` are traced with this chance, of 2^64; then Python takes them.
+  void set_traced(std::uint64_t bound) { traced_ = bound; }
+  void set_names(const Name* names, std::int64_t count);
+
+  // Takes what it can. `left` gets the other events' positions; those that are to be traced are
+  // written as -1 - position. Returns their number.
+  std::int64_t take(const transport::Event* events, std::int64_t count, std::int64_t* left,
+                    Taken& taken);
+
+  // Removes a call from the queue: its handle, or 0 if it does not wait.
+  std::int64_t cancel(std::uint64_t call);
+
+  bool lay_out(const std::int64_t* handles, std::int64_t count, Layout& merged,
+               std::int64_t* dense_at);
+  // The earliest of the calls' deadlines.
+  double deadline(const std::int64_t* handles, std::int64_t count);
+  void merge_laid_out(const std::int64_t* handles, std::int64_t count, const Layout& merged,
+                      const std::int64_t* dense_at, std::int64_t* words, std::int64_t* sizes);
+  // Writes the calls' answers, in the order of the batch. `counted` gets what is counted of each.
+  Answered answer(const std::int64_t* handles, std::int64_t count, const Scores* scores,
+                  const Run& run, Answers& answers, AnsweredRequest* counted);
+  // Sends them; `handles` are the same.
+  void send(const std::int64_t* handles, const Answers& answers);
+  void describe(std::int64_t handle, Description& description);
+  void release(const std::int64_t* handles, std::int64_t count);
+  Route* route_of(std::int64_t handle) { return held(handle).route; }
+
+ private:
+  static constexpr std::int64_t kFirstHandle = -2;
+
+  Route* take(const transport::Event& event, bool& traced);
+  std::vector<HeldCall*> all_held(const std::int64_t* handles, std::int64_t count);
+  Route* find(Bytes message, const Header& header);
+  bool read_outputs(Bytes message, const Header& header, const Route& route, std::uint64_t& wanted);
+  bool decode(Bytes message, Form form, Route& route, HeldCall& call);
+  bool is_reachable(const scheduler::Request& request, const Route& route);
+  bool queue(HeldCall& call);
+  HeldCall& acquire(Route& route);
+  void give_back(HeldCall& call);
+  HeldCall& held(std::int64_t handle) { return held_[std::size_t(kFirstHandle - handle)]; }
+  std::uint64_t random();
+
+  scheduler::Scheduler& scheduler_;
+  Respond respond_ = nullptr;
+  void* server_ = nullptr;
+  std::vector<std::int32_t> forms_;
+  std::uint64_t traced_ = 0;
+  std::uint64_t random_ = 0x9e3779b97f4a7c15u;
+  std::unordered_map<std::string, Route*> routes_;  // by model, a zero byte, and version
+  std::string key_;
+  std::deque<HeldCall> held_;
+  std::vector<std::int64_t> free_;       // handles
+  std::vector<std::int64_t> by_slot_;    // of the transport's call numbers: handles, or 0
+};
+
+}  // namespace sharded_infer::calls

@@ -1,0 +1,99 @@
+// JSON as clients' libraries write it, read strictly: all else is "unusual", as in wire.h.
+//
+// Unusual are, besides what is no JSON: escapes and texts that are not ASCII, numbers that are not
+// whole, negative or of more than 18 digits, and null. https://www.rfc-editor.org/rfc/rfc8259
+#pragma once
+#include "wire.h"
+
+#include <cstring>
+
+namespace sharded_infer {
+
+class JsonReader {
+ public:
+  explicit JsonReader(Bytes text) : at_(text.data), end_(text.data + text.size) {}
+
+  bool done() {
+    skip_space();
+    return at_ == end_;
+  }
+
+  bool take(char expected) {
+    skip_space();
+    if (at_ == end_ || *at_ != static_cast<std::uint8_t>(expected)) return false;
+    ++at_;
+    return true;
+  }
+
+  bool read_text(Bytes& text) {
+    if (!take('"')) return false;
+    const std::uint8_t* start = at_;
+    for (; at_ != end_; ++at_) {
+      if (*at_ == '"') {
+        text = {start, at_ - start};
+        ++at_;
+        return true;
+      }
+      if (*at_ < 0x20 || *at_ >= 0x80 || *at_ == '\\') return false;
+    }
+    return false;
+  }
+
+  bool read_number(std::int64_t& number) {
+    skip_space();
+    const std::uint8_t* start = at_;
+    number = 0;
+    for (; at_ != end_ && *at_ >= '0' && *at_ <= '9'; ++at_) {
+      if (at_ - start == 18) return false;
+      number = 10 * number + (*at_ - '0');
+    }
+    // A zero begins no longer number; what follows a number is looked at by who asked for it.
+    return at_ != start && (*start != '0' || at_ - start == 1);
+  }
+
+  bool read_flag(bool& flag) {
+    skip_space();
+    flag = take_word("true");
+    return flag || take_word("false");
+  }
+
+  // `member(key)` reads the value of each.
+  template <class Member>
+  bool read_object(Member member) {
+    if (!take('{')) return false;
+    if (take('}')) return true;
+    do {
+      Bytes key;
+      if (!read_text(key) || !take(':') || !member(key)) return false;
+    } while (take(','));
+    return take('}');
+  }
+
+  // `element()` reads each.
+  template <class Element>
+  bool read_list(Element element) {
+    if (!take('[')) return false;
+    if (take(']')) return true;
+    do {
+      if (!element()) return false;
+    } while (take(','));
+    return take(']');
+  }
+
+ private:
+  void skip_space() {
+    while (at_ != end_ && (*at_ == ' ' || *at_ == '\n' || *at_ == '\r' || *at_ == '\t')) ++at_;
+  }
+
+  bool take_word(const char* word) {
+    const auto size = static_cast<std::int64_t>(std::strlen(word));
+    if (end_ - at_ < size || std::memcmp(at_, word, size) != 0) return false;
+    at_ += size;
+    return true;
+  }
+
+  const std::uint8_t* at_;
+  const std::uint8_t* end_;
+};
+
+}  // namespace sharded_infer

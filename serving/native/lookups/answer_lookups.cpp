@@ -1,0 +1,182 @@
+#include "answer_lookups.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "../ids.h"
+#include "lookup_request.h"
+
+namespace sharded_infer::lookups {
+
+namespace {
+
+using transport::Answer;
+
+// Before the sums of a group stand a filler, their tag, and their length in so many bytes that the
+// kernels, which write numbers to addresses that are multiples of their size, write them in place.
+constexpr std::size_t kPrefixBytes = 5, kFillerBytes = 2, kTagBytes = 1;
+constexpr int kFirstLengthBytes = 4, kNextLengthBytes = 5;
+constexpr std::size_t kFirstHeadBytes = kFillerBytes + kTagBytes + kFirstLengthBytes;
+constexpr std::size_t kNextHeadBytes = kFillerBytes + kTagBytes + kNextLengthBytes;
+constexpr std::int64_t kMostFirstBytes = (std::int64_t(1) << 7 * kFirstLengthBytes) - 1;
+static_assert((sizeof(Answer) + kPrefixBytes + kFirstHeadBytes) % sizeof(float) == 0);
+static_assert(kNextHeadBytes % sizeof(float) == 0);
+
+// What one thread needs again and again.
+struct Memory {
+  LookupRequest request;
+  std::vector<std::int64_t> lengths, ids;
+  std::vector<float> weights;
+  std::vector<Feature> features;
+};
+
+bool widen(const std::uint8_t* from, std::int64_t bytes, std::int64_t count, std::int64_t limit,
+           std::int64_t* to) {
+  switch (bytes) {
+    case 1: return copy_numbers<std::uint8_t>(from, count, limit, to);
+    case 2: return copy_numbers<std::uint16_t>(from, count, limit, to);
+    case 4: return copy_numbers<std::uint32_t>(from, count, limit, to);
+    default: return copy_numbers<std::uint64_t>(from, count, limit, to);
+  }
+}
+
+std::uint32_t number_at(Bytes array, std::int64_t at) {
+  std::uint32_t number;
+  std::memcpy(&number, array.data + 4 * at, sizeof number);
+  return number;
+}
+
+// Bytes of a group's sums; -1 where a piece is not there.
+std::int64_t sum_bytes(const Share& share, const Group& group) {
+  std::int64_t columns = 0;
+  for (std::int64_t entry = 0; entry < group.entries(); ++entry) {
+    const std::uint32_t number = number_at(group.pieces, entry);
+    if (number >= share.pieces.size()) return -1;
+    columns += share.pieces[number].columns;
+  }
+  return 4 * columns * group.bags();
+}
+
+// Whether lengths and ids are those of bags of the group's pieces; they are widened.
+bool take_bags(const Share& share, const Group& group, Memory& memory) {
+  const std::int64_t entries = group.entries(), bags = group.bags(), count = group.id_count();
+  memory.lengths.resize(std::size_t(entries * bags));
+  memory.ids.resize(std::size_t(count));
+  std::int64_t* lengths = memory.lengths.data();
+  if (!widen(group.lengths.data, group.length_bytes, entries * bags, count + 1, lengths))
+    return false;
+  std::int64_t taken = 0;
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    std::int64_t own = 0;
+    // Each is at most all ids, and there are fewer than 2^32: the sum cannot wrap around.
+    for (std::int64_t bag = 0; bag < bags; ++bag) own += *lengths++;
+    if (own > count - taken) return false;
+    const std::int64_t rows = share.pieces[number_at(group.pieces, entry)].row_count;
+    if (own > 0 && !widen(group.ids.data + taken * group.id_bytes, group.id_bytes, own, rows,
+                          memory.ids.data() + taken))
+      return false;
+    taken += own;
+  }
+  if (taken != count) return false;
+  memory.weights.resize(group.weights.size == 0 ? 0 : std::size_t(count));
+  if (group.weights.size != 0)
+    std::memcpy(memory.weights.data(), group.weights.data, std::size_t(group.weights.size));
+  return true;
+}
+
+// Pools a group's bags: one call of the kernel for all adjacent entries of a format.
+void pool(const Share& share, const Group& group, Memory& memory, std::int64_t stride, float* out) {
+  const std::int64_t entries = group.entries(), bags = group.bags();
+  memory.features.clear();
+  std::int64_t column = 0;
+  for (std::int64_t entry = 0; entry < entries; ++entry) {
+    const Piece& piece = share.pieces[number_at(group.pieces, entry)];
+    memory.features.push_back({piece.rows, piece.row_bytes, piece.columns, column, piece.mean});
+    column += piece.columns;
+  }
+  const std::int64_t* lengths = memory.lengths.data();
+  const std::int64_t* ids = memory.ids.data();
+  const float* weights = memory.weights.empty() ? nullptr : memory.weights.data();
+  for (std::int64_t first = 0, end; first < entries; first = end) {
+    const std::int32_t format = share.pieces[number_at(group.pieces, first)].format;
+    std::int64_t taken = 0;
+    for (end = first; end < entries; ++end) {
+      if (share.pieces[number_at(group.pieces, end)].format != format) break;
+      for (std::int64_t bag = 0; bag < bags; ++bag) taken += lengths[end * bags + bag];
+    }
+    const Lookup lookup = {memory.features.data() + first, end - first, bags, ids,
+                           lengths + first * bags,         weights,     out,  stride,
+                           format,                         0};
+    share.run(share.instruction_set, &lookup);
+    ids += taken;
+    if (weights != nullptr) weights += taken;
+  }
+}
+
+bool is_whole(const Share& share, const LookupRequest& request) {
+  for (const Group& group : request.groups)
+    for (std::int64_t entry = 0; entry < group.entries(); ++entry)
+      if (!share.pieces[number_at(group.pieces, entry)].is_whole()) return false;
+  return true;
+}
+
+std::uint8_t* write_head(std::uint8_t* to, std::int64_t bytes, int length_bytes) {
+  *to++ = 2 << 3 | kVarint;
+  *to++ = 0;
+  *to++ = 1 << 3 | kBytes;
+  for (int left = length_bytes - 1; left >= 0; --left, bytes >>= 7)
+    *to++ = std::uint8_t((bytes & 0x7f) | (left > 0 ? 0x80 : 0));
+  return to;
+}
+
+}  // namespace
+
+void Shares::drop(const Share* share) {
+  Held gone;
+  {
+    const std::lock_guard<std::mutex> lock(lock_);
+    const auto found = std::find_if(shares_.begin(), shares_.end(),
+                                    [share](const Held& held) { return held.get() == share; });
+    if (found == shares_.end()) return;
+    gone = *found;
+    shares_.erase(found);
+  }
+  // A lookup takes milliseconds, and versions go seldom.
+  while (gone.use_count() > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+Answer* answer_lookup(Shares& shares, Bytes message) {
+  static thread_local Memory memory;
+  LookupRequest& request = memory.request;
+  if (!read_lookup(message, request)) return nullptr;
+  const Shares::Held share = shares.find(request.model, request.version, request.manifest);
+  if (share == nullptr) return nullptr;
+  std::int64_t entries = 0, bytes = 0;
+  for (const Group& group : request.groups) {
+    const std::int64_t own = sum_bytes(*share, group);
+    entries += group.entries();
+    bytes += own;
+    if (own < 0 || entries > share->most_entries || bytes > share->most_answer_bytes ||
+        bytes > kMostFirstBytes)
+      return nullptr;
+  }
+  const std::size_t heads = kFirstHeadBytes + (request.groups.size() - 1) * kNextHeadBytes;
+  std::unique_ptr<Answer, void (*)(Answer*)> answer(
+      Answer::make_room(std::uint32_t(heads + std::size_t(bytes))), Answer::free_all);
+  std::uint8_t* to = answer->data() + kPrefixBytes;
+  int length_bytes = kFirstLengthBytes;
+  for (const Group& group : request.groups) {
+    const std::int64_t own = sum_bytes(*share, group);
+    if (!take_bags(*share, group, memory)) return nullptr;
+    to = write_head(to, own, length_bytes);
+    pool(*share, group, memory, own / (4 * group.bags()), reinterpret_cast<float*>(to));
+    to += own;
+    length_bytes = kNextLengthBytes;
+  }
+  if (!is_whole(*share, request)) return nullptr;
+  ++shares.answered;
+  return answer.release();
+}
+
+}  // namespace sharded_infer::lookups

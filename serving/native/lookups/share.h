@@ -1,0 +1,97 @@
+// A shard host's share of one version: the stored rows of its pieces, where compiled code finds them.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "../../../kernels/native/lookup.h"
+#include "../wire.h"
+
+namespace sharded_infer::lookups {
+
+// `sharded_infer_lookup` of the kernels' library.
+using RunLookup = void (*)(std::int32_t instruction_set, const Lookup* lookup);
+
+// As Python describes a piece; the memory stays until the share is dropped.
+struct Piece {
+  const std::uint8_t* rows;
+  std::int64_t row_bytes;
+  std::int64_t row_count;
+  std::int64_t columns;
+  std::int32_t format;
+  std::int32_t mean;
+  // Of a mapped file: not 0 when pages were lost, and a byte that would be lost first.
+  const std::int32_t* lost;
+  const std::uint8_t* watched;
+  std::int32_t watched_value;
+
+  bool is_whole() const {
+    return lost == nullptr || (*lost == 0 && *watched == std::uint8_t(watched_value));
+  }
+};
+
+struct ShareSettings {
+  const char* model;
+  std::uint64_t version;
+  std::uint64_t manifest;
+  const Piece* pieces;
+  std::int64_t piece_count;
+  std::int64_t most_entries;       // of all groups of a request
+  std::int64_t most_answer_bytes;  // of fp32
+  RunLookup run;
+  std::int32_t instruction_set;
+};
+
+struct Share {
+  explicit Share(const ShareSettings& settings)
+      : model(settings.model),
+        version(settings.version),
+        manifest(settings.manifest),
+        pieces(settings.pieces, settings.pieces + settings.piece_count),
+        most_entries(settings.most_entries),
+        most_answer_bytes(settings.most_answer_bytes),
+        run(settings.run),
+        instruction_set(settings.instruction_set) {}
+
+  const std::string model;
+  const std::uint64_t version, manifest;
+  const std::vector<Piece> pieces;
+  const std::int64_t most_entries, most_answer_bytes;
+  const RunLookup run;
+  const std::int32_t instruction_set;
+};
+
+// The shares that lookups may name. Thread-safe.
+class Shares {
+ public:
+  using Held = std::shared_ptr<const Share>;
+
+  const Share* add(const ShareSettings& settings) {
+    Held share = std::make_shared<const Share>(settings);
+    const std::lock_guard<std::mutex> lock(lock_);
+    shares_.push_back(share);
+    return share.get();
+  }
+
+  // No lookup finds it any more. Returns when none uses it.
+  void drop(const Share* share);
+
+  Held find(Bytes model, std::uint64_t version, std::uint64_t manifest) const {
+    const std::lock_guard<std::mutex> lock(lock_);
+    for (const Held& share : shares_)
+      if (share->version == version && share->manifest == manifest && is(model, share->model.c_str()))
+        return share;
+    return nullptr;
+  }
+
+  std::atomic<std::int64_t> answered{0};  // lookups
+
+ private:
+  mutable std::mutex lock_;
+  std::vector<Held> shares_;
+};
+
+}  // namespace sharded_infer::lookups

@@ -1,0 +1,111 @@
+#include "write_lookup.h"
+
+#include <cstring>
+
+#include "../wire.h"
+
+namespace sharded_infer::lookups {
+
+namespace {
+
+// Tags, widths and lengths of a group's fields.
+constexpr std::int64_t kGroupHeadBytes = 64;
+
+int varint_bytes(std::uint64_t number) {
+  int bytes = 1;
+  for (; number >= 0x80; number >>= 7) ++bytes;
+  return bytes;
+}
+
+std::uint8_t* put_varint(std::uint64_t number, std::uint8_t* to) {
+  for (; number >= 0x80; number >>= 7) *to++ = std::uint8_t(number | 0x80);
+  *to++ = std::uint8_t(number);
+  return to;
+}
+
+std::uint8_t* put_tag(std::uint32_t field, WireType type, std::uint8_t* to) {
+  *to++ = std::uint8_t(field << 3 | type);
+  return to;
+}
+
+std::uint8_t* put_head(std::uint32_t field, std::int64_t bytes, std::uint8_t* to) {
+  return put_varint(std::uint64_t(bytes), put_tag(field, kBytes, to));
+}
+
+std::int64_t width_of(const std::int64_t* numbers, std::int64_t count) {
+  // The highest bit of any is that of the largest.
+  std::uint64_t all = 0;
+  for (std::int64_t at = 0; at < count; ++at) all |= std::uint64_t(numbers[at]);
+  return all >> 32 ? 8 : all >> 16 ? 4 : all >> 8 ? 2 : 1;
+}
+
+template <class Number>
+std::uint8_t* narrow(const std::int64_t* from, std::int64_t count, std::uint8_t* to) {
+  for (std::int64_t at = 0; at < count; ++at) {
+    const auto number = Number(from[at]);
+    std::memcpy(to + at * std::int64_t(sizeof number), &number, sizeof number);
+  }
+  return to + count * std::int64_t(sizeof(Number));
+}
+
+std::uint8_t* put_numbers(std::uint32_t field, const std::int64_t* from, std::int64_t count,
+                          std::int64_t width, std::uint8_t* to) {
+  // As protobuf writes it: no empty fields.
+  if (count != 0) to = put_head(field, count * width, to);
+  switch (width) {
+    case 1: to = narrow<std::uint8_t>(from, count, to); break;
+    case 2: to = narrow<std::uint16_t>(from, count, to); break;
+    case 4: to = narrow<std::uint32_t>(from, count, to); break;
+    default: to = narrow<std::uint64_t>(from, count, to);
+  }
+  *to++ = std::uint8_t((field + 1) << 3 | kVarint);
+  *to++ = std::uint8_t(width);
+  return to;
+}
+
+std::int64_t field_bytes(std::int64_t bytes) {
+  return bytes == 0 ? 0 : 1 + varint_bytes(std::uint64_t(bytes)) + bytes;
+}
+
+}  // namespace
+
+std::int64_t most_bytes(const Named& named, const PieceBags* groups, std::int64_t count) {
+  std::int64_t bytes = kGroupHeadBytes + std::int64_t(std::strlen(named.model));
+  for (const PieceBags* group = groups; group != groups + count; ++group)
+    bytes += kGroupHeadBytes + 4 * group->entries * (1 + group->bags) +
+             group->id_count * (group->weights == nullptr ? 8 : 12);
+  return bytes;
+}
+
+std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int64_t count,
+                          std::uint8_t* to) {
+  const std::uint8_t* const begin = to;
+  const auto model_bytes = std::int64_t(std::strlen(named.model));
+  to = put_head(1, model_bytes, to);
+  std::memcpy(to, named.model, std::size_t(model_bytes));
+  to = put_varint(named.version, put_tag(2, kVarint, to + model_bytes));
+  to = put_tag(3, kFixed64, to);
+  std::memcpy(to, &named.manifest, sizeof named.manifest);
+  to += sizeof named.manifest;
+  for (const PieceBags* group = groups; group != groups + count; ++group) {
+    const std::int64_t lengths = group->entries * group->bags;
+    const std::int64_t length_bytes = width_of(group->lengths, lengths);
+    const std::int64_t id_bytes = width_of(group->ids, group->id_count);
+    std::int64_t bytes = field_bytes(4 * group->entries) + field_bytes(lengths * length_bytes) +
+                         field_bytes(group->id_count * id_bytes) + 4;
+    if (group->weights != nullptr) bytes += field_bytes(4 * group->id_count);
+    to = put_head(4, bytes, to);
+    to = put_head(1, 4 * group->entries, to);
+    to = narrow<std::uint32_t>(group->pieces, group->entries, to);
+    to = put_numbers(2, group->lengths, lengths, length_bytes, to);
+    to = put_numbers(4, group->ids, group->id_count, id_bytes, to);
+    if (group->weights != nullptr && group->id_count != 0) {
+      to = put_head(6, 4 * group->id_count, to);
+      std::memcpy(to, group->weights, std::size_t(4 * group->id_count));
+      to += 4 * group->id_count;
+    }
+  }
+  return to - begin;
+}
+
+}  // namespace sharded_infer::lookups

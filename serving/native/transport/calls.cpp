@@ -1,0 +1,227 @@
+// A call from its headers to what the handlers are told.
+#include <algorithm>
+
+#include "callbacks.h"
+#include "server.h"
+
+namespace sharded_infer::transport {
+
+namespace {
+
+constexpr std::size_t kMostSpareCalls = 4096;
+// Fewer calls than this are never too many for a deadline, and of a deadline this much may be waited.
+constexpr std::int64_t kFewCalls = 64;
+constexpr double kUsableShare = 0.7;
+// Deadlines further away than this are left to the scheduler.
+constexpr double kLongestJudged = 2.0;
+// An I/O thread that shares its core reads what came at most this late.
+constexpr double kLongestStall = 0.1;
+// Fewer calls in progress than this are not divided among connections.
+constexpr std::int64_t kDividedCalls = 1024;
+// Of all connections. One may have as many as are left, so that others can have some.
+constexpr std::int64_t kMostOpenCalls = 64 << 10;
+// Of answers that a connection's client has not taken, beyond which it may ask for no more.
+constexpr std::int64_t kMostAnswerBytes = 64 << 20;
+// And of all connections: one may have as many as are left.
+constexpr std::int64_t kMostAnswerBytesOfAll = 512 << 20;
+
+}  // namespace
+
+Call* Server::open_call(Connection* connection, std::int32_t stream) {
+  Call* call;
+  if (spare_calls_.empty()) {
+    call = new Call;
+  } else {
+    call = spare_calls_.back();
+    spare_calls_.pop_back();
+  }
+  std::uint32_t slot;
+  if (free_slots_.empty()) {
+    slot = std::uint32_t(slots_.size());
+    slots_.push_back(call);
+    generations_.push_back(1);
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+    slots_[slot] = call;
+  }
+  call->id = std::uint64_t(generations_[slot]) << 32 | slot;
+  call->connection = connection;
+  call->stream = stream;
+  call->began = std::max(looked_before_, now_ - kLongestStall);
+  call->message_deadline = now_ + settings_.message_seconds;
+  call->before = connection->last_call;
+  (call->before == nullptr ? connection->first_call : call->before->after) = call;
+  connection->last_call = call;
+  http2_.set_stream_user(connection->session, stream, call);
+  if (connection->calls++ == 0) set_idle(connection, false);
+  ++counters_.calls;
+  if (!connection->expelled && connection->calls > kMostOpenCalls - ++open_calls_)
+    calm(connection, &counters_.too_many_calls, "too_many_calls");
+  return call;
+}
+
+Call* Server::find_call(std::uint64_t id) {
+  const auto slot = std::uint32_t(id);
+  const bool there = slot < slots_.size() && generations_[slot] == std::uint32_t(id >> 32);
+  return there ? slots_[slot] : nullptr;
+}
+
+void Server::forget(Call* call) {
+  Connection* connection = call->connection;
+  if (connection->session != nullptr)
+    http2_.set_stream_user(connection->session, call->stream, nullptr);
+  // The end of a stream is told in any case: nothing of it comes after.
+  if (call->handed && !call->cancelled &&
+      (!call->finished || methods_[std::size_t(call->head.method)].kind == kStream))
+    hand(call, kCancelled);
+  if (call->handed && !call->finished) count_handed(call, -1);
+  (call->before == nullptr ? connection->first_call : call->before->after) = call->after;
+  (call->after == nullptr ? connection->last_call : call->after->before) = call->before;
+  held_bytes_ -= call->capacity;
+  connection->held_bytes -= call->capacity;
+  for (const Answer* one = call->first_answer; one != nullptr; one = one->next) {
+    connection->answer_bytes -= one->bytes - one->sent;
+    answer_bytes_ -= one->bytes - one->sent;
+  }
+  if (--connection->calls == 0) {
+    set_idle(connection, true);
+    if (connection->said_goaway) touch(connection);
+  }
+  --counters_.calls;
+  if (!connection->expelled) --open_calls_;
+  const auto slot = std::uint32_t(call->id);
+  slots_[slot] = nullptr;
+  ++generations_[slot];
+  free_slots_.push_back(slot);
+  call->clear();
+  if (spare_calls_.size() < kMostSpareCalls)
+    spare_calls_.push_back(call);
+  else
+    delete call;
+}
+
+void Server::headers_came(Call* call) {
+  call->has_head = true;
+  const RequestHead& head = call->head;
+  if (!head.is_post) return refuse_http(call, "405");
+  if (!head.is_grpc) return refuse_http(call, "415");
+  if (head.bytes > std::size_t(settings_.max_header_bytes))
+    return refuse(call, {8, "the metadata has more than " +
+                                plural(settings_.max_header_bytes, "byte")});
+  const auto found = method_by_path_.find(head.path);
+  if (found == method_by_path_.end()) return refuse(call, {12, "Method not found!"});
+  call->head.method = found->second;
+  const Method& method = methods_[std::size_t(found->second)];
+  if (call->connection->answer_bytes > std::min(kMostAnswerBytes, kMostAnswerBytesOfAll - answer_bytes_))
+    return refuse(call, {8, "too many answers wait that this connection does not take"});
+  Refusal refused = admission_.admit(head, method.access, call->connection->address, now_);
+  if (refused.code != 0) return refuse(call, std::move(refused));
+  if (!head.timeout_is_good)
+    return refuse(call, {3, "grpc-timeout: expected up to 8 digits and a unit, got another"});
+  if (head.encoding == kOther)
+    return refuse(call, {12, "grpc-encoding: expected identity, gzip or deflate, got another"});
+  call->deadline = now_ + head.timeout;
+  if (method.access == kPredict && method.kind == kUnary) {
+    // A connection may have as many as it leaves to others, unless there are few.
+    const std::int64_t own =
+        settings_.max_calls < kDividedCalls ? 0 : call->connection->handed_calls;
+    if (handed_calls_ + own >= settings_.max_calls)
+      return refuse(call, {8, "in progress: " + plural(settings_.max_calls, "request") +
+                                  "; no more are taken in"});
+    // Under overload most calls would miss their deadlines: their messages are not read.
+    if (comes_too_late(head.timeout))
+      return refuse(call, {4, "the deadline cannot be met: more waits than can be answered"});
+  }
+  if (method.kind == kStream) {
+    call->handed = true;
+    count_handed(call, 1);
+    hand(call, kOpened);
+  }
+}
+
+// Whether a call that is not read yet would miss its deadline. The scheduler's estimate lacks the
+// calls that came since it was asked; those with far longer timeouts are answered later anyway.
+bool Server::comes_too_late(double timeout) const {
+  if (timeout < backlog_) return true;
+  if (handed_calls_ <= kFewCalls || timeout > kLongestJudged) return false;
+  std::int64_t before = 0;
+  for (int at = 0; at <= timeout_class(timeout); ++at) before += handed_by_timeout_[at];
+  // It may be as urgent as others of late, and go before some of them.
+  const double behind = 1.0 - std::min(1.0, urgent_lead_ / std::min(timeout, kPatience));
+  return before > kFewCalls &&
+         behind * double(before) > kUsableShare * timeout * answers_a_second_;
+}
+
+void Server::client_ended(Call* call) {
+  call->half_closed = true;
+  if (call->refused || call->finished) return;
+  const Method& method = methods_[std::size_t(call->head.method)];
+  if (method.kind == kStream) {
+    if (!call->unread.empty()) return;
+    if (call->prefix_bytes != 0)
+      return refuse(call, {3, "the last message is cut off"});
+    hand(call, kHalfClosed);
+    return;
+  }
+  if (call->prefix_bytes == 0) return refuse(call, {3, "the call holds no message"});
+  if (call->prefix_bytes < 5 || call->got < call->wanted)
+    return refuse(call, {3, "the message is cut off: expected " + plural(call->wanted, "byte") +
+                                ", got " + std::to_string(call->got)});
+  const std::int32_t number = call->head.method;
+  if (number < 64 && fixed_methods_ & std::uint64_t(1) << number && call->got < 1024) {
+    std::lock_guard<std::mutex> lock(fixed_lock_);
+    const std::string message(reinterpret_cast<const char*>(call->message), call->got);
+    const auto found = fixed_.find({number, message});
+    if (found != fixed_.end()) {
+      answer(call, Answer::make(reinterpret_cast<const std::uint8_t*>(found->second.data()),
+                                std::uint32_t(found->second.size())));
+      return end(call, Ending());
+    }
+  }
+  call->handed = true;
+  count_handed(call, 1);
+  hand(call, kCall);
+}
+
+void Server::count_handed(Call* call, int change) {
+  handed_calls_ += change;
+  handed_by_timeout_[timeout_class(call->head.timeout)] += change;
+  call->connection->handed_calls += change;
+}
+
+// Tells the handlers. A message's memory is theirs from here on.
+void Server::hand(Call* call, EventKind kind) {
+  Event event{};
+  event.call = call->id;
+  event.kind = kind;
+  event.place = call->events++;
+  call->cancelled = kind == kCancelled;
+  untold_ += kind == kCancelled;
+  event.method = call->head.method;
+  event.seconds_left = call->deadline;
+  if (kind == kCall || kind == kMessage) {
+    event.data = call->message;
+    event.bytes = call->got;
+    event.encoding = call->prefix[0] == 0 ? kIdentity : call->head.encoding;
+    // `fetch` gives back what the message took of the limit for all.
+    held_bytes_ -= std::int64_t(call->capacity) - call->got;
+    call->connection->held_bytes -= call->capacity;
+    call->message = nullptr;
+    call->capacity = 0;
+  }
+  if ((kind == kCall || kind == kOpened) &&
+      methods_[std::size_t(call->head.method)].with_headers != 0) {
+    call->head.keep(":peer", call->connection->peer);
+    const std::string& others = call->head.others;
+    auto* copy = static_cast<char*>(std::malloc(others.size()));
+    if (copy != nullptr) {
+      std::memcpy(copy, others.data(), others.size());
+      event.headers = copy;
+      event.header_bytes = std::int64_t(others.size());
+    }
+  }
+  fresh_.push_back(event);
+}
+
+}  // namespace sharded_infer::transport

@@ -1,0 +1,61 @@
+// One client's connection.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "call.h"
+#include "nghttp2.h"
+#include "openssl.h"
+#include "token_bucket.h"
+
+namespace sharded_infer::transport {
+
+class Server;
+
+struct Connection {
+  Server* server = nullptr;
+  int descriptor = -1;
+  nghttp2::Session* session = nullptr;
+  openssl::Ssl* ssl = nullptr;
+  std::string address;  // without the port
+  std::string peer;     // as gRPC writes it: ipv4:127.0.0.1:50000
+
+  bool shaking_hands = false;  // of TLS
+  bool greeted = false;        // the client's first frame has come
+  bool waits_to_write = false;
+  bool touched = false;
+  bool dead = false;
+  bool said_shutdown = false, said_goaway = false;
+  bool expelled = false;  // closed as soon as it has been told why
+  bool pinged = false;
+  std::int64_t window_updates = 0;  // that answers allow: for the call and for the connection
+
+  Call* first_call = nullptr;
+  Call* last_call = nullptr;
+  std::int64_t calls = 0;
+  std::int64_t handed_calls = 0;  // of them, those that handlers have
+  std::int64_t held_bytes = 0;    // of requests
+  std::int64_t answer_bytes = 0;  // that are not written yet
+  std::string out;
+  std::size_t written = 0;  // of `out`
+
+  double began = 0.0;
+  double active = 0.0;      // when anything last came
+  double idle_since = 0.0;  // when the last call ended
+  double moved = 0.0;       // when the client last took an answer, or none was there to take
+  double ping_at = 0.0;
+  double goaway_at = 0.0;
+  double age = 0.0;  // at which it is asked to leave
+  double last_client_ping = -1e9;
+  int ping_strikes = 0;
+  // A reset costs the client nothing and the server work; so do frames that carry nothing.
+  TokenBucket resets{33.0, 200.0};
+  TokenBucket empty_frames{1000.0, 5000.0};
+
+  Connection *before = nullptr, *after = nullptr;            // of its group
+  Connection *idle_before = nullptr, *idle_after = nullptr;  // of idle ones, longest first
+  bool is_idle = false;
+  int group = 0;
+};
+
+}  // namespace sharded_infer::transport

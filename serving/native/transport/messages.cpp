@@ -1,0 +1,111 @@
+// The messages of a call, read from its DATA frames.
+#include <algorithm>
+
+#include "server.h"
+
+namespace sharded_infer::transport {
+
+namespace {
+
+constexpr std::size_t kFirstBytes = 16 << 10;
+// A message may be allocated at once up to this size; beyond, memory grows with what comes.
+constexpr std::size_t kAllocatedAtOnce = 128 << 10;
+
+}  // namespace
+
+void Server::data_came(Call* call, const std::uint8_t* data, std::size_t bytes) {
+  const Method& method = methods_[std::size_t(call->head.method)];
+  if (method.kind == kStream) return stream_data_came(call, data, bytes);
+  http2_.consume_stream(call->connection->session, call->stream, bytes);
+  const std::size_t read = read_message(call, data, bytes);
+  if (read < bytes && !call->refused)
+    refuse(call, {12, "expected one message, got more"});
+}
+
+void Server::stream_data_came(Call* call, const std::uint8_t* data, std::size_t bytes) {
+  // Bytes that are left unread hold the client's window.
+  if (!call->unread.empty()) {
+    call->unread.append(reinterpret_cast<const char*>(data), bytes);
+    return;
+  }
+  std::size_t at = 0;
+  while (at < bytes && !call->refused && call->open_messages < settings_.max_stream_messages) {
+    at += read_message(call, data + at, bytes - at);
+    if (call->prefix_bytes == 5 && call->got == call->wanted) message_came(call);
+  }
+  http2_.consume_stream(call->connection->session, call->stream, call->refused ? bytes : at);
+  if (!call->refused)
+    call->unread.append(reinterpret_cast<const char*>(data + at), bytes - at);
+}
+
+void Server::read_on(Call* call) {
+  if (call->unread.empty() || call->refused || call->finished) return;
+  const std::string left = std::move(call->unread);
+  call->unread.clear();
+  stream_data_came(call, reinterpret_cast<const std::uint8_t*>(left.data()), left.size());
+  touch(call->connection);
+  if (call->half_closed && call->unread.empty() && !call->refused) client_ended(call);
+}
+
+// Reads what belongs to the message that has begun; returns how many bytes that was.
+std::size_t Server::read_message(Call* call, const std::uint8_t* data, std::size_t bytes) {
+  std::size_t at = 0;
+  while (at < bytes && call->prefix_bytes < 5) {
+    call->prefix[call->prefix_bytes++] = data[at++];
+    if (call->prefix_bytes < 5) continue;
+    const std::uint8_t* prefix = call->prefix;
+    call->wanted = std::uint32_t(prefix[1]) << 24 | std::uint32_t(prefix[2]) << 16 |
+                   std::uint32_t(prefix[3]) << 8 | prefix[4];
+    if (prefix[0] > 1 || (prefix[0] == 1 && call->head.encoding == kIdentity)) {
+      refuse(call, {prefix[0] > 1 ? 3 : 13,
+                    "the message is marked as compressed, and grpc-encoding names nothing"});
+      return bytes;
+    }
+    if (std::int64_t(call->wanted) > settings_.max_message_bytes) {
+      refuse(call, {8, "the message has " + plural(call->wanted, "byte") + ", at most " +
+                           std::to_string(settings_.max_message_bytes) + " are allowed"});
+      return bytes;
+    }
+  }
+  const std::size_t part = std::min<std::size_t>(bytes - at, call->wanted - call->got);
+  if (part == 0) return at;
+  if (!reserve(call, call->got + part)) return bytes;
+  std::memcpy(call->message + call->got, data + at, part);
+  call->got += std::uint32_t(part);
+  return at + part;
+}
+
+// Makes room in the call's message; refuses the call where too much is held.
+bool Server::reserve(Call* call, std::size_t bytes) {
+  if (bytes <= call->capacity) return true;
+  std::size_t capacity = std::max<std::size_t>({bytes, kFirstBytes, 2 * std::size_t(call->capacity)});
+  if (call->wanted <= kAllocatedAtOnce) capacity = call->wanted;
+  capacity = std::min<std::size_t>(capacity, call->wanted);
+  const auto more = std::int64_t(capacity) - call->capacity;
+  Connection* connection = call->connection;
+  // A connection may hold as much as is left, so that many of them leave something for others.
+  const auto left = settings_.max_held_bytes - held_bytes_ - more;
+  if (connection->held_bytes + more > left) {
+    refuse(call, {8, "too many bytes of requests are held; try again"});
+    return false;
+  }
+  auto* memory = static_cast<std::uint8_t*>(std::realloc(call->message, capacity));
+  if (memory == nullptr) {
+    refuse(call, {8, "no memory is left for the message"});
+    return false;
+  }
+  held_bytes_ += more;
+  connection->held_bytes += more;
+  call->message = memory;
+  call->capacity = std::uint32_t(capacity);
+  return true;
+}
+
+void Server::message_came(Call* call) {
+  ++call->open_messages;
+  hand(call, kMessage);
+  call->prefix_bytes = 0;
+  call->wanted = call->got = 0;
+}
+
+}  // namespace sharded_infer::transport

@@ -1,0 +1,302 @@
+// The I/O thread's loop, and what other threads call.
+#include "server.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <time.h>
+
+#include "callbacks.h"
+
+namespace sharded_infer::transport {
+
+namespace {
+
+constexpr std::size_t kReadBytes = 256 << 10;
+constexpr int kEvents = 512;
+constexpr double kNoticeSeconds = 0.05;
+// A fetch waits so long for more and yields so often, then while the I/O thread needs this core, for
+// at most so long.
+constexpr double kGatherSeconds = 10e-6, kLongestGather = 1e-3;
+constexpr int kYields = 6;
+// After this many fetches in a row that gathered nothing, only one in this many gathers.
+constexpr int kLonely = 16;
+constexpr int kRoundMilliseconds = 100;
+// nghttp2's own limit counts those that give up at their deadlines too; ours does not.
+constexpr std::uint64_t kResetBurst = 1 << 20, kResetRate = 1 << 18;
+constexpr std::size_t kContinuations = 8;
+
+}  // namespace
+
+thread_local bool Server::holds_replies_ = false;
+
+Server::Server(const Settings& settings)
+    : settings_(settings), admission_(settings.rate, settings.burst), buffer_(kReadBytes) {
+  for (std::int32_t at = 0; at < settings.method_count; ++at) {
+    methods_.push_back(settings.methods[at]);
+    method_by_path_.emplace(settings.methods[at].path, at);
+  }
+  if (settings.certificate != nullptr)
+    tls_ = std::make_unique<Tls>(crypto(), settings.certificate, settings.key,
+                                 settings.client_ca);
+  callbacks_ = Callbacks::make(http2_);
+  http2_.options_new(&options_);
+  http2_.no_auto_window_update(options_, 1);
+  http2_.no_closed_streams(options_, 1);
+  if (http2_.reset_rate_limit != nullptr)
+    http2_.reset_rate_limit(options_, kResetBurst, kResetRate);
+  if (http2_.max_continuations != nullptr) http2_.max_continuations(options_, kContinuations);
+  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  wake_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  spare_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  epoll_event wanted{};
+  listeners_.assign(settings.listeners, settings.listeners + settings.listener_count);
+  for (int& listener : listeners_) {
+    // Of workers that share a socket, one is woken.
+    wanted.events = EPOLLIN | EPOLLEXCLUSIVE;
+    wanted.data.ptr = &listener;
+    epoll_ctl(epoll_, EPOLL_CTL_ADD, listener, &wanted);
+  }
+  wanted.events = EPOLLIN;
+  wanted.data.ptr = &wake_;
+  epoll_ctl(epoll_, EPOLL_CTL_ADD, wake_, &wanted);
+  // The process's signals are other threads' to handle.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "transport");
+}
+
+Server::~Server() {
+  stop();
+  for (std::size_t at = events_taken_; at < events_.size(); ++at) {
+    std::free(events_[at].data);
+    std::free(const_cast<char*>(events_[at].headers));
+  }
+  for (Reply& one : replies_) std::free(one.answer);
+  for (Call* call : spare_calls_) delete call;
+  close_listeners();
+  for (const int descriptor : {epoll_, wake_, spare_})
+    if (descriptor >= 0) close(descriptor);
+  http2_.options_del(options_);
+  http2_.callbacks_del(callbacks_);
+}
+
+const openssl::Library& Server::crypto() {
+  if (crypto_ == nullptr) crypto_ = std::make_unique<openssl::Library>();
+  return *crypto_;
+}
+
+void Server::give_back(const Event* events, int count) {
+  for (int at = 0; at < count; ++at) {
+    std::free(events[at].data);
+    std::free(const_cast<char*>(events[at].headers));
+    held_bytes_ -= events[at].bytes;
+  }
+}
+
+int Server::fetch(Event* events, int held, int most, int milliseconds) {
+  give_back(events, held);
+  std::unique_lock<std::mutex> lock(events_lock_);
+  const auto has_come = [this] {
+    return ended_ || (!gathering_ && (has_refused_ || events_taken_ < events_.size()));
+  };
+  // Who gathers takes what comes, and is soon done.
+  const int patience = gathering_ ? std::max(milliseconds, 1) : milliseconds;
+  ++waiting_;
+  events_came_.wait_for(lock, std::chrono::milliseconds(patience), has_come);
+  --waiting_;
+  if (gathering_) return 0;
+  if (milliseconds == 0 || events_taken_ < events_.size()) gather(lock, most);
+  has_refused_ = false;
+  const int count = int(std::min<std::size_t>(std::size_t(most), events_.size() - events_taken_));
+  const double now = monotonic();
+  for (int at = 0; at < count; ++at) {
+    events[at] = events_[events_taken_++];
+    events[at].seconds_left -= now;
+    untold_ -= events[at].kind == kCancelled;
+  }
+  if (events_taken_ == events_.size()) {
+    events_.clear();
+    events_taken_ = 0;
+  } else if (waiting_ > 0) {
+    events_came_.notify_one();
+  }
+  return count > 0 ? count : ended_ ? -1 : 0;
+}
+
+void Server::gather(std::unique_lock<std::mutex>& lock, int most) {
+  if (lonely_ >= kLonely && ++lonely_ % kLonely != 0) return;
+  gathering_ = true;
+  const std::int64_t first = handed_;
+  std::int64_t seen = first - 1;
+  double now = monotonic();
+  const double latest = now + kLongestGather;
+  while (seen != handed_ && events_.size() - events_taken_ < std::size_t(most)) {
+    seen = handed_;
+    lock.unlock();
+    double until = now + kGatherSeconds;
+    // Another process may have had this core for all of the time.
+    for (int yields = 0; seen == handed_ && (yields < kYields || now < until); ++yields) {
+      sched_yield();
+      now = monotonic();
+      // What it reads just now is not handed over yet.
+      if (!asleep_ && processor_ == sched_getcpu() && now < latest) until = now + kGatherSeconds;
+    }
+    lock.lock();
+  }
+  gathering_ = false;
+  if (seen > first) lonely_ = 0;
+  else if (lonely_ < kLonely) ++lonely_;
+}
+
+void Server::reply(Reply made) {
+  {
+    std::lock_guard<std::mutex> lock(replies_lock_);
+    replies_.push_back(std::move(made));
+  }
+  if (!holds_replies_ && asleep_.exchange(false)) wake();
+}
+
+void Server::flush() {
+  if (!asleep_) return;
+  {
+    std::lock_guard<std::mutex> lock(replies_lock_);
+    if (replies_.empty()) return;
+  }
+  if (asleep_.exchange(false)) wake();
+}
+
+void Server::finish(std::uint64_t call, std::int32_t code, std::string words,
+                    std::string trailers) {
+  auto ending = std::make_unique<Ending>();
+  ending->code = code;
+  ending->words = std::move(words);
+  ending->trailers = std::move(trailers);
+  reply({call, nullptr, true, std::move(ending)});
+}
+
+void Server::set_fixed_answer(std::int32_t method, std::string message, std::string answer) {
+  std::lock_guard<std::mutex> lock(fixed_lock_);
+  fixed_[{method, std::move(message)}] = std::move(answer);
+  if (method < 64) fixed_methods_ |= std::uint64_t(1) << method;
+}
+
+void Server::drain(double seconds) {
+  drain_seconds_ = seconds;
+  draining_ = true;
+  wake();
+}
+
+void Server::stop() {
+  stopping_ = true;
+  wake();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Server::wake() {
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = write(wake_, &one, sizeof one);
+}
+
+void Server::hand_over() {
+  // Refusals are counted soon, but not one by one.
+  const bool notice = refused_now_ && now_ >= next_notice_;
+  if (fresh_.empty() && !notice) return;
+  if (notice) {
+    refused_now_ = false;
+    next_notice_ = now_ + kNoticeSeconds;
+  }
+  bool somebody;
+  {
+    std::lock_guard<std::mutex> lock(events_lock_);
+    has_refused_ = has_refused_ || notice;
+    events_.insert(events_.end(), fresh_.begin(), fresh_.end());
+    handed_ += std::int64_t(fresh_.size());
+    // Who gathers takes these too.
+    somebody = waiting_ > 0 && !gathering_;
+  }
+  fresh_.clear();
+  if (somebody) events_came_.notify_one();
+}
+
+void Server::take_replies() {
+  {
+    std::lock_guard<std::mutex> lock(replies_lock_);
+    taken_.swap(replies_);
+  }
+  for (Reply& one : taken_) {
+    Call* call = find_call(one.call);
+    if (call == nullptr || call->finished || call->connection->dead) {
+      std::free(one.answer);
+      continue;
+    }
+    answered_ += one.answer != nullptr && one.ends;
+    if (one.answer != nullptr) answer(call, one.answer);
+    if (one.ends) end(call, one.ending == nullptr ? Ending() : std::move(*one.ending));
+  }
+  taken_.clear();
+}
+
+void Server::run() {
+  std::vector<epoll_event> ready(kEvents);
+  now_ = monotonic();
+  while (!stopping_) {
+    asleep_ = true;
+    int patience = kRoundMilliseconds;
+    {
+      // A reply that came before `asleep_` was set has woken nobody.
+      std::lock_guard<std::mutex> lock(replies_lock_);
+      if (!replies_.empty()) patience = 0;
+    }
+    const int count = epoll_wait(epoll_, ready.data(), kEvents, patience);
+    asleep_ = false;
+    processor_ = sched_getcpu();
+    looked_before_ = now_;
+    now_ = monotonic();
+    for (int at = 0; at < count; ++at) {
+      void* what = ready[std::size_t(at)].data.ptr;
+      if (what >= listeners_.data() && what < listeners_.data() + listeners_.size()) {
+        accept_all(*static_cast<int*>(what));
+      } else if (what == &wake_) {
+        std::uint64_t times;
+        [[maybe_unused]] const ssize_t got = read(wake_, &times, sizeof times);
+      } else {
+        auto* connection = static_cast<Connection*>(what);
+        if (connection->dead) continue;
+        const std::uint32_t events = ready[std::size_t(at)].events;
+        if (events & EPOLLOUT) touch(connection);
+        if (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) readable(connection);
+      }
+    }
+    hand_over();
+    take_replies();
+    upkeep();
+    // Flushing may touch no other connection, and may end this one.
+    for (std::size_t at = 0; at < touched_.size(); ++at) write_out(touched_[at]);
+    touched_.clear();
+    bury_dead();
+    // The end of a connection cancels its calls.
+    hand_over();
+    counters_.held_bytes = held_bytes_;
+    if (draining_ && listeners_.empty() && counters_.connections == 0 && lingering_.empty()) break;
+  }
+  for (Connection* group : groups_)
+    for (Connection* one = group; one != nullptr; one = one->after) close_soon(one);
+  bury_dead();
+  read_lingering();
+  for (Reply& one : taken_) std::free(one.answer);
+  hand_over();
+  {
+    std::lock_guard<std::mutex> lock(events_lock_);
+    ended_ = true;
+  }
+  events_came_.notify_all();
+}
+
+}  // namespace sharded_infer::transport

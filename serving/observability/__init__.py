@@ -1,0 +1,1 @@
+"""Logs, slow requests and traces."""

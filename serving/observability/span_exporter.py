@@ -1,0 +1,256 @@
+"""Spans of requests in OpenTelemetry's form, sent to a collector: OTLP over gRPC.
+
+    inference.GRPCInferenceService/ModelInfer   (server; others:
+    `serving/protocol/predict_method.py`)
+        decode · queue · lookup · tower · encode
+                         rank 0 · rank 1 …
+
+Only a server that traces imports this file. Spans are made from timelines after the fact, with
+their ids; requests of one batch each have all of their own spans, and their server spans are linked
+to those of the others, as OpenTelemetry has it for batches. Names of attributes are those of its
+semantic conventions 1.37 or later (rpc.*, http.*); our own begin with `sharded_infer.`.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic, time_ns
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import (
+    Link,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    TraceState,
+)
+from opentelemetry.util.types import Attributes, AttributeValue
+
+from serving.observability.request_timeline import RequestTimeline
+from serving.observability.trace_context import RequestTrace, TraceContext
+from serving.status import StatusCode as RpcStatusCode
+from sharded_infer.errors import InputError
+
+_SERVICE = "sharded-infer"
+_SCOPE = InstrumentationScope("sharded_infer")
+_KEPT = TraceFlags(TraceFlags.SAMPLED)
+# The codes that are a server's fault, by the conventions for gRPC; others are the client's.
+_SERVER_ERRORS = frozenset(
+    {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
+)
+
+
+class SpanExporter:
+    """Makes requests' spans and sends them. Used by one thread; create it after any fork."""
+
+    def __init__(self, endpoint: str | None, worker: int) -> None:
+        """Opens the connection; sends nothing.
+
+        Args:
+            endpoint: URL of the collector; None: from the environment.
+
+        Raises:
+            InputError: the environment has a value that the exporter cannot use.
+        """
+        # Says each failed attempt otherwise; what fails in the end is said.
+        logging.getLogger("opentelemetry.exporter").setLevel(logging.ERROR)
+        self._resource = Resource.create(
+            {
+                "service.name": os.environ.get("OTEL_SERVICE_NAME") or _SERVICE,
+                "process.pid": os.getpid(),
+                "sharded_infer.worker": worker,
+            }
+        )
+        self._ids = RandomIdGenerator()
+        try:
+            self._exporter = OTLPSpanExporter(endpoint=endpoint)
+        except Exception as error:
+            # Whatever the library raises for a variable that it cannot use.
+            raise InputError(
+                f"the OTEL_EXPORTER_OTLP_ variables cannot be used: {error}"
+            ) from error
+
+    def send(self, requests: Sequence[RequestTimeline]) -> bool:
+        """Sends the spans of requests; may wait seconds for the collector.
+
+        Returns:
+            Whether the collector has taken them.
+        """
+        spans = [span for request in requests for span in self._spans(request)]
+        return self._exporter.export(spans) is SpanExportResult.SUCCESS
+
+    def close(self) -> None:
+        """Cancels a sending in progress, and closes the connection."""
+        self._exporter.shutdown()
+
+    def _spans(self, request: RequestTimeline) -> Iterator[ReadableSpan]:
+        trace = request.trace
+        if trace is None:
+            return
+        own = _own_context(trace)
+        at = _to_nanoseconds(request.started)
+        yield self._span(
+            request.method.span_name,
+            own,
+            None if trace.parent is None else _client_context(trace.parent),
+            (at(0.0), at(request.whole_seconds)),
+            attributes=_attributes(request),
+            kind=SpanKind.SERVER,
+            status=_status(request),
+            links=_links(request),
+        )
+        for name, (begin, end) in phase_times(request).items():
+            context = self._below(own)
+            yield self._span(name, context, own, (at(begin), at(end)))
+            if name == "lookup" and request.batch is not None:
+                for rank, (first, last) in _rank_times(request.batch.rank_seconds, end - begin):
+                    yield self._span(
+                        f"rank {rank}",
+                        self._below(context),
+                        context,
+                        (at(begin + first), at(begin + last)),
+                        attributes={"sharded_infer.rank": rank},
+                    )
+
+    def _below(self, parent: SpanContext) -> SpanContext:
+        return SpanContext(
+            parent.trace_id,
+            self._ids.generate_span_id(),
+            False,
+            parent.trace_flags,
+            parent.trace_state,
+        )
+
+    def _span(
+        self,
+        name: str,
+        context: SpanContext,
+        parent: SpanContext | None,
+        times: tuple[int, int],
+        *,
+        attributes: Attributes = None,
+        kind: SpanKind = SpanKind.INTERNAL,
+        status: Status | None = None,
+        links: Sequence[Link] = (),
+    ) -> ReadableSpan:
+        return ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource,
+            attributes,
+            links=links,
+            kind=kind,
+            status=status or Status(StatusCode.UNSET),
+            start_time=times[0],
+            end_time=times[1],
+            instrumentation_scope=_SCOPE,
+        )
+
+
+def phase_times(request: RequestTimeline) -> dict[str, tuple[float, float]]:
+    """Start and end of each phase of a request, in seconds from its start.
+
+    Between tower and encode the responses of the batch's other requests are written.
+
+    Args:
+        request: answered, or refused with fewer phases.
+    """
+    times = {}
+    end = request.decode_seconds
+    if end:
+        times["decode"] = (0.0, end)
+    if request.samples:
+        times["queue"] = (end, end + request.queue_seconds)
+        end += request.queue_seconds
+    if request.batch is not None:
+        times["lookup"] = (end, end + request.lookup_seconds)
+        end += request.lookup_seconds
+        times["tower"] = (end, end + request.tower_seconds)
+        whole = request.whole_seconds
+        times["encode"] = (whole - request.encode_seconds, whole)
+    return times
+
+
+def _rank_times(
+    rank_seconds: Mapping[int, float], whole: float
+) -> Iterator[tuple[int, tuple[float, float]]]:
+    # One after another on a core; where that cannot have been, they ran side by side.
+    in_turn = sum(rank_seconds.values()) <= whole
+    begin = 0.0
+    for rank, seconds in sorted(rank_seconds.items()):
+        yield rank, (begin, begin + seconds)
+        begin += seconds if in_turn else 0.0
+
+
+def _call_attributes(request: RequestTimeline) -> dict[str, AttributeValue]:
+    method = request.method
+    if method.route:
+        return {
+            "http.request.method": "POST",
+            "http.route": method.route,
+            "http.response.status_code": RpcStatusCode[request.code].http_status,
+        }
+    return {
+        "rpc.system.name": "grpc",
+        "rpc.method": method.span_name,
+        "rpc.response.status_code": request.code,
+    }
+
+
+def _attributes(request: RequestTimeline) -> dict[str, AttributeValue]:
+    attributes = _call_attributes(request)
+    if request.code in _SERVER_ERRORS:
+        attributes["error.type"] = request.code
+    if request.request_id:
+        attributes["sharded_infer.request_id"] = request.request_id
+    if request.model:
+        attributes["sharded_infer.model"] = request.model
+        attributes["sharded_infer.version"] = request.version
+        attributes["sharded_infer.executor"] = request.executor
+    if request.samples:
+        attributes["sharded_infer.samples"] = request.samples
+        attributes["sharded_infer.requests_ahead"] = request.requests_ahead
+    if request.batch is not None:
+        attributes["sharded_infer.batch.requests"] = request.batch.requests
+        attributes["sharded_infer.batch.samples"] = request.batch.samples
+        attributes["sharded_infer.batch.padded_samples"] = request.batch.padded_samples
+    return attributes
+
+
+def _status(request: RequestTimeline) -> Status | None:
+    if request.code in _SERVER_ERRORS:
+        return Status(StatusCode.ERROR, request.error)
+    return None
+
+
+def _links(request: RequestTimeline) -> list[Link]:
+    linked = () if request.batch is None else request.batch.linked
+    return [Link(_own_context(other)) for other in linked]
+
+
+def _own_context(trace: RequestTrace) -> SpanContext:
+    state = None if trace.parent is None else _state(trace.parent)
+    return SpanContext(trace.trace_id, trace.span_id, False, _KEPT, state)
+
+
+def _client_context(parent: TraceContext) -> SpanContext:
+    flags = TraceFlags(TraceFlags.SAMPLED if parent.sampled else TraceFlags.DEFAULT)
+    return SpanContext(parent.trace_id, parent.span_id, True, flags, _state(parent))
+
+
+def _state(parent: TraceContext) -> TraceState | None:
+    return TraceState.from_header([parent.state]) if parent.state else None
+
+
+def _to_nanoseconds(started: float) -> Callable[[float], int]:
+    """Turns seconds from a start on the monotonic clock into nanoseconds since 1970."""
+    base = time_ns() + round((started - monotonic()) * 1e9)
+    return lambda seconds: base + round(seconds * 1e9)

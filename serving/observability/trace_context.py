@@ -1,0 +1,91 @@
+"""Strict parser of W3C Trace Context headers.
+
+https://www.w3.org/TR/trace-context/: traceparent is `00-<32 hex>-<16 hex>-<2 hex>`, tracestate a
+list for vendors that is passed on as it came. What is malformed is ignored, as if it had not come.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED = 0x01
+# A client's header is kept for seconds: no longer than the specification asks to carry.
+_LONGEST_STATE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TraceContext:
+    """The client's span of a request.
+
+    Attributes:
+        trace_id: 128 bits.
+        span_id: 64 bits.
+        sampled: the client samples the trace.
+        state: the tracestate header, or empty.
+    """
+
+    trace_id: int
+    span_id: int
+    sampled: bool
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrace:
+    """Ids of a traced request.
+
+    Attributes:
+        trace_id: 128 bits.
+        span_id: of the request's root span.
+        parent: the client's span; None: the trace begins here.
+    """
+
+    trace_id: int
+    span_id: int
+    parent: TraceContext | None = None
+
+    @property
+    def trace_hex(self) -> str:
+        """The trace id as hexadecimal text."""
+        return f"{self.trace_id:032x}"
+
+
+def read_trace_context(metadata: Iterable[tuple[str, str | bytes]]) -> TraceContext | None:
+    """The context in a request's metadata or headers.
+
+    Args:
+        metadata: names in lower case, and values.
+
+    Returns:
+        None if there is none, or it is malformed.
+    """
+    parents: list[str] = []
+    states: list[str] = []
+    for name, value in metadata:
+        if name == "traceparent":
+            parents.append(_text(value))
+        elif name == "tracestate":
+            states.append(_text(value))
+    if len(parents) != 1:
+        return None
+    return _parsed(parents[0].strip(), ",".join(states))
+
+
+def _parsed(parent: str, state: str) -> TraceContext | None:
+    found = _PARENT.fullmatch(parent)
+    if found is None:
+        return None
+    version, trace, span, flags, rest = found.groups()
+    # Later versions may say more behind; 255 is none.
+    if version == "ff" or (version == "00" and rest is not None):
+        return None
+    trace_id, span_id = int(trace, 16), int(span, 16)
+    if not trace_id or not span_id:
+        return None
+    sampled = bool(int(flags, 16) & _SAMPLED)
+    return TraceContext(trace_id, span_id, sampled, state if len(state) <= _LONGEST_STATE else "")
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("latin-1")

@@ -1,0 +1,1 @@
+"""A server's processes: forking, readiness and draining."""

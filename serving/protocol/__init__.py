@@ -1,0 +1,1 @@
+"""Predict calls on the wire, independent of sockets."""

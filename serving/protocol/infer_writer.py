@@ -1,0 +1,87 @@
+"""Scores to serialized responses.
+
+Uses protobuf. Writing the bytes by hand would save 1 µs of 3, which is not worth a second writer.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+
+from serving.protocol.request_tensors import RequestTensors, place
+from serving.shared_memory.regions import Span
+
+
+class InferWriter:
+    """Writes the responses of one version."""
+
+    def __init__(self, name: str, version: int, outputs: Sequence[str]) -> None:
+        self.model = name
+        self.version = str(version)
+        self.outputs = tuple(outputs)
+
+    def write_placed(
+        self,
+        request_id: str,
+        requested: Sequence[int],
+        scores: Sequence[NDArray[np.float32]],
+        places: Mapping[str, Span],
+        shared: RequestTensors,
+    ) -> bytes:
+        """As `write`, with outputs in shared memory: those have parameters and empty contents.
+
+        Args:
+            requested: positions of the outputs to send.
+            scores: of these outputs, fp32 `[B]` or `[B, K]` each.
+            places: target of outputs in shared memory, by name.
+            shared: writes them.
+
+        Raises:
+            RequestError: a target is too small, or cannot be written.
+            NotFoundError: its region is no longer registered.
+        """
+        response = service_pb2.ModelInferResponse.FromString(
+            self.write(request_id, requested, scores)
+        )
+        for index, output in enumerate(response.outputs):
+            span = places.get(output.name)
+            if span is None:
+                continue
+            data = response.raw_output_contents[index]
+            shared.write(span, data, f"output {output.name!r}")
+            place(output.parameters, Span(span.region, span.offset, len(data)))
+            # Clients look for each output's contents at its position.
+            response.raw_output_contents[index] = b""
+        return bytes(response.SerializeToString())
+
+    def write(
+        self, request_id: str, requested: Sequence[int], scores: Sequence[NDArray[np.float32]]
+    ) -> bytes:
+        """A serialized ModelInferResponse.
+
+        Args:
+            requested: positions of the outputs to send.
+            scores: of these outputs, fp32 `[B]` or `[B, K]` each.
+        """
+        tensor = service_pb2.ModelInferResponse.InferOutputTensor
+        response = service_pb2.ModelInferResponse(
+            model_name=self.model,
+            model_version=self.version,
+            id=request_id,
+            outputs=[
+                tensor(name=self.outputs[position], datatype="FP32", shape=array.shape)
+                for position, array in zip(requested, scores, strict=True)
+            ],
+            raw_output_contents=[score_bytes(array) for array in scores],
+        )
+        return bytes(response.SerializeToString())
+
+
+def score_bytes(scores: NDArray[np.float32]) -> bytes:
+    """An output's bytes: FP32, row-major, little-endian.
+
+    Args:
+        scores: fp32 `[B]` or `[B, K]`.
+    """
+    return scores.astype("<f4", copy=False).tobytes()

@@ -1,0 +1,1 @@
+"""Messages of lookups between fronts and shard hosts."""

@@ -1,0 +1,26 @@
+"""The versions that lookups name."""
+
+import hashlib
+from typing import NamedTuple
+
+from sharded_infer.artifacts.manifest import Manifest, dump_manifest
+
+
+class VersionKey(NamedTuple):
+    """What a lookup names.
+
+    Attributes:
+        manifest: first eight bytes of the SHA-256 of its manifest, little-endian.
+    """
+
+    model: str
+    version: int
+    manifest: int
+
+
+def version_key(manifest: Manifest) -> VersionKey:
+    """The key of a version."""
+    # Manifests of old releases have no checksum.
+    digest = manifest.sha256 or hashlib.sha256(dump_manifest(manifest)).hexdigest()
+    first = int.from_bytes(bytes.fromhex(digest)[:8], "little")
+    return VersionKey(manifest.model, manifest.version, first)

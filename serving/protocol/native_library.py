@@ -1,0 +1,92 @@
+"""Bindings of the compiled reader of requests, if it was built.
+
+Its source is in `serving/native/`. It is not used on machines that are not little-endian.
+"""
+
+import ctypes
+import struct
+import sys
+
+from kernels.native_library import keeping_gil, load_library
+
+MAX_OUTPUTS = 16
+
+
+class Model(ctypes.Structure):
+    """`Model` of serving/native/model.h."""
+
+    _fields_ = (
+        ("features", ctypes.c_int64),
+        ("sparse", ctypes.c_int64),
+        ("dense", ctypes.c_int64),
+        ("max_batch", ctypes.c_int64),
+        ("max_ids", ctypes.c_int64),
+        ("most_copies", ctypes.c_int64),
+        ("sources", ctypes.c_void_p),
+        ("required", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("policies", ctypes.c_void_p),
+        ("paddings", ctypes.c_void_p),
+        ("widths", ctypes.c_void_p),
+        ("names", ctypes.c_char_p),
+        ("name_starts", ctypes.c_void_p),
+        ("slot_mask", ctypes.c_int64),
+        ("slots", ctypes.c_void_p),
+    )
+
+
+class Request(ctypes.Structure):
+    """`Request` of serving/native/request.h, up to its `layout`."""
+
+    _fields_ = (
+        ("model", ctypes.c_void_p),
+        ("tensors", ctypes.c_void_p),
+        ("present", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("contents", ctypes.c_void_p),
+        ("successors", ctypes.c_void_p),
+        ("own", ctypes.c_void_p),
+        ("starts", ctypes.c_void_p),
+        ("dense_at", ctypes.c_void_p),
+        ("dense_rows", ctypes.c_void_p),
+        # `Layout`: batch, words, ids_outside, at_once, and seven numbers of each group.
+        ("layout", ctypes.c_int64 * 18),
+    )
+
+
+# Sizes of `Tensor` and `Bytes`.
+TENSOR_BYTES, BYTES_BYTES = 40, 16
+# `NamedTensor` of serving/native/request.h: name, data, datatype, rank and two sizes.
+NAMED_TENSOR = struct.Struct("<8q")
+# `Header` of serving/native/header.h: three texts, three numbers, and the outputs' texts.
+Header = ctypes.c_int64 * (9 + 2 * MAX_OUTPUTS)
+# `JsonHeader`: a `Header`, a flag, and two sets of flags of the outputs.
+JsonHeader = ctypes.c_int64 * (9 + 2 * MAX_OUTPUTS + 3)
+
+
+def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
+    integer, address = ctypes.c_int64, ctypes.c_void_p
+    library.sharded_infer_index_names.restype = None
+    library.sharded_infer_index_names.argtypes = (ctypes.POINTER(Model),)
+    for read in (library.sharded_infer_read_header, library.sharded_infer_read_predict_header):
+        read.argtypes = (ctypes.c_char_p, integer, Header)
+    library.sharded_infer_read_json_header.argtypes = (ctypes.c_char_p, integer, JsonHeader)
+    library.sharded_infer_scan_body.argtypes = (address, ctypes.c_char_p, integer, integer)
+    for scan in (library.sharded_infer_scan, library.sharded_infer_scan_predict):
+        scan.argtypes = (address, ctypes.c_char_p, integer)
+    library.sharded_infer_scan_tensors.argtypes = (address, ctypes.c_char_p, integer)
+    library.sharded_infer_fill.argtypes = (address, address)
+
+
+def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:
+    library = load_library("serving")
+    if library is None or sys.byteorder != "little":
+        return None
+    with_gil = keeping_gil(library)
+    _declare(library)
+    _declare(with_gil)
+    return library, with_gil
+
+
+# Two bindings of one library: calls release the GIL, or keep it.
+LIBRARIES = _load()

@@ -1,0 +1,144 @@
+"""Reads PredictRequests through protobuf, in every form and with all error messages."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from kernels.wording import counted, did_you_mean
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.message_size import check_fields
+from sharded_infer.errors import RequestError
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.v1 import predictor_pb2
+
+Array = NDArray[np.generic]
+
+
+def parse_predict(message: bytes) -> Any:
+    """A PredictRequest.
+
+    Raises:
+        RequestError: the bytes are not such a message.
+        RequestTooLargeError: it has too many fields.
+    """
+    check_fields(message, MessageFormat.PREDICT)
+    try:
+        return predictor_pb2.PredictRequest.FromString(message)
+    except DecodeError as error:
+        raise RequestError(f"the message is unreadable: {error}") from error
+
+
+class PredictInputs:
+    """Maps the inputs of one model's PredictRequests to the names of `RequestReader`."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._features = frozenset(spec.sparse_inputs)
+        self._widths = dict(spec.dense.inputs)
+
+    def arrays(self, request: Any) -> dict[str, Array]:
+        """A request's inputs.
+
+        Raises:
+            RequestError: an input is unknown or occurs twice, or its sizes do not match.
+        """
+        found: dict[str, Array] = {}
+        for inputs, is_user in ((request.user, True), (request.candidates, False)):
+            for feature in inputs.sparse:
+                self._check(feature.name, found, is_sparse=True)
+                _put_feature(found, feature, is_user=is_user)
+            for dense in inputs.dense:
+                self._check(dense.name, found, is_sparse=False)
+                candidates = 1 if is_user else _candidates(inputs.sparse, found)
+                found[dense.name] = self._dense(dense, candidates, is_user=is_user)
+        return found
+
+    def _check(self, name: str, found: dict[str, Array], *, is_sparse: bool) -> None:
+        known = self._features if is_sparse else self._widths
+        if name in (self._widths if is_sparse else self._features):
+            if is_sparse:
+                raise RequestError(f"{name!r} is a dense input: expected floats, got integers")
+            raise RequestError(
+                f"{name!r} is a feature: expected integers, got floats (what pandas makes of "
+                "integers where some are missing)"
+            )
+        if name not in known:
+            kind = "feature" if is_sparse else "dense input"
+            raise RequestError(
+                f"{kind} {name!r} is not one of the model's{did_you_mean(name, known)}"
+            )
+        if name in found:
+            raise RequestError(f"input {name!r} came twice")
+
+    def _dense(self, dense: Any, candidates: int, *, is_user: bool) -> Array:
+        width = self._widths[dense.name]
+        values = np.array(dense.values, np.float32)
+        # Where no feature says how many candidates there are, dense inputs do.
+        rows = candidates if is_user or candidates > 1 else len(values) // width
+        if len(values) != rows * width:
+            wanted = f"{counted(width, 'value')} for each candidate"
+            if is_user:
+                wanted = counted(width, "value")
+            elif candidates > 1:
+                wanted = (
+                    f"{counted(candidates, 'candidate')} x {width} = "
+                    f"{counted(candidates * width, 'value')}"
+                )
+            raise RequestError(f"dense input {dense.name!r}: expected {wanted}, got {len(values)}")
+        return values.reshape(-1, width)
+
+
+def _candidates(features: Iterable[Any], found: Mapping[str, Array]) -> int:
+    """Number of candidates by the features; 0 without features."""
+    counts = (len(found.get(f"{one.name}.lengths", found[one.name])) for one in features)
+    return max(counts, default=0)
+
+
+def _put_feature(found: dict[str, Array], feature: Any, *, is_user: bool) -> None:
+    name = feature.name
+    if feature.ids and feature.long_ids:
+        raise RequestError(f"feature {name!r}: both ids and long_ids came; expected one of them")
+    ids = np.array(feature.ids or feature.long_ids, np.int64)
+    ids = _user_bag(feature, ids) if is_user else _candidate_bags(feature, ids)
+    found[name] = ids
+    if feature.lengths:
+        found[f"{name}.lengths"] = np.array(feature.lengths, np.int64)
+    if feature.weights:
+        weights = np.array(feature.weights, np.float32)
+        if weights.size != ids.size:
+            raise RequestError(
+                f"feature {name!r}: expected a weight for each of {counted(ids.size, 'id')}, got "
+                f"{weights.size}"
+            )
+        found[f"{name}.weights"] = weights.reshape(ids.shape)
+
+
+def _user_bag(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    if feature.lengths or feature.ids_per_bag:
+        raise RequestError(
+            f"feature {feature.name!r}: the user's ids are one bag; lengths and ids_per_bag are "
+            "for candidates"
+        )
+    return ids.reshape(1, -1)
+
+
+def _candidate_bags(feature: Any, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    name, size = feature.name, feature.ids_per_bag
+    if feature.lengths:
+        if size:
+            raise RequestError(f"feature {name!r}: expected lengths or ids_per_bag, got both")
+        return ids
+    if not len(ids):
+        raise RequestError(
+            f"feature {name!r}: neither ids nor lengths came: it has no candidates; where theirs "
+            "are empty bags, send lengths of 0, or leave it out"
+        )
+    if not size:
+        return ids
+    if len(ids) % size:
+        raise RequestError(
+            f"feature {name!r}: {counted(len(ids), 'id')} cannot make bags of {size}"
+        )
+    return ids.reshape(-1, size)

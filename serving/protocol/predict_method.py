@@ -1,0 +1,24 @@
+"""Methods of predict calls, as named in traces."""
+
+from enum import Enum
+
+_MODELS = "/v2/models/{model}"
+
+
+class PredictMethod(Enum):
+    """A method of predict calls.
+
+    Attributes:
+        span_name: name of its server span: service and method, or HTTP's verb and route.
+        route: template of the HTTP path; empty for gRPC.
+    """
+
+    MODEL_INFER = "inference.GRPCInferenceService/ModelInfer"
+    MODEL_STREAM_INFER = "inference.GRPCInferenceService/ModelStreamInfer"
+    PREDICT = "sharded_infer.v1.Predictor/Predict"
+    HTTP_INFER = f"POST {_MODELS}/infer"
+    HTTP_INFER_VERSION = f"POST {_MODELS}/versions/{{version}}/infer"
+
+    def __init__(self, span_name: str) -> None:
+        self.span_name = span_name
+        self.route = span_name.removeprefix("POST ") if span_name.startswith("POST ") else ""

@@ -1,0 +1,46 @@
+"""Scores to serialized PredictResponses; fields of protos/sharded_infer/v1/predictor.proto."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.v1.wire import (
+    float_field,
+    message_field,
+    number_field,
+    packed_field,
+    text_field,
+)
+
+
+class PredictWriter:
+    """Writes the responses of one version."""
+
+    def __init__(self, name: str, version: int, outputs: Sequence[str]) -> None:
+        self._head = text_field(1, name) + number_field(2, version)
+        self._outputs = tuple(text_field(1, output) for output in outputs)
+
+    def write(
+        self,
+        request_id: str,
+        requested: Sequence[int],
+        scores: Sequence[NDArray[np.float32]],
+        seconds: Sequence[float],
+    ) -> bytes:
+        """A serialized PredictResponse.
+
+        Args:
+            requested: positions of the outputs to send.
+            scores: of these outputs, fp32 `[B]` or `[B, K]` each.
+            seconds: decoding, queue, lookups and tower.
+        """
+        parts = [self._head, text_field(3, request_id)]
+        for position, array in zip(requested, scores, strict=True):
+            output = self._outputs[position] + packed_field(2, array, "<f4")
+            if array.ndim == 2:
+                output += number_field(3, array.shape[1])
+            parts.append(message_field(4, output))
+        timing = b"".join(float_field(field, value) for field, value in enumerate(seconds, 1))
+        parts.append(message_field(5, timing))
+        return b"".join(parts)

@@ -1,0 +1,1 @@
+"""Bytes or tensors to a checked `ModelInput`: compiled, or by protobuf and NumPy."""

@@ -1,0 +1,111 @@
+"""Reads requests to checked model inputs."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from serving.protocol.input_limits import InputLimits
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.native_library import LIBRARIES
+from serving.protocol.readers.native_reader import NativeReader
+from serving.protocol.readers.portable_reader import PortableReader
+from serving.protocol.request_tensors import RequestTensors
+from serving.protocol.wire_tensors import WireTensor
+from sharded_infer.inputs.finite_check import FiniteCheck
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.specs.model_spec import ModelSpec
+
+Backend = Literal["native", "portable"]
+
+
+class InputReader:
+    """Reads the requests of one model by compiled code, and by protobuf where that declines."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        max_batch: int,
+        backend: Backend | None = None,
+        limits: InputLimits | None = None,
+    ) -> None:
+        """Prepares the reader of a model.
+
+        Args:
+            backend: `portable` avoids compiled code; None uses it if it was built.
+            limits: None: there are none, and NaN and infinity are read.
+
+        Raises:
+            InputError: compiled code is requested, but was not built.
+        """
+        self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
+        native = self.backend == "native"
+        max_ids = None if limits is None else limits.max_ids
+        self.native = NativeReader(spec, max_batch=max_batch, max_ids=max_ids) if native else None
+        if limits is not None and _most_inputs(spec) > limits.max_inputs:
+            # Compiled code counts no inputs: it knows the model's, and takes none twice.
+            self.native = None
+        self._portable = PortableReader(spec, max_batch=max_batch, limits=limits)
+        self._limits = limits
+        self._finite = None if limits is None else FiniteCheck(spec)
+
+    def read_message(
+        self,
+        message: bytes,
+        shared: RequestTensors | None = None,
+        form: MessageFormat = MessageFormat.INFER,
+    ) -> ModelInput:
+        """Reads a serialized message.
+
+        Args:
+            shared: reads inputs in shared memory; None: they are refused.
+
+        Returns:
+            The batch with checked ids.
+
+        Raises:
+            RequestError: the message or an input is malformed, an input does not fit the model, or
+                an id is outside a table whose policy is `error`.
+            NotFoundError: an input lies in a shared memory region that is not registered.
+            RequestTooLargeError: more samples, ids or inputs than allowed.
+        """
+        found = None if self.native is None else self.native.read_message(message, form)
+        if found is None:
+            found = self._portable.read_message(message, shared, form)
+        if self._finite is not None:
+            self._finite.check(found)
+        return found
+
+    def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
+        """Reads an HTTP body whose header compiled code has read.
+
+        Returns:
+            None if its tensors have to be read one by one.
+
+        Raises:
+            RequestError: as `read_message`.
+        """
+        found = None if self.native is None else self.native.read_body(body, json_bytes)
+        if found is not None and self._finite is not None:
+            self._finite.check(found)
+        return found
+
+    def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput:
+        """Reads separate tensors.
+
+        Raises:
+            RequestError, RequestTooLargeError: as `read_message`.
+        """
+        if self._limits is not None:
+            self._limits.check_count(len(tensors))
+        found = None if self.native is None else self.native.read_tensors(tensors)
+        if found is None:
+            found = self._portable.read_tensors(tensors)
+        if self._finite is not None:
+            self._finite.check(found)
+        return found
+
+
+def _most_inputs(spec: ModelSpec) -> int:
+    """The model's inputs, with companions."""
+    return 3 * len(spec.sparse_inputs) + len(spec.dense.inputs) + len((VALUES, LENGTHS, WEIGHTS))

@@ -1,0 +1,294 @@
+"""Reads requests to checked model inputs by compiled code, without protobuf objects.
+
+It accepts only the usual raw form, and nothing that the portable reader would refuse. The portable
+reader takes the rest, and alone decides on errors. The pseudocode is in `serving/native/request.h`.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import address_of
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.native_library import (
+    BYTES_BYTES,
+    LIBRARIES,
+    NAMED_TENSOR,
+    TENSOR_BYTES,
+    Model,
+    Request,
+)
+from serving.protocol.wire_tensors import WireTensor
+from sharded_infer.errors import InputError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+
+# `Policy` of serving/native/model.h.
+_POLICIES = {"error": 0, "ignore": 1, "modulo": 2}
+# Clients choose which features a request shares: few patterns occur, and the bound keeps a
+# hostile one from filling memory with them.
+_MAX_PATTERNS = 64
+# Below, about a millisecond of reading, keeping the GIL is cheaper for all: a thread that gives it
+# away beside a busy one waits 5 ms for it.
+_LONG_BYTES = 1 << 24
+
+# `Datatype` of serving/native/input.h, by the protocol's names.
+_DATATYPES = {"INT64": 1, "INT32": 2, "FP32": 3}
+_MOST_SIZE = 2**31 - 1
+
+Ints = NDArray[np.int64]
+
+
+class _Scratch(NamedTuple):
+    """Scratch memory of one decoding."""
+
+    address: int  # of the request
+    layout: memoryview
+    own: memoryview
+    request: Request
+    dense: Ints  # [2, dense]: where each begins, and its rows
+    held: tuple[NDArray[np.generic], ...]
+
+
+class NativeReader:
+    """Reads the usual messages of one model. Thread-safe.
+
+    Attributes:
+        model: what compiled code knows of the model; valid as long as the reader.
+        features: their positions.
+        widths: of the dense inputs.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        max_batch: int,
+        max_ids: int | None = None,
+    ) -> None:
+        """Prepares the reader of a model.
+
+        Args:
+            max_ids: counted for each table that looks them up; None: no limit.
+
+        Raises:
+            InputError: the reader was not compiled.
+        """
+        if LIBRARIES is None:
+            raise InputError("the package was built without a compiler")
+        self._libraries = LIBRARIES
+        features, sparse = spec.features, SparseInputs(spec)
+        required_inputs = spec.required_inputs
+        self.features = tuple(range(len(features)))
+        self._sparse = len(sparse.names)
+        self.widths = tuple(spec.dense.inputs.values())
+        names = [f"{name}{end}" for name in sparse.names for end in ("", ".lengths", ".weights")]
+        names += [*spec.dense.inputs, VALUES, LENGTHS, WEIGHTS]
+        encoded = [name.encode() for name in names]
+        self._inputs = len(names)
+        slots = 1 << (2 * self._inputs).bit_length()
+        # Held, because the compiled code is given addresses.
+        self._held = (
+            np.array(sparse.of_features, np.int32),
+            np.array([name in required_inputs for name in sparse.names], np.uint8),
+            np.array([feature.table.rows for feature in features], np.int64),
+            np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
+            np.array([_padding_of(feature.table) for feature in features], np.int64),
+            np.array(self.widths, np.int64),
+            np.cumsum([0, *map(len, encoded)], dtype=np.int64),
+            np.full(slots, -1, np.int32),
+        )
+        sources, required, rows, policies, paddings, widths, starts, table = [
+            address_of(array) for array in self._held
+        ]
+        self.model = Model(
+            len(features),
+            len(sparse.names),
+            len(self.widths),
+            max_batch,
+            2**63 - 1 if max_ids is None else max_ids,
+            max(sparse.copies),
+            sources,
+            required,
+            rows,
+            policies,
+            paddings,
+            widths,
+            b"".join(encoded),
+            starts,
+            slots - 1,
+            table,
+        )
+        LIBRARIES[1].sharded_infer_index_names(self.model)
+        self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        # As many as there were decodings at once.
+        self._free: list[_Scratch] = []
+
+    def read_message(
+        self, message: bytes, form: MessageFormat = MessageFormat.INFER
+    ) -> ModelInput | None:
+        """Reads a serialized message.
+
+        Returns:
+            The batch with checked ids; None if the portable reader has to decide.
+        """
+        library = self._libraries[len(message) < _LONG_BYTES]
+        predicts = form is MessageFormat.PREDICT
+        scan = library.sharded_infer_scan_predict if predicts else library.sharded_infer_scan
+        return self._read(library, scan, message, len(message))
+
+    def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
+        """Reads JSON and the tensors behind it; as `read_message`."""
+        library = self._libraries[len(body) < _LONG_BYTES]
+        return self._read(library, library.sharded_infer_scan_body, body, len(body), json_bytes)
+
+    def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput | None:
+        """Reads separate tensors, as `read_message`."""
+        named = _named_tensors(tensors)
+        if named is None:
+            return None
+        library = self._libraries[named.data_bytes < _LONG_BYTES]
+        scan = library.sharded_infer_scan_tensors
+        return self._read(library, scan, named.packed, len(tensors))
+
+    def _read(
+        self, library: ctypes.CDLL, scan: Callable[..., int], given: bytes, *sizes: int
+    ) -> ModelInput | None:
+        try:
+            scratch = self._free.pop()
+        except IndexError:
+            scratch = self._scratch()
+        try:
+            if not scan(scratch.address, given, *sizes):
+                return None
+            memory = np.empty(scratch.layout[1], np.int64)
+            if not library.sharded_infer_fill(scratch.address, address_of(memory)):
+                return None
+            starts, rows = scratch.dense.tolist()
+            return self.assemble(scratch.layout.tolist(), bytes(scratch.own), starts, rows, memory)
+        finally:
+            self._free.append(scratch)
+
+    def assemble(
+        self,
+        numbers: Sequence[int],
+        own: bytes,
+        starts: Sequence[int],
+        rows: Sequence[int],
+        memory: Ints,
+        repeats: Ints | None = None,
+    ) -> ModelInput:
+        """The input whose parts lie in `memory`, int64.
+
+        Args:
+            numbers: `Layout` of serving/native/request.h.
+            own: for each feature 1 if it is in the first group.
+            starts, rows: place in `memory` and rows of each dense input.
+            repeats: as `ModelInput.repeats`.
+        """
+        floats = memory.view(np.float32)
+        batch, _, outside, _, *groups = numbers
+        if groups[7] == 0:
+            found: tuple[JaggedBatch, ...] = (_group(self.features, groups, memory, floats),)
+        else:
+            first, shared = self._pattern(own)
+            second = _group(shared, groups[7:], memory, floats)
+            found = (_group(first, groups, memory, floats), second) if first else (second,)
+        dense = tuple(
+            floats[2 * at : 2 * at + count * width].reshape(count, width)
+            for at, count, width in zip(starts, rows, self.widths, strict=True)
+        )
+        return ModelInput(batch, found, dense, True, outside, repeats)
+
+    def _pattern(self, own: bytes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Features with a bag for each sample, and with one for all; the same tuples each time."""
+        pattern = self._patterns.get(own)
+        if pattern is None:
+            pattern = (
+                tuple(f for f in self.features if own[f]),
+                tuple(f for f in self.features if not own[f]),
+            )
+            if len(self._patterns) < _MAX_PATTERNS:
+                self._patterns[own] = pattern
+        return pattern
+
+    def _scratch(self) -> _Scratch:
+        inputs, features = self._inputs, len(self.features)
+        own = np.zeros(features, np.uint8)
+        dense = np.zeros((2, len(self.widths)), np.int64)
+        held = (
+            np.zeros(inputs * TENSOR_BYTES, np.uint8),
+            np.zeros(inputs, np.uint8),
+            np.zeros(inputs, np.int32),
+            np.zeros(inputs * BYTES_BYTES, np.uint8),
+            np.full(inputs + 1, -1, np.int32),
+            own,
+            np.zeros(self._sparse, np.int64),
+            dense[0],
+            dense[1],
+        )
+        request = Request(ctypes.addressof(self.model), *[address_of(array) for array in held])
+        layout = memoryview(request.layout).cast("B").cast("q")
+        return _Scratch(
+            ctypes.addressof(request), layout, memoryview(own.data), request, dense, held
+        )
+
+
+def _padding_of(table: TableSpec) -> int:
+    return -1 if table.padding_idx is None else table.padding_idx
+
+
+class _NamedTensors(NamedTuple):
+    """Tensors as `NamedTensor`s of serving/native/request.h."""
+
+    packed: bytes
+    data_bytes: int
+    held: tuple[NDArray[np.generic], ...]  # whose addresses are in `packed`
+
+
+def _named_tensors(tensors: Sequence[WireTensor]) -> _NamedTensors | None:
+    """The tensors for compiled code; None if one is unusual."""
+    names = [tensor.name.encode() for tensor in tensors]
+    text = np.frombuffer(b"".join(names), np.uint8)
+    starts = accumulate(map(len, names), initial=_address_of(text))
+    held, packed, data_bytes = [text], bytearray(), 0
+    for tensor, name, start in zip(tensors, names, starts, strict=False):
+        code, shape = _DATATYPES.get(tensor.datatype), tensor.shape
+        if code is None or len(shape) not in (1, 2) or not all(0 <= n <= _MOST_SIZE for n in shape):
+            return None
+        if not isinstance(tensor.data, (bytes, memoryview)):
+            return None
+        array = np.frombuffer(tensor.data, np.uint8)
+        held.append(array)
+        data_bytes += array.nbytes
+        address = _address_of(array)
+        last = shape[1] if len(shape) == 2 else 0
+        packed += NAMED_TENSOR.pack(
+            start, len(name), address, array.nbytes, code, len(shape), shape[0], last
+        )
+    return _NamedTensors(bytes(packed), data_bytes, tuple(held))
+
+
+def _address_of(array: NDArray[np.generic]) -> int:
+    # `kernels.native_library.address_of` is for arrays that may be written.
+    address: int = array.__array_interface__["data"][0]
+    return address
+
+
+def _group(
+    features: tuple[int, ...], numbers: Sequence[int], memory: Ints, floats: NDArray[np.float32]
+) -> JaggedBatch:
+    """Reads one group of `Layout`, numbers first."""
+    _, bags, ids, weighted, lengths, values, weights = numbers[:7]
+    return JaggedBatch.trusted(
+        features,
+        memory[values : values + ids],
+        memory[lengths : lengths + len(features) * bags].reshape(len(features), bags),
+        floats[2 * weights : 2 * weights + ids] if weighted else None,
+    )

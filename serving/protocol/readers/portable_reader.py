@@ -1,0 +1,137 @@
+"""Reads requests of every form by protobuf and NumPy; decides all error messages."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+from kernels.wording import counted
+from serving.protocol.input_limits import InputLimits
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.message_size import check_fields
+from serving.protocol.predict_message import PredictInputs, parse_predict
+from serving.protocol.request_tensors import RequestTensors, parameters_of, span_of
+from serving.protocol.wire_tensors import WireTensor, read_tensors
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.request_reader import RequestReader
+from sharded_infer.specs.model_spec import ModelSpec
+
+# Where typed contents are, by datatype.
+_CONTENTS = {"INT64": "int64_contents", "INT32": "int_contents", "FP32": "fp32_contents"}
+
+
+class PortableReader:
+    """Reads the messages of one model."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        *,
+        max_batch: int | None,
+        limits: InputLimits | None = None,
+    ) -> None:
+        """Prepares the reader of a model.
+
+        Args:
+            max_batch: None: no limit.
+            limits: None: no limits.
+        """
+        self._limits = limits
+        max_ids = None if limits is None else limits.max_ids
+        self._reader = RequestReader(spec, max_batch=max_batch, max_ids=max_ids)
+        self._predict_inputs = PredictInputs(spec)
+        self._policy = InputPolicy(spec)
+
+    def read_message(
+        self,
+        message: bytes,
+        shared: RequestTensors | None = None,
+        form: MessageFormat = MessageFormat.INFER,
+    ) -> ModelInput:
+        """Reads a serialized message.
+
+        Args:
+            shared: reads inputs in shared memory; None: they are refused.
+
+        Raises:
+            RequestError: the message or an input is malformed, an input does not fit the model, or
+                an id is outside a table whose policy is `error`.
+            NotFoundError: an input lies in a shared memory region that is not registered.
+            RequestTooLargeError: more samples, ids or inputs than allowed.
+        """
+        if form is MessageFormat.PREDICT:
+            request = parse_predict(message)
+            sides = (request.user, request.candidates)
+            self._count(sum(len(side.sparse) + len(side.dense) for side in sides))
+            found = self._reader.read(self._predict_inputs.arrays(request))
+        else:
+            request = parse_request(message)
+            self._count(len(request.inputs))
+            found = read_tensors(wire_tensors(request, shared), self._reader)
+        return self._policy.apply(found)
+
+    def read_tensors(self, tensors: Iterable[WireTensor]) -> ModelInput:
+        """Reads separate tensors, whose number has been checked.
+
+        Raises:
+            RequestError, RequestTooLargeError: as `read_message`.
+        """
+        return self._policy.apply(read_tensors(tensors, self._reader))
+
+    def _count(self, inputs: int) -> None:
+        if self._limits is not None:
+            self._limits.check_count(inputs)
+
+
+def parse_request(message: bytes) -> Any:
+    """A ModelInferRequest.
+
+    Raises:
+        RequestError: the bytes are not such a message.
+        RequestTooLargeError: it has too many fields.
+    """
+    check_fields(message, MessageFormat.INFER)
+    try:
+        return service_pb2.ModelInferRequest.FromString(message)
+    except DecodeError as error:
+        raise RequestError(f"the message is unreadable: {error}") from error
+
+
+def wire_tensors(request: Any, shared: RequestTensors | None = None) -> Iterator[WireTensor]:
+    """The inputs of a ModelInferRequest.
+
+    Args:
+        shared: reads inputs in shared memory; None: they are refused.
+
+    Raises:
+        RequestError: an input in shared memory cannot be read, or the number of raw contents does
+            not match the other inputs.
+        NotFoundError: an input lies in a region that is not registered.
+        RequestTooLargeError: the inputs in shared memory are larger than allowed.
+    """
+    spans = [
+        span_of(parameters_of(tensor.parameters), f"input {tensor.name!r}")
+        for tensor in request.inputs
+    ]
+    raw = request.raw_input_contents
+    # Inputs in shared memory have no entry.
+    inline = spans.count(None)
+    if raw and len(raw) != inline:
+        raise RequestError(
+            "raw_input_contents: expected one for each of "
+            f"{counted(inline, 'input')}, got {len(raw)}"
+        )
+    contents = iter(raw)
+    for tensor, span in zip(request.inputs, spans, strict=True):
+        if span is not None:
+            read = (shared or RequestTensors(None)).read_tensor
+            data = read(span, tensor.datatype, tensor.shape, f"input {tensor.name!r}")
+        elif raw:
+            data = next(contents)
+        else:
+            # An unknown datatype is refused by the codec, whatever its contents.
+            data = getattr(tensor.contents, _CONTENTS.get(tensor.datatype, "int64_contents"))
+        yield WireTensor(tensor.name, tensor.datatype, tensor.shape, data)

@@ -1,0 +1,187 @@
+"""Header of a request, read before its inputs: model, priority, deadline, outputs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from kernels.wording import did_you_mean
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.native_library import LIBRARIES, Header
+from serving.protocol.request_tensors import parameter_kind, parameters_of, span_of
+from serving.shared_memory.regions import Span
+from sharded_infer.errors import RequestError
+
+_MAX_INT = 2**64 - 1
+_NO_PLACES: Mapping[str, Span] = MappingProxyType({})
+
+
+class RequestHeader(NamedTuple):
+    """A request without its inputs.
+
+    Attributes:
+        model_name: as sent.
+        model_version: as sent, or the parameter `label`; empty: the model's default.
+        request_id: repeated in the response.
+        priority: 1 is the highest; 0: not given.
+        timeout_us: 0: not given.
+        outputs: requested outputs; empty: all.
+        places: targets of outputs in shared memory, by name.
+    """
+
+    model_name: str
+    model_version: str
+    request_id: str
+    priority: int = 0
+    timeout_us: int = 0
+    outputs: tuple[str, ...] = ()
+    places: Mapping[str, Span] = _NO_PLACES
+
+    def output_positions(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Positions of the requested outputs, in the model's order.
+
+        Args:
+            names: the model's outputs.
+
+        Raises:
+            RequestError: an output is unknown.
+        """
+        if not self.outputs:
+            return tuple(range(len(names)))
+        for output in self.outputs:
+            if output not in names:
+                raise RequestError(
+                    f"output {output!r} is not one of the model's: {', '.join(names)}"
+                    f"{did_you_mean(output, names)}"
+                )
+        return tuple(i for i, name in enumerate(names) if name in self.outputs)
+
+
+def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> RequestHeader | None:
+    """Reads a serialized message's header without protobuf.
+
+    Args:
+        message: its inputs are not read, and may be malformed.
+
+    Returns:
+        None if compiled code is missing or declines, because the message is unusual or malformed.
+        Then `header_of` or `predict_header_of` of the parsed message decides.
+    """
+    if LIBRARIES is None:
+        return None
+    header = Header()
+    library = LIBRARIES[1]
+    read = library.sharded_infer_read_header
+    if form is MessageFormat.PREDICT:
+        read = library.sharded_infer_read_predict_header
+    if not read(message, len(message), header):
+        return None
+    priority, timeout_us, count = header[6:9]
+    name, version, request_id, *outputs = texts(message, header[:6] + header[9 : 9 + 2 * count])
+    return RequestHeader(name, version, request_id, priority, timeout_us, tuple(outputs))
+
+
+def texts(message: bytes, parts: Sequence[int]) -> list[str]:
+    """ASCII texts that compiled code has located.
+
+    Args:
+        parts: start and length of each.
+    """
+    return [
+        message[start : start + size].decode("ascii")
+        for start, size in zip(parts[::2], parts[1::2], strict=True)
+    ]
+
+
+def header_of(request: Any) -> RequestHeader:
+    """The header of a ModelInferRequest message.
+
+    Raises:
+        RequestError: a parameter is not a valid number, label or span.
+    """
+    return make_header(
+        request.model_name,
+        request.model_version,
+        request.id,
+        parameters_of(request.parameters),
+        [(output.name, parameters_of(output.parameters)) for output in request.outputs],
+    )
+
+
+def make_header(
+    model: str,
+    version: str,
+    request_id: str,
+    parameters: Mapping[str, Any],
+    outputs: Sequence[tuple[str, Mapping[str, Any]]],
+) -> RequestHeader:
+    """The header of a request of the Open Inference Protocol.
+
+    Args:
+        model: as sent.
+        version: as sent; empty: the parameter `label`, or the default.
+        parameters: plain values by name.
+        outputs: requested outputs with their parameters.
+
+    Raises:
+        RequestError: a parameter is not a valid number, label or span.
+    """
+    return RequestHeader(
+        model,
+        _version(version, parameters),
+        request_id,
+        _number(parameters, "priority"),
+        _number(parameters, "timeout"),
+        tuple(name for name, _ in outputs),
+        _places(outputs) or _NO_PLACES,
+    )
+
+
+def _places(outputs: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, Span]:
+    places: dict[str, Span] = {}
+    for name, parameters in outputs:
+        what = f"output {name!r}"
+        if "classification" in parameters:
+            raise RequestError(f"{what}: parameter 'classification' is not offered: scores only")
+        span = span_of(parameters, what)
+        if span is not None:
+            if name in places:
+                raise RequestError(f"{what} is to be put in two places")
+            places[name] = span
+    return places
+
+
+def predict_header_of(request: Any) -> RequestHeader:
+    """The header of a PredictRequest message."""
+    return RequestHeader(
+        request.model,
+        request.version,
+        request.request_id,
+        request.priority,
+        outputs=tuple(request.outputs),
+    )
+
+
+def _version(version: str, parameters: Mapping[str, Any]) -> str:
+    if "label" not in parameters:
+        return version
+    label = parameters["label"]
+    if not isinstance(label, str) or not label:
+        kind = parameter_kind(label)
+        raise RequestError(f"parameter 'label': expected string_param of a label, got {kind}")
+    if version:
+        raise RequestError(
+            f"both a version, {version!r}, and a label, {label!r}, are asked for; expected one"
+        )
+    return label
+
+
+def _number(parameters: Mapping[str, Any], name: str) -> int:
+    value = parameters.get(name, 0)
+    kind = parameter_kind(value)
+    is_number = kind in {"int64_param", "uint64_param"}
+    if not is_number or not 0 <= value <= _MAX_INT:
+        raise RequestError(
+            f"parameter {name!r}: expected int64_param or uint64_param, 0 or more, got "
+            f"{kind}{f' {value}' if is_number else ''}"
+        )
+    return int(value)

@@ -1,0 +1,105 @@
+"""Wire tensors to model inputs, independent of transports."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.wording import counted
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.request_reader import RequestReader
+
+MOST_DIMENSIONS = 64  # NumPy's
+
+# Numbers on the wire are little-endian whatever the machine is.
+DTYPES: dict[str, np.dtype[np.generic]] = {
+    "INT64": np.dtype("<i8"),
+    "INT32": np.dtype("<i4"),
+    "FP32": np.dtype("<f4"),
+}
+
+
+class WireTensor(NamedTuple):
+    """A tensor as sent.
+
+    Attributes:
+        datatype: its Open Inference Protocol datatype, such as `INT64`.
+        data: its bytes, or its elements if the client sent typed contents.
+    """
+
+    name: str
+    datatype: str
+    shape: Sequence[int]
+    data: bytes | memoryview | Sequence[float]
+
+
+def read_tensors(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelInput:
+    """Reads a request's tensors.
+
+    Returns:
+        The batch; arrays are views of the tensors' bytes if their layout allows.
+
+    Raises:
+        RequestError: a tensor is malformed, or does not fit the model.
+        RequestTooLargeError: there are more samples than allowed.
+    """
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for tensor in tensors:
+        if tensor.name in arrays:
+            raise RequestError(f"input {tensor.name!r} came twice")
+        arrays[tensor.name] = _array(tensor, reader)
+    return reader.read(arrays)
+
+
+def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
+    dtype = DTYPES.get(tensor.datatype)
+    if dtype is None:
+        raise RequestError(
+            f"input {tensor.name!r}: datatype {tensor.datatype!r}, expected "
+            f"{reader.datatypes(tensor.name)}"
+        )
+    wrong = wrong_shape(tensor.shape)
+    if wrong is not None:
+        raise RequestError(f"input {tensor.name!r}: {wrong}")
+    elements = math.prod(tensor.shape)
+    if isinstance(tensor.data, (bytes, memoryview)):
+        if len(tensor.data) != elements * dtype.itemsize:
+            raise RequestError(
+                f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} is "
+                f"{counted(elements * dtype.itemsize, 'byte')}, got {len(tensor.data)}"
+            )
+        # A copy of a part of a body, which may begin at any address.
+        return _shaped(tensor, np.frombuffer(bytes(tensor.data), dtype))
+    if len(tensor.data) != elements:
+        raise RequestError(
+            f"input {tensor.name!r}: {tensor.datatype} {list(tensor.shape)} has {elements} "
+            f"elements, got {len(tensor.data)}"
+        )
+    return _shaped(tensor, np.array(tensor.data, dtype))
+
+
+def wrong_shape(shape: Sequence[int]) -> str | None:
+    """Why a shape is invalid, checked before its sizes are multiplied; None if it may be valid.
+
+    Args:
+        shape: as sent; the product of a million sizes would take hours.
+    """
+    if len(shape) > MOST_DIMENSIONS:
+        return f"too many dimensions: {len(shape)}, expected at most {MOST_DIMENSIONS}"
+    if any(size < 0 for size in shape):
+        return f"shape {list(shape)} has a negative size"
+    return None
+
+
+def _shaped(tensor: WireTensor, flat: NDArray[np.generic]) -> NDArray[np.generic]:
+    try:
+        return flat.reshape(tensor.shape)
+    except ValueError as error:
+        # NumPy's limits; beside a 0, sizes of any magnitude agree with the elements.
+        raise RequestError(
+            f"input {tensor.name!r}: shape {list(tensor.shape)} has too many dimensions, or sizes "
+            "that are too large"
+        ) from error

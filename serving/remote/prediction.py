@@ -1,0 +1,111 @@
+"""Predictions for the command line, and from a running server."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+
+from serving.remote.caller import ANONYMOUS, Caller
+from serving.remote.failed_call import failed_call
+from serving.remote.triton_inputs import triton_inputs
+from sharded_infer.errors import NotFoundError, ShardedInferError
+from sharded_infer.inputs.columns import Columns
+from sharded_infer.reports.html.text import visible
+from sharded_infer.samples.request import batch_samples
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+
+_LATEST: Final = "latest"
+_READY: Final = "READY"
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """Scores of samples, and the version that computed them.
+
+    Attributes:
+        scores: fp32 `[B]` or `[B, K]` by output.
+    """
+
+    model: str
+    version: int
+    scores: dict[str, NDArray[np.float32]]
+
+    def fields(self) -> dict[str, object]:
+        """The prediction for JSON."""
+        scores = {name: values.tolist() for name, values in self.scores.items()}
+        return {"model": self.model, "version": self.version, "scores": scores}
+
+    def lines(self) -> Iterator[str]:
+        """TSV: the outputs' names, then the samples; commas join an output's numbers."""
+        yield "\t".join(map(visible, self.scores))
+        columns = [values.reshape(len(values), -1) for values in self.scores.values()]
+        for row in zip(*columns, strict=True):
+            # %.9g keeps every fp32 number apart from its neighbours.
+            yield "\t".join(",".join(f"{value:.9g}" for value in cell) for cell in row)
+
+
+def predict_remote(
+    address: str,
+    model: str | None,
+    version: str | None,
+    samples: Columns,
+    *,
+    caller: Caller = ANONYMOUS,
+) -> Prediction:
+    """Scores samples as one request to a running server.
+
+    Args:
+        address: the server's gRPC address, `host:port`.
+        model: None: the only one that is served.
+        version: number, label that the server follows, or `latest`, the highest that is ready;
+            None: the server's default.
+
+    Raises:
+        RequestError: a sample does not fit the model.
+        NotFoundError: no model is named, and none or several are served.
+        ShardedInferError: the server cannot be reached, or refused the request.
+    """
+    headers = caller.headers
+    with triton.InferenceServerClient(address, creds=caller.channel_credentials()) as client:
+        try:
+            named = version or ""
+            # Asked only where it is needed: a token may not cover it.
+            if model is None or version == _LATEST:
+                index = client.get_model_repository_index(headers=headers).models
+                model = _only_model(address, index) if model is None else model
+                named = _latest(address, index, model) if version == _LATEST else named
+            metadata = client.get_model_metadata(model, named, headers=headers)
+            arrays = batch_samples(_spec_of(metadata), samples)
+            result = client.infer(model, triton_inputs(arrays), named, headers=headers)
+        except triton.InferenceServerException as error:
+            raise ShardedInferError(failed_call(address, caller, error)) from error
+    scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}
+    return Prediction(model, int(result.get_response().model_version), scores)
+
+
+def _only_model(address: str, index: Iterable[Any]) -> str:
+    names = sorted({entry.name for entry in index if entry.state == _READY})
+    if len(names) != 1:
+        raise NotFoundError(f"{address}: say which --model; it serves {', '.join(names) or 'none'}")
+    return str(names[0])
+
+
+def _latest(address: str, index: Iterable[Any], model: str) -> str:
+    versions = [int(e.version) for e in index if e.name == model and e.state == _READY]
+    if not versions:
+        raise NotFoundError(f"{address}: no version of model {model!r} is ready")
+    return str(max(versions))
+
+
+def _spec_of(metadata: object) -> ModelSpec:
+    # Only names and widths are read from it; a server's metadata does not say its tables' sizes.
+    inputs = getattr(metadata, "inputs", ())
+    dense = {i.name: int(i.shape[-1]) for i in inputs if i.datatype == "FP32"}
+    tables = tuple(TableSpec(i.name, 1, 1) for i in inputs if i.datatype != "FP32")
+    outputs = tuple(output.name for output in getattr(metadata, "outputs", ()))
+    return ModelSpec(
+        name="remote", tables=tables, dense=DenseSpec(dense), tower=TowerSpec(outputs=outputs)
+    )

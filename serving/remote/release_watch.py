@@ -1,0 +1,149 @@
+"""The versions of a running server, from its index and its metrics page."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from prometheus_client.samples import Sample
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
+
+from serving.config.version_policy import NAME_PARAMETER
+from serving.remote.caller import ANONYMOUS, Caller
+from serving.remote.failed_call import failed_call
+from serving.remote.scraped_metrics import scraped_samples
+from sharded_infer.errors import InputError
+
+_TIMEOUT_SECONDS = 5.0
+# While nothing of a model is served, or no longer.
+_NOT_SERVED = ("StatusCode.NOT_FOUND", "StatusCode.UNAVAILABLE")
+_AGE = "sharded_infer_served_age_seconds"
+_REQUESTS = "sharded_infer_requests_total"
+
+
+@dataclass(frozen=True, slots=True)
+class WatchedVersion:
+    """A version in a server.
+
+    Attributes:
+        state: READY, LOADING or UNAVAILABLE.
+        names: labels that mean it in the server, and `default`.
+        requests: answered requests; None without a metrics page.
+    """
+
+    model: str
+    version: int
+    state: str
+    reason: str
+    names: tuple[str, ...] = ()
+    requests: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The versions of a server at one moment.
+
+    Attributes:
+        versions: ordered by model and number.
+        age_seconds: of the default version, by model; empty without a metrics page.
+    """
+
+    versions: tuple[WatchedVersion, ...]
+    age_seconds: MappingProxyType[str, float]
+
+
+class ReleaseWatch:
+    """Polls a server."""
+
+    def __init__(
+        self, client: InferenceServerClient, address: str, page: str | None, caller: Caller
+    ) -> None:
+        """Sends no request; see `watching`.
+
+        Args:
+            address: `host:port`, for errors.
+            page: URL of the metrics page, or None.
+        """
+        self._client = client
+        self._address = address
+        self._caller = caller
+        self._page = page
+
+    def look(self) -> Watched:
+        """Polls once.
+
+        Raises:
+            InputError: the server or its metrics page does not answer, or refuses the caller.
+        """
+        try:
+            index = self._client.get_model_repository_index(
+                headers=self._caller.headers, client_timeout=_TIMEOUT_SECONDS
+            )
+        except InferenceServerException as error:
+            raise InputError(failed_call(self._address, self._caller, error)) from error
+        requests, ages = self._read_page()
+        ready = dict.fromkeys(entry.name for entry in index.models if entry.state == "READY")
+        names = {model: self._names(model) for model in ready}
+        versions = []
+        for entry in index.models:
+            key = (entry.name, int(entry.version or 0))
+            answered = None if self._page is None else requests.get(key, 0)
+            meant = names.get(entry.name, {})
+            named = tuple(sorted(name for name, version in meant.items() if version == key[1]))
+            versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered))
+        return Watched(
+            tuple(sorted(versions, key=lambda one: (one.model, one.version))),
+            MappingProxyType(ages),
+        )
+
+    def _names(self, model: str) -> dict[str, int]:
+        """The versions that `default` and labels mean; empty while the model is not served."""
+        try:
+            config = self._client.get_model_config(
+                model, headers=self._caller.headers, client_timeout=_TIMEOUT_SECONDS
+            ).config
+        except InferenceServerException as error:
+            if error.status() in _NOT_SERVED:
+                return {}
+            raise InputError(failed_call(self._address, self._caller, error)) from error
+        return {
+            name.removeprefix(NAME_PARAMETER): int(value.string_value)
+            for name, value in config.parameters.items()
+            if name.startswith(NAME_PARAMETER) and value.string_value.isdigit()
+        }
+
+    def _read_page(self) -> tuple[dict[tuple[str, int], int], dict[str, float]]:
+        requests: dict[tuple[str, int], int] = {}
+        ages: dict[str, float] = {}
+        for sample in self._samples():
+            name, labels, value = sample.name, sample.labels, sample.value
+            model = labels.get("model", "")
+            if name == _REQUESTS and labels["version"].isdigit():
+                key = (model, int(labels["version"]))
+                requests[key] = requests.get(key, 0) + int(value)
+            elif name == _AGE:
+                ages[model] = value
+        return requests, ages
+
+    def _samples(self) -> Iterator[Sample]:
+        return iter(()) if self._page is None else scraped_samples(self._page, self._caller)
+
+
+@contextmanager
+def watching(address: str, page: str | None, caller: Caller = ANONYMOUS) -> Iterator[ReleaseWatch]:
+    """Opens a watch of a server and closes it at the end.
+
+    Args:
+        address: host:port of its gRPC port.
+        page: URL of the metrics page, or None.
+
+    Raises:
+        InputError: the address has another form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise InputError(f"address {address!r}: expected host:port")
+    credentials = caller.channel_credentials()
+    with InferenceServerClient(address, creds=credentials) as client:
+        yield ReleaseWatch(client, address, page, caller)

@@ -1,0 +1,1 @@
+"""Lookups that a front asks of shard hosts."""

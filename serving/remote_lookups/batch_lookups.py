@@ -1,0 +1,220 @@
+"""The lookups of one batch: each host is asked, asked elsewhere where it fails or is late."""
+
+import math
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from torch import Tensor
+
+from serving.errors import DeadlineError
+from serving.protocol.lookups.lookup_messages import Described, read_sums
+from serving.remote_lookups.host_clients import LOOKUP, ThreadClient
+from serving.remote_lookups.replica_group import Replica, ReplicaGroup
+from serving.status import Status, StatusCode
+from serving.transport.http2_client import Message, OutgoingCall
+from sharded_infer.errors import InternalError, ShardHostError
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.tensors import tensor_of
+
+_FOREVER = 1e9
+# Until a late lookup that cannot be asked elsewhere is looked at again.
+_AGAIN_SECONDS = 0.005
+# An answer that is not there after so long speaks against a replica of unknown latency.
+_LATE_SECONDS = 0.1
+
+
+class _Attempt(NamedTuple):
+    replica: Replica
+    began: float
+
+
+class HostLookup:
+    """What a batch asks of one host.
+
+    Attributes:
+        chosen: who is asked next.
+        tried: who has been asked.
+        open: calls without an answer, by number.
+        late_at: when another replica is asked too.
+        errors: of the replicas that have failed.
+    """
+
+    __slots__ = (
+        "began", "chosen", "errors", "group", "groups", "late_at", "message", "open", "sums",
+        "tried", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        group: ReplicaGroup,
+        wanted: Described | None,
+        message: Message,
+        groups: Sequence[PieceBags],
+        now: float,
+    ) -> None:
+        self.group, self.wanted, self.message, self.groups = group, wanted, message, groups
+        self.began, self.late_at = now, math.inf
+        self.tried: list[Replica] = []
+        self.open: dict[int, _Attempt] = {}
+        self.errors: list[str] = []
+        self.sums: Sequence[Tensor] = ()
+        self.chosen = group.begin(now, wanted)
+
+    def sent(self, number: int, now: float) -> None:
+        """The chosen replica has been asked."""
+        if self.chosen is None:
+            raise InternalError("a call of no replica")
+        self.open[number] = _Attempt(self.chosen, now)
+        self.tried.append(self.chosen)
+        self.chosen = None
+        has_others = len(self.tried) < len(self.group.replicas)
+        self.late_at = now + self.group.late_after() if has_others else math.inf
+
+    def give_up(self) -> None:
+        """Nothing is known of who has not answered."""
+        for attempt in self.open.values():
+            self.group.withdrawn(attempt.replica)
+        self.open.clear()
+        if self.chosen is not None:
+            self.group.withdrawn(self.chosen)
+            self.chosen = None
+
+    def failed(self, attempt: _Attempt, code: StatusCode, now: float) -> None:
+        """Says what an error means for its replica."""
+        late_after = self.group.late_after()
+        least = late_after if late_after < math.inf else _LATE_SECONDS
+        if code is StatusCode.NOT_FOUND:
+            self.group.dropped(attempt.replica, self.wanted)
+        elif code is StatusCode.INVALID_ARGUMENT or (
+            # A client's deadline may be too short for anyone.
+            code is StatusCode.DEADLINE_EXCEEDED and now < attempt.began + least
+        ):
+            self.group.withdrawn(attempt.replica)
+        else:
+            self.group.failed(attempt.replica, now)
+
+    def answered(self, attempt: _Attempt, now: float) -> None:
+        """The others' calls are cancelled; those that were asked before have lost."""
+        self.group.answered(attempt.replica, now, now - attempt.began)
+        self.group.looked_up(now - self.began)
+        for other in self.open.values():
+            if other.began < attempt.began:
+                self.group.lost(other.replica, now, now - other.began)
+            else:
+                self.group.withdrawn(other.replica)
+        self.open.clear()
+
+
+class BatchLookups:
+    """The `StartedLookup` of remote hosts, on the connections of the batch's thread."""
+
+    def __init__(self, mine: ThreadClient, until: float) -> None:
+        """Asks nobody yet.
+
+        Args:
+            until: when the lookups must have ended, on the monotonic clock.
+        """
+        self._mine, self._client, self._until = mine, mine.client, until
+        self._lookups: list[HostLookup] = []
+        self._open: dict[int, HostLookup] = {}
+
+    def send(self, lookup: HostLookup, now: float) -> None:
+        """Asks a host.
+
+        Raises:
+            ShardHostError: no replica holds the version.
+        """
+        self._lookups.append(lookup)
+        if lookup.chosen is None:
+            raise ShardHostError(_nobody(lookup))
+        self._call(lookup, lookup.chosen, now)
+
+    def finish(self) -> Mapping[int, Sequence[Tensor]]:
+        """As `StartedLookup.finish`."""
+        try:
+            while self._open:
+                late_at = min(lookup.late_at for lookup in self._open.values())
+                ended = self._client.wait(min(_FOREVER, max(0.0, late_at - monotonic())))
+                now = monotonic()
+                for number in ended:
+                    # One that another replica's answer has ended is open no longer.
+                    lookup = self._open.pop(number, None)
+                    if lookup is not None:
+                        self._take(lookup, number, now)
+                if not ended:
+                    self._ask_others(now)
+        finally:
+            self.cancel()
+        return {lookup.group.host: lookup.sums for lookup in self._lookups}
+
+    def cancel(self) -> None:
+        """As `StartedLookup.cancel`."""
+        for lookup in self._lookups:
+            lookup.give_up()
+        self._open.clear()
+        # What has not ended is cancelled.
+        self._client.clear()
+
+    def _call(self, lookup: HostLookup, replica: Replica, now: float) -> None:
+        position = self._mine.hosts.positions[replica]
+        call = OutgoingCall(position, lookup.message, self._until - now, LOOKUP)
+        [number] = self._client.start([call])
+        lookup.sent(number, now)
+        self._open[number] = lookup
+
+    def _take(self, lookup: HostLookup, number: int, now: float) -> None:
+        attempt = lookup.open.pop(number)
+        answer = self._client.result(number)
+        status = answer.status
+        if status is None:
+            try:
+                bags = [group.bags.lengths.shape[1] for group in lookup.groups]
+                lookup.sums = [tensor_of(one) for one in read_sums(answer.message, bags)]
+            except InternalError as error:
+                status = Status(StatusCode.INTERNAL, str(error))
+        if status is not None:
+            return self._failed(lookup, attempt, status, now)
+        for other in lookup.open:
+            self._client.cancel(other)
+            del self._open[other]
+        return lookup.answered(attempt, now)
+
+    def _failed(self, lookup: HostLookup, attempt: _Attempt, status: Status, now: float) -> None:
+        lookup.failed(attempt, status.code, now)
+        name = self._mine.hosts.name(attempt.replica)
+        words = status.message if status.message.startswith(name) else f"{name}: {status.message}"
+        is_late = status.code is StatusCode.DEADLINE_EXCEEDED or now >= self._until
+        lookup.errors.append(words if is_late else f"{words} ({status.code.name})")
+        if lookup.open:
+            return
+        if is_late:
+            raise DeadlineError("; ".join(lookup.errors))
+        if status.code is not StatusCode.INVALID_ARGUMENT:
+            lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
+        if lookup.chosen is None:
+            raise ShardHostError("; ".join(lookup.errors))
+        self._call(lookup, lookup.chosen, now)
+
+    def _ask_others(self, now: float) -> None:
+        # One that two replicas are asked for is in it twice.
+        late = {lookup: None for lookup in self._open.values() if lookup.late_at <= now}
+        for lookup in late:
+            chosen = lookup.group.hedge(now, lookup.wanted, lookup.tried)
+            if chosen is not None and not self._mine.may_cancel(now):
+                lookup.group.withdrawn(chosen)
+                chosen = None
+            lookup.chosen = chosen
+            if chosen is None:
+                lookup.late_at = now + _AGAIN_SECONDS
+            else:
+                self._call(lookup, chosen, now)
+
+
+def _nobody(lookup: HostLookup) -> str:
+    group = lookup.group
+    replicas = ", ".join(replica.address for replica in group.replicas)
+    what = "anything"
+    if lookup.wanted is not None:
+        what = f"model {lookup.wanted.key.model!r} version {lookup.wanted.key.version}"
+    return f"shard host {group.host} at {replicas}: no replica holds {what}"

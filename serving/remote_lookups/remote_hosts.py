@@ -1,0 +1,64 @@
+"""The shard hosts of one version, asked over the compiled client."""
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+from serving.errors import DeadlineError
+from serving.protocol.lookups.lookup_messages import Described, write_lookup
+from serving.protocol.lookups.version_key import VersionKey
+from serving.remote_lookups.batch_lookups import BatchLookups, HostLookup
+from serving.remote_lookups.host_clients import HostClients
+from sharded_infer.errors import ShardHostError
+from sharded_infer.lookups.shard_hosts import PieceBags, StartedLookup
+
+
+class RemoteHosts:
+    """The `ShardHosts` of one version.
+
+    Attributes:
+        key: what every lookup names.
+    """
+
+    def __init__(
+        self,
+        key: VersionKey,
+        clients: HostClients,
+        wanted: Mapping[int, Described] | None = None,
+    ) -> None:
+        """Asks nobody yet.
+
+        Args:
+            wanted: what a replica of each host must hold to be asked; None: anything.
+        """
+        self.key = key
+        self._clients = clients
+        self._wanted = wanted or {}
+        clients.serve(self)
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """As `ShardHosts.hosts`."""
+        return frozenset(self._clients.now.groups)
+
+    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+        """As `ShardHosts.start`."""
+        mine, now = self._clients.of_this_thread(), monotonic()
+        until = min(deadline, now + mine.hosts.seconds)
+        if until <= now:
+            raise DeadlineError(
+                "the request's deadline had passed when shard hosts were to be asked"
+            )
+        started = BatchLookups(mine, until)
+        try:
+            for host, groups in asked.items():
+                group = mine.hosts.groups.get(host)
+                if group is None:
+                    raise ShardHostError(f"shard host {host}: the hosts file names it no longer")
+                message = write_lookup(self.key, groups)
+                wanted = self._wanted.get(host)
+                # It works on this while the others' messages are written.
+                started.send(HostLookup(group, wanted, message, groups, now), now)
+        except BaseException:
+            started.cancel()
+            raise
+        return started

@@ -1,0 +1,46 @@
+"""Asks replicas what they hold, which is also how they show that they answer."""
+
+from collections.abc import Iterable, Mapping
+from time import monotonic
+
+from serving.protocol.lookups.lookup_messages import Described, read_described, write_describe
+from serving.protocol.lookups.version_key import VersionKey
+from serving.remote_lookups.host_clients import DESCRIBE, ThreadClient
+from serving.remote_lookups.replica_group import Replica, ReplicaGroup
+from serving.transport.http2_client import OutgoingCall
+from sharded_infer.errors import InternalError
+
+
+def check_replicas(
+    mine: ThreadClient,
+    groups: Iterable[ReplicaGroup],
+    seconds: float,
+    served: Iterable[VersionKey] = (),
+) -> Mapping[Replica, str]:
+    """Asks all replicas of some hosts at once, and tells their groups.
+
+    Args:
+        served: versions that the replicas are to keep.
+        seconds: that an answer may take.
+
+    Returns:
+        Why replicas gave no answer.
+    """
+    asked = [(group, replica) for group in groups for replica in group.replicas]
+    message, positions = write_describe("", served), mine.hosts.positions
+    mine.client.start(
+        [OutgoingCall(positions[replica], message, seconds, DESCRIBE) for _, replica in asked]
+    )
+    answers, now = mine.client.finish(), monotonic()
+    errors: dict[Replica, str] = {}
+    for (group, replica), answer in zip(asked, answers, strict=True):
+        held: frozenset[Described] | None = None
+        if answer.status is not None:
+            errors[replica] = answer.status.message
+        else:
+            try:
+                held = frozenset(read_described(answer.message))
+            except InternalError as error:
+                errors[replica] = str(error)
+        group.checked(replica, now, held)
+    return errors

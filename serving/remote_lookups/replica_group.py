@@ -1,0 +1,292 @@
+"""Decides which replica of a shard host is asked, which is left alone, and what is asked twice.
+
+choice: of two replicas by chance, the one with fewer calls in flight x recent latency
+    (Mitzenmacher, "The power of two choices in randomized load balancing", 1996)
+ejection: after failures in a row a replica is not asked, each time for longer, and until it has
+    answered a check; the last one is never ejected
+hedging: a lookup that is late beside the group's latencies is asked of another replica (Dean and
+    Barroso, "The tail at scale", 2013); each lookup earns a twentieth of an extra call
+"""
+
+import math
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from serving.metrics.families.shard_families import SHARD_LOOKUP_SECONDS
+from serving.protocol.lookups.lookup_messages import Described
+
+# Failures in a row, lost hedges among them.
+MOST_FAILURES = 5
+LEAST_SILENT_SECONDS = 0.25
+LEAST_EJECTED_SECONDS, MOST_EJECTED_SECONDS = 1.0, 30.0
+HEDGE_SHARE = 0.05
+# Extra calls that a quiet time leaves for a bad one.
+MOST_CREDIT = 50.0
+LEAST_LATE_SECONDS = 0.001
+# Late is what takes longer than this share of the group's last lookups, by so much.
+_LATE_SHARE, _LATE_FACTOR = 0.95, 1.25
+_KEPT, _LEAST_KEPT, _SORT_EVERY = 256, 32, 16
+_LATENCY_WEIGHT = 0.1
+# In which the latency of a replica that is not asked is forgotten.
+_FORGET_SECONDS = 5.0
+
+
+@dataclass(slots=True, eq=False)
+class Replica:
+    """What is known of a replica; its group changes it.
+
+    Attributes:
+        latency: seconds, an average of the last answers; 0: none is known.
+        failures: in a row.
+        held: what it said it holds; None: it has not been asked.
+    """
+
+    address: str
+    in_flight: int = 0
+    latency: float = 0.0
+    sampled_at: float = 0.0
+    answered_at: float = 0.0
+    failures: int = 0
+    is_ejected: bool = False
+    ejected_until: float = 0.0
+    ejected_seconds: float = 0.0
+    held: frozenset[Described] | None = None
+
+    def holds(self, wanted: Described | None) -> bool:
+        """Whether it may be asked for a version."""
+        return wanted is None or self.held is None or wanted in self.held
+
+    def load(self, now: float) -> float:
+        """Seconds that a call would take."""
+        forgotten = math.exp(min(0.0, self.sampled_at - now) / _FORGET_SECONDS)
+        return (self.in_flight + 1) * self.latency * forgotten
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """Since the process began.
+
+    Attributes:
+        failures: of calls, each of one replica.
+        retries: calls of another replica after a failure.
+        hedges: extra calls of late lookups.
+        buckets: lookups that were answered, by latency.
+        seconds: of all lookups.
+    """
+
+    lookups: int = 0
+    failures: int = 0
+    retries: int = 0
+    hedges: int = 0
+    ejections: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = field(default_factory=lambda: [0] * SHARD_LOOKUP_SECONDS.buckets)
+
+
+class ReplicaGroup:
+    """The replicas of one shard host, shared by the threads of a process. Time is passed in.
+
+    Shared, what one thread finds out of a replica holds for all; each alone would have to fail by
+    itself.
+
+    Attributes:
+        host: its number in the plans.
+    """
+
+    def __init__(self, host: int, replicas: Sequence[Replica], random: Random) -> None:
+        self.host = host
+        self.replicas = tuple(replicas)
+        self.counts = GroupCounts()
+        self._random = random
+        self._lock = threading.Lock()
+        self._credit = 0.0
+        self._last: deque[float] = deque(maxlen=_KEPT)
+        self._unsorted = 0
+        self._late_after = math.inf
+
+    def with_replicas(self, replicas: Sequence[Replica]) -> "ReplicaGroup":
+        """The group with others; it goes on with the counts and the latencies."""
+        made = ReplicaGroup(self.host, replicas, self._random)
+        # Replicas may be in both.
+        with self._lock:
+            made._lock, made.counts = self._lock, self.counts
+            made._credit, made._last, made._late_after = self._credit, self._last, self._late_after
+        return made
+
+    def begin(self, now: float, wanted: Described | None) -> Replica | None:
+        """The replica that a lookup asks first; None: none holds the version.
+
+        Args:
+            wanted: the version as a replica must hold it; None: any.
+        """
+        with self._lock:
+            self.counts.lookups += 1
+            if self._credit < MOST_CREDIT:
+                self._credit += HEDGE_SHARE
+            return self._chosen(now, [one for one in self.replicas if one.holds(wanted)])
+
+    def retry(
+        self, now: float, wanted: Described | None, tried: Collection[Replica]
+    ) -> Replica | None:
+        """Another replica, after those that were tried have failed; None: there is none."""
+        with self._lock:
+            chosen = self._chosen(now, self._usable(wanted, tried))
+            self.counts.retries += chosen is not None
+            return chosen
+
+    def hedge(
+        self, now: float, wanted: Described | None, tried: Collection[Replica]
+    ) -> Replica | None:
+        """Another replica for a late lookup; None: there is none in health, or no credit.
+
+        Where all that were tried have been ejected since, it is no hedge and needs no credit.
+        """
+        with self._lock:
+            usable = [one for one in self._usable(wanted, tried) if not one.is_ejected]
+            if not usable:
+                return None
+            if all(one.is_ejected for one in tried):
+                self.counts.retries += 1
+                return self._chosen(now, usable)
+            if self._credit < 1.0:
+                return None
+            self._credit -= 1.0
+            self.counts.hedges += 1
+            return self._chosen(now, usable)
+
+    def late_after(self) -> float:
+        """Seconds after which a lookup is late; infinity while that is not known."""
+        return self._late_after
+
+    def counted(self) -> list[float]:
+        """Retries, hedges, failures, ejections, lookups by latency, and their seconds."""
+        with self._lock:
+            counts = self.counts
+            events = (counts.retries, counts.hedges, counts.failures, counts.ejections)
+            return [*events, *counts.buckets, counts.seconds]
+
+    def answered(self, replica: Replica, now: float, seconds: float) -> None:
+        """A replica has answered.
+
+        Args:
+            seconds: since it was asked.
+        """
+        with self._lock:
+            replica.in_flight -= 1
+            replica.failures, replica.answered_at = 0, now
+            if now > replica.ejected_until + replica.ejected_seconds:
+                replica.ejected_seconds = 0.0
+            self._sample(replica, now, seconds)
+
+    def looked_up(self, seconds: float) -> None:
+        """A lookup has its answer, `seconds` after it asked first."""
+        with self._lock:
+            self.counts.seconds += seconds
+            self.counts.buckets[bisect_left(SHARD_LOOKUP_SECONDS.boundaries, seconds)] += 1
+            self._last.append(seconds)
+            self._unsorted += 1
+            if self._unsorted >= _SORT_EVERY and len(self._last) >= _LEAST_KEPT:
+                self._unsorted = 0
+                ordered = sorted(self._last)
+                late = _LATE_FACTOR * ordered[int(_LATE_SHARE * len(ordered))]
+                self._late_after = max(LEAST_LATE_SECONDS, late)
+
+    def failed(self, replica: Replica, now: float) -> None:
+        """A replica has answered with an error, or not in time."""
+        with self._lock:
+            replica.in_flight -= 1
+            self.counts.failures += 1
+            self._count_failure(replica, now)
+
+    def lost(self, replica: Replica, now: float, seconds: float) -> None:
+        """The call of a late lookup was cancelled after `seconds`: another replica was faster."""
+        with self._lock:
+            replica.in_flight -= 1
+            replica.sampled_at = now
+            replica.latency = max(replica.latency, seconds)
+            # A pause says less than silence.
+            if now >= replica.answered_at + LEAST_SILENT_SECONDS:
+                self._count_failure(replica, now)
+
+    def withdrawn(self, replica: Replica) -> None:
+        """A call has ended that says nothing of its replica."""
+        with self._lock:
+            replica.in_flight -= 1
+
+    def dropped(self, replica: Replica, wanted: Described | None) -> None:
+        """A replica has answered that it does not hold the version."""
+        with self._lock:
+            replica.in_flight -= 1
+            if replica.held is not None and wanted is not None:
+                replica.held -= {wanted}
+
+    def checked(self, replica: Replica, now: float, held: frozenset[Described] | None) -> None:
+        """A check has ended.
+
+        Args:
+            held: None: there was no answer.
+        """
+        with self._lock:
+            if held is None:
+                self._count_failure(replica, now)
+                return
+            replica.held = held
+            if replica.is_ejected and now >= replica.ejected_until:
+                replica.is_ejected = False
+                replica.failures, replica.latency = 0, 0.0
+
+    def _usable(self, wanted: Described | None, tried: Collection[Replica]) -> list[Replica]:
+        return [one for one in self.replicas if one not in tried and one.holds(wanted)]
+
+    def _chosen(self, now: float, usable: list[Replica]) -> Replica | None:
+        """One of those that may be asked; ejected ones only where there are no others."""
+        pool = usable
+        if len(usable) > 1:
+            pool = [one for one in usable if not one.is_ejected] or usable
+        if not pool:
+            return None
+        chosen = pool[0]
+        if len(pool) > 1:
+            # `sample` takes longer than all else.
+            first, second = pool if len(pool) == 2 else self._random.sample(pool, 2)
+            # Of equals not always the same.
+            if self._random.random() < 0.5:
+                first, second = second, first
+            chosen = second if _is_lighter(second, first, now) else first
+        chosen.in_flight += 1
+        return chosen
+
+    def _sample(self, replica: Replica, now: float, seconds: float) -> None:
+        replica.sampled_at = now
+        known = replica.latency
+        replica.latency = seconds if not known else known + _LATENCY_WEIGHT * (seconds - known)
+
+    def _count_failure(self, replica: Replica, now: float) -> None:
+        replica.failures += 1
+        if replica.is_ejected:
+            # A check that fails makes it longer.
+            if now >= replica.ejected_until:
+                self._eject(replica, now)
+        elif replica.failures >= MOST_FAILURES and self._has_others(replica):
+            self.counts.ejections += 1
+            self._eject(replica, now)
+
+    def _eject(self, replica: Replica, now: float) -> None:
+        longer = max(LEAST_EJECTED_SECONDS, 2 * replica.ejected_seconds)
+        replica.ejected_seconds = min(MOST_EJECTED_SECONDS, longer)
+        replica.ejected_until = now + replica.ejected_seconds
+        replica.is_ejected = True
+
+    def _has_others(self, replica: Replica) -> bool:
+        return any(one is not replica and not one.is_ejected for one in self.replicas)
+
+
+def _is_lighter(one: Replica, other: Replica, now: float) -> bool:
+    # Nothing is known of a replica's time until its first answer.
+    if not one.latency or not other.latency:
+        return one.in_flight < other.in_flight
+    return one.load(now) < other.load(now)

@@ -1,0 +1,39 @@
+"""Adds what replica groups have counted to a server's metrics."""
+
+from collections.abc import Iterable
+
+from serving.metrics.families.shard_families import (
+    HOST_PLACES,
+    SHARD_EJECTIONS,
+    SHARD_FAILURES,
+    SHARD_HEDGES,
+    SHARD_LOOKUP_SECONDS,
+    SHARD_RETRIES,
+)
+from serving.metrics.server_metrics import ServerMetrics
+from serving.remote_lookups.replica_group import GroupCounts, ReplicaGroup
+
+
+class ToldCounts:
+    """What the metrics have been told. One thread uses it: lookups do not wait for metrics."""
+
+    def __init__(self, metrics: ServerMetrics) -> None:
+        self._metrics = metrics
+        # By host; a host that left the hosts file and came back counts from zero.
+        self._told: dict[int, tuple[GroupCounts, list[float]]] = {}
+
+    def tell(self, groups: Iterable[ReplicaGroup]) -> None:
+        """Adds what came since the last call."""
+        for group in groups:
+            counts, now = group.counts, group.counted()
+            known = self._told.get(group.host)
+            before = known[1] if known is not None and known[0] is counts else [0.0] * len(now)
+            self._told[group.host] = counts, now
+            fresh = [after - one for after, one in zip(now, before, strict=True)]
+            host = HOST_PLACES[min(group.host, len(HOST_PLACES) - 1)]
+            retries, hedges, failures, ejections, *latencies = fresh
+            self._metrics.count(SHARD_RETRIES, host, [retries])
+            self._metrics.count(SHARD_HEDGES, host, [hedges])
+            self._metrics.count(SHARD_FAILURES, host, [failures])
+            self._metrics.count(SHARD_EJECTIONS, host, [ejections])
+            self._metrics.count(SHARD_LOOKUP_SECONDS, host, latencies)

@@ -1,1 +1,0 @@
-"""The Open Inference Protocol over HTTP, and what every HTTP connection is held to."""

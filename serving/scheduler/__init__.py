@@ -1,0 +1,1 @@
+"""Decides which requests run next and which run together; knows no model and no protocol."""

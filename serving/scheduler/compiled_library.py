@@ -1,0 +1,121 @@
+"""Bindings of the compiled scheduler, if it was built.
+
+Its source is in `serving/native/scheduler/`.
+"""
+
+import ctypes
+
+from kernels.native_library import keeping_gil, load_library
+
+
+class Sums(ctypes.Structure):
+    """`Sums` of serving/native/scheduler/order.h."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("samples", ctypes.c_int64),
+        ("alone_ns", ctypes.c_int64),
+    )
+
+
+class Counters(ctypes.Structure):
+    """`Counters` of serving/native/scheduler/decision.h."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("samples", ctypes.c_int64),
+        ("size_bytes", ctypes.c_int64),
+        ("slots", ctypes.c_int64),
+        ("running", ctypes.c_int64),
+    )
+
+
+class Refused(ctypes.Structure):
+    """`Refused` of serving/native/scheduler/decision.h."""
+
+    _fields_ = (
+        ("why", ctypes.c_int64),
+        ("wanted", ctypes.c_int64),
+        ("limit", ctypes.c_int64),
+        ("end", ctypes.c_double),
+    )
+
+
+class Handles(ctypes.Structure):
+    """`Handles` of serving/native/scheduler/scheduler.h."""
+
+    _fields_ = (
+        ("batch", ctypes.c_int64),
+        ("samples", ctypes.c_int64),
+        ("predicted", ctypes.c_double),
+        ("requests", ctypes.c_int64),
+        ("dropped", ctypes.c_int64),
+        ("below_zero", ctypes.c_int64),
+        ("request_handles", ctypes.POINTER(ctypes.c_int64)),
+        ("dropped_handles", ctypes.POINTER(ctypes.c_int64)),
+        ("dropped_states", ctypes.POINTER(ctypes.c_int64)),
+    )
+
+
+_INTEGER, _SECONDS, _ADDRESS = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+# Result and arguments of each function of serving/native/scheduler/binding.cpp.
+_FUNCTIONS = {
+    "queue_create": (
+        _ADDRESS,
+        (_INTEGER, _INTEGER, _SECONDS, _INTEGER, _ADDRESS, _ADDRESS, _INTEGER),
+    ),
+    "queue_destroy": (None, (_ADDRESS,)),
+    "queue_sums": (_ADDRESS, (_ADDRESS,)),
+    "queue_due": (_SECONDS, (_ADDRESS, _SECONDS)),
+    "queue_oldest_arrival": (_SECONDS, (_ADDRESS,)),
+    "queue_saw": (None, (_ADDRESS, _INTEGER)),
+    "queue_predicted": (_SECONDS, (_ADDRESS, _INTEGER)),
+    "queue_is_stale": (_INTEGER, (_ADDRESS, _INTEGER, _SECONDS)),
+    "queue_observe": (None, (_ADDRESS, _INTEGER, _SECONDS, _SECONDS, _SECONDS)),
+    "scheduler_create": (_ADDRESS, (_INTEGER, _INTEGER, _INTEGER, _INTEGER)),
+    "scheduler_destroy": (None, (_ADDRESS,)),
+    "scheduler_counters": (_ADDRESS, (_ADDRESS,)),
+    "scheduler_refused": (_ADDRESS, (_ADDRESS,)),
+    "scheduler_handles": (_ADDRESS, (_ADDRESS,)),
+    "scheduler_add_queue": (None, (_ADDRESS, _ADDRESS)),
+    "scheduler_remove_queue": (None, (_ADDRESS, _ADDRESS)),
+    "scheduler_offer": (
+        _INTEGER,
+        (_ADDRESS, _ADDRESS, _INTEGER, _INTEGER, _INTEGER, _SECONDS, _SECONDS, _SECONDS),
+    ),
+    "scheduler_take": (None, (_ADDRESS, _SECONDS)),
+    "scheduler_expire": (None, (_ADDRESS, _SECONDS)),
+    "scheduler_cancel": (_INTEGER, (_ADDRESS, _INTEGER)),
+    "scheduler_next_request": (_INTEGER, (_ADDRESS, _SECONDS)),
+    "scheduler_finish": (
+        None,
+        (_ADDRESS, _INTEGER, _ADDRESS, _INTEGER, _SECONDS, _SECONDS, _SECONDS),
+    ),
+    "scheduler_deadline_unreachable": (
+        _INTEGER,
+        (_ADDRESS, _ADDRESS, _SECONDS, _INTEGER, _SECONDS),
+    ),
+    "scheduler_deadline_unreachable_anywhere": (
+        _INTEGER,
+        (_ADDRESS, _SECONDS, _SECONDS, _INTEGER),
+    ),
+    "scheduler_backlog": (_SECONDS, (_ADDRESS, _SECONDS)),
+    "scheduler_urgent_lead": (_SECONDS, (_ADDRESS, _SECONDS)),
+    "scheduler_linger_seconds": (_SECONDS, (_ADDRESS, _SECONDS)),
+    "scheduler_due": (_SECONDS, (_ADDRESS, _SECONDS)),
+}
+
+
+def _load() -> ctypes.PyDLL | None:
+    library = load_library("serving")
+    if library is None:
+        return None
+    scheduler = keeping_gil(library)
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(scheduler, f"sharded_infer_{name}")
+        function.restype, function.argtypes = result, arguments
+    return scheduler
+
+
+# Calls keep the GIL, as they are short.
+LIBRARY = _load()

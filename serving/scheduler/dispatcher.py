@@ -1,0 +1,378 @@
+"""Runs the batches that the batcher chooses: run slots, waiting threads, results.
+
+The dispatcher has no threads of its own. The thread that brings a request runs it at once if a slot
+is free, then runs what has arrived meanwhile (Leader/Followers, Schmidt et al., 2000). An idle
+server therefore has no hand-off between socket and kernel.
+
+A thread that waits for its answer (`run`) returns as soon as it has it, and wakes the thread of the
+next request. No answer waits for other requests' batches. Threads that only bring requests
+(`offer`, `work`) run everything that is ready.
+"""
+
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic, thread_time
+from typing import Any, Generic
+
+from kernels.wording import counted
+from serving.errors import CancelledError, DeadlineError
+from serving.scheduler.arrivals import Arrivals
+from serving.scheduler.batcher import Batch
+from serving.scheduler.request_queue import (
+    BatchingMode,
+    QueuedRequest,
+    Request,
+    RequestState,
+)
+from serving.scheduler.scheduler import Scheduler
+from serving.scheduler.version_queue import VersionQueue
+from sharded_infer.errors import InternalError
+
+_log = logging.getLogger("sharded_infer")
+_FOREVER = float("inf")
+# Seconds; Python limits the timeout of a lock.
+_LONGEST_WAIT = 3600.0
+# The longest that a batch waits for requests in transit, in seconds.
+_LONGEST_LINGER = 0.001
+# After this many yields without a new request, a thread stops yielding.
+_YIELDS = 6
+# After this many batches in a row that no request joined, only one batch in this many yields.
+_LONELY = 16
+# Before 3.12, Python's own `os.sched_yield` holds the GIL while it yields.
+_sched_yield = ctypes.CDLL(None).sched_yield
+
+
+class Dispatcher(Generic[Request]):
+    """Runs the requests of one process. Thread-safe.
+
+    Attributes:
+        arrivals: counts requests that the transport has received but not yet queued.
+        on_more: called when a batch is ready, a slot is free, and no thread waits for its requests.
+    """
+
+    def __init__(
+        self,
+        batcher: Scheduler[Request],
+        execute: Callable[[Sequence[Request]], Sequence[Any]],
+        *,
+        observe: Callable[[Batch[Request], float], None],
+        on_dropped: Callable[[Request], None],
+        on_waiting: Callable[[Request], None],
+    ) -> None:
+        """Starts with no queues.
+
+        Args:
+            batcher: used by nothing else.
+            execute: runs requests of one queue together; returns one result or exception for each.
+                It may complete some before it returns.
+            observe: called with each batch that has run and its elapsed seconds.
+            on_dropped: called with each request that leaves the queue without being run.
+            on_waiting: called with each request that waits in the queue.
+        """
+        self._batcher = batcher
+        self._execute = execute
+        self._observe = observe
+        self._on_dropped = on_dropped
+        self._on_waiting = on_waiting
+        self._lock = threading.Lock()
+        self._gathering = 0
+        # Start time of each running batch, by thread identifier.
+        self._began: dict[int, float] = {}
+        self.on_more: Callable[[], None] = _nobody
+        # Batches in a row that no request joined.
+        self._lonely = 0
+        self.arrivals = Arrivals()
+
+    @property
+    def slots(self) -> int:
+        """Batches that may run at once."""
+        return self._batcher.slots
+
+    @property
+    def running_since(self) -> float:
+        """Start of the batch that has run longest, monotonic; infinity if none runs."""
+        return min(list(self._began.values()), default=_FOREVER)
+
+    @property
+    def waiting(self) -> tuple[int, int]:
+        """The numbers of waiting requests and samples."""
+        return self._batcher.requests, self._batcher.samples
+
+    def add_queue(self, queue: VersionQueue) -> None:
+        """Adds a version's queue."""
+        with self._lock:
+            self._batcher.add_queue(queue)
+
+    def remove_queue(self, queue: VersionQueue) -> None:
+        """Removes a version's queue; requests that began before are still answered."""
+        with self._lock:
+            self._batcher.remove_queue(queue)
+
+    def deadline_unreachable(self, queue: VersionQueue, deadline: float, priority: int = 0) -> bool:
+        """Whether a one-sample request that arrived now would miss this deadline."""
+        if not self._batcher.requests:
+            return False
+        now = monotonic()
+        with self._lock:
+            return self._batcher.deadline_unreachable(queue, deadline, priority, now)
+
+    def deadline_unreachable_anywhere(self, time_remaining: float) -> bool:
+        """Whether every queue would refuse a request with this many seconds left."""
+        if not self._batcher.requests:
+            return False
+        now, in_transit = monotonic(), self.arrivals.in_transit
+        with self._lock:
+            return self._batcher.deadline_unreachable_anywhere(
+                now + time_remaining, now, in_transit
+            )
+
+    def backlog(self) -> float:
+        """Seconds to a deadline below which every request would be refused, to 8 ms; at most 2."""
+        if not self._batcher.requests:
+            return 0.0
+        with self._lock:
+            return self._batcher.backlog(monotonic())
+
+    def urgent_lead(self) -> float:
+        """Seconds by which an unread request may go before others with its deadline."""
+        with self._lock:
+            return self._batcher.urgent_lead(monotonic())
+
+    def run(self, request: Request) -> None:
+        """Runs a request and waits until its `result` or `error` is set.
+
+        Raises:
+            DeadlineError, QueueFullError: the request is refused and not run.
+        """
+        request.wake_lock = threading.Lock()
+        request.wake_lock.acquire()
+        try:
+            with self._lock:
+                self._batcher.offer(request, monotonic())
+        finally:
+            self.arrivals.own_queued()
+        leads = True
+        while not request.done:
+            if leads and self.work():
+                continue
+            self._on_waiting(request)
+            leads = self._wait(request)
+        self._wake_next()
+
+    def offer(self, request: Request) -> None:
+        """Queues a request, whose answer goes to `on_done`. The caller must call `work` afterwards.
+
+        Raises:
+            DeadlineError, QueueFullError: the request is refused and not run.
+        """
+        with self._lock:
+            self._batcher.offer(request, monotonic())
+        self._on_waiting(request)
+
+    def work(self, *, gathered: bool = False) -> bool:
+        """Runs one batch on this thread, if one is ready and a slot is free.
+
+        Args:
+            gathered: the thread has waited for requests in transit already.
+
+        Returns:
+            Whether a batch was run; if so, there may be another.
+        """
+        # Read without the lock: a thread that frees a slot, or gathers, checks the queue after it.
+        if self._batcher.idle_slots <= self._gathering or not (gathered or self._gather()):
+            return False
+        with self._lock:
+            now = monotonic()
+            taken = self._batcher.take(now)
+            other = None if taken.batch is None else self._batcher.next_request(now)
+        self._drop(taken.dropped)
+        if taken.batch is None:
+            return False
+        if other is not None:
+            # Another slot is free, and this thread is about to be busy.
+            if other.wake_lock is None:
+                self.on_more()
+            else:
+                other.wake()
+        self._run(taken.batch)
+        return True
+
+    def cancel(self, request: Request) -> None:
+        """Removes a request whose client has gone; a running request is not interrupted."""
+        with self._lock:
+            waited = self._batcher.cancel(request)
+        if waited:
+            self.gave_up(request)
+
+    def gave_up(self, request: Request) -> None:
+        """Ends a request that has left its queue because its client has gone."""
+        self._on_dropped(request)
+        self._fail(request, CancelledError("the client gave the request up"))
+
+    def expire(self) -> None:
+        """Fails waiting requests whose deadlines have passed."""
+        with self._lock:
+            late = self._batcher.expire(monotonic())
+        self._drop(late)
+
+    def due(self) -> float:
+        """When to call `work` again if nothing arrives before, on the monotonic clock."""
+        with self._lock:
+            return self._batcher.due(monotonic())
+
+    def _gather(self) -> bool:
+        """Waits for requests in transit, if it saves time; False if other threads already do."""
+        with self._lock:
+            seconds = self._batcher.linger_seconds(monotonic())
+            if seconds <= 0.0:
+                return True
+            if self._gathering >= self._batcher.idle_slots:
+                return False
+            self._gathering += 1
+        if self.arrivals.in_transit > 0 or self._lonely < _LONELY or self._lonely % _LONELY == 0:
+            self._make_way()
+        if self.arrivals.in_transit > 0:
+            self.arrivals.wait(min(seconds, _LONGEST_LINGER))
+        with self._lock:
+            self._gathering -= 1
+            self._lonely = self._lonely + 1 if self._batcher.requests < 2 else 0
+        return True
+
+    def _make_way(self) -> None:
+        """Yields to transport threads that share this core, because they may bring more requests.
+
+        If no other thread can run, this takes a microsecond or two.
+        """
+        seen, in_vain = self.arrivals.in_transit, 0
+        while in_vain < _YIELDS:
+            _sched_yield()
+            before, seen = seen, self.arrivals.in_transit + self._batcher.requests
+            in_vain = 0 if seen > before else in_vain + 1
+
+    def _run(self, batch: Batch[Request]) -> None:
+        requests = batch.requests
+        started, worked = monotonic(), thread_time()
+        self._began[threading.get_ident()] = started
+        for request in requests:
+            request.started = started
+        try:
+            results = list(self._execute(requests))
+            if len(results) != len(requests):
+                ran = counted(len(requests), "request")
+                raise InternalError(f"ran {ran}, answered {len(results)}")
+        except Exception as error:
+            # `execute` answers each request, so this is a bug of ours. It must not stop the server.
+            results = [error] * len(requests)
+        now = monotonic()
+        worked = now - started if batch.queue.policy.by_clock else thread_time() - worked
+        with self._lock:
+            self._batcher.finish(batch, seconds=now - started, now=now, cpu_seconds=worked)
+            del self._began[threading.get_ident()]
+        try:
+            self._observe(batch, now - started)
+        except Exception:
+            _log.exception("internal error in counting a batch")
+        for request, result in zip(requests, results, strict=True):
+            if request.done:
+                # It was told before the others had run.
+                continue
+            if isinstance(result, Exception):
+                self._fail(request, result)
+            else:
+                request.result = result
+                complete(request)
+
+    def _wait(self, request: Request) -> bool:
+        """Waits until a request's state may have changed, or its time to act has come.
+
+        Returns:
+            Whether it is still queued; if so, its thread should try to run a batch.
+        """
+        wake_lock = request.wake_lock
+        if wake_lock is None:
+            raise InternalError("a request waits that nobody can wake")
+        patience = self._patience(request)
+        if patience is None:
+            return True
+        if patience == _FOREVER:
+            wake_lock.acquire()
+        else:
+            wake_lock.acquire(timeout=min(patience, _LONGEST_WAIT))
+        if request.done:
+            return False
+        with self._lock:
+            if request.state is not RequestState.WAITING:
+                return False
+            late = request.deadline <= monotonic()
+            if late:
+                self._batcher.cancel(request)
+                request.state = RequestState.EXPIRED
+        if late:
+            self._drop([request])
+        return not late
+
+    def _patience(self, request: Request) -> float | None:
+        """Seconds that a request's thread may sleep; None if it is ready and a slot is free."""
+        with self._lock:
+            if request.state is not RequestState.WAITING:
+                return _FOREVER  # it is running, and its answer will wake the thread
+            now = monotonic()
+            batched = request.queue.policy.mode is BatchingMode.BATCHED
+            due = request.queue.due(now) if batched else now
+            if due <= now:
+                if self._batcher.idle_slots > self._gathering:
+                    return None  # it became ready after its thread last looked
+                # The thread that frees a slot will wake it. If other requests leave meanwhile, the
+                # queue is ready again when this request has waited the full delay.
+                due = request.arrived + request.queue.policy.max_delay
+                if not batched or due <= now:
+                    due = request.deadline
+            return max(0.0, min(due, request.deadline) - now)
+
+    def _wake_next(self) -> None:
+        """Makes sure that a thread runs what is ready, before this thread returns."""
+        # A request that is offered after this check finds the slot free.
+        while self._batcher.requests:
+            with self._lock:
+                request = self._batcher.next_request(monotonic())
+            if request is None:
+                return
+            if request.wake_lock is not None:
+                request.wake()
+                return
+            # No thread waits for this request.
+            if self.on_more is not _nobody:
+                self.on_more()
+                return
+            self.work()
+
+    def _drop(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._on_dropped(request)
+            if request.state is RequestState.EXPIRED:
+                words = "the request's deadline passed while it waited"
+            else:
+                words = "the request's deadline could not be met any more when its turn came"
+            self._fail(request, DeadlineError(words))
+
+    def _fail(self, request: Request, error: Exception) -> None:
+        request.error = error
+        complete(request)
+
+
+def _nobody() -> None:
+    """Does nothing: a thread that brings a request or ends a batch runs what is ready."""
+
+
+def complete(request: QueuedRequest) -> None:
+    """Tells whoever waits that a request has its result or error."""
+    if request.on_done is None:
+        request.wake()
+    else:
+        try:
+            request.on_done(request)
+        except Exception:
+            # A bug of ours must not keep the rest of the batch from their answers.
+            _log.exception("internal error in sending an answer")

@@ -1,0 +1,1 @@
+"""Access control: who may call what, and how often."""

@@ -1,0 +1,140 @@
+"""Bearer tokens, their scopes, and the scope that each RPC needs.
+
+Only the SHA-256 of a token is kept. All digests are compared in constant time, so that the time
+reveals nothing about a guess.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sharded_infer.errors import InputError
+
+# Shorter tokens are guessed, not stolen.
+_LEAST_CHARACTERS = 16
+
+
+class Access(StrEnum):
+    """Access that a call needs; the last three are scopes of tokens."""
+
+    OPEN = "open"
+    TOKEN = "any token"  # noqa: S105 - no password
+    PREDICT = "predict"
+    ADMIN = "admin"
+    METRICS = "metrics"
+
+
+SCOPES = (Access.PREDICT, Access.ADMIN, Access.METRICS)
+_INFERENCE = "inference.GRPCInferenceService"
+_REFLECTION = "ServerReflectionInfo"
+
+# What each RPC needs; what is not here needs the scope admin.
+RPC_ACCESS = {
+    # Probes have no tokens, and these say nothing of the models.
+    "/grpc.health.v1.Health/Check": Access.OPEN,
+    "/grpc.health.v1.Health/Watch": Access.OPEN,
+    f"/{_INFERENCE}/ServerLive": Access.OPEN,
+    f"/{_INFERENCE}/ServerReady": Access.OPEN,
+    f"/{_INFERENCE}/ServerMetadata": Access.TOKEN,
+    f"/{_INFERENCE}/ModelReady": Access.TOKEN,
+    f"/{_INFERENCE}/ModelMetadata": Access.TOKEN,
+    f"/{_INFERENCE}/ModelConfig": Access.TOKEN,
+    f"/{_INFERENCE}/RepositoryIndex": Access.TOKEN,
+    f"/grpc.reflection.v1alpha.ServerReflection/{_REFLECTION}": Access.TOKEN,
+    f"/{_INFERENCE}/ModelInfer": Access.PREDICT,
+    f"/{_INFERENCE}/ModelStreamInfer": Access.PREDICT,
+    "/sharded_infer.v1.Predictor/Predict": Access.PREDICT,
+    # Fronts have a token of their own.
+    "/sharded_infer.v1.ShardHost/Describe": Access.PREDICT,
+    "/sharded_infer.v1.ShardHost/Lookup": Access.PREDICT,
+    f"/{_INFERENCE}/ModelStatistics": Access.METRICS,
+    # Admin, though the default: these are the ones there are.
+    f"/{_INFERENCE}/RepositoryModelLoad": Access.ADMIN,
+    f"/{_INFERENCE}/RepositoryModelUnload": Access.ADMIN,
+    f"/{_INFERENCE}/SystemSharedMemoryStatus": Access.ADMIN,
+    f"/{_INFERENCE}/SystemSharedMemoryRegister": Access.ADMIN,
+    f"/{_INFERENCE}/SystemSharedMemoryUnregister": Access.ADMIN,
+    f"/{_INFERENCE}/TraceSetting": Access.ADMIN,
+    f"/{_INFERENCE}/LogSettings": Access.ADMIN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """A known token.
+
+    Attributes:
+        name: for logs and limits; by default the digest's first eight characters.
+        digest: SHA-256 of the token.
+    """
+
+    name: str
+    digest: bytes
+    scopes: frozenset[Access]
+
+
+def find_credential(known: Sequence[Credential], token: str) -> Credential | None:
+    """The credential of a token; None if it is unknown."""
+    digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+    found = None
+    for credential in known:
+        if hmac.compare_digest(credential.digest, digest):
+            found = credential
+    return found
+
+
+def bearer_token(authorization: str) -> str | None:
+    """The token of an `authorization` header, or None."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" and token.strip() else None
+
+
+def parse_tokens(text: str, source: str) -> tuple[Credential, ...]:
+    """Parses lines of `TOKEN SCOPE,SCOPE [# NAME]`; error messages never contain a token.
+
+    Args:
+        text: lines; empty ones and those that begin with # are ignored. In a single line,
+            semicolons separate entries.
+        source: file or variable, for messages.
+
+    Raises:
+        InputError: an invalid line, a token that is short or occurs twice, or no token.
+    """
+    found: dict[bytes, Credential] = {}
+    for number, line in enumerate(text.replace(";", "\n").splitlines(), 1):
+        words, _, name = line.partition("#")
+        if not words.strip():
+            continue
+        where, parts = f"{source} line {number}", words.split()
+        if len(parts) != 2:
+            raise InputError(f"{where}: expected TOKEN SCOPE,SCOPE, got {len(parts)} words")
+        token, scopes = parts
+        if len(token) < _LEAST_CHARACTERS:
+            raise InputError(
+                f"{where}: expected a token of at least {_LEAST_CHARACTERS} characters, "
+                f"got {len(token)}"
+            )
+        digest = hashlib.sha256(token.encode()).digest()
+        if digest in found:
+            raise InputError(f"{where}: the token of {found[digest].name} stands there again")
+        found[digest] = Credential(
+            name.strip() or digest.hex()[:8], digest, _scopes(scopes.split(","), where)
+        )
+    if not found:
+        raise InputError(f"{source}: expected lines of TOKEN SCOPE,SCOPE, got none")
+    return tuple(found.values())
+
+
+def _scopes(names: list[str], where: str) -> frozenset[Access]:
+    known = {scope.value: scope for scope in SCOPES}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise InputError(f"{where}: expected scopes of {', '.join(known)}, got {unknown[0]!r}")
+    return frozenset(known[name] for name in names)
+
+
+def access_of(path: str) -> Access:
+    """The access that a call of `/service/Method` needs."""
+    return RPC_ACCESS.get(path, Access.ADMIN)

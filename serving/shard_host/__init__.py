@@ -1,0 +1,1 @@
+"""Shard hosts: processes that answer lookups of one host of a plan."""

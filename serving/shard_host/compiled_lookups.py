@@ -1,0 +1,137 @@
+"""Lookups that compiled code answers, from message to answer, without the GIL.
+
+Its source is in `serving/native/lookups/`, which has the pseudocode. What is unusual, or must be
+refused, it leaves to Python (`LookupService`), which is also its reference.
+"""
+
+import ctypes
+from functools import cache
+
+from kernels.backends.native import KernelFeature, kernel_features, kernel_for_compiled_code
+from kernels.native_library import load_library
+from kernels.pooled_lookup import PooledLookup
+from serving.protocol.lookups.version_key import VersionKey
+from sharded_infer.errors import InternalError
+from sharded_infer.lookups.share_lookups import ShareLookups
+
+_NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
+_NATIVE = "native"
+
+
+class _Piece(ctypes.Structure):
+    """`Piece` of serving/native/lookups/share.h."""
+
+    _fields_ = (
+        ("rows", _ADDRESS),
+        ("row_bytes", _NUMBER),
+        ("row_count", _NUMBER),
+        ("columns", _NUMBER),
+        ("format", ctypes.c_int32),
+        ("mean", ctypes.c_int32),
+        ("lost", _ADDRESS),
+        ("watched", _ADDRESS),
+        ("watched_value", ctypes.c_int32),
+    )
+
+
+class _Share(ctypes.Structure):
+    """`ShareSettings` of serving/native/lookups/share.h."""
+
+    _fields_ = (
+        ("model", ctypes.c_char_p),
+        ("version", ctypes.c_uint64),
+        ("manifest", ctypes.c_uint64),
+        ("pieces", ctypes.POINTER(_Piece)),
+        ("piece_count", _NUMBER),
+        ("most_entries", _NUMBER),
+        ("most_answer_bytes", _NUMBER),
+        ("run", _ADDRESS),
+        ("instruction_set", ctypes.c_int32),
+    )
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = load_library("serving")
+    if library is None:
+        raise InternalError("the package was built without a compiler")
+    declared = {
+        "create": (_ADDRESS, ()),
+        "add": (_ADDRESS, (_ADDRESS, ctypes.POINTER(_Share))),
+        "drop": (None, (_ADDRESS, _ADDRESS)),
+        "answered": (_NUMBER, (_ADDRESS,)),
+        "fetch": (
+            ctypes.c_int32,
+            (_ADDRESS, _ADDRESS, ctypes.c_int32, _ADDRESS, *(ctypes.c_int32,) * 2),
+        ),
+    }
+    for name, (result, arguments) in declared.items():
+        function = getattr(library, f"sharded_infer_shares_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class CompiledLookups:
+    """The shares that compiled code looks up; thread-safe."""
+
+    def __init__(self) -> None:
+        """Holds no share yet. It is never freed: threads may answer until the process ends."""
+        self._library = _library()
+        self._address = self._library.sharded_infer_shares_create()
+
+    @property
+    def answered(self) -> int:
+        """Lookups that Python has not seen."""
+        answered: int = self._library.sharded_infer_shares_answered(self._address)
+        return answered
+
+    def add(self, key: VersionKey, lookups: ShareLookups) -> int | None:
+        """Answers lookups of a version from now on, until it is dropped; `lookups` must be kept.
+
+        Returns:
+            What `drop` takes; None: compiled code cannot look up such tables.
+        """
+        kernel = kernel_for_compiled_code()
+        if kernel is None or any(piece.backend != _NATIVE for piece in lookups.pieces):
+            return None
+        pieces = (_Piece * len(lookups.pieces))()
+        for piece, lookup in zip(pieces, lookups.pieces, strict=True):
+            _describe(piece, lookup, kernel.formats[lookup.tables.row_format])
+        share = _Share(
+            key.model.encode(),
+            key.version,
+            key.manifest,
+            pieces,
+            len(pieces),
+            lookups.most_entries,
+            lookups.max_answer_bytes,
+            kernel.address,
+            kernel.instruction_set,
+        )
+        added: int = self._library.sharded_infer_shares_add(self._address, share)
+        return added
+
+    def drop(self, share: int) -> None:
+        """Forgets a version; returns when its memory is not read any more."""
+        self._library.sharded_infer_shares_drop(self._address, share)
+
+    def fetch(self, server: int, method: int, events: int, held: int, milliseconds: int) -> int:
+        """As `Http2Server.fetch` of one event, after those that are answered here.
+
+        Args:
+            server: address of the compiled server.
+            method: number of the method of lookups.
+        """
+        count: int = self._library.sharded_infer_shares_fetch(
+            self._address, server, method, events, held, milliseconds
+        )
+        return count
+
+
+def _describe(piece: _Piece, lookup: PooledLookup, row_format: int) -> None:
+    tables = lookup.tables
+    feature: KernelFeature = kernel_features(tables)[0]
+    piece.rows, piece.row_bytes, piece.columns = feature.rows, feature.row_bytes, feature.dim
+    piece.mean, piece.row_count, piece.format = feature.mean, tables.rows[0], row_format
+    if tables.file is not None:
+        piece.lost, piece.watched, piece.watched_value = tables.file.watch

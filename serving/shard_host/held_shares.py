@@ -1,0 +1,84 @@
+"""The versions that a shard host holds its share of."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+
+from kernels.wording import counted
+from serving.protocol.lookups.version_key import VersionKey
+from serving.shard_host.compiled_lookups import CompiledLookups
+from sharded_infer.engines.model_share import ModelShare
+from sharded_infer.errors import NotFoundError
+
+# After a front has said that it serves a version. It says so every second.
+LEASE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShare:
+    """The share of one version."""
+
+    key: VersionKey
+    share: ModelShare
+
+
+class HeldShares:
+    """Shares by version; thread-safe, since the mapping is replaced and never changed.
+
+    Attributes:
+        compiled: the same shares, for compiled code.
+    """
+
+    def __init__(self) -> None:
+        """Holds nothing yet."""
+        self._shares: dict[VersionKey, HeldShare] = {}
+        self.compiled = CompiledLookups()
+        self._added: dict[VersionKey, int | None] = {}
+        # When the leases of versions that are held end, on the monotonic clock.
+        self._leases: dict[VersionKey, float] = {}
+
+    def all(self) -> list[HeldShare]:
+        """The shares, by model and version."""
+        return [self._shares[key] for key in sorted(self._shares)]
+
+    def replace(self, shares: list[HeldShare]) -> None:
+        """Holds these and no others; lookups that are running keep theirs."""
+        self._shares = {share.key: share for share in shares}
+        for key, held in self._shares.items():
+            if key not in self._added:
+                self._added[key] = self.compiled.add(key, held.share.lookups)
+        for key in self._added.keys() - self._shares.keys():
+            added = self._added.pop(key)
+            self._leases.pop(key, None)
+            if added is not None:
+                self.compiled.drop(added)
+
+    def lease(self, keys: Iterable[VersionKey]) -> None:
+        """Fronts serve these; those that are not held are passed over."""
+        until = monotonic() + LEASE_SECONDS
+        self._leases.update((key, until) for key in keys if key in self._shares)
+
+    def is_leased(self, key: VersionKey) -> bool:
+        """Whether a front has said lately that it serves a version."""
+        return self._leases.get(key, 0.0) > monotonic()
+
+    def get(self, key: VersionKey) -> HeldShare:
+        """The share that a lookup names.
+
+        Raises:
+            NotFoundError: the version is not held, or another one of its number is.
+        """
+        share = self._shares.get(key)
+        if share is not None:
+            return share
+        versions = sorted(held.version for held in self._shares if held.model == key.model)
+        if key.version in versions:
+            raise NotFoundError(
+                f"model {key.model!r} version {key.version}: this host holds another one of this "
+                "number: their manifests differ"
+            )
+        held = ", ".join(map(str, versions)) or "none"
+        raise NotFoundError(
+            f"model {key.model!r} version {key.version}: this host does not hold it; of this model "
+            f"it holds {counted(len(versions), 'version')}: {held}"
+        )

@@ -1,0 +1,153 @@
+"""Answers a shard host's calls over the compiled transport."""
+
+import logging
+import ssl
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from grpc_health.v1 import health_pb2
+
+from kernels.wording import counted
+from serving.config.server_config import ServerConfig
+from serving.grpc_api.compiled.compressed_messages import plain_message
+from serving.grpc_api.compiled.settings import limits_of
+from serving.host.cores import slots_of
+from serving.host.listeners import listen_on
+from serving.protocol.lookups.lookup_messages import DESCRIBE_PATH, LOOKUP_PATH, SHARD_HOST_SERVICE
+from serving.security.access import access_of
+from serving.security.guard import Guard
+from serving.security.tls import WatchedFiles, tls_files
+from serving.shard_host.compiled_lookups import CompiledLookups
+from serving.shard_host.lookup_service import LookupService
+from serving.status import Status, StatusCode, status_of
+from serving.transport.events import Event, EventKind, EventReader
+from serving.transport.http2_server import Http2Server
+from serving.transport.limits import ACCESS_BITS, Method
+from sharded_infer.errors import NotFoundError
+
+_HEALTH_PATH = "/grpc.health.v1.Health/Check"
+_STATUS = health_pb2.HealthCheckResponse
+_LATE = Status(StatusCode.DEADLINE_EXCEEDED, "the deadline passed before the lookup began")
+_POLL_MS = 1000
+_CERTIFICATE_SECONDS = 1.0
+_log = logging.getLogger("sharded_infer")
+
+
+class LookupServer:
+    """Answers lookups on one address, with a thread for each core."""
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        service: LookupService,
+        compiled: CompiledLookups,
+        guard: Guard | None,
+    ) -> None:
+        """Prepares the threads.
+
+        Args:
+            service: answers what compiled code leaves.
+            guard: None admits every call.
+        """
+        self._config, self._compiled, self._guard = config, compiled, guard
+        self._answers: Mapping[str, Callable[[bytes], bytes]] = {
+            LOOKUP_PATH: service.look_up,
+            DESCRIBE_PATH: service.describe,
+            _HEALTH_PATH: _health_of_unknown,
+        }
+        self._methods = [
+            Method(path, is_stream=False, access=ACCESS_BITS[access_of(path)], with_headers=False)
+            for path in self._answers
+        ]
+        self._behaviours = list(self._answers.values())
+        self._server: Http2Server | None = None
+        self._certificates: WatchedFiles[ssl.SSLContext] | None = None
+        self._next_look = 0.0
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"lookup-{n}", daemon=True)
+            for n in range(config.slots or slots_of(1))
+        ]
+
+    def listen(self, port: int) -> int:
+        """Starts answering; 0 picks a free port; returns the bound one.
+
+        Raises:
+            InputError: the port is not available, or the certificates cannot be used.
+        """
+        tls = tls_files(self._config)
+        if tls is not None:
+            self._certificates = WatchedFiles(tls, tls.server_context)
+        listeners = listen_on(self._config.host, port)
+        bound: int = listeners[0].getsockname()[1]
+        self._server = Http2Server(listeners, self._methods, limits_of(self._config), tls=tls)
+        if self._guard is not None:
+            self._guard.on_tokens(self._server.set_tokens)
+            self._guard.share_rates(self._server.take_rate)
+        self.show_health(False)
+        for thread in self._threads:
+            thread.start()
+        return bound
+
+    def show_health(self, is_serving: bool) -> None:
+        """Sets what probes are answered."""
+        if self._server is None:
+            return
+        status = _STATUS.SERVING if is_serving else _STATUS.NOT_SERVING
+        answer = _STATUS(status=status).SerializeToString()
+        method = list(self._answers).index(_HEALTH_PATH)
+        for service in ("", SHARD_HOST_SERVICE):
+            question = health_pb2.HealthCheckRequest(service=service).SerializeToString()
+            self._server.set_fixed_answer(method, question, answer)
+
+    def stop(self, seconds: float) -> None:
+        """Accepts no more calls; returns when all are answered or `seconds` have passed."""
+        if self._server is None:
+            return
+        end = monotonic() + seconds
+        self._server.drain(seconds)
+        for thread in self._threads:
+            thread.join(max(0.1, end - monotonic()))
+        self._server.stop()
+
+    def _serve(self) -> None:
+        server = self._server
+        if server is None:
+            return
+        method = list(self._answers).index(LOOKUP_PATH)
+        # A thread takes one call at a time: others are free for the next ones.
+        reader = EventReader(
+            lambda events, held, _, ms: self._compiled.fetch(
+                server.address, method, events, held, ms
+            )
+        )
+        while (events := reader.fetch(_POLL_MS)) is not None:
+            for event in events:
+                if event.kind is EventKind.CALL:
+                    self._answer(server, event)
+            self._look_at_certificates()
+
+    def _answer(self, server: Http2Server, event: Event) -> None:
+        try:
+            if event.seconds_left is not None and event.seconds_left <= 0:
+                server.finish(event.call, _LATE)
+                return
+            most = self._config.max_message_bytes
+            message = plain_message(event.message, event.encoding, most)
+            if isinstance(message, Status):
+                server.finish(event.call, message)
+            else:
+                server.respond(event.call, self._behaviours[event.method](message))
+        except Exception as error:
+            # A bug of ours must not leave this call or later ones without an answer.
+            server.finish(event.call, status_of(error))
+
+    def _look_at_certificates(self) -> None:
+        if self._certificates is not None and monotonic() >= self._next_look:
+            self._next_look = monotonic() + _CERTIFICATE_SECONDS
+            self._certificates.look()
+
+
+def _health_of_unknown(message: bytes) -> bytes:
+    """Answers a probe of a service that is not here; the transport answers the others."""
+    raise NotFoundError(f"no such service in a probe of {counted(len(message), 'byte')}")

@@ -1,0 +1,51 @@
+"""What a shard host answers: messages in, messages out."""
+
+from serving.protocol.lookups.lookup_messages import read_describe, read_lookup, write_sums
+from serving.shard_host.held_shares import HeldShares
+from sharded_infer.v1 import shard_host_pb2
+
+
+class LookupService:
+    """The methods of `sharded_infer.v1.ShardHost`; thread-safe."""
+
+    def __init__(self, shares: HeldShares, host: int) -> None:
+        """Answers from the shares that are held at the time of a call.
+
+        Args:
+            host: the host's number in the plans.
+        """
+        self._shares = shares
+        self._host = host
+
+    def look_up(self, message: bytes) -> bytes:
+        """Answers a LookupRequest with a LookupResponse.
+
+        Raises:
+            RequestError: as `read_lookup` and `ShareLookups.look_up`.
+            NotFoundError: the version is not held here.
+        """
+        key, groups = read_lookup(message)
+        found = self._shares.get(key).share.lookups.look_up(groups)
+        return write_sums([pooled.numpy() for pooled in found.pooled])
+
+    def describe(self, message: bytes) -> bytes:
+        """Answers a DescribeRequest with a DescribeResponse, and keeps what its caller serves.
+
+        Raises:
+            RequestError: the bytes are not such a message.
+        """
+        model, served = read_describe(message)
+        self._shares.lease(served)
+        versions = [
+            shard_host_pb2.HeldVersion(
+                model=held.key.model,
+                version=held.key.version,
+                manifest=held.key.manifest,
+                topology=held.share.plan.topology.name,
+                host=self._host,
+                share=bytes.fromhex(held.share.digest),
+            )
+            for held in self._shares.all()
+            if model in ("", held.key.model)
+        ]
+        return shard_host_pb2.DescribeResponse(versions=versions).SerializeToString()

@@ -1,0 +1,1 @@
+"""The protocol's extension for tensors in shared memory."""

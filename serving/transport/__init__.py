@@ -1,0 +1,1 @@
+"""gRPC calls, carried by compiled code (`serving/native/transport/`, `serving/native/client/`)."""

@@ -1,0 +1,162 @@
+"""What happened to calls, as the compiled transport tells it."""
+
+import binascii
+import ctypes
+import math
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from serving.transport.library import ENCODINGS, EVENT
+
+_FETCHED = 256
+_LENGTHS = struct.Struct("=II")
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+
+class EventKind(IntEnum):
+    """`EventKind` of settings.h."""
+
+    CALL = 0  # a unary call with its message
+    OPENED = 1  # a stream
+    MESSAGE = 2  # of a stream
+    HALF_CLOSED = 3  # the client sends no more on a stream
+    CANCELLED = 4  # nobody waits for the answer any more; of a stream its last event, always
+
+
+_KINDS = tuple(EventKind)
+
+
+class Event(NamedTuple):
+    """What happened to a call.
+
+    Attributes:
+        call: the call's number.
+        method: position of its method.
+        message: serialized, as it was sent; empty if the event has none.
+        encoding: of the message: identity, gzip or deflate.
+        seconds_left: to the client's deadline; None if it has none.
+        place: among the events of its call, from 0.
+        is_drawn: the call is to be traced: chance has chosen it.
+    """
+
+    kind: EventKind
+    call: int
+    method: int
+    message: bytes
+    encoding: str
+    metadata: Metadata
+    peer: str
+    seconds_left: float | None
+    place: int
+    is_drawn: bool = False
+
+
+class EventReader:
+    """The events that one thread fetches; only that thread uses it.
+
+    Attributes:
+        count: events of the last step, those that `take` took among them.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[int, int, int, int], int],
+        take: Callable[[int, int], Iterable[int]] | None = None,
+    ) -> None:
+        """Holds nothing yet.
+
+        Args:
+            fetch: `Http2Server.fetch`.
+            take: is given the address of the structs and their number, takes what it wants, and
+                returns the positions of the others, or -1 - position of a drawn one; None: takes
+                none.
+        """
+        self._fetch = fetch
+        self._take = take
+        self.count = 0
+        self._events = np.zeros(_FETCHED, EVENT)
+        self._address = self._events.ctypes.data
+        self._held = 0
+
+    def fetch(self, milliseconds: int) -> Sequence[Event] | None:
+        """Waits for events and returns those that are left; None when the server has ended."""
+        count = self._fetch(self._address, self._held, _FETCHED, milliseconds)
+        self._held = self.count = max(0, count)
+        if count < 0:
+            return None
+        if self._take is None or not count:
+            return [_event(*fields) for fields in self._events[:count].tolist()]
+        return [self._left(position) for position in self._take(self._address, count)]
+
+    def _left(self, position: int) -> Event:
+        is_drawn = position < 0
+        fields = self._events[-1 - position if is_drawn else position].item()
+        return _event(*fields)._replace(is_drawn=is_drawn)
+
+
+def _event(
+    call: int,
+    data: int,
+    size: int,
+    headers: int,
+    header_size: int,
+    left: float,
+    kind: int,
+    method: int,
+    encoding: int,
+    place: int,
+) -> Event:
+    metadata, peer = _metadata(ctypes.string_at(headers, header_size)) if headers else ((), "")
+    return Event(
+        _KINDS[kind],
+        call,
+        method,
+        ctypes.string_at(data, size) if data else b"",
+        ENCODINGS[encoding],
+        metadata,
+        peer,
+        None if left == math.inf else left,
+        place,
+    )
+
+
+def _metadata(text: bytes) -> tuple[Metadata, str]:
+    """A call's metadata and its client's address, as gRPC writes it."""
+    found: list[tuple[str, str | bytes]] = []
+    peer, at = "", 0
+    while at < len(text):
+        name_size, size = _LENGTHS.unpack_from(text, at)
+        at += _LENGTHS.size
+        # HTTP/2 allows any byte in a value.
+        name = text[at : at + name_size].decode("latin-1")
+        value = text[at + name_size : at + name_size + size]
+        at += name_size + size
+        if name == ":peer":
+            peer = value.decode("latin-1")
+        elif name.endswith("-bin"):
+            # A client or proxy may have joined the values of one name.
+            found += [(name, _base64(part.strip())) for part in value.split(b",")]
+        else:
+            found.append((name, value.decode("latin-1")))
+    return tuple(found), peer
+
+
+def _base64(text: bytes) -> bytes:
+    # Clients may leave the padding out.
+    try:
+        return binascii.a2b_base64(text + b"=" * (-len(text) % 4))
+    except binascii.Error:
+        return b""
+
+
+def metadata_pair(name: str, value: str | bytes) -> bytes:
+    """One pair of metadata as the transport takes it."""
+    if isinstance(value, bytes):
+        text = binascii.b2a_base64(value, newline=False).rstrip(b"=")
+    else:
+        text = value.encode("latin-1", "replace")
+    return _LENGTHS.pack(len(name), len(text)) + name.encode() + text

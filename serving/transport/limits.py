@@ -1,0 +1,80 @@
+"""What the compiled transport answers, and what clients may do."""
+
+from dataclasses import dataclass
+from enum import IntFlag
+
+from serving.security.access import Access
+
+
+class AccessBit(IntFlag):
+    """`Access` of settings.h."""
+
+    OPEN = 0
+    TOKEN = 1
+    PREDICT = 2
+    ADMIN = 4
+    METRICS = 8
+    ELSEWHERE = 16  # the admin address answers it
+    NOT_HERE = 32  # this is the admin address
+
+
+ACCESS_BITS = {
+    Access.OPEN: AccessBit.OPEN,
+    Access.TOKEN: AccessBit.TOKEN,
+    Access.PREDICT: AccessBit.PREDICT,
+    Access.ADMIN: AccessBit.ADMIN,
+    Access.METRICS: AccessBit.METRICS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method that the server answers.
+
+    Attributes:
+        path: /service/Method.
+        is_stream: the client or the server may send several messages.
+        with_headers: its events have the client's metadata.
+    """
+
+    path: str
+    is_stream: bool
+    access: AccessBit
+    with_headers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What clients may do; infinity and 2**62 stand for no limit. Times are in seconds.
+
+    Attributes:
+        held_bytes: of all requests that are being read.
+        calls: that are handed over and not answered.
+        stream_messages: of a stream, handed over and not answered; further ones are not read.
+        handshake_seconds: for TLS and the first frame.
+        message_seconds: for a message to arrive; large ones have longer.
+        idle_seconds: of a connection without calls.
+        stalled_seconds: in which a client takes nothing of what it is sent.
+        least_ping_seconds: between a client's pings without calls.
+        rate: calls a second of a client; 0: no limit.
+    """
+
+    message_bytes: int
+    held_bytes: int
+    connections: int
+    address_connections: int
+    connection_calls: int
+    calls: int
+    header_bytes: int
+    stream_messages: int
+    handshake_seconds: float
+    message_seconds: float
+    idle_seconds: float
+    stalled_seconds: float
+    keepalive_seconds: float
+    keepalive_timeout_seconds: float
+    least_ping_seconds: float
+    age_seconds: float
+    grace_seconds: float
+    rate: float
+    burst: float

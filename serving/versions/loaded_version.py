@@ -1,0 +1,79 @@
+"""A loaded version, and the settings that a server applies to all versions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from serving.host.table_copies import TableCopies
+from serving.metrics.server_metrics import VersionMetrics
+from serving.protocol.input_limits import InputLimits
+from serving.protocol.version_io import VersionIO
+from serving.scheduler.request_queue import BatchingMode, BatchingPolicy
+from serving.scheduler.version_queue import VersionQueue
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.engines.device.device_choice import DeviceChoice
+from sharded_infer.engines.model import Model
+from sharded_infer.lookups.shard_hosts import Front
+from sharded_infer.planning.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedVersion:
+    """A loaded version, with everything that a request needs.
+
+    Attributes:
+        io: reads requests and writes answers.
+        queue: the version's waiting requests.
+        huge_page_bytes: of its tables, as they were loaded. A forked process maps them later.
+    """
+
+    model: Model
+    io: VersionIO
+    queue: VersionQueue
+    metrics: VersionMetrics
+    huge_page_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOverrides:
+    """The server's settings for all models. They override the specs; None keeps the spec's value.
+
+    Attributes:
+        max_delay_us: microseconds that a batched model waits for more requests.
+        memory: how tables are held in memory.
+        devices: where plans for GPUs run; None: such plans are refused.
+        fixed_slots: the user set how many batches run at once; devices do not change the number.
+        copies: copies of tables in huge pages that processes share; None: each has its own.
+        processes: number of processes that load each version.
+        limits: on what a request holds beside its samples; specs do not set these.
+        front_of: where a version's rows are, if not all here; None: all are.
+    """
+
+    mode: BatchingMode | None = None
+    max_delay_us: int | None = None
+    memory: TableMemory | None = None
+    devices: DeviceChoice | None = None
+    fixed_slots: bool = False
+    limits: InputLimits = field(default_factory=InputLimits)
+    copies: TableCopies | None = None
+    processes: int = 1
+    front_of: Callable[[Artifact, Plan], Front | None] | None = None
+
+    def shared_bytes(self, artifact: Artifact) -> int:
+        """Bytes of the tables that another process has copied. Waits for a copy in the making."""
+        if self.copies is None:
+            return 0
+        names = artifact.manifest.table_files
+        return self.copies.held_bytes(artifact.path / name for name in names)
+
+    def batching_policy(self, model: Model) -> BatchingPolicy:
+        """How a version's requests are combined into batches."""
+        serving = model.spec.serving
+        delay_us = serving.max_delay_us if self.max_delay_us is None else self.max_delay_us
+        return BatchingPolicy(
+            mode=self.mode or BatchingMode(serving.executor),
+            max_batch=serving.max_batch,
+            max_delay=delay_us / 1e6,
+            by_clock=model.engine.waits,
+            device_slots=0 if self.fixed_slots else model.engine.device_slots,
+        )

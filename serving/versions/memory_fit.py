@@ -1,0 +1,84 @@
+"""Whether a version fits in the memory that is left, before any of it is loaded."""
+
+from sharded_infer.artifacts.file_pages import MOST_HUGE, whole_pages
+from sharded_infer.artifacts.manifest import Manifest
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.errors import CapacityError
+from sharded_infer.towers.batch_sizes import KERNEL_BYTES
+
+# Packed for the matrix library a tower takes a little more than its file: panels are padded.
+_PACKED = 1.1
+# While it is loaded it lies in memory twice more: as read, and as built.
+_LOADING_COPIES = 2
+
+
+def held_bytes(
+    manifest: Manifest, memory: TableMemory, processes: int, *, shares_copies: bool = False
+) -> int:
+    """Bytes that a loaded version takes.
+
+        tables + processes * (1.1 * tower + kernels)
+
+    Mapped tables are in the page cache once. Where copies in huge pages are not shared, a version
+    loaded after the fork has one for each worker.
+
+    Args:
+        shares_copies: the processes share a copy in huge pages.
+    """
+    each = memory is TableMemory.HUGE and not shares_copies
+    tables = manifest.table_bytes * (processes if each else 1)
+    return tables + processes * (round(_PACKED * _tower_bytes(manifest)) + KERNEL_BYTES)
+
+
+def needed_bytes(
+    manifest: Manifest, memory: TableMemory, processes: int, *, shares_copies: bool = False
+) -> int:
+    """What loading a version takes at most, in a server that is running; see `held_bytes`."""
+    held = held_bytes(manifest, memory, processes, shares_copies=shares_copies)
+    return held + processes * _LOADING_COPIES * _tower_bytes(manifest)
+
+
+def choose_memory(
+    manifest: Manifest, *, huge_page_bytes: int, copy_needs: int, available: int
+) -> TableMemory:
+    """What "auto" means for a version whose mapped tables fit in memory.
+
+    A copy is made if the files are not mapped by huge pages, and half of the memory is enough.
+
+    Args:
+        huge_page_bytes: of the mapped files.
+        copy_needs: bytes that loading it takes with a copy.
+        available: bytes of memory.
+
+    Returns:
+        `AUTO`: mapped; or `HUGE`.
+    """
+    wanted = sum(whole_pages(manifest.files[name].bytes) for name in manifest.table_files)
+    if huge_page_bytes >= MOST_HUGE * wanted:
+        return TableMemory.AUTO
+    return TableMemory.HUGE if 2 * copy_needs <= available else TableMemory.AUTO
+
+
+def check_fits(needed: int, available: int, spare: int, what: str) -> None:
+    """Refuses a load that would leave too little memory.
+
+    Args:
+        needed: bytes.
+        available: bytes.
+        spare: bytes that must stay free; 0 if nothing else is served yet.
+        what: name of the load, for the message.
+
+    Raises:
+        CapacityError: it does not fit; the message has the figures.
+    """
+    if needed + spare > available:
+        kept = f" and {size_text(spare)} must stay free (--spare-mib)" if spare else ""
+        raise CapacityError(
+            f"{what} does not fit: it takes {size_text(needed)}{kept}, {size_text(available)} are "
+            "available"
+        )
+
+
+def _tower_bytes(manifest: Manifest) -> int:
+    return manifest.files[manifest.tower.file].bytes

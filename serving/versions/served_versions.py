@@ -1,0 +1,271 @@
+"""The versions a process has loaded, and which of them each name means."""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from serving.errors import UnavailableError
+from serving.metrics.server_metrics import ServerMetrics
+from serving.versions.load_phases import LoadPhases
+from serving.versions.loaded_version import LoadedVersion, ServingOverrides
+from serving.versions.version_loader import VersionLoader
+from serving.versions.warm_up import warm_thread
+from sharded_infer.artifacts.artifact import verify_files
+from sharded_infer.errors import NotFoundError
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.repositories.repository import Repository
+
+State = Literal["LOADING", "READY", "UNAVAILABLE"]
+Listener = Callable[[LoadedVersion], None]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the repository index says of a version."""
+
+    model: str
+    version: int
+    state: State
+    reason: str
+
+
+class ServedVersions:
+    """Loaded versions by name. Thread-safe."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        metrics: ServerMetrics,
+        *,
+        topology: str | None,
+        max_batch: int,
+        overrides: ServingOverrides | None = None,
+    ) -> None:
+        """Begins empty.
+
+        Args:
+            topology: of the plan to use; None: each version's first.
+        """
+        self._repository = repository
+        self._metrics = metrics
+        self.loader = VersionLoader(topology=topology, max_batch=max_batch, overrides=overrides)
+        self._loaded: dict[tuple[str, int], LoadedVersion] = {}
+        # By model and what a request says: a number, a label or nothing. Never changed, replaced.
+        self._served: dict[tuple[str, str], LoadedVersion] = {}
+        self._index: dict[str, list[IndexEntry]] = {}
+        self._reasons: dict[str, str] = {}
+        self._listeners: list[tuple[Listener, Listener]] = []
+        self._name_listeners: list[Callable[[Mapping[tuple[str, str], LoadedVersion]], None]] = []
+        self._lock = threading.Lock()
+
+    def on_change(self, loaded: Listener, dropped: Listener) -> None:
+        """Registers listeners, and calls them for versions that are loaded already.
+
+        Args:
+            loaded: called with each version before its first request.
+            dropped: called with each version that gets no new requests; earlier requests may still
+                use it.
+        """
+        with self._lock:
+            self._listeners.append((loaded, dropped))
+            for loaded_version in self._loaded.values():
+                loaded(loaded_version)
+
+    def on_names(self, changed: Callable[[Mapping[tuple[str, str], LoadedVersion]], None]) -> None:
+        """Registers a listener, and calls it with what names mean now.
+
+        Args:
+            changed: called with versions by model and by what a request says: a number, a label or
+                nothing. The mapping is never changed.
+        """
+        with self._lock:
+            self._name_listeners.append(changed)
+            changed(self._served)
+
+    def load(self, model: str, progress: Progress = no_progress) -> LoadedVersion:
+        """Verifies and loads a model's latest version, and makes it the only one.
+
+        Raises:
+            NotFoundError: the model does not exist.
+            ArtifactError: the version is damaged.
+            GateError: the scores of its golden requests differ too much.
+        """
+        artifact = self._repository.open(model)
+        version = artifact.manifest.version
+        verify_files(artifact, progress)
+        metrics = self._metrics.version(model, version)
+        loaded_version = self.loader.load(
+            artifact.path, metrics, phases=LoadPhases("open"), progress=progress
+        )
+        self.add(loaded_version)
+        self.offer({model: {"": version, str(version): version}})
+        self.set_index(model, [IndexEntry(model, version, "READY", "")])
+        return loaded_version
+
+    def add(self, loaded_version: LoadedVersion) -> None:
+        """Keeps a version; nobody can ask for it before it is offered."""
+        model = loaded_version.model
+        with self._lock:
+            for loaded, _ in self._listeners:
+                loaded(loaded_version)
+            self._loaded[model.name, model.version] = loaded_version
+
+    def offer(self, names: Mapping[str, Mapping[str, int]]) -> None:
+        """Sets the versions of the names of models, all at one moment.
+
+        Args:
+            names: for each model, versions by name: a number, a label, or the empty name. A version
+                that is not loaded here leaves its name unchanged.
+        """
+        with self._lock:
+            served = {}
+            for model, meanings in names.items():
+                for name, version in meanings.items():
+                    loaded_version = self._loaded.get((model, version)) or self._served.get(
+                        (model, name)
+                    )
+                    if loaded_version is not None:
+                        served[model, name] = loaded_version
+            self._served = served
+            for changed in self._name_listeners:
+                changed(served)
+
+    def drop(self, keep: Iterable[tuple[str, int]]) -> list[LoadedVersion]:
+        """Unloads versions without a name; those in use end with their last request.
+
+        Args:
+            keep: models and versions that stay.
+
+        Returns:
+            The unloaded versions.
+        """
+        with self._lock:
+            asked = {id(loaded_version) for loaded_version in self._served.values()}
+            kept = set(keep)
+            gone = [
+                key
+                for key, loaded_version in self._loaded.items()
+                if key not in kept and id(loaded_version) not in asked
+            ]
+            dropped = [self._loaded.pop(key) for key in gone]
+            for loaded_version in dropped:
+                for _, told in self._listeners:
+                    told(loaded_version)
+        return dropped
+
+    def clear(self) -> None:
+        """Lets all versions go, in a process that answers no requests."""
+        self.offer({})
+        self.drop(())
+
+    def map_tables(self) -> None:
+        """Maps the pages of all tables in this process: a fork does not inherit shared ones."""
+        for loaded_version in self.loaded_versions():
+            self.loader.map_pages(loaded_version.model)
+
+    def warm_up(self) -> None:
+        """Runs one sample of every version on the calling thread."""
+        for loaded_version in self.loaded_versions():
+            warm_thread(loaded_version.model)
+
+    def report_loaded(self) -> None:
+        """Says in the metrics that this process serves what is loaded."""
+        for loaded_version in self.loaded_versions():
+            report_loaded(loaded_version)
+
+    def get(self, model: str, version: str = "") -> LoadedVersion:
+        """The loaded version for a request.
+
+        Args:
+            version: number, label, or empty for the default.
+
+        Raises:
+            NotFoundError: the model or version is not served here.
+            UnavailableError: the model is still loading, or has failed to load.
+        """
+        loaded_version = self._served.get((model, version))
+        if loaded_version is None:
+            raise self._absence(model, version)
+        return loaded_version
+
+    def _absence(self, model: str, version: str) -> Exception:
+        names = [name for served, name in self._served if served == model]
+        if not names:
+            entries = self._index.get(model)
+            if not entries:
+                return NotFoundError(f"no model {model!r} is served here")
+            entry = entries[-1]
+            reason = self._reasons.get(model) or entry.reason
+            return UnavailableError(f"model {model!r} is {entry.state.lower()}: {reason}")
+        versions = sorted((name for name in names if name.isdigit()), key=int)
+        labels = sorted(name for name in names if name and not name.isdigit())
+        several = "s" if len(versions) > 1 else ""
+        verb = "are" if several else "is"
+        known = f"version{several} {', '.join(versions)} {verb} served"
+        if labels:
+            known += f", with label{'s' if len(labels) > 1 else ''} {', '.join(labels)}"
+        return NotFoundError(f"model {model!r} has no version {version!r} here; {known}")
+
+    def loaded_versions(self) -> list[LoadedVersion]:
+        """All loaded versions."""
+        with self._lock:
+            return list(self._loaded.values())
+
+    def defaults(self) -> list[LoadedVersion]:
+        """For each model the version that answers requests which name none."""
+        return [loaded_version for (_, name), loaded_version in self._served.items() if not name]
+
+    def versions(self, model: str) -> list[int]:
+        """The versions of a model that can be asked for, ascending."""
+        served = self._served
+        return sorted({s.model.version for (name, _), s in served.items() if name == model})
+
+    def names(self, model: str) -> dict[str, int]:
+        """What `default` and each label of a model mean here."""
+        meant = {name: s.model.version for (of, name), s in self._served.items() if of == model}
+        default = {"default": meant.pop("")} if "" in meant else {}
+        return default | {name: meant[name] for name in sorted(meant) if not name.isdigit()}
+
+    def is_loaded(self, model: str, version: int) -> bool:
+        """Whether a version is loaded in this process."""
+        return (model, version) in self._loaded
+
+    def index(self) -> list[IndexEntry]:
+        """All versions that are known, and why those that are not ready are not."""
+        return [entry for entries in list(self._index.values()) for entry in entries]
+
+    def set_index(self, model: str, entries: list[IndexEntry], absence: str = "") -> None:
+        """Sets the index entries of a model.
+
+        Args:
+            entries: the latest last.
+            absence: why there is no default version; empty: there is one.
+        """
+        self._index[model], self._reasons[model] = entries, absence
+
+    def announce(self, models: list[str]) -> None:
+        """Lists models that will be loaded, so that requests for them are told to wait."""
+        for model in models:
+            self.set_index(model, [IndexEntry(model, 0, "LOADING", "waiting its turn")])
+
+
+def report_loaded(loaded_version: LoadedVersion) -> None:
+    """Says in the metrics that this process has a version loaded."""
+    model = loaded_version.model
+    loaded_version.metrics.loaded(True, created=model.artifact.manifest.created_seconds)
+    loaded_version.metrics.run_at(model.engine.run_size)
+    loaded_version.metrics.tables(
+        table_bytes=model.artifact.manifest.table_bytes,
+        huge_page_bytes=loaded_version.huge_page_bytes,
+        rank_bytes=model.rank_bytes,
+    )
+
+
+def report_dropped(loaded_version: LoadedVersion) -> None:
+    """Says in the metrics that this process has let a version go."""
+    loaded_version.metrics.loaded(False)
+    loaded_version.metrics.tables(table_bytes=0, huge_page_bytes=0)
+    loaded_version.metrics.queue(requests=0, samples=0)
+    if loaded_version.metrics.lookups is not None:
+        loaded_version.metrics.lookups.hot_rows(0.0)

@@ -1,0 +1,103 @@
+"""What the processes of a server tell each other: versions to hold, versions held, load requests.
+
+In anonymous shared memory that forks inherit: made before any fork. Each text has one writer, apart
+from the load requests.
+"""
+
+from serving.host.shared_document import LockedDocument, SharedDocument
+from serving.versions.state import (
+    LOAD_REQUESTS,
+    RELEASES,
+    REPORT,
+    DesiredState,
+    LatestRequests,
+    LoadRequest,
+    WorkerReport,
+)
+
+# Pages that nothing was written to cost no memory.
+_RELEASES_BYTES = 16 * 2**20
+_REPORT_BYTES = 2**20
+_LOAD_REQUESTS_BYTES = 2**20
+# The oldest give way: they were taken up long ago.
+_MOST_LOAD_REQUESTS = 512
+
+
+class SharedState:
+    """The releases of one server, and its workers' reports."""
+
+    def __init__(self, workers: int) -> None:
+        self._releases = SharedDocument(_RELEASES_BYTES)
+        self._releases.write(RELEASES.dump_json(DesiredState()))
+        self._load_requests: LockedDocument[LatestRequests] = LockedDocument(
+            _LOAD_REQUESTS_BYTES, LOAD_REQUESTS, {}
+        )
+        self._reports = tuple(SharedDocument(_REPORT_BYTES) for _ in range(workers))
+
+    @property
+    def sequence(self) -> int:
+        """Changes whenever the releases do; cheap."""
+        return self._releases.sequence
+
+    def post(self, releases: DesiredState) -> None:
+        """Says what is to be held; the repository watcher's alone."""
+        self._releases.write(RELEASES.dump_json(releases))
+
+    def releases(self) -> tuple[int, DesiredState]:
+        """The sequence and the releases."""
+        sequence, text = self._releases.read()
+        return sequence, RELEASES.validate_json(text)
+
+    def report(self, worker: int, report: WorkerReport) -> None:
+        """Sets a worker's report. From the first one on, loads wait for the worker.
+
+        Args:
+            worker: its number, from 0.
+        """
+        self._reports[worker].write(REPORT.dump_json(report))
+
+    def detach(self, worker: int) -> None:
+        """Removes a dead worker.
+
+        Args:
+            worker: its number, from 0.
+        """
+        self._reports[worker].write(b"")
+
+    def reports(self) -> list[WorkerReport]:
+        """Those of the workers that are attached."""
+        texts = [document.read()[1] for document in self._reports]
+        return [REPORT.validate_json(text) for text in texts if text]
+
+    @property
+    def load_requests_sequence(self) -> int:
+        """Changes whenever the load requests do; cheap."""
+        return self._load_requests.sequence
+
+    def load_request(self, model: str, *, wanted: bool) -> int:
+        """Records a client's load request; any process may call.
+
+        Args:
+            wanted: load, or unload.
+
+        Returns:
+            The request's serial, which the repository watcher confirms.
+        """
+        serial = 0
+
+        def add(load_requests: LatestRequests) -> LatestRequests:
+            nonlocal serial
+            serial = 1 + max(
+                (load_request.serial for load_request in load_requests.values()), default=0
+            )
+            latest = sorted(load_requests.items(), key=lambda item: item[1].serial)[
+                1 - _MOST_LOAD_REQUESTS :
+            ]
+            return {**dict(latest), model: LoadRequest(serial, wanted)}
+
+        self._load_requests.change(add)
+        return serial
+
+    def load_requests(self) -> LatestRequests:
+        """The latest load request for each model."""
+        return self._load_requests.read()[1]

@@ -1,0 +1,176 @@
+"""What the processes of a server tell each other of versions: who holds what, and who has it.
+
+`DesiredState` is the repository watcher's: which versions every worker is to hold, and what each
+name means.
+`Report` is a worker's: what of it the worker has loaded, and what it could not.
+"""
+
+from dataclasses import field, replace
+
+from pydantic import TypeAdapter
+from pydantic.dataclasses import dataclass
+
+from serving.config.version_policy import DEFAULT_NAME
+from serving.versions.decision import KnownVersions
+
+# A reason longer than this is cut: it is shown to people.
+MOST_REASON = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedVersion:
+    """A version that every worker should load.
+
+    Attributes:
+        key: of this attempt to load it, unique in a server.
+        path: the local folder of its verified files.
+        created: time of publication, seconds since 1970.
+        ready: every worker has it, so clients may ask for it.
+    """
+
+    key: int
+    version: int
+    path: str
+    created: float
+    ready: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A version that could not be loaded.
+
+    Attributes:
+        phase: in which it failed.
+        fingerprint: of its files; a change makes the server try again.
+    """
+
+    version: int
+    phase: str
+    reason: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelState:
+    """A model's versions in a server.
+
+    Attributes:
+        published: the repository's, ascending.
+        labels: the repository's.
+        assigned: see `AssignedVersion`.
+        failures: versions that are not tried again.
+        names: versions by name; the empty name is the default.
+        previous: former version of each name.
+        preparing: the version that is being fetched and verified; 0: none.
+        wanted: it should be served; clients may change this.
+        load_request: serial of the last applied one; 0: none.
+        done: serial of the last one whose versions have loaded or failed.
+        trouble: error of the last read or fetch.
+    """
+
+    model: str
+    published: tuple[int, ...] = ()
+    labels: dict[str, int] = field(default_factory=dict)
+    assigned: tuple[AssignedVersion, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    names: dict[str, int] = field(default_factory=dict)
+    previous: dict[str, int] = field(default_factory=dict)
+    preparing: int = 0
+    wanted: bool = True
+    load_request: int = 0
+    done: int = 0
+    trouble: str = ""
+
+    @property
+    def absence(self) -> str:
+        """Why requests that name no version are not answered; empty: they are, or nobody wants it.
+
+        In a server that still starts, it is what has been tried so far.
+        """
+        if DEFAULT_NAME in self.names or not self.wanted:
+            return ""
+        coming = self.preparing or max((h.version for h in self.assigned), default=0)
+        if coming:
+            return f"version {coming} is being loaded"
+        if self.failures:
+            last = max(self.failures, key=lambda failure: failure.version)
+            return f"version {last.version} failed at {last.phase}: {last.reason}"
+        return self.trouble or "the server's policy names no version of it"
+
+    def known_versions(self) -> KnownVersions:
+        """What the policy decides by."""
+        return KnownVersions(
+            published=self.published,
+            labels=self.labels,
+            assigned=frozenset(assigned_version.version for assigned_version in self.assigned),
+            ready=frozenset(
+                assigned_version.version
+                for assigned_version in self.assigned
+                if assigned_version.ready
+            ),
+            failed=frozenset(failure.version for failure in self.failures),
+            names=self.names,
+            previous=self.previous,
+        )
+
+    def failed(self, failure: Failure) -> "ModelState":
+        """With a version that is not held any more, because it could not be loaded."""
+        others = tuple(f for f in self.failures if f.version != failure.version)
+        assigned = tuple(h for h in self.assigned if h.version != failure.version)
+        failures = (*others, replace(failure, reason=failure.reason[:MOST_REASON]))
+        return replace(self, assigned=assigned, failures=failures, preparing=0)
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredState:
+    """The models and versions that a server should load.
+
+    Attributes:
+        moment: at which the names take effect in every worker, on the monotonic clock.
+        next_key: key of the next assigned version.
+        answered: serial up to which load requests have been applied.
+    """
+
+    models: dict[str, ModelState] = field(default_factory=dict)
+    moment: float = 0.0
+    next_key: int = 1
+    answered: int = 0
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """The models that are to be served and are not, and why."""
+        return {name: why for name, model in self.models.items() if (why := model.absence)}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """A worker's report of its versions.
+
+    Attributes:
+        loaded: keys of loaded versions.
+        failed: phase and reason by key.
+        seen: sequence of the shared state whose names are in effect.
+    """
+
+    loaded: tuple[int, ...] = ()
+    failed: dict[int, tuple[str, str]] = field(default_factory=dict)
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """A client's request to load or unload a model.
+
+    Attributes:
+        serial: later load requests have higher ones.
+        wanted: load, or unload.
+    """
+
+    serial: int
+    wanted: bool
+
+
+LatestRequests = dict[str, LoadRequest]
+LOAD_REQUESTS: TypeAdapter[LatestRequests] = TypeAdapter(LatestRequests)
+RELEASES = TypeAdapter(DesiredState)
+REPORT = TypeAdapter(WorkerReport)

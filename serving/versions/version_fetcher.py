@@ -1,0 +1,152 @@
+"""Brings a version to this machine, ready to be loaded: its memory checked, fetched, verified."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from serving.host.cores import usable_cores
+from serving.host.memory import available_bytes
+from serving.versions.load_phases import LoadPhases
+from serving.versions.memory_fit import check_fits, needed_bytes
+from serving.versions.state import Failure
+from sharded_infer.artifacts.artifact import Artifact, verify_files
+from sharded_infer.artifacts.manifest import Manifest, dump_manifest
+from sharded_infer.artifacts.mapped_tables import read_tables_large
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.errors import NotFoundError, ShardedInferError
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.repositories.repository import Repository
+
+__all__ = ["FetchFront", "VersionFetcher", "reason_of"]
+
+# Takes the repository, model and version.
+FetchFront = Callable[[Repository, str, int, Progress], Path]
+
+
+class VersionFetcher:
+    """What is done with a version before any worker loads it."""
+
+    def __init__(
+        self,
+        repository: Repository,
+        *,
+        memory: TableMemory | None,
+        processes: int,
+        shares_copies: bool,
+        fetch_front: FetchFront | None = None,
+        spare_bytes: int,
+    ) -> None:
+        """Takes the settings for all versions.
+
+        Args:
+            memory: of their tables; None: as each model's spec says.
+            processes: number of processes that will load them.
+            shares_copies: they share copies of tables in huge pages.
+            fetch_front: brings and verifies a front's part of a version. Most tables are on shard
+                hosts: their sizes say nothing of this machine. None: all tables are here.
+            spare_bytes: memory that must stay free.
+        """
+        self._repository = repository
+        self._memory = memory
+        self._processes = processes
+        self._shares_copies = shares_copies
+        self._fetch_front = fetch_front
+        self._spare_bytes = spare_bytes
+
+    def prepare(
+        self,
+        model: str,
+        version: int,
+        phases: LoadPhases,
+        progress: Progress,
+        *,
+        beside_requests: bool,
+    ) -> tuple[Path, Manifest]:
+        """Checks, fetches and verifies a version, the cheapest steps first.
+
+        Args:
+            phases: record the time of each step.
+            beside_requests: refuse a version that does not leave them their memory, and verify on
+                one core; otherwise on all.
+
+        Returns:
+            The local folder, locked until it is released to the repository, and the manifest.
+
+        Raises:
+            CapacityError: it does not fit; the message has the figures.
+            NotFoundError, ArtifactError, StorageError: the version is missing, damaged, or cannot
+            be fetched.
+        """
+        with phases.phase("fetch"):
+            manifest = self._repository.manifest(model, version)
+        # Before anything of it comes here: the manifest has the sizes.
+        with phases.phase("memory"):
+            if beside_requests and self._fetch_front is None:
+                self._check_fits(manifest)
+        with phases.phase("fetch"):
+            path = self.hold(model, version, progress)
+        if self._fetch_front is not None:
+            return path, manifest
+        with phases.phase("verify"):
+            try:
+                threads = 1 if beside_requests else usable_cores()
+                verify_files(Artifact(path, manifest), progress, threads=threads)
+                self._read_large(Artifact(path, manifest), progress)
+            except ShardedInferError:
+                self._repository.release(path)
+                raise
+        return path, manifest
+
+    def hold(self, model: str, version: int, progress: Progress = no_progress) -> Path:
+        """Fetches a version, and locks it against removal; a front's part is also verified."""
+        if self._fetch_front is not None:
+            return self._fetch_front(self._repository, model, version, progress)
+        return self._repository.fetch(model, version, progress)
+
+    def fingerprint(self, model: str, version: int) -> str:
+        """What changes when a version's manifest does, or a file of it in a local repository."""
+        try:
+            manifest = self._repository.manifest(model, version)
+        except NotFoundError:
+            return "absent"
+        except ShardedInferError as error:
+            return reason_of(error)
+        # A URL is no folder here: the manifest alone decides then.
+        folder = Path(self._repository.where(model, version))
+        files = [_size_and_time(folder / name) for name in manifest.files]
+        return hashlib.sha256(dump_manifest(manifest) + repr(files).encode()).hexdigest()
+
+    def is_unchanged(self, model: str, failure: Failure) -> bool:
+        """Whether what has failed would fail again."""
+        return self.fingerprint(model, failure.version) == failure.fingerprint
+
+    def _read_large(self, artifact: Artifact, progress: Progress) -> None:
+        """Has the page cache hold the tables in 2 MiB pages, before any process maps them."""
+        manifest = artifact.manifest
+        if self._memory_of(manifest) is not TableMemory.AUTO:
+            return
+        if manifest.table_bytes <= available_bytes():
+            read_tables_large(artifact, progress, again=True)
+
+    def _memory_of(self, manifest: Manifest) -> TableMemory:
+        return self._memory or TableMemory(manifest.model_spec().serving.memory)
+
+    def _check_fits(self, manifest: Manifest) -> None:
+        memory = self._memory_of(manifest)
+        needed = needed_bytes(manifest, memory, self._processes, shares_copies=self._shares_copies)
+        what = f"{manifest.model} version {manifest.version}"
+        check_fits(needed, available_bytes(), self._spare_bytes, what)
+
+
+def _size_and_time(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def reason_of(error: Exception) -> str:
+    """An error in words for people."""
+    known = isinstance(error, ShardedInferError)
+    return str(error) if known else f"internal error: {type(error).__name__}: {error}"

@@ -1,0 +1,78 @@
+"""Runs a version's batch sizes before it serves, and measures what they cost."""
+
+from collections.abc import Mapping
+from time import monotonic, thread_time
+
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.engines.executor import run_batch
+from sharded_infer.engines.model import Model
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.progress import Progress, no_progress
+
+# Batches whose cost is measured. None that follows one that took longer is run before it is asked.
+_MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
+_LONGEST_MEASURED_SECONDS = 0.25
+# As many rounds more as take so long: a large tower's sizes differ by more than its noise.
+_MEASURED_SECONDS = 0.025
+_FEWEST_ROUNDS, _MOST_ROUNDS = 1, 7
+_A_FEW = (1, 16, 256)
+
+
+def measure_costs(
+    model: Model,
+    max_batch: int,
+    progress: Progress = no_progress,
+    *,
+    known: Mapping[int, float] | None = None,
+) -> Mapping[int, float]:
+    """Runs every padded batch size, and measures some of them.
+
+    The first run of a size compiles its kernels. The fastest of several runs counts, because other
+    work of the machine only adds time.
+
+    Args:
+        max_batch: larger batches are not measured.
+        known: costs of a model with the same tower and table shapes that this process has run. Its
+            kernels exist, so only a few sizes run once.
+    """
+    if known is not None:
+        return _run_a_few(model, known, progress)
+    costs: dict[int, float] = {}
+    sizes = model.engine.run_sizes(min(max_batch, max(_MEASURED_BATCHES)))
+    everything = generate_samples(model.spec, sizes[-1])
+    batches = sorted({*sizes, *(one for one in _MEASURED_BATCHES if one < sizes[-1])})
+    for done, batch in enumerate(batches, start=1):
+        samples = everything.samples(0, batch)
+        seconds = _timed(model, samples)
+        if batch in _MEASURED_BATCHES:
+            rounds = min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, int(_MEASURED_SECONDS / seconds)))
+            costs[batch] = min(seconds, *(_timed(model, samples) for _ in range(rounds)))
+        if seconds > _LONGEST_MEASURED_SECONDS:
+            break
+        progress("warming up", done, len(batches))
+    return costs
+
+
+def warm_thread(model: Model) -> None:
+    """Runs one sample on the calling thread: what libraries keep by thread is there after any run.
+
+    A server has tens of threads, and each runs every version.
+    """
+    run_batch(model, [generate_samples(model.spec, 1)])
+
+
+def _run_a_few(model: Model, known: Mapping[int, float], progress: Progress) -> Mapping[int, float]:
+    sizes = [batch for batch in _A_FEW if batch <= max(known)]
+    for done, batch in enumerate(sizes, start=1):
+        run_batch(model, [generate_samples(model.spec, batch)])
+        progress("warming up", done, len(sizes))
+    return known
+
+
+def _timed(model: Model, samples: ModelInput) -> float:
+    # Processor time, unless it is devices that work: a version that is loaded beside requests is
+    # often made to wait.
+    clock = monotonic if model.engine.waits else thread_time
+    started = clock()
+    run_batch(model, [samples])
+    return clock() - started

@@ -1,0 +1,92 @@
+"""What pyproject.toml cannot say: the load generator and libnghttp2 are built only if asked for."""
+
+import os
+import re
+from glob import glob
+from pathlib import Path
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+# `make setup` sets it to 1.
+VARIABLE = "SHARDED_INFER_BENCH"
+# A folder of nghttp2's sources, for wheels that carry libnghttp2; else the system's is opened.
+NGHTTP2 = "SHARDED_INFER_NGHTTP2"
+_SERVING = "serving._native"
+_MACROS = (
+    "BUILDING_NGHTTP2",
+    "NGHTTP2_STATICLIB",
+    "HAVE_ARPA_INET_H",
+    "HAVE_CLOCK_GETTIME",
+    "HAVE_DECL_CLOCK_MONOTONIC",
+    "HAVE_NETINET_IN_H",
+)
+
+
+class BuildCompiledCode(build_ext):
+    """Builds what pyproject.toml lists and, if asked, the load generator and libnghttp2."""
+
+    def finalize_options(self) -> None:
+        """Adds the load generator, which opens libnghttp2 when it runs, and looks for sources."""
+        if os.environ.get(VARIABLE) == "1":
+            load_generator = Extension(
+                "serving.bench._native",
+                sources=["serving/bench/native/http2_load.cpp"],
+                depends=[
+                    *glob("serving/bench/native/*.h"),
+                    "serving/native/client/status.h",
+                    "serving/native/transport/nghttp2.h",
+                    "serving/native/transport/request_head.h",
+                    "serving/native/transport/settings.h",
+                ],
+                language="c++",
+                extra_compile_args=["-std=c++17", "-O3", "-fvisibility=hidden"],
+                libraries=["dl"],
+                optional=True,
+            )
+            self.distribution.ext_modules.append(load_generator)
+        sources = os.environ.get(NGHTTP2)
+        self._nghttp2 = Path(sources) / "lib" if sources else None
+        if self._nghttp2 is not None and not (self._nghttp2 / "nghttp2_session.c").is_file():
+            raise FileNotFoundError(f"{NGHTTP2}: {self._nghttp2} has no sources of nghttp2")
+        super().finalize_options()
+
+    def build_extension(self, ext: Extension) -> None:
+        """Builds one; libnghttp2 becomes a part of the one that serves."""
+        if ext.name == _SERVING and self._nghttp2 is not None:
+            # Whoever asks for it wants no wheel without it, nor one of a build before.
+            ext.optional, self.force = False, True
+            ext.define_macros.append(("SHARDED_INFER_LINKED_NGHTTP2", "1"))
+            ext.extra_objects += self._built_nghttp2(self._nghttp2)
+        super().build_extension(ext)
+
+    def _built_nghttp2(self, folder: Path) -> list[str]:
+        made = Path(self.build_temp) / "nghttp2"
+        _write_version(folder, made / "nghttp2")
+        objects: list[str] = self.compiler.compile(
+            sorted(map(str, folder.glob("*.c"))),
+            output_dir=str(made),
+            include_dirs=[str(made), str(folder / "includes"), str(folder)],
+            macros=[(name, "1") for name in _MACROS],
+            # Hidden: another libnghttp2 of the process, such as curl's, stays apart.
+            extra_postargs=["-O3", "-fvisibility=hidden"],
+        )
+        return objects
+
+
+def _write_version(folder: Path, target: Path) -> None:
+    """Writes the header that nghttp2's own build makes; a release has it, its repository not."""
+    template = (folder / "includes" / "nghttp2" / "nghttp2ver.h.in").read_text()
+    found = re.search(
+        r"project\(nghttp2 VERSION ([\d.]+)", (folder.parent / "CMakeLists.txt").read_text()
+    )
+    if found is None:
+        raise ValueError(f"{NGHTTP2}: {folder.parent}/CMakeLists.txt has no version")
+    major, minor, patch = map(int, found[1].split("."))
+    number = f"0x{major:02x}{minor:02x}{patch:02x}"
+    target.mkdir(parents=True, exist_ok=True)
+    text = template.replace("@PACKAGE_VERSION@", found[1]).replace("@PACKAGE_VERSION_NUM@", number)
+    (target / "nghttp2ver.h").write_text(text)
+
+
+setup(cmdclass={"build_ext": BuildCompiledCode})

@@ -1,0 +1,1 @@
+"""The files of one version: checked, opened, mapped."""

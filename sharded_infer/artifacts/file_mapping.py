@@ -1,0 +1,49 @@
+"""Maps files at multiples of 2 MiB, without torch: commands that only read manifests need none."""
+
+import ctypes
+import mmap
+import os
+
+import numpy as np
+
+HUGE_PAGE_BYTES = 2 * 2**20
+MADV_COLLAPSE = 25  # linux/mman.h, Linux 6.1
+_MAP_FIXED = 0x10  # linux/mman.h
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (
+    *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long),
+)
+
+
+def map_file(handle: int, size: int, *, large: bool) -> memoryview:
+    """Maps a file at a multiple of 2 MiB; all processes that map it share its memory.
+
+    Args:
+        handle: the mapping does not need it to stay open.
+        size: of the file, at least 1.
+        large: asks for 2 MiB pages; where the kernel refuses, pages are small.
+
+    Returns:
+        The file's bytes; the mapping is freed with the last buffer that uses them.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    room = size + HUGE_PAGE_BYTES
+    whole = memoryview(mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0))
+    first: int = np.frombuffer(whole, np.uint8).ctypes.data
+    start = -first % HUGE_PAGE_BYTES
+    # Over a part of our own mapping, which frees it.
+    flags = mmap.MAP_SHARED | _MAP_FIXED
+    if _libc.mmap(first + start, size, mmap.PROT_READ, flags, handle, 0) != first + start:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    if large and hasattr(mmap, "MADV_HUGEPAGE"):
+        advise(first + start, size, mmap.MADV_HUGEPAGE)
+    return whole[start : start + size]
+
+
+def advise(address: int, size: int, advice: int) -> bool:
+    """Calls madvise(2) for page-aligned memory; whether the kernel does it, else ctypes' errno."""
+    result: int = _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
+    return result == 0

@@ -1,0 +1,184 @@
+"""Golden requests: samples and the fp32 model's scores of them, kept with a version."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, load_file, save
+
+from sharded_infer.errors import ArtifactError, InputError
+from sharded_infer.files.regular_file import open_regular, read_regular
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.specs.model_spec import ModelSpec
+
+DEFAULT_SAMPLES = 64
+MAX_GOLDEN_BYTES = 2**30
+_MAX_IDS = 3  # ids of a bag of generated samples
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenRequests:
+    """Samples with the scores that the fp32 model gave them.
+
+    Attributes:
+        scores: fp32 `[B]` or `[B, K]` of each output.
+    """
+
+    model_input: ModelInput
+    scores: dict[str, NDArray[np.float32]]
+
+
+def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
+    """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal."""
+    generator = np.random.default_rng(seed)
+    inputs = SparseInputs(spec)
+    # Ids that every table of the feature has.
+    rows = dict.fromkeys(inputs.names, sys.maxsize)
+    for feature in spec.features:
+        rows[feature.name] = min(rows[feature.name], feature.table.rows)
+    lengths = generator.integers(0, _MAX_IDS + 1, (len(inputs.names), samples), dtype=np.int64)
+    values = [
+        generator.integers(0, limit, int(counts.sum()), dtype=np.int64)
+        for limit, counts in zip(rows.values(), lengths, strict=True)
+    ]
+    dense = [
+        generator.standard_normal((samples, width), dtype=np.float32)
+        for width in spec.dense.inputs.values()
+    ]
+    sent = JaggedBatch(tuple(range(len(inputs.names))), np.concatenate(values), lengths)
+    return ModelInput(samples, (inputs.to_features(sent),), tuple(dense))
+
+
+def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
+    """Writes golden requests as a safetensors file.
+
+    Raises:
+        InputError: the samples are not one batch of all features, or the tables of a feature have
+            different ids.
+    """
+    groups = golden.model_input.groups
+    if len(groups) != 1 or len(groups[0].features) != len(spec.features):
+        raise InputError("golden samples: expected one jagged batch of all features")
+    sent = _as_sent(spec, groups[0])
+    tensors: dict[str, NDArray[np.generic]] = {
+        "sparse.values": sent.values,
+        "sparse.lengths": sent.lengths,
+    }
+    if sent.weights is not None:
+        tensors["sparse.weights"] = sent.weights
+    names = spec.dense.inputs
+    tensors |= {f"dense.{n}": d for n, d in zip(names, golden.model_input.dense, strict=True)}
+    tensors |= {f"score.{name}": scores for name, scores in golden.scores.items()}
+    # Not save_file: its files are readable by their owner only, and servers run as other users.
+    path.write_bytes(save({name: np.ascontiguousarray(value) for name, value in tensors.items()}))
+
+
+def _as_sent(spec: ModelSpec, batch: JaggedBatch) -> JaggedBatch:
+    inputs = SparseInputs(spec)
+    sent = inputs.from_features(batch)
+    again = inputs.to_features(sent)
+    pairs: list[tuple[NDArray[Any], NDArray[Any]]] = [
+        (batch.values, again.values),
+        (batch.lengths, again.lengths),
+    ]
+    if batch.weights is not None and again.weights is not None:
+        pairs.append((batch.weights, again.weights))
+    if not all(np.array_equal(one, other, equal_nan=True) for one, other in pairs):
+        raise InputError("golden samples: the tables of a feature have different ids or weights")
+    return sent
+
+
+def load_golden(path: Path, spec: ModelSpec) -> GoldenRequests:
+    """Reads golden requests back.
+
+    Raises:
+        ArtifactError: the file does not hold golden requests of this model.
+    """
+    try:
+        tensors = _read(path)
+        model_input = _model_input(spec, tensors)
+        scores = {name: tensors[f"score.{name}"] for name in spec.tower.outputs}
+        _check_scores(scores, model_input.batch_size)
+    except (KeyError, OSError, SafetensorError, InputError) as error:
+        raise ArtifactError(f"{path}: not golden requests of {spec.name!r}: {error}") from error
+    return GoldenRequests(model_input, scores)
+
+
+def has_weights(path: Path) -> bool:
+    """Whether ids of golden requests have weights.
+
+    Raises:
+        ArtifactError: the file is not one of golden requests.
+    """
+    try:
+        return "sparse.weights" in _read(path)
+    except (OSError, SafetensorError) as error:
+        raise ArtifactError(f"{path}: not golden requests: {error}") from error
+
+
+def load_samples(path: Path, spec: ModelSpec) -> tuple[ModelInput, dict[str, NDArray[np.generic]]]:
+    """Reads samples kept like golden requests, and the file's other tensors.
+
+    Args:
+        path: a safetensors file of `sparse.values` int64, `sparse.lengths` `[S, B]`, `dense.<name>`
+            fp32, and others.
+
+    Returns:
+        The samples as one batch, and the other tensors by name.
+
+    Raises:
+        InputError: the file does not hold samples of this model.
+    """
+    try:
+        open_regular(path, follow=True).close()
+        tensors = dict(load_file(path))
+        model_input = _model_input(spec, tensors)
+    except (KeyError, OSError, SafetensorError, InputError) as error:
+        raise InputError(f"{path}: not samples of {spec.name!r}: {error}") from error
+    others = {n: t for n, t in tensors.items() if not n.startswith(("sparse.", "dense."))}
+    return model_input, others
+
+
+def _read(path: Path) -> dict[str, NDArray[Any]]:
+    return dict(load(read_regular(path, MAX_GOLDEN_BYTES)))
+
+
+def _model_input(spec: ModelSpec, tensors: Mapping[str, NDArray[Any]]) -> ModelInput:
+    lengths = tensors["sparse.lengths"].astype(np.int64)
+    inputs = SparseInputs(spec)
+    sent = tuple(range(len(inputs.names)))
+    batch = JaggedBatch(sent, tensors["sparse.values"], lengths, tensors.get("sparse.weights"))
+    dense = tuple(tensors[f"dense.{name}"] for name in spec.dense.inputs)
+    _check_inputs(spec, batch, dense)
+    return ModelInput(batch.batch_size, (inputs.to_features(batch),), dense)
+
+
+def _check_inputs(
+    spec: ModelSpec, batch: JaggedBatch, dense: Sequence[NDArray[np.generic]]
+) -> None:
+    samples = batch.batch_size
+    if batch.values.dtype != np.int64:
+        raise InputError(f"sparse.values: expected int64, got {batch.values.dtype}")
+    if batch.weights is not None and batch.weights.dtype != np.float32:
+        raise InputError(f"sparse.weights: expected fp32, got {batch.weights.dtype}")
+    for (name, width), array in zip(spec.dense.inputs.items(), dense, strict=True):
+        if array.dtype != np.float32 or array.shape != (samples, width):
+            raise InputError(
+                f"dense.{name}: expected fp32 {[samples, width]}, "
+                f"got {array.dtype} {list(array.shape)}"
+            )
+
+
+def _check_scores(scores: Mapping[str, NDArray[np.generic]], samples: int) -> None:
+    for name, array in scores.items():
+        if array.dtype != np.float32 or array.ndim not in (1, 2) or len(array) != samples:
+            raise InputError(
+                f"score.{name}: expected fp32 [{samples}] or [{samples}, K], "
+                f"got {array.dtype} {list(array.shape)}"
+            )

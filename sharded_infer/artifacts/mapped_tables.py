@@ -1,0 +1,140 @@
+"""Where the rows of a version's tables lie, once its files are mapped or copied."""
+
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from kernels.mapped_file import MappedFile
+from sharded_infer.address_space import is_short_of_memory, memory_short
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.file_pages import read_large
+from sharded_infer.artifacts.table_file import MappedTable, map_table_file
+from sharded_infer.artifacts.table_header import holds_piece, wrong_entry
+from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
+from sharded_infer.errors import ArtifactError
+from sharded_infer.progress import Progress, no_progress
+
+# Copies a file to huge pages: takes its path, and what is called with the bytes of each step.
+CopyFile = Callable[[Path, Callable[[int], None]], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePiece:
+    """A range of a table's rows in one memory.
+
+    Attributes:
+        memory: uint8 `[bytes]`; pieces of one file share it.
+        byte_offset: where the range's first row begins in `memory`.
+        file: the file that `memory` maps; None if it is a copy.
+    """
+
+    memory: Tensor
+    byte_offset: int
+    first_row: int
+    rows: int
+    file: MappedFile | None = None
+
+
+def table_pieces(
+    artifact: Artifact,
+    memory: TableMemory = TableMemory.MAP,
+    progress: Progress = no_progress,
+    copy_file: CopyFile = copy_to_huge_pages,
+    files: Container[str] | None = None,
+) -> dict[str, list[TablePiece]]:
+    """Maps or copies the table files.
+
+    Args:
+        progress: called with the bytes copied so far.
+        files: names of those to map or copy; None: all.
+
+    Returns:
+        Each table's pieces, by its name.
+
+    Raises:
+        ArtifactError: a table file does not hold what the manifest says.
+        CapacityError: there is not enough memory; gives the size.
+    """
+    manifest = artifact.manifest
+    copied, total = 0, sum(manifest.files[name].bytes for name in manifest.table_files)
+
+    def copy(path: Path) -> Tensor:
+        def read(count: int) -> None:
+            nonlocal copied
+            copied += count
+            progress("copying tables", copied, total)
+
+        return copy_file(path, read)
+
+    mapped: dict[str, dict[str, MappedTable]] = {}
+    pieces: dict[str, list[TablePiece]] = defaultdict(list)
+    for table in manifest.tables:
+        for record in table.pieces:
+            if files is not None and record.file not in files:
+                continue
+            if record.file not in mapped:
+                mapped[record.file] = map_table_file(
+                    artifact.path / record.file,
+                    copy if memory is TableMemory.HUGE else None,
+                    large=memory is TableMemory.AUTO,
+                )
+            found = mapped[record.file].get(record.entry)
+            if found is None or not holds_piece(found.entry, table, record):
+                raise wrong_entry(table, record, None if found is None else found.entry)
+            pieces[table.name].append(
+                TablePiece(
+                    found.memory, found.byte_offset, record.first_row, record.rows, found.file
+                )
+            )
+    return pieces
+
+
+def read_tables_large(
+    artifact: Artifact, progress: Progress = no_progress, *, again: bool = False
+) -> int:
+    """Brings the table files into the page cache, as far as possible in 2 MiB pages.
+
+    Args:
+        progress: called with the bytes mapped so far.
+        again: what is there in smaller pages is read again; see `file_pages.read_large`.
+
+    Returns:
+        How many of their bytes a process maps by huge pages.
+
+    Raises:
+        ArtifactError: a table file cannot be read.
+        CapacityError: there is no room to map one; gives the size.
+    """
+    manifest = artifact.manifest
+    names = manifest.table_files
+    done, total = 0, sum(manifest.files[name].bytes for name in names)
+
+    def mapped(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("mapping tables", done, total)
+
+    found = 0
+    for name in names:
+        try:
+            found += read_large(artifact.path / name, mapped, again=again)
+        except OSError as error:
+            if is_short_of_memory(error):
+                raise memory_short(f"{name}: mapping it", manifest.files[name].bytes) from error
+            raise ArtifactError(f"{name}: cannot be mapped: {error}") from error
+    return found
+
+
+def check_files(pieces: Iterable[TablePiece]) -> None:
+    """Refuses mapped tables with lost rows, by asking the system for each file's size.
+
+    Raises:
+        LostMemoryError: a file has become shorter since it was mapped, or cannot be read.
+    """
+    files = {id(piece.file): piece.file for piece in pieces}
+    for file in files.values():
+        if file is not None:
+            file.check_size()

@@ -1,0 +1,206 @@
+"""The blocks of table files that hold some rows: which they are, and which of them differ."""
+
+import errno
+import mmap
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from kernels.mapped_file import MappedFile
+from sharded_infer.artifacts.artifact import Artifact, open_listed
+from sharded_infer.artifacts.block_hashes import BlockHashes
+from sharded_infer.artifacts.file_mapping import advise, map_file
+from sharded_infer.artifacts.manifest import BLOCK_BYTES
+from sharded_infer.artifacts.table_header import (
+    header_end,
+    holds_piece,
+    stored_entries,
+    wrong_entry,
+)
+from sharded_infer.errors import ArtifactError
+from sharded_infer.progress import Progress, no_progress
+
+# Blocks [first, end), ascending.
+Runs = Sequence[tuple[int, int]]
+# Pages of so many blocks are mapped at once: what is only verified is not held.
+_MAPPED_BLOCKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """Rows of a table in one table file.
+
+    Attributes:
+        first_row: relative to the table.
+    """
+
+    file: str
+    table: str
+    first_row: int
+    rows: int
+
+
+def bring_rows(
+    artifact: Artifact,
+    ranges: Iterable[StoredRange],
+    bring: Callable[[Mapping[str, Runs]], None],
+) -> None:
+    """Has all blocks brought that hold some rows.
+
+    Args:
+        ranges: of the rows; each lies within one piece of its table.
+        bring: called with blocks by file, first those of headers: they say where the rows lie. When
+            it returns, the blocks are there and verified.
+
+    Raises:
+        ArtifactError: a file does not hold what the manifest says.
+    """
+    by_file: dict[str, list[StoredRange]] = defaultdict(list)
+    for stored in ranges:
+        by_file[stored.file].append(stored)
+    # Also the last block: by its last byte a mapping sees that its file was cut (`MappedFile`).
+    ends = {file: _blocks(0, artifact.manifest.files[file].bytes)[1] for file in by_file}
+    bring({file: [(0, 1)] if end == 1 else [(0, 1), (end - 1, end)] for file, end in ends.items()})
+    headers = {file: _blocks(0, header_end(artifact.path / file))[1] for file in by_file}
+    if longer := {file: [(1, end)] for file, end in headers.items() if end > 1}:
+        bring(longer)
+    bring({file: _runs(artifact, file, rows) for file, rows in by_file.items()})
+
+
+def verify_rows(
+    artifact: Artifact, ranges: Iterable[StoredRange], progress: Progress = no_progress
+) -> None:
+    """Compares the blocks that hold some rows with their hashes, and reads no others.
+
+    Args:
+        progress: called with the bytes read so far.
+
+    Raises:
+        ArtifactError: a file is missing, short or long, or a block is altered; names it.
+    """
+
+    def verify(wanted: Mapping[str, Runs]) -> None:
+        done, total = 0, sum(end - first for runs in wanted.values() for first, end in runs)
+        for file, runs in wanted.items():
+            path, hashes = artifact.path / file, artifact.block_hashes(file)
+            for number, differs in differing_blocks(path, hashes, runs):
+                if differs:
+                    raise hashes.altered(number, path)
+                done += 1
+                progress("verifying", BLOCK_BYTES * done, BLOCK_BYTES * total)
+
+    bring_rows(artifact, ranges, verify)
+
+
+def check_brought(artifact: Artifact, ranges: Iterable[StoredRange]) -> None:
+    """Refuses rows that were not fetched, without reading them.
+
+    Raises:
+        ArtifactError: a block is a hole that holds no zeros; names it.
+    """
+
+    def check(wanted: Mapping[str, Runs]) -> None:
+        for file, runs in wanted.items():
+            path, hashes = artifact.path / file, artifact.block_hashes(file)
+            with open_listed(path, hashes.record) as opened:
+                for number in (n for first, end in runs for n in range(first, end)):
+                    begin, end = hashes.span(number, number + 1)
+                    is_hole = _is_hole(opened.fileno(), begin, end)
+                    if is_hole and hashes.hash_of(number) != _hash_of_zeros(end - begin):
+                        raise ArtifactError(
+                            f"{path}: block {number}, bytes {begin} to {end}: was not fetched, "
+                            "since no rows of this process's host were expected there"
+                        )
+
+    if artifact.manifest.has_block_hashes:
+        bring_rows(artifact, ranges, check)
+
+
+def differing_blocks(path: Path, hashes: BlockHashes, runs: Runs) -> Iterator[tuple[int, bool]]:
+    """Reads some blocks of a file.
+
+    What is read stays in the page cache, in 2 MiB pages where the file system has them. Holes are
+    not read.
+
+    Yields:
+        The number of each block, and whether it differs.
+
+    Raises:
+        ArtifactError: the file is missing, short, long or cannot be read.
+    """
+    with open_listed(path, hashes.record) as file:
+        handle, size = file.fileno(), hashes.record.bytes
+        mapping = map_file(handle, size, large=True)
+        # A file that is cut meanwhile reads as zeros, and its hashes differ.
+        _watched = MappedFile(path, handle, mapping)
+        address: int = np.frombuffer(mapping, np.uint8).ctypes.data
+        for first, end in runs:
+            for step in range(first, end, _MAPPED_BLOCKS):
+                last = min(step + _MAPPED_BLOCKS, end)
+                for number in range(step, last):
+                    begin, stop = hashes.span(number, number + 1)
+                    if _is_hole(handle, begin, stop):
+                        yield number, hashes.hash_of(number) != _hash_of_zeros(stop - begin)
+                    else:
+                        yield number, not hashes.is_block(number, mapping[begin:stop])
+                begin, stop = hashes.span(step, last)
+                advise(address + begin, stop - begin, mmap.MADV_DONTNEED)
+
+
+def runs_of(numbers: Iterable[int]) -> Runs:
+    """Ascending numbers of blocks, joined where they follow each other."""
+    return _joined((number, number + 1) for number in numbers)
+
+
+def _is_hole(handle: int, begin: int, end: int) -> bool:
+    try:
+        return os.lseek(handle, begin, os.SEEK_DATA) >= end
+    except OSError as error:
+        # No data follows; another error: the file system does not tell.
+        return error.errno == errno.ENXIO
+
+
+@cache
+def _hash_of_zeros(size: int) -> bytes:
+    return sha256(bytes(size)).digest()
+
+
+def _blocks(begin: int, end: int) -> tuple[int, int]:
+    return begin // BLOCK_BYTES, -(-end // BLOCK_BYTES)
+
+
+def _runs(artifact: Artifact, file: str, ranges: Iterable[StoredRange]) -> Runs:
+    entries = stored_entries(artifact.path / file)
+    tables = {table.name: table for table in artifact.manifest.tables}
+    found: list[tuple[int, int]] = []
+    for stored in ranges:
+        table = tables[stored.table]
+        piece = next(
+            piece
+            for piece in table.pieces
+            if piece.file == file
+            and piece.first_row <= stored.first_row < piece.first_row + piece.rows
+        )
+        row_bytes = table.row_format.row_bytes(table.dim)
+        offset, entry = entries.get(piece.entry, (0, None))
+        if entry is None or not holds_piece(entry, table, piece):
+            raise wrong_entry(table, piece, entry)
+        begin = offset + (stored.first_row - piece.first_row) * row_bytes
+        found.append(_blocks(begin, begin + stored.rows * row_bytes))
+    return _joined(sorted(found))
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> Runs:
+    runs: list[tuple[int, int]] = []
+    for first, end in spans:
+        if runs and first <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(end, runs[-1][1])
+        else:
+            runs.append((first, end))
+    return runs

@@ -1,1 +1,0 @@
-"""Models on CUDA devices: tables, lookups, towers and the engine around them."""

@@ -1,0 +1,1 @@
+"""Opened versions, and the engines that run their batches."""

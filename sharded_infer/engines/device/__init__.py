@@ -1,0 +1,1 @@
+"""Models on GPUs: tables, lookups, towers and the engine around them."""

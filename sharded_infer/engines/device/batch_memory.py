@@ -1,0 +1,273 @@
+"""Memory of an engine's batches: a slot for each batch in flight, and shared work buffers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.engines.device.device_lookups import DeviceLookups
+from sharded_infer.engines.device.input_layout import (
+    InputShape,
+    InputViews,
+    input_bytes,
+    input_views,
+)
+from sharded_infer.engines.device.input_writer import HostArrays, InputWriter
+from sharded_infer.engines.device.runtime.runtime import Runtime, Work
+from sharded_infer.engines.device.tower_step import Scorer
+from sharded_infer.lookups.columns import SplitFeatures
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """The lookups and the tower that an engine runs.
+
+    Attributes:
+        lookups: lookups of each device; the tower's device comes first.
+        columns: int64 `[features + 1]`, first column of each feature in the tower's input, then
+            the end of the last.
+        output_widths: K for each output of shape `[B, K]`, None for `[B]`.
+        id_dtype: int32 if every table's ids fit.
+    """
+
+    lookups: Sequence[DeviceLookups]
+    tower: Scorer
+    split: SplitFeatures
+    columns: NDArray[np.int64]
+    dense_widths: tuple[int, ...]
+    output_widths: tuple[int | None, ...]
+    id_dtype: torch.dtype
+
+    @property
+    def width(self) -> int:
+        """Columns of the tower's sparse input."""
+        return int(self.columns[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class BatchKind:
+    """Properties of a batch, besides its size, that decide which graph runs it.
+
+    Attributes:
+        shared: whether samples share bags.
+        weighted: whether ids have weights.
+    """
+
+    shared: bool = False
+    weighted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EngineShape:
+    """The capacity of an engine.
+
+    Attributes:
+        buckets: captured batch sizes, ascending.
+        ids: capacity of a slot for each device, in ids.
+        weighted: whether batches with weights are captured too.
+        slots: maximum number of batches in flight.
+    """
+
+    buckets: tuple[int, ...]
+    ids: int
+    weighted: bool = False
+    slots: int = 2
+
+    @property
+    def kinds(self) -> tuple[BatchKind, ...]:
+        """The captured kinds of batches."""
+        weights = (False, True) if self.weighted else (False,)
+        return tuple(
+            BatchKind(shared, weighted) for weighted in weights for shared in (False, True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Towers:
+    """How to make towers and estimate their memory.
+
+    Attributes:
+        output_widths: K for each output of shape `[B, K]`, None for `[B]`.
+        bytes_of: bytes of a tower's weights and of a batch's activations, from tower and size.
+    """
+
+    make: Callable[[torch.device], Scorer]
+    output_widths: tuple[int | None, ...]
+    bytes_of: Callable[[Any, int], tuple[int, int]]
+
+
+@dataclass(slots=True)
+class DeviceStreams:
+    """An engine's streams and lookups on one device.
+
+    Attributes:
+        tensors: torch device of its tensors; the host for a simulated device.
+        copies: stream for copies from the host.
+        computes: stream for all other work.
+    """
+
+    lookups: DeviceLookups
+    shape: InputShape
+    writer: InputWriter
+    tensors: torch.device
+    copies: Any
+    computes: Any
+
+
+@dataclass(slots=True)
+class WorkBuffers:
+    """Buffers that compute streams write, one batch after another.
+
+    Attributes:
+        pooled: flat fp32 `[B, width]`, the tower's sparse input.
+        parts: flat fp32 `[B, part_width]` for each device, in its memory.
+        arrived: the same parts in the memory of the tower's device.
+    """
+
+    pooled: Tensor
+    parts: list[Tensor]
+    arrived: list[Tensor]
+
+
+@dataclass(slots=True)
+class BatchSlot:
+    """Memory, events and graphs of one batch in flight.
+
+    Attributes:
+        pinned: uint8 for each device, written by the host.
+        inputs: uint8 for each device, the copy of `pinned` on the device.
+        scores: flat fp32, pinned.
+        copied: an event for each device, recorded after its input copy.
+        done: an event, recorded after the scores.
+        host: views of `pinned`, by device and bucket.
+        graphs: by device, bucket and kind of batch.
+    """
+
+    pinned: list[Tensor]
+    inputs: list[Tensor]
+    scores: Tensor
+    copied: list[Any]
+    done: Any
+    host: dict[tuple[int, int], HostArrays] = field(default_factory=dict)
+    graphs: dict[tuple[int, int, BatchKind], Work] = field(default_factory=dict)
+
+
+class EngineMemory:
+    """Makes an engine's streams, work buffers and batch slots.
+
+    Attributes:
+        all_streams: streams of each device; the tower's device comes first.
+    """
+
+    def __init__(self, parts: EngineParts, runtime: Runtime) -> None:
+        self.parts, self.runtime = parts, runtime
+        self.all_streams = tuple(self._streams_of(lookups) for lookups in parts.lookups)
+
+    def buffers(self, batch: int) -> WorkBuffers:
+        """Work buffers for up to `batch` samples.
+
+        Raises:
+            CapacityError: a device has too little memory.
+        """
+        widths = [streams.lookups.part_width for streams in self.all_streams]
+        parts = [
+            self._floats(streams, batch * width)
+            for streams, width in zip(self.all_streams, widths, strict=True)
+        ]
+        home = self.all_streams[0]
+        arrived = [self._floats(home, batch * width) for width in widths[1:]]
+        return WorkBuffers(
+            self._floats(home, batch * self.parts.width), parts, [parts[0], *arrived]
+        )
+
+    def slot(self, batch: int, ids: int) -> BatchSlot:
+        """A slot for up to `batch` samples, and up to `ids` ids for each device.
+
+        Raises:
+            CapacityError: a device or the host has too little memory.
+        """
+        runtime = self.runtime
+        sizes = [input_bytes(streams.shape, batch, ids) for streams in self.all_streams]
+        width = sum(width or 1 for width in self.parts.output_widths)
+        return BatchSlot(
+            pinned=[runtime.pinned(size) for size in sizes],
+            inputs=[
+                runtime.empty(streams.lookups.device, size)
+                for streams, size in zip(self.all_streams, sizes, strict=True)
+            ],
+            scores=runtime.pinned(4 * batch * width).view(torch.float32),
+            copied=[runtime.event() for _ in self.all_streams],
+            done=runtime.event(),
+        )
+
+    def slot_bytes(self, batch: int, ids: int) -> dict[torch.device, int]:
+        """Bytes of a slot on each device."""
+        return {
+            streams.lookups.device: input_bytes(streams.shape, batch, ids)
+            for streams in self.all_streams
+        }
+
+    def buffer_bytes(self, batch: int) -> dict[torch.device, int]:
+        """Bytes of the work buffers on each device."""
+        home, *others = self.all_streams
+        taken = {
+            streams.lookups.device: 4 * batch * streams.lookups.part_width
+            for streams in self.all_streams
+        }
+        arriving = sum(streams.lookups.part_width for streams in others)
+        taken[home.lookups.device] += 4 * batch * (self.parts.width + arriving)
+        return taken
+
+    def host_arrays(self, slot: BatchSlot, streams: int, bucket: int) -> HostArrays:
+        """Host arrays of a batch for the device with number `streams`."""
+        arrays = slot.host.get((streams, bucket))
+        if arrays is None:
+            views = input_views(self.all_streams[streams].shape, slot.pinned[streams], bucket)
+            arrays = slot.host[streams, bucket] = HostArrays(views)
+        return arrays
+
+    def inputs(self, slot: BatchSlot, streams: int, bucket: int) -> InputViews:
+        """Input arrays of a batch on the device with number `streams`."""
+        return input_views(self.all_streams[streams].shape, slot.inputs[streams], bucket)
+
+    def scores(self, slot: BatchSlot, bucket: int) -> list[Tensor]:
+        """A batch's outputs in pinned memory: fp32 `[B]` or `[B, K]` each."""
+        found, begin = [], 0
+        for width in self.parts.output_widths:
+            end = begin + bucket * (width or 1)
+            one = slot.scores[begin:end]
+            found.append(one if width is None else one.view(bucket, width))
+            begin = end
+        return found
+
+    def _streams_of(self, lookups: DeviceLookups) -> DeviceStreams:
+        runtime, parts = self.runtime, self.parts
+        return DeviceStreams(
+            lookups=lookups,
+            shape=InputShape(
+                features=len(lookups.features),
+                id_dtype=parts.id_dtype,
+                has_tower=lookups is parts.lookups[0],
+                width=parts.width,
+                split_means=len(parts.split.means),
+                dense_widths=parts.dense_widths,
+            ),
+            writer=InputWriter(
+                lookups.features, columns=parts.columns, split_means=parts.split.means
+            ),
+            tensors=runtime.tensors_of(lookups.device),
+            copies=runtime.stream(lookups.device),
+            computes=runtime.stream(lookups.device),
+        )
+
+    def _floats(self, streams: DeviceStreams, count: int) -> Tensor:
+        return self.runtime.empty(streams.lookups.device, 4 * count).view(torch.float32)
+
+
+def columns_of(memory: Tensor, bucket: int, width: int) -> Tensor:
+    """A bucket's rows in a flat buffer, as a view `[bucket, width]`."""
+    return memory[: bucket * width].view(bucket, width)

@@ -1,0 +1,132 @@
+"""Memory layout of a batch's inputs for one device: one block, moved by one copy.
+
+    offsets   int32 [F * B + 1]       start of each bag of the device's features
+    only on the tower's device:
+        owners    int32 [B]           each sample's bag in shared features
+        shared    bool [width]        whether a column belongs to a shared feature
+        factors   fp32 [K, B]         multipliers that turn sums of split features into means
+        dense     fp32 [B, width]     each dense input
+    values    int32 or int64 [N]      ids; only those in use are copied
+    weights   fp32 [N]                weights of the ids, if the batch has any; likewise
+
+Each array begins at a multiple of 16 bytes. B is the bucket that the batch is padded to. N is the
+capacity in ids.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.gpu.device_tables import rounded_up
+
+_ALIGNMENT = 16
+_IDS_TOGETHER = 4  # keeps the weights aligned
+
+
+@dataclass(frozen=True, slots=True)
+class InputShape:
+    """Sizes that are the same for every batch.
+
+    Attributes:
+        id_dtype: int32 or int64.
+        width: columns of the tower's sparse input.
+        split_means: number of features whose means are computed on the tower's device.
+    """
+
+    features: int
+    id_dtype: torch.dtype
+    has_tower: bool
+    width: int
+    split_means: int
+    dense_widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputViews:
+    """A batch's arrays, as views of one block; see the module for each array.
+
+    Arrays for the tower are None (`dense`: empty) on other devices.
+
+    Attributes:
+        values_begin: offset of `values` in the block, in bytes.
+        weights_begin: offset of `weights` in the block, in bytes.
+    """
+
+    offsets: Tensor
+    owners: Tensor | None
+    shared: Tensor | None
+    factors: Tensor | None
+    dense: tuple[Tensor, ...]
+    values: Tensor
+    values_begin: int
+    weights: Tensor
+    weights_begin: int
+
+
+def input_bytes(shape: InputShape, bucket: int, ids: int) -> int:
+    """Bytes of a block for batches of up to `ids` ids."""
+    return _begins(shape, bucket)[-1] + rounded_up(ids, _IDS_TOGETHER) * _bytes_of_id(shape)
+
+
+def input_views(shape: InputShape, memory: Tensor, bucket: int) -> InputViews:
+    """Splits a block into a batch's arrays.
+
+    Args:
+        memory: uint8 `[bytes]`, on the host or the device. The space behind the other arrays is
+            divided between ids and weights.
+    """
+    begins = _begins(shape, bucket)
+    parts = iter(begins[:-1])
+
+    def view(dtype: torch.dtype, *size: int) -> Tensor:
+        begin, count = next(parts), _count(size) * dtype.itemsize
+        return memory[begin : begin + count].view(dtype).view(size)
+
+    offsets = view(torch.int32, shape.features * bucket + 1)
+    owners = shared = factors = None
+    dense: tuple[Tensor, ...] = ()
+    if shape.has_tower:
+        owners = view(torch.int32, bucket)
+        shared = view(torch.bool, shape.width)
+        factors = view(torch.float32, shape.split_means, bucket)
+        dense = tuple(view(torch.float32, bucket, width) for width in shape.dense_widths)
+    left = (len(memory) - begins[-1]) // _bytes_of_id(shape)
+    ids = left // _IDS_TOGETHER * _IDS_TOGETHER
+    weights_begin = begins[-1] + ids * shape.id_dtype.itemsize
+    return InputViews(
+        offsets=offsets,
+        owners=owners,
+        shared=shared,
+        factors=factors,
+        dense=dense,
+        values=memory[begins[-1] : weights_begin].view(shape.id_dtype),
+        values_begin=begins[-1],
+        weights=memory[weights_begin : weights_begin + 4 * ids].view(torch.float32),
+        weights_begin=weights_begin,
+    )
+
+
+def _bytes_of_id(shape: InputShape) -> int:
+    """Bytes of an id and its weight."""
+    return shape.id_dtype.itemsize + 4
+
+
+def _begins(shape: InputShape, bucket: int) -> list[int]:
+    """The start of each array, in bytes; the last is that of the ids."""
+    sizes = [4 * (shape.features * bucket + 1)]
+    if shape.has_tower:
+        sizes += [4 * bucket, shape.width, 4 * shape.split_means * bucket]
+        sizes += [4 * bucket * width for width in shape.dense_widths]
+    begins = [0]
+    for size in sizes:
+        begins.append(rounded_up(begins[-1] + size, _ALIGNMENT))
+    return begins
+
+
+def _count(size: Sequence[int]) -> int:
+    count = 1
+    for length in size:
+        count *= length
+    return count

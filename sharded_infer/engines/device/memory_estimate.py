@@ -1,0 +1,110 @@
+"""Estimate of the memory that a model takes on each device.
+
+    tables       tables of the device's ranks, with padded rows
+    inputs       slots * inputs of a batch of the largest bucket
+    buffers      4 bytes * largest bucket * (width of the tower's sparse input + widths of the
+                 parts, both on their own devices and on the tower's)
+    tower        weights
+    workspace    workspace of matrix products on the engine's compute stream
+    activations  activations of the largest bucket, and two copies of the sparse input for shared
+                 bags
+
+Not counted: memory of CUDA itself (context, kernel code), allocator fragmentation, and two kinds of
+cuBLAS workspaces. One is for the default stream, on which a new tower is tested. The others are for
+threads that run batches without a graph.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.engines.device.batch_memory import EngineMemory, EngineShape, Towers
+from sharded_infer.engines.device.rank_tables import PlacedShard
+from sharded_infer.engines.device.runtime.runtime import Runtime
+from sharded_infer.errors import CapacityError
+
+
+@dataclass(slots=True)
+class DeviceMemory:
+    """Estimated bytes on one device; see the module."""
+
+    tables: int = 0
+    inputs: int = 0
+    buffers: int = 0
+    tower: int = 0
+    workspace: int = 0
+    activations: int = 0
+
+    @property
+    def total(self) -> int:
+        """The sum of all fields."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+    def __str__(self) -> str:
+        """The total and its parts, for messages."""
+        parts = [f"{field.name} {size_text(getattr(self, field.name))}" for field in fields(self)]
+        return f"{size_text(self.total)} ({', '.join(parts)})"
+
+
+def table_memory(
+    placed: Sequence[PlacedShard], devices: Sequence[torch.device | None]
+) -> dict[torch.device, DeviceMemory]:
+    """The tables' memory on each device.
+
+    Args:
+        devices: device of each rank; None is the host's memory, which is not counted.
+    """
+    found = {device: DeviceMemory() for device in devices if device is not None}
+    seen: set[int] = set()
+    for shard in placed:
+        device, address = devices[shard.rank], shard.memory.data_ptr()
+        if device is not None and address not in seen:
+            seen.add(address)
+            found[device].tables += shard.memory.numel()
+    return found
+
+
+def add_engine(
+    found: Mapping[torch.device, DeviceMemory], memory: EngineMemory, shape: EngineShape
+) -> None:
+    """Adds the memory of an engine's inputs and work buffers."""
+    largest = shape.buckets[-1]
+    for device, size in memory.slot_bytes(largest, shape.ids).items():
+        found[device].inputs += shape.slots * size
+    for device, size in memory.buffer_bytes(largest).items():
+        found[device].buffers += size
+
+
+def add_tower(
+    found: Mapping[torch.device, DeviceMemory],
+    memory: EngineMemory,
+    towers: Towers,
+    shape: EngineShape,
+) -> None:
+    """Adds the memory of an engine's tower."""
+    largest, parts = shape.buckets[-1], memory.parts
+    weights, activations = towers.bytes_of(parts.tower, largest)
+    home = found[parts.lookups[0].device]
+    home.tower += weights
+    home.workspace += memory.runtime.workspace_bytes
+    # If samples share bags: the expanded bags, and the tower's input made from them.
+    home.activations += activations + 2 * 4 * largest * parts.width
+
+
+def check_room(found: Mapping[torch.device, DeviceMemory], runtime: Runtime) -> None:
+    """Checks that each device has room for the estimate; tables and towers are allocated already.
+
+    Raises:
+        CapacityError: a device has too little free memory; gives both figures.
+    """
+    for device, memory in found.items():
+        runtime.release_cached(device)
+        wanted = memory.inputs + memory.buffers + memory.workspace + memory.activations
+        free = runtime.free(device)
+        if free is not None and wanted > free:
+            raise CapacityError(
+                f"{device}: out of memory: batches need {size_text(wanted)}, {size_text(free)} "
+                f"free; the model takes {memory}"
+            )

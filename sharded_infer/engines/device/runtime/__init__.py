@@ -1,0 +1,1 @@
+"""Streams, events, graphs and pinned memory of GPUs; the simulated GPU."""

@@ -1,0 +1,1 @@
+"""A stored tower program, prepared for CUDA graphs."""

@@ -1,0 +1,196 @@
+"""A stored tower program on one device, ready for capture in CUDA graphs."""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sharded_infer.engines.device.tower.graph import (
+    check_capturable,
+    drop_widenings,
+    fuse_activations,
+    move_program,
+    weight_bytes,
+    widen_embeddings,
+)
+from sharded_infer.engines.device.tower.memory import peak_bytes
+from sharded_infer.engines.device.tower.passes import fuse_crosses
+from sharded_infer.engines.device.tower.products import allow_tf32, exact_products
+from sharded_infer.errors import TowerError
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.lowering.precision import inner_products
+from sharded_infer.towers.lowering.tensor_kinds import kinds_of
+from sharded_infer.towers.lowering.tf32 import emulate_tf32
+from sharded_infer.towers.program.int8_linear import INT8_LINEAR
+from sharded_infer.towers.program.program import open_program, run_program, zero_inputs
+
+__all__ = ["DEVICE_PRECISIONS", "DeviceTower", "loses_no_nan"]
+
+# Precisions that devices run; int8 towers run on CPUs only.
+DEVICE_PRECISIONS: Final = (Precision.FP32, Precision.TF32, Precision.BF16, Precision.FP16)
+_META: Final = torch.device("meta")
+_NAN_ROWS: Final = 256
+
+
+class DeviceTower:
+    """A tower with its weights on a device.
+
+    A call only starts kernels on the device's current stream. It reads no values, never waits, and
+    starts the same kernels for every batch of one size, so a CUDA graph can capture it. Inner
+    products run in the tower's precision and the last layers in fp32, regardless of torch's global
+    settings. A call changes these under a lock, so one call at a time starts kernels.
+
+    Attributes:
+        output_widths: K for each output of shape `[B, K]`, None for `[B]`.
+        memory_bytes: bytes of the weights on the device.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        dense: Mapping[str, int],
+        embedding_width: int,
+        outputs: Sequence[str],
+        device: torch.device,
+        precision: Precision,
+        emulate: bool = False,
+    ) -> None:
+        """Reads a stored program, checks it and moves it to the device.
+
+        Args:
+            path: a file of `write_program`; not trusted, none of its code is executed.
+            dense: name and width of each dense input, in the program's order.
+            embedding_width: width of the program's last input.
+            device: a CUDA device, or the CPU for tests, where tf32 is plain fp32.
+            emulate: whether to round factors as TF32 does, for a device without TF32.
+
+        Raises:
+            TowerError: the program is unsafe, unexpected, int8 or impossible to capture, or
+                `emulate` is set for another precision than tf32.
+        """
+        program = open_program(path, dense=dense, embedding_width=embedding_width, outputs=outputs)
+        _check_precision(program, precision, path)
+        if emulate and precision is not Precision.TF32:
+            raise TowerError(f"{path}: only tf32 is emulated, the tower is in {precision}")
+        inputs = zero_inputs(dense, embedding_width)
+        check_capturable(program, kinds_of(program, inputs), str(path))
+        self.device = _numbered(device)
+        self.precision = precision
+        self._widths = (*dense.values(), embedding_width)
+        prepare = partial(_prepared, inputs=inputs, precision=precision, emulate=emulate)
+        plain = copy.deepcopy(program) if self.device.type == "cuda" else None
+        self._program = move_program(prepare(program, fuse=True), self.device)
+        if plain is not None:
+            # A library's fused ReLU may turn NaN into 0; then the unfused program runs instead.
+            moved = move_program(prepare(plain, fuse=False), self.device)
+            if not loses_no_nan(self._program, moved, self._widths, self.device):
+                self._program, moved = moved, self._program
+            _free(moved)
+        self.memory_bytes = weight_bytes(self._program)
+        zeros = zero_inputs(dense, embedding_width, self.device)
+        with exact_products():
+            _, self.output_widths = run_program(self._program, zeros, outputs, str(path))
+
+    def __del__(self) -> None:
+        program = vars(self).get("_program")
+        if program is not None:
+            _free(program)
+
+    def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Scores a batch on the device's current stream.
+
+        Args:
+            dense: fp32 `[B, width]` each, on the device, in the program's order; not checked.
+            embeddings: fp32 or bf16 `[B, embedding_width]`, on the device; not checked.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` for each output.
+        """
+        with torch.inference_mode(), exact_products():
+            # Export may have turned a reshape into a view, which needs contiguous inputs.
+            inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
+            result: tuple[Tensor, ...] = self._program(*inputs)
+            return result
+
+    def activation_bytes(self, batch: int, embeddings: torch.dtype = torch.float32) -> int:
+        """Peak bytes of the tensors that a call allocates, including its results.
+
+        Every tensor counts from the operator that makes it to its last reader. Its size is rounded
+        up to 512 bytes, as in torch's CUDA allocator. Not counted: the inputs, workspaces of
+        kernels (cuBLAS has one for each stream, 32 MiB on sm_90), and allocator fragmentation.
+
+        Raises:
+            TowerError: torch cannot infer an operator's shapes.
+        """
+        dtypes = (*(torch.float32 for _ in self._widths[1:]), embeddings)
+        inputs = [
+            torch.empty(batch, width, dtype=dtype, device=_META)
+            for width, dtype in zip(self._widths, dtypes, strict=True)
+        ]
+        with exact_products():
+            return peak_bytes(move_program(self._program, _META), inputs)
+
+
+def _free(program: GraphModule) -> None:
+    """Frees a program's weights now; its nodes form reference cycles, which delay freeing."""
+    vars(program).clear()
+
+
+def _prepared(
+    program: GraphModule,
+    *,
+    inputs: Sequence[Tensor],
+    precision: Precision,
+    emulate: bool,
+    fuse: bool,
+) -> GraphModule:
+    """Applies all passes in place; `fuse` also fuses ReLUs into matrix products."""
+    products = inner_products(program.graph)
+    if emulate:
+        emulate_tf32(program)
+    kinds = kinds_of(program, inputs)
+    fused = fuse_activations(program, kinds) if fuse else {}
+    drop_widenings(program, kinds)
+    fuse_crosses(program, kinds)
+    if precision is Precision.TF32 and not emulate:
+        allow_tf32(program, [fused.get(product, product) for product in products])
+    widen_embeddings(program)
+    return program
+
+
+def loses_no_nan(
+    program: GraphModule, plain: GraphModule, widths: Sequence[int], device: torch.device
+) -> bool:
+    """Whether two programs return NaN at the same positions for inputs of only NaN.
+
+    Args:
+        plain: the reference, of torch's own operators.
+    """
+    inputs = [torch.full((_NAN_ROWS, width), math.nan, device=device) for width in widths]
+    with torch.inference_mode(), exact_products():
+        pairs = list(zip(program(*inputs), plain(*inputs), strict=True))
+        return all(torch.equal(one.isnan(), other.isnan()) for one, other in pairs)
+
+
+def _check_precision(program: GraphModule, precision: Precision, path: Path) -> None:
+    has_int8 = any(node.target is INT8_LINEAR for node in program.graph.nodes)
+    if precision not in DEVICE_PRECISIONS or has_int8:
+        found = Precision.INT8 if has_int8 else precision
+        raise TowerError(
+            f"{path}: a tower on a device: expected {', '.join(DEVICE_PRECISIONS)}, got {found}: "
+            "publish the model in another precision, or serve it on CPUs"
+        )
+
+
+def _numbered(device: torch.device) -> torch.device:
+    """The device with its number; `cuda` is the current one."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())

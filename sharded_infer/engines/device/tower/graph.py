@@ -1,0 +1,226 @@
+"""Passes that prepare a stored program's graph for one device.
+
+to(x, fp32) of embeddings x            ->  read in the dtype they have
+relu(linear(x, W, b))                  ->  _addmm_activation(b, x, W.t())     one kernel
+addcmul(v, f, to(u, fp32))             ->  addcmul(v, f, u)                   one kernel fewer
+zeros(..., device=cpu)                 ->  zeros(..., device=device)
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.node import Argument, map_aggregate
+
+from sharded_infer.errors import TowerError
+from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.tensor_kinds import Kind
+
+__all__ = [
+    "check_capturable",
+    "drop_widenings",
+    "fuse_activations",
+    "move_program",
+    "weight_bytes",
+    "widen_embeddings",
+]
+
+_aten = torch.ops.aten
+_TAKING_MASKS: Final = (_aten.index.Tensor, _aten.index_put.default)
+_MASKS: Final = (torch.bool, torch.uint8)
+_PROMOTING: Final = (_aten.addcmul.default, _aten.add.Tensor, _aten.mul.Tensor, _aten.sub.Tensor)
+_NARROW: Final = (torch.bfloat16, torch.float16)
+
+
+def check_capturable(program: GraphModule, kinds: Mapping[Node, Kind], where: str) -> None:
+    """Checks that no operator makes the host wait for a device, which capture does not allow.
+
+    Raises:
+        TowerError: an operator's shapes or steps depend on values.
+    """
+    for node in program.graph.nodes:
+        if node.target in _TAKING_MASKS:
+            given = [_dtype(program, kinds, one) for one in node.args[1]]
+            if any(dtype in _MASKS for dtype in given):
+                raise TowerError(
+                    f"{where}: {node.target} with a mask waits for the device, which a CUDA graph "
+                    "cannot hold: use where or masked_fill"
+                )
+        if node.target is _aten.one_hot.default and _classes(node) == -1:
+            raise TowerError(
+                f"{where}: one_hot without num_classes waits for the device, which a CUDA graph "
+                "cannot hold"
+            )
+
+
+def _classes(node: Node) -> Argument:
+    return node.args[1] if len(node.args) > 1 else node.kwargs.get("num_classes", -1)
+
+
+def _dtype(program: GraphModule, kinds: Mapping[Node, Kind], given: object) -> torch.dtype | None:
+    constant = constant_of(program, given)
+    if constant is not None:
+        return constant.dtype
+    return kinds[given][0] if isinstance(given, Node) and given in kinds else None
+
+
+def widen_embeddings(program: GraphModule) -> None:
+    """Lets a program take its last input in bf16 too, in place.
+
+    Casts of the input read it directly. All other operators read one cast to fp32, which costs
+    nothing for fp32 inputs.
+    """
+    graph = program.graph
+    embeddings = graph.find_nodes(op="placeholder")[-1]
+    readers = [user for user in embeddings.users if not _casts(user)]
+    if not readers:
+        return
+    with graph.inserting_after(embeddings):
+        widened = graph.call_function(_aten.to.dtype, (embeddings, torch.float32))
+    for reader in readers:
+        reader.replace_input_with(embeddings, widened)
+    program.recompile()
+
+
+def _casts(node: Node) -> bool:
+    return node.target is _aten.to.dtype and isinstance(node.args[1], torch.dtype)
+
+
+def fuse_activations(program: GraphModule, kinds: dict[Node, Kind]) -> dict[Node, Node]:
+    """Fuses each ReLU that follows a matrix product into the product's kernel, in place.
+
+    Args:
+        program: a program of aten operators; its inputs and outputs do not change.
+        kinds: the tensors' kinds, from `kinds_of`; those of new tensors are added.
+
+    Returns:
+        Each replaced product and its replacement.
+    """
+    graph, fused = program.graph, dict[Node, Node]()
+    for node in list(graph.nodes):
+        weight = _activated_weight(program, kinds, node)
+        if weight is None:
+            continue
+        name = f"_transposed_{len(fused)}"
+        program.register_buffer(name, weight.detach().t(), persistent=False)
+        with graph.inserting_before(node):
+            held = graph.get_attr(name)
+            fused[node] = graph.call_function(
+                _aten._addmm_activation.default, (node.args[2], node.args[0], held)
+            )
+        kinds[fused[node]] = kinds[node]  # later passes look it up
+        next(iter(node.users)).replace_all_uses_with(fused[node])
+    graph.eliminate_dead_code()
+    give_up_unused(program)
+    program.recompile()
+    return fused
+
+
+def _activated_weight(
+    program: GraphModule, kinds: Mapping[Node, Kind], node: Node
+) -> Tensor | None:
+    """The weight of `linear(matrix, weight, bias)` whose only reader is a ReLU; otherwise None."""
+    if node.target is not _aten.linear.default or node.kwargs or len(node.args) != 3:
+        return None
+    if [user.target for user in node.users] != [_aten.relu.default]:
+        return None
+    source, weight, bias = node.args
+    held, added = constant_of(program, weight), constant_of(program, bias)
+    kind = kinds.get(source) if isinstance(source, Node) else None
+    if held is None or added is None or kind is None or len(kind[1]) != 2:
+        return None
+    return held if held.dim() == 2 and added.dim() == 1 else None
+
+
+def drop_widenings(program: GraphModule, kinds: Mapping[Node, Kind]) -> int:
+    """Removes casts to fp32 before elementwise operators that have an fp32 operand, in place.
+
+    These operators convert bf16 and fp16 operands to fp32 themselves, with the same bits.
+
+    Args:
+        program: a program of aten operators; its inputs and outputs do not change.
+        kinds: the tensors' kinds, from `kinds_of`.
+
+    Returns:
+        The number of casts bypassed.
+    """
+    dropped = 0
+    for node in program.graph.nodes:
+        if node.target not in _PROMOTING:
+            continue
+        operands = [one for one in node.args if isinstance(one, Node)]
+        narrow = {one for one in operands if _widens(one, kinds)}
+        kept = [kinds.get(one) for one in operands if one not in narrow]
+        # Tensors without dimensions do not decide a result's dtype.
+        if any(kind is not None and kind[0] is torch.float32 and kind[1] for kind in kept):
+            for one in narrow:
+                node.replace_input_with(one, one.args[0])
+                dropped += 1
+    program.graph.eliminate_dead_code()
+    program.recompile()
+    return dropped
+
+
+def _widens(node: Node, kinds: Mapping[Node, Kind]) -> bool:
+    if not _casts(node) or node.args[1] is not torch.float32 or len(node.args) != 2:
+        return False
+    source = kinds.get(node.args[0]) if isinstance(node.args[0], Node) else None
+    return source is not None and source[0] in _NARROW and len(source[1]) > 0
+
+
+def move_program(program: GraphModule, device: torch.device) -> GraphModule:
+    """Copies a program so that its constants, and the tensors that it creates, are on a device.
+
+    Args:
+        program: not changed.
+        device: the target; constants that share memory also share it there.
+    """
+    root, moved = torch.nn.Module(), dict[int, Tensor]()
+    for name, constant in program.named_buffers(remove_duplicate=False):
+        root.register_buffer(name, _moved(constant, device, moved), persistent=False)
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(program.graph, {}))
+    for node in graph.nodes:
+        node.args = map_aggregate(node.args, lambda one: _placed(one, device))
+        node.kwargs = {n: map_aggregate(v, lambda o: _placed(o, device)) for n, v in _options(node)}
+        if _needs_device(node):
+            node.kwargs = node.kwargs | {"device": device}
+    return GraphModule(root, graph, "DeviceTowerProgram").eval()
+
+
+def _moved(constant: Tensor, device: torch.device, moved: dict[int, Tensor]) -> Tensor:
+    """The same view of a copy of the tensor's storage; each storage is copied once."""
+    storage = constant.untyped_storage()
+    memory = moved.get(storage._cdata)
+    if memory is None:
+        raw = torch.empty(0, dtype=torch.uint8, device=constant.device).set_(storage)
+        memory = moved[storage._cdata] = raw.to(device, copy=True)
+    made = torch.empty(0, dtype=constant.dtype, device=device)
+    offset, shape, strides = constant.storage_offset(), constant.shape, constant.stride()
+    return made.set_(memory.untyped_storage(), offset, shape, strides)
+
+
+def _options(node: Node) -> list[tuple[str, Argument]]:
+    # Device memory cannot be pinned.
+    return [(name, value) for name, value in node.kwargs.items() if name != "pin_memory"]
+
+
+def _placed(value: Any, device: torch.device) -> Any:
+    return device if isinstance(value, torch.device) else value
+
+
+def _needs_device(node: Node) -> bool:
+    """Whether a node creates a tensor from numbers and does not name a device."""
+    if not isinstance(node.target, torch._ops.OpOverload) or node.kwargs.get("device") is not None:
+        return False
+    arguments = node.target._schema.arguments
+    tensors = any("Tensor" in str(argument.type) for argument in arguments)
+    return not tensors and any(argument.name == "device" for argument in arguments)
+
+
+def weight_bytes(program: GraphModule) -> int:
+    """Bytes of the storages of a program's constants; shared storages count once."""
+    storages = [constant.untyped_storage() for constant in program.buffers()]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

@@ -1,0 +1,86 @@
+"""The memory of a tower's activations, found without computing any of them."""
+
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+from sharded_infer.errors import TowerError
+
+__all__ = ["LiveBytes", "peak_bytes"]
+
+# torch's CUDA allocator rounds sizes up to this (c10/cuda/CUDACachingAllocator.h, kMinBlockSize).
+BLOCK_BYTES: Final = 512
+
+
+class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context that counts the live memory allocated by operators inside it.
+
+    Args:
+        given: existing tensors, whose memory is not counted.
+        block_bytes: each allocation's size is rounded up to a multiple of this.
+
+    Attributes:
+        peak: maximum bytes alive at once.
+    """
+
+    def __init__(self, given: Sequence[Tensor], *, block_bytes: int = BLOCK_BYTES) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._live = 0
+        self._block_bytes = block_bytes
+        # Held, so that no new storage gets the same address as a given one.
+        self._given = [tensor.untyped_storage() for tensor in given]
+        self._known: dict[int, object] = {storage._cdata: storage for storage in self._given}
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Runs an operator and counts its results' memory; views share that of their sources."""
+        return tree_map_only(Tensor, self._count, func(*args, **(kwargs or {})))
+
+    def _count(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._known:
+            blocks = -(-storage.nbytes() // self._block_bytes)
+            size = blocks * self._block_bytes
+            self._known[key] = weakref.ref(storage, partial(self._forget, key, size))
+            self._live += size
+            self.peak = max(self.peak, self._live)
+        return tensor
+
+    def _forget(self, key: int, size: int, _gone: object) -> None:
+        del self._known[key]
+        self._live -= size
+
+
+def peak_bytes(program: torch.nn.Module, inputs: Sequence[Tensor]) -> int:
+    """Peak bytes of the tensors that a program allocates.
+
+        max over time of sum over live tensors of 512 * ceil(bytes / 512)
+
+    Args:
+        program: its constants are on the device `meta`, so only shapes are computed.
+        inputs: also on `meta`; not counted.
+
+    Raises:
+        TowerError: torch cannot infer an operator's shapes.
+    """
+    live = LiveBytes([*inputs, *program.buffers()])
+    try:
+        # Not inference mode: there, composite operators would hide the tensors of their parts.
+        with torch.no_grad(), live:
+            program(*inputs)
+    except (NotImplementedError, RuntimeError) as error:
+        raise TowerError(f"the memory of the tower's activations is unknown: {error}") from error
+    return live.peak

@@ -1,0 +1,298 @@
+"""Runs batches on devices for one tower.
+
+    caller's thread   writes ids and dense inputs into a slot's pinned memory
+    copy streams      pinned memory -> each device that has features of the batch
+    compute streams   fused lookups; parts -> tower's device; tower; scores -> pinned memory
+    caller's thread   waits for one event, copies the scores, returns the slot
+
+There are several slots, so one batch is written and copied while another is computed. The calling
+thread launches its own batch, under a lock. For each slot, bucket and kind of batch, the work of
+each device is captured once as a CUDA graph. Some batches fit no graph: they have too many samples,
+more ids than a slot holds, or unexpected weights. The same work then runs without a graph.
+"""
+
+import itertools
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.engines.device.batch_memory import (
+    BatchKind,
+    BatchSlot,
+    EngineMemory,
+    EngineShape,
+    WorkBuffers,
+    columns_of,
+)
+from sharded_infer.engines.device.buckets import bucket_of
+from sharded_infer.engines.device.input_writer import is_shared, is_weighted
+from sharded_infer.engines.device.runtime.runtime import Work
+from sharded_infer.engines.device.tower_step import ArrivedPart, assemble_inputs, score_into
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.progress import Progress, no_progress
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """A written batch and its memory."""
+
+    slot: BatchSlot
+    buffers: WorkBuffers
+    bucket: int
+    kind: BatchKind
+    ids: tuple[int, ...] = ()  # by device
+
+
+class TowerEngine:
+    """Runs batches on devices for one tower; thread-safe."""
+
+    def __init__(
+        self,
+        memory: EngineMemory,
+        shape: EngineShape,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Allocates all memory for batches and captures every bucket.
+
+        Args:
+            progress: called with the number of captures done.
+
+        Raises:
+            CapacityError: a device has too little memory; names the amount requested.
+        """
+        self.shape = shape
+        self._parts, self._runtime = memory.parts, memory.runtime
+        self.memory = memory
+        self._all_streams, self._home = self.memory.all_streams, self.memory.all_streams[0]
+        self._launching = threading.Lock()
+        self._buffers = self.memory.buffers(shape.buckets[-1])
+        slots = [self.memory.slot(shape.buckets[-1], shape.ids) for _ in range(shape.slots)]
+        self._capture(slots, progress)
+        self._free: queue.SimpleQueue[BatchSlot] = queue.SimpleQueue()
+        for slot in slots:
+            self._free.put(slot)
+
+    def run(self, batch: ModelInput) -> list[NDArray[np.float32]]:
+        """Scores a batch.
+
+        Args:
+            batch: at least one sample, with ids already checked.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` for each output.
+
+        Raises:
+            CapacityError: the batch fits no slot, and there is no memory for a larger one.
+        """
+        bucket = bucket_of(batch.batch_size, self.shape.buckets)
+        ids = _most_ids(batch)
+        if bucket is None or ids > self.shape.ids:
+            size = bucket or batch.batch_size
+            buffers = self._buffers if bucket is not None else self.memory.buffers(size)
+            return self._run_in(self.memory.slot(size, ids), buffers, size, batch)
+        slot = self._free.get()
+        try:
+            return self._run_in(slot, self._buffers, bucket, batch)
+        finally:
+            self._free.put(slot)
+
+    def embeddings(self, batch: ModelInput) -> Tensor:
+        """Pooled embeddings on the host; slow, meant for tests.
+
+        Args:
+            batch: with ids already checked.
+
+        Returns:
+            fp32 `[B, width]`.
+        """
+        size = batch.batch_size
+        slot = self.memory.slot(size, _most_ids(batch))
+        launch = self._write(slot, self.memory.buffers(size), size, batch)
+        found = torch.empty(size, self._parts.width)
+
+        def work() -> None:
+            found.copy_(self._gather(launch))
+
+        with self._launching:
+            self._send(launch)
+            self._look_up_elsewhere(launch)
+            self._runtime.run(self._home.computes, work)
+            self._runtime.record(slot.done, self._home.computes)
+        self._runtime.synchronize(slot.done)
+        return found
+
+    def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> list[Tensor]:
+        """Runs the tower on host tensors; slow, meant for tests.
+
+        Args:
+            dense: fp32 `[B, width]` each.
+            embeddings: fp32 `[B, width]`.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` for each output, on the host.
+        """
+        home, done = self._home, self._runtime.event()
+        found: list[Tensor] = []
+
+        def work() -> None:
+            there = [one.to(home.tensors) for one in (*dense, embeddings)]
+            found.extend(one.cpu() for one in self._parts.tower(there[:-1], there[-1]))
+
+        with self._launching:
+            self._runtime.run(home.computes, work)
+            self._runtime.record(done, home.computes)
+        self._runtime.synchronize(done)
+        return found
+
+    def _run_in(
+        self, slot: BatchSlot, buffers: WorkBuffers, bucket: int, batch: ModelInput
+    ) -> list[NDArray[np.float32]]:
+        launch = self._write(slot, buffers, bucket, batch)
+        with self._launching:
+            self._send(launch)
+            self._look_up_elsewhere(launch)
+            self._finish(launch)
+        self._runtime.synchronize(slot.done)
+        # Copied because the next batch reuses the slot.
+        scores = self.memory.scores(slot, bucket)
+        return [one[: batch.batch_size].numpy().copy() for one in scores]
+
+    def _write(
+        self, slot: BatchSlot, buffers: WorkBuffers, bucket: int, batch: ModelInput
+    ) -> _Launch:
+        ids = []
+        kind = BatchKind(is_shared(batch), is_weighted(batch))
+        for number, streams in enumerate(self._all_streams):
+            arrays = self.memory.host_arrays(slot, number, bucket)
+            ids.append(streams.writer.write(batch, arrays, bucket))
+            if kind.weighted:
+                streams.writer.write_weights(batch, arrays, bucket)
+        return _Launch(slot, buffers, bucket, kind, tuple(ids))
+
+    def _send(self, launch: _Launch) -> None:
+        """Copies the written inputs to the devices."""
+        runtime, slot = self._runtime, launch.slot
+        for number, streams in enumerate(self._all_streams):
+            views = self.memory.host_arrays(slot, number, launch.bucket).views
+            end = views.values_begin + launch.ids[number] * streams.shape.id_dtype.itemsize
+            runtime.copy(streams.copies, slot.inputs[number][:end], slot.pinned[number][:end])
+            if launch.kind.weighted:
+                begin = views.weights_begin
+                end = begin + 4 * launch.ids[number]
+                source = slot.pinned[number][begin:end]
+                runtime.copy(streams.copies, slot.inputs[number][begin:end], source)
+            runtime.record(slot.copied[number], streams.copies)
+            runtime.wait(streams.computes, slot.copied[number])
+
+    def _look_up_elsewhere(self, launch: _Launch) -> None:
+        """Runs the other devices' lookups and copies their parts to the tower's device."""
+        runtime = self._runtime
+        for number, streams in enumerate(self._all_streams[1:], start=1):
+            runtime.run(streams.computes, self._graph(launch, number))
+            size = launch.bucket * streams.lookups.part_width
+            runtime.peer_copy(
+                self._home.computes,
+                streams.computes,
+                launch.buffers.arrived[number][:size],
+                launch.buffers.parts[number][:size],
+            )
+
+    def _finish(self, launch: _Launch) -> None:
+        """Runs the work of the tower's device."""
+        runtime, home = self._runtime, self._home
+        runtime.run(home.computes, self._graph(launch, 0))
+        runtime.record(launch.slot.done, home.computes)
+
+    def _graph(self, launch: _Launch, number: int) -> Work:
+        """A device's work for a batch, as a captured graph if there is one."""
+        graph = launch.slot.graphs.get(_graph_key(launch, number))
+        return graph or self._work(launch, number)
+
+    def _work(self, launch: _Launch, number: int) -> Work:
+        """A device's work for a batch, not captured."""
+        return self._lookup_work(launch, number) if number else self._tower_work(launch)
+
+    def _lookup_work(self, launch: _Launch, number: int) -> Work:
+        """The work of a device without the tower."""
+        width = self._all_streams[number].lookups.part_width
+        part = columns_of(launch.buffers.parts[number], launch.bucket, width)
+        return lambda: self._pool(launch, number, None, part)
+
+    def _tower_work(self, launch: _Launch) -> Work:
+        """The work of the tower's device once all parts have arrived."""
+        scores = self.memory.scores(launch.slot, launch.bucket)
+        inputs = self.memory.inputs(launch.slot, 0, launch.bucket)
+        return lambda: score_into(self._parts.tower, inputs, self._gather(launch), scores)
+
+    def _gather(self, launch: _Launch) -> Tensor:
+        """Looks up and assembles the tower's sparse input, on the tower's compute stream."""
+        bucket, buffers = launch.bucket, launch.buffers
+        pooled = columns_of(buffers.pooled, bucket, self._parts.width)
+        arrived = [
+            ArrivedPart(
+                columns_of(memory, bucket, streams.lookups.part_width), streams.lookups.runs
+            )
+            for streams, memory in zip(self._all_streams, buffers.arrived, strict=True)
+        ]
+        self._pool(launch, 0, pooled, arrived[0].columns)
+        inputs = self.memory.inputs(launch.slot, 0, bucket)
+        return assemble_inputs(
+            pooled, arrived, inputs, self._parts.split, shared=launch.kind.shared
+        )
+
+    def _pool(self, launch: _Launch, number: int, pooled: Tensor | None, part: Tensor) -> None:
+        streams = self._all_streams[number]
+        inputs = self.memory.inputs(launch.slot, number, launch.bucket)
+        weights = inputs.weights if launch.kind.weighted else None
+        streams.lookups.pool(
+            inputs.values, inputs.offsets, pooled=pooled, part=part, weights=weights
+        )
+
+    def _capture(self, slots: Sequence[BatchSlot], progress: Progress) -> None:
+        """Runs every bucket once to compile its kernels, then captures it."""
+        # The largest first, so that smaller ones reuse its memory.
+        buckets = self.shape.buckets[::-1]
+        if not self.shape.weighted:
+            # Kernels for weighted batches are in no graph; this compiles them.
+            self._run_all(_Launch(slots[0], self._buffers, buckets[-1], BatchKind(weighted=True)))
+        for bucket, kind in itertools.product(buckets, self.shape.kinds):
+            self._run_all(_Launch(slots[0], self._buffers, bucket, kind))
+        for streams in self._all_streams:
+            # The allocator caches that memory, where the graphs' pools cannot use it.
+            self._runtime.release_cached(streams.lookups.device)
+        for done, (bucket, slot) in enumerate(itertools.product(buckets, slots), start=1):
+            for kind in self.shape.kinds:
+                self._capture_all(_Launch(slot, self._buffers, bucket, kind))
+            progress("capturing graphs", done, len(buckets) * len(slots))
+
+    def _run_all(self, launch: _Launch) -> None:
+        """Runs the work of all devices on empty bags and waits for it."""
+        for number, streams in enumerate(self._all_streams):
+            done = self._runtime.event()
+            self._runtime.run(streams.computes, self._work(launch, number))
+            self._runtime.record(done, streams.computes)
+            self._runtime.synchronize(done)
+
+    def _capture_all(self, launch: _Launch) -> None:
+        """Captures the work of all devices."""
+        for number, streams in enumerate(self._all_streams):
+            key, graphs = _graph_key(launch, number), launch.slot.graphs
+            if key not in graphs:
+                graphs[key] = self._runtime.capture(streams.computes, self._work(launch, number))
+
+
+def _graph_key(launch: _Launch, number: int) -> tuple[int, int, BatchKind]:
+    """Key of a device's graph in a slot; shared bags only matter on the tower's device."""
+    kind = launch.kind
+    return number, launch.bucket, kind if number == 0 else BatchKind(weighted=kind.weighted)
+
+
+def _most_ids(batch: ModelInput) -> int:
+    """Upper bound of the ids that a batch sends to a device."""
+    return sum(len(group.values) for group in batch.groups)

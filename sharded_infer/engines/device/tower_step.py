@@ -1,0 +1,88 @@
+"""The tower's part of a batch, as captured in a CUDA graph.
+
+parts   -> columns of the tower's input, copied or added
+means   of features whose rows are split across ranks: sums times reciprocal bag lengths
+shared  features: each sample gets the columns of its bag
+tower   -> scores, copied to pinned memory
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from sharded_infer.engines.device.input_layout import InputViews
+from sharded_infer.lookups.columns import ColumnRun, SplitFeatures
+
+
+class Scorer(Protocol):
+    """A tower on a device."""
+
+    def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Starts scoring a batch; returns fp32 `[B]` or `[B, K]` for each output."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivedPart:
+    """A device's part, in the memory of the tower's device.
+
+    Attributes:
+        columns: fp32 `[B, part_width]`.
+    """
+
+    columns: Tensor
+    runs: tuple[ColumnRun, ...]
+
+
+def assemble_inputs(
+    pooled: Tensor,
+    parts: Sequence[ArrivedPart],
+    inputs: InputViews,
+    split: SplitFeatures,
+    *,
+    shared: bool,
+) -> Tensor:
+    """Assembles the tower's sparse input from all parts.
+
+    Args:
+        pooled: fp32 `[B, width]`; holds the columns looked up on this device, and is written.
+        shared: whether samples share bags.
+
+    Returns:
+        fp32 `[B, width]`: `pooled`, or a new tensor if bags are shared.
+    """
+    for column, width in split.columns:
+        pooled[:, column : column + width].zero_()
+    for part in parts:
+        for run in part.runs:
+            target = pooled[:, run.column : run.column + run.width]
+            source = part.columns[:, run.source : run.source + run.width]
+            if run.added:
+                target.add_(source)
+            else:
+                target.copy_(source)
+    if inputs.factors is not None:
+        columns = dict(zip(split.features, split.columns, strict=True))
+        for number, feature in enumerate(split.means):
+            column, width = columns[feature]
+            pooled[:, column : column + width].mul_(inputs.factors[number][:, None])
+    if not shared or inputs.owners is None or inputs.shared is None:
+        return pooled
+    spread = pooled.index_select(0, inputs.owners)
+    return torch.where(inputs.shared[None, :], spread, pooled)
+
+
+def score_into(
+    tower: Scorer, inputs: InputViews, embeddings: Tensor, scores: Sequence[Tensor]
+) -> None:
+    """Runs the tower and copies its outputs.
+
+    Args:
+        embeddings: fp32 `[B, width]`.
+        scores: pinned memory, fp32 `[B]` or `[B, K]` for each output; written.
+    """
+    for target, found in zip(scores, tower(inputs.dense, embeddings), strict=True):
+        target.copy_(found, non_blocking=True)

@@ -1,0 +1,113 @@
+"""Runs batches on the host, on the calling thread."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from sharded_infer.engines.model_engine import BatchResult, padded_dense
+from sharded_infer.engines.split_towers import SplitTowers, shared_group
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.lookups.lookups import Lookups
+from sharded_infer.tensors import tensor_of
+from sharded_infer.towers.batch_sizes import BatchSizes
+from sharded_infer.towers.split.split_tower import SplitTower
+from sharded_infer.towers.tower import Tower
+from sharded_infer.towers.tower_kernels import kernel_bytes, run_samples
+
+
+class HostEngine:
+    """A model's lookups and tower on the host.
+
+    Attributes:
+        waits: false: a batch's thread computes.
+    """
+
+    waits = False
+    device_slots = 0
+
+    def __init__(self, lookups: Lookups, tower: Tower) -> None:
+        self._lookups, self._tower = lookups, tower
+        program = tower.program
+        self._sizes = BatchSizes(kernel_bytes(program), run_samples(program))
+        self._splits = SplitTowers(tower, lookups.dims, sizes=len(self._sizes.sizes))
+
+    def with_tower(self, tower: Tower) -> "HostEngine":
+        """The same lookups with another tower."""
+        return HostEngine(self._lookups, tower)
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """As `ModelEngine.backends`."""
+        return self._lookups.backends
+
+    @property
+    def run_size(self) -> Callable[[int], int]:
+        """As `ModelEngine.run_size`."""
+        return self._sizes.run_size
+
+    def run_sizes(self, largest: int) -> Sequence[int]:
+        """As `ModelEngine.run_sizes`."""
+        return self._sizes.up_to(largest)
+
+    def memory_report(self) -> Sequence[str]:
+        """As `ModelEngine.memory_report`: the host is no device."""
+        return ()
+
+    def run(self, batch: ModelInput, deadline: float = inf) -> BatchResult:
+        """As `ModelEngine.run`; what a request's pairs share is computed once where it pays."""
+        shared = shared_group(batch)
+        if shared is not None:
+            split = self._splits.of(shared.features)
+            if split is not None and split.is_worthwhile(batch.batch_size, shared.batch_size):
+                return self._run_split(split, batch, shared.batch_size, deadline)
+        began = perf_counter()
+        rows = self._sizes.run_size(batch.batch_size)
+        embeddings, ids_outside, work = self._lookups.look_up(batch, rows=rows, deadline=deadline)
+        looked_up = perf_counter()
+        found = self.score(padded_dense(batch, rows), embeddings)
+        if rows > batch.batch_size:
+            found = tuple(score[: batch.batch_size] for score in found)
+        scores = tuple(score.numpy() for score in found)
+        return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+
+    def _run_split(
+        self, split: SplitTower, batch: ModelInput, requests: int, deadline: float
+    ) -> BatchResult:
+        began = perf_counter()
+        pieces, request_pieces = (self._sizes.pieces(n) for n in (batch.batch_size, requests))
+        rows = sum(pieces)
+        own, shared, ids_outside, work = self._lookups.look_up_apart(
+            batch, rows=rows, request_rows=sum(request_pieces), deadline=deadline
+        )
+        looked_up = perf_counter()
+        owners = torch.zeros(rows, dtype=torch.int64)
+        if batch.repeats is not None:
+            repeats = tensor_of(batch.repeats)
+            owners[: batch.batch_size] = torch.arange(requests).repeat_interleave(repeats)
+        found = split(
+            padded_dense(batch, rows),
+            own,
+            shared,
+            owners,
+            pieces=pieces,
+            request_pieces=request_pieces,
+        )
+        scores = tuple(score[: batch.batch_size].numpy() for score in found)
+        return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+
+    def embeddings(self, batch: ModelInput) -> Tensor:
+        """As `ModelEngine.embeddings`."""
+        rows = self._sizes.run_size(batch.batch_size)
+        return self._lookups.look_up(batch, rows=rows).pooled
+
+    def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        """As `ModelEngine.score`."""
+        pieces = self._sizes.pieces(len(embeddings))
+        if len(pieces) == 1:
+            return self._tower(dense, embeddings)
+        parts = zip(*(torch.split(array, pieces) for array in (*dense, embeddings)), strict=True)
+        scored = [self._tower(part[:-1], part[-1]) for part in parts]
+        return tuple(torch.cat(output) for output in zip(*scored, strict=True))

@@ -1,0 +1,288 @@
+"""A model in this process: artifact in, scores out."""
+
+import copy
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.artifacts.golden import has_weights
+from sharded_infer.artifacts.mapped_tables import CopyFile, check_files, table_pieces
+from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
+from sharded_infer.engines.device.backends import backends_of, rank_devices
+from sharded_infer.engines.device.batch_memory import Towers
+from sharded_infer.engines.device.device_choice import DeviceChoice
+from sharded_infer.engines.device.device_engine import DeviceEngine, ModelParts
+from sharded_infer.engines.device.rank_tables import rank_bytes
+from sharded_infer.engines.host_engine import HostEngine
+from sharded_infer.engines.model_engine import ModelEngine, padded_dense
+from sharded_infer.engines.stored_tower import StoredTower
+from sharded_infer.errors import DeviceError, InternalError
+from sharded_infer.inputs.columns import columns_of
+from sharded_infer.inputs.finite_check import FiniteCheck
+from sharded_infer.inputs.input_columns import input_arrays
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.lookups.held_rows import HeldRows
+from sharded_infer.lookups.placement import place_stored, share_of
+from sharded_infer.lookups.plan_lookups import PlanLookups
+from sharded_infer.lookups.shard_hosts import Front
+from sharded_infer.planning.plan import Plan
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.towers.tower import Tower
+
+
+class Model:
+    """One version of a model: its tables mapped, its tower built.
+
+    Attributes:
+        rank_bytes: bytes of tables on each rank of the plan.
+        is_front: whether other hosts are asked for some of the rows.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        plan: Plan,
+        *,
+        backend: str | None = None,
+        memory: TableMemory | None = None,
+        copy_file: CopyFile = copy_to_huge_pages,
+        devices: DeviceChoice | None = None,
+        front: Front | None = None,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Maps or copies the tables and builds the tower, without checks; use `open_model`.
+
+        Args:
+            copy_file: makes copies in huge pages, or finds those of other processes; a front makes
+                private ones of its own rows.
+            front: as for `open_model`.
+
+        Raises:
+            ArtifactError: a file does not hold what the manifest says.
+            CapacityError: the host or a device has too little memory.
+            InputError: the forced backend cannot look the tables up, or there is no such device.
+            LostMemoryError: a table file has become shorter meanwhile.
+            PlanError: a front can ask nobody for some of the rows; names the host.
+        """
+        self.artifact = artifact
+        self.plan = plan
+        self.spec: ModelSpec = artifact.manifest.model_spec()
+        self._finite = FiniteCheck(self.spec)
+        self.is_front = front is not None
+        tables = artifact.manifest.stored_tables()
+        if devices is not None and plan.has_gpus:
+            if front is not None:
+                raise DeviceError(
+                    f"topology {plan.topology.name!r}: a front looks rows up on hosts alone, "
+                    "expected a plan without GPUs"
+                )
+            # Mapped: read once, to be copied.
+            self.memory = TableMemory.MAP
+            pieces = table_pieces(artifact, self.memory, progress)
+            self._held = HeldRows(artifact, (), self.memory, is_share=True)
+            self.rank_bytes = rank_bytes(plan, tables)
+            weighted = has_weights(artifact.path / artifact.manifest.golden.file)
+            parts = ModelParts(self.spec, plan, tables, pieces, weighted)
+            self.engine: ModelEngine = self._on_devices(parts, devices, progress)
+            check_files(piece for of_table in pieces.values() for piece in of_table)
+            return
+        self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
+        placed = place_stored(plan, artifact)
+        self._held = HeldRows(
+            artifact,
+            placed if front is None else share_of(placed, front.host),
+            self.memory,
+            is_share=front is not None,
+            copy_file=copy_file,
+            progress=progress,
+        )
+        self.rank_bytes = plan.bytes_by_rank(tables)
+        if front is not None:
+            hosts = [device.host for device in plan.topology.devices]
+            self.rank_bytes = [
+                held if host == front.host else 0
+                for host, held in zip(hosts, self.rank_bytes, strict=True)
+            ]
+        lookups = PlanLookups(
+            self.spec,
+            placed,
+            self._held.pieces,
+            hosts=None if front is None else front.hosts,
+            backend=backend,
+        )
+        tower = StoredTower(artifact, self.spec).on_host()
+        self._signature = tower.signature()
+        self.engine = HostEngine(lookups, tower)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.artifact.manifest.model
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.artifact.manifest.version
+
+    @property
+    def table_bytes(self) -> int:
+        """Bytes of the tables' rows that this process looks up itself."""
+        if self.is_front:
+            return sum(self.rank_bytes)
+        return self.artifact.manifest.table_bytes
+
+    def map_pages(self, progress: Progress = no_progress) -> bool:
+        """Maps the pages of tables before requests need them; see `table_memory`.
+
+        Args:
+            progress: called with the bytes.
+
+        Returns:
+            Whether the kernel supports it.
+        """
+        return self._held.map_pages(progress)
+
+    def check_files(self) -> None:
+        """Refuses mapped tables that have lost rows; lookups check for themselves.
+
+        Raises:
+            LostMemoryError: names the file, its size and its former size.
+        """
+        self._held.check_files()
+
+    def tower_signature(self) -> str:
+        """Equal for models whose towers run the same operators on the same shapes."""
+        return self._signature
+
+    def with_tower(self, tower: Tower) -> "Model":
+        """The same tables, on the host, under another tower of the same inputs and outputs.
+
+        Raises:
+            InternalError: this one is on devices.
+        """
+        if not isinstance(self.engine, HostEngine):
+            raise InternalError("a model on devices has its towers there")
+        changed = copy.copy(self)
+        changed.engine = self.engine.with_tower(tower)
+        return changed
+
+    def huge_page_bytes(self) -> int:
+        """Bytes of its tables that this process maps by huge pages now."""
+        return self._held.huge_page_bytes()
+
+    def score(self, model_input: ModelInput, embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Runs the tower.
+
+        Args:
+            model_input: the batch; its dense inputs are used.
+            embeddings: fp32 `[rows, width]`; rows above B are padding.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output, in the spec's order.
+        """
+        scores = self.engine.score(padded_dense(model_input, len(embeddings)), embeddings)
+        return tuple(score[: model_input.batch_size] for score in scores)
+
+    def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
+        """Scores one batch.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` by output name.
+
+        Raises:
+            RequestError: an id is outside a table whose policy is `error`.
+        """
+        scores = self.engine.run(model_input).scores
+        return dict(zip(self.spec.tower.outputs, scores, strict=True))
+
+    def predict(self, inputs: object) -> dict[str, NDArray[np.float32]]:
+        """Scores one request, given as a client would send it.
+
+        Args:
+            inputs: a mapping of arrays, tensors or lists by input name, a DataFrame, or a list of
+                samples, each a mapping. A feature's ids are `[B]`, `[B, L]`, a list of B lists, or
+                `[N]` with `<feature>.lengths` `[B]`; with `<feature>.lengths`, `[B, L]` are
+                padded. `<feature>.weights` is as the ids. All at once they are `sparse.values`
+                `[N]` with `sparse.lengths` `[S, B]` of the S features. Dense inputs are
+                `[B, width]`, or `[B]` where the width is 1. A leading dimension of 1 is shared by
+                all samples. Columns of labels and reference scores are left aside.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` by output name.
+
+        Raises:
+            RequestError: an input is missing, unknown, of the wrong dtype or shape, not finite
+                where the spec refuses that, or an id is outside its table.
+        """
+        model_input = make_input(self.spec, input_arrays(self.spec, columns_of(inputs)))
+        self._finite.check(model_input)
+        return self.run(model_input)
+
+    def _on_devices(
+        self, parts: ModelParts, choice: DeviceChoice, progress: Progress
+    ) -> DeviceEngine:
+        backends, available = backends_of(choice)
+        record = self.artifact.manifest.tower
+        self._signature = f"{record.file} on devices"
+        stored = StoredTower(self.artifact, self.spec)
+        return DeviceEngine(
+            parts,
+            Towers(
+                lambda device: stored.on_device(backends.runtime.tensors_of(device)),
+                tuple(output.width for output in record.outputs),
+                lambda made, batch: (made.memory_bytes, made.activation_bytes(batch)),
+            ),
+            devices=rank_devices(parts.plan, choice, available),
+            backends=backends,
+            max_batch=choice.max_batch or self.spec.serving.max_batch,
+            progress=progress,
+        )
+
+
+def open_model(
+    path: Path | str,
+    *,
+    topology: str | None = None,
+    backend: str | None = None,
+    memory: TableMemory | None = None,
+    devices: DeviceChoice | None = None,
+    front: Front | None = None,
+    verify: bool = True,
+    progress: Progress = no_progress,
+) -> Model:
+    """Opens a published version.
+
+    Args:
+        topology: which of its plans to use; None takes the first.
+        backend: a kernel backend's name to force it.
+        memory: where the tables are to lie, on the host; None: as the spec says.
+        devices: which CUDA devices a plan for GPUs is executed on; None: the host executes it.
+        front: maps only the rows of this process's host, and asks other hosts for theirs; None:
+            all rows are here.
+        verify: compare every file's size and SHA-256 with the manifest first.
+        progress: called with how far verifying and copying are.
+
+    Raises:
+        NotFoundError: no such version, or no plan for the topology.
+        InputError: the forced backend cannot look the tables up.
+        ArtifactError: the version is incomplete, altered or of an unknown format.
+        CapacityError: a device has too little memory; names it, with figures.
+        PlanError: as `Model`.
+    """
+    artifact = open_artifact(Path(path))
+    if verify:
+        verify_files(artifact, progress)
+    return Model(
+        artifact,
+        artifact.plan(topology),
+        backend=backend,
+        memory=memory,
+        devices=devices,
+        front=front,
+        progress=progress,
+    )

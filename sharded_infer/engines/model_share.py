@@ -1,0 +1,120 @@
+"""One host's share of a version in this process: its rows, and no tower."""
+
+from pathlib import Path
+
+from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.errors import PlanError
+from sharded_infer.lookups.held_rows import HeldRows
+from sharded_infer.lookups.placement import place_stored, share_digest, share_of
+from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES, ShareLookups
+from sharded_infer.planning.plan import Plan
+from sharded_infer.progress import Progress, no_progress
+
+
+class ModelShare:
+    """What a shard host opens of a version.
+
+    Attributes:
+        digest: of the share; a front asks only hosts with its own digest of it.
+        table_bytes: of the rows that the host holds.
+        rows: the rows in memory.
+        lookups: answers fronts.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        plan: Plan,
+        host: int,
+        *,
+        backend: str | None = None,
+        memory: TableMemory | None = None,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Maps or copies the share's rows, without checks; use `open_share`.
+
+        Raises:
+            ArtifactError: a file does not hold what the manifest says.
+            CapacityError: there is too little memory.
+            InputError: the forced backend cannot look the tables up.
+            LostMemoryError: a table file has become shorter meanwhile.
+            PlanError: the host has no rows in the plan.
+        """
+        self.artifact, self.plan, self.host = artifact, plan, host
+        spec, placed = artifact.manifest.model_spec(), place_stored(plan, artifact)
+        share = share_of(placed, host)
+        if not share:
+            known = ", ".join(str(found) for found in sorted({piece.host for piece in placed}))
+            raise PlanError(
+                f"topology {plan.topology.name!r}: host {host} holds no rows, expected one of "
+                f"{known}"
+            )
+        self.digest = share_digest(share)
+        self.table_bytes = sum(
+            piece.rows * piece.table.row_format.row_bytes(piece.columns) for piece in share
+        )
+        self.memory = TableMemory(spec.serving.memory) if memory is None else memory
+        self.rows = HeldRows(artifact, share, self.memory, is_share=True, progress=progress)
+        self.lookups = ShareLookups(
+            spec,
+            placed,
+            self.rows.pieces,
+            host,
+            max_answer_bytes=max_answer_bytes,
+            backend=backend,
+        )
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.artifact.manifest.model
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.artifact.manifest.version
+
+
+def open_share(
+    path: Path | str,
+    host: int,
+    *,
+    topology: str | None = None,
+    backend: str | None = None,
+    memory: TableMemory | None = None,
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
+    verify: bool = True,
+    progress: Progress = no_progress,
+) -> ModelShare:
+    """Opens one host's share of a published version.
+
+    Args:
+        host: number of the host in the topology.
+        topology: which of its plans to use; None takes the first.
+        backend: a kernel backend's name to force it.
+        memory: where the rows are to lie; None: as the spec says.
+        max_answer_bytes: of fp32 that one lookup may ask for.
+        verify: compare every file's size and SHA-256 with the manifest first.
+        progress: called with how far verifying and copying are.
+
+    Raises:
+        NotFoundError: no such version, or no plan for the topology.
+        InputError: the forced backend cannot look the tables up.
+        ArtifactError: the version is incomplete, altered or of an unknown format.
+        CapacityError: there is too little memory.
+        PlanError: the host has no rows in the plan.
+    """
+    artifact = open_artifact(Path(path))
+    if verify:
+        verify_files(artifact, progress)
+    return ModelShare(
+        artifact,
+        artifact.plan(topology),
+        host,
+        backend=backend,
+        memory=memory,
+        max_answer_bytes=max_answer_bytes,
+        progress=progress,
+    )

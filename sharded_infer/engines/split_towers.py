@@ -1,0 +1,84 @@
+"""The split towers of one model, made when requests share the same features again and again."""
+
+import itertools
+import logging
+import threading
+from collections.abc import Sequence
+
+from sharded_infer.errors import TowerError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.towers.batch_sizes import KERNEL_BYTES
+from sharded_infer.towers.split.parts import Run
+from sharded_infer.towers.split.split_tower import SplitTower
+from sharded_infer.towers.tower import Tower
+from sharded_infer.towers.tower_kernels import added_kernel_bytes
+
+_LOG = logging.getLogger("sharded_infer.engines")
+
+# Batches with the same shared features that run on the whole tower before it is split.
+_BEFORE = 4
+# Clients choose what they share: the bounds keep a hostile one from filling memory with it.
+_MOST_TOWERS = 4
+_MOST_COUNTED = 64
+
+
+def shared_group(batch: ModelInput) -> JaggedBatch | None:
+    """The features that samples share; None if they share none."""
+    found = (group for group in batch.groups if group.batch_size != batch.batch_size)
+    return next(found, None)
+
+
+class SplitTowers:
+    """Thread-safe: while one thread splits the tower, others use the whole one."""
+
+    def __init__(self, tower: Tower, dims: Sequence[int], *, sizes: int = 1) -> None:
+        """Starts with none.
+
+        Args:
+            dims: columns of each feature, in the order of the embeddings.
+            sizes: number of batch sizes that towers are run at.
+        """
+        self._tower, self._dims, self._sizes = tower, dims, sizes
+        self._kernel_bytes = 0
+        self._made: dict[tuple[int, ...], SplitTower | None] = {}
+        self._seen: dict[tuple[int, ...], int] = {}
+        self._lock = threading.Lock()
+
+    def of(self, features: tuple[int, ...]) -> SplitTower | None:
+        """The tower for requests that share these features; None: use the whole one.
+
+        Args:
+            features: positions in the spec, ascending.
+        """
+        if features in self._made:
+            return self._made[features]
+        full = len(self._made) >= _MOST_TOWERS or self._kernel_bytes >= KERNEL_BYTES
+        if full or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if features not in self._seen and len(self._seen) >= _MOST_COUNTED:
+                return None
+            self._seen[features] = self._seen.get(features, 0) + 1
+            if self._seen[features] <= _BEFORE:
+                return None
+            if features not in self._made:
+                self._made[features] = self._split(features)
+            return self._made[features]
+        finally:
+            self._lock.release()
+
+    def _split(self, features: tuple[int, ...]) -> SplitTower | None:
+        try:
+            made = self._tower.split(self._runs(features))
+        except TowerError as error:
+            _LOG.warning("what requests share is computed for every pair: %s", error)
+            return None
+        if made is not None:
+            parts = made.program.request, made.program.pair
+            self._kernel_bytes += self._sizes * added_kernel_bytes(parts, self._tower.program)
+        return made
+
+    def _runs(self, features: Sequence[int]) -> list[Run]:
+        shared = set(features)
+        by_kind = itertools.groupby(range(len(self._dims)), key=shared.__contains__)
+        return [Run(kind, sum(self._dims[one] for one in found)) for kind, found in by_kind]

@@ -1,0 +1,1 @@
+"""Imports models that others trained, and checks the import."""

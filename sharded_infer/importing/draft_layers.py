@@ -1,0 +1,51 @@
+"""Which of a checkpoint's matrices belong to layers, by their keys and neighbours."""
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from quant.sources.weight_source import WeightSource
+
+# Parameters of torch's recurrent layers and of attention, and of weight_norm.
+_LAYER = re.compile(
+    r"(.*\.)?(weight_(ih|hh)_l\d+(_reverse)?|in_proj_weight|weight_[gv]|parametrizations\..*)"
+)
+# Words in the names of layers that have no bias to be known by.
+_WORDS = re.compile(
+    r"linear|fc|mlp|dense|proj|projection|head|hidden|layers?|tower|top|bottom|cross(es)?|out"
+    r"|output|logits?|deep|gate|attn|attention|over|inter"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeight:
+    """A matrix that probably belongs to a layer.
+
+    Attributes:
+        sure: whether it cannot be a table.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    reason: str
+    sure: bool
+
+
+def layer_weight(source: WeightSource, key: str, keys: Collection[str]) -> LayerWeight | None:
+    """Why a matrix belongs to a layer; None if it could be a table.
+
+    Args:
+        keys: all keys of the checkpoint.
+    """
+    shape = source.shape(key)
+    if _LAYER.fullmatch(key):
+        return LayerWeight(key, shape, "a recurrent, attention or normed layer's", sure=True)
+    bias = f"{key.removesuffix('weight')}bias"
+    if key.endswith("weight") and bias in keys and source.shape(bias) == shape[:1]:
+        return LayerWeight(key, shape, f"a linear layer's, with {bias!a} of its length", sure=True)
+    words = re.split(r"[._\d]+", key.lower())
+    if key.endswith(".weight") and not any("emb" in word for word in words):
+        named = next((word for word in words if _WORDS.fullmatch(word)), None)
+        if named is not None:
+            return LayerWeight(key, shape, f"{named!a} in its key is a layer's", sure=False)
+    return None

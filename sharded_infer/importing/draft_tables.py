@@ -1,0 +1,191 @@
+"""Which of a checkpoint's weights are embedding tables, and what is known of each."""
+
+import re
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from kernels.row_format import RowFormat
+from kernels.wording import counted
+from quant.sources.table_weight import FLOATING, bare_key, find_weight
+from quant.sources.weight_source import SourceError, WeightSource, said_format
+from sharded_infer.errors import SpecError
+from sharded_infer.importing.draft_layers import LayerWeight, layer_weight
+from sharded_infer.specs.spec_file import parse_spec
+
+_TORCHREC = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
+# Last words of a key that say nothing about which table it is.
+_GENERIC = re.compile(r"\d+|emb|embed|embedding|embeddings|embedding_bag|weight|weights|table")
+_MAX_DIM = 8192
+# What TorchRec's quantized collections hold; its bf16 cannot be looked up, its fp8 is another one.
+_STORED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2, RowFormat.FP16, RowFormat.FP32)
+# TorchRec rounds quantized rows up to as many bytes.
+_ALIGNMENT = 16
+_ELEMENTS_IN_BYTE = {RowFormat.INT8: 1, RowFormat.INT4: 2, RowFormat.INT2: 4}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedTable:
+    """A weight that looks like a table.
+
+    Attributes:
+        name: a valid name, unique among the tables.
+        found_by_name: whether the key follows from the name and can be left out.
+        dim: elements of a row, certain or guessed.
+        stored: the row format of a quantized weight, certain or guessed.
+        doubts: why a field is guessed, by field.
+    """
+
+    name: str
+    key: str
+    found_by_name: bool
+    rows: int
+    dim: int
+    stored: RowFormat | None
+    doubts: Mapping[str, str]
+
+
+def draft_tables(
+    source: WeightSource, *, tower: Collection[str], dim: int | None, taken: Collection[str]
+) -> tuple[list[DraftedTable], list[LayerWeight]]:
+    """The weights that look like tables, in the source's order, and those that look like layers'.
+
+    Tables are the weights under TorchRec's names. Without any, they are all matrices that belong to
+    no layer; those without `emb` in their key are doubtful.
+
+    Args:
+        dim: of all tables, if the tower's sizes give it; it decides ambiguous quantized rows.
+
+    Raises:
+        SourceError: a weight cannot be read.
+    """
+    keys = list(source.keys())
+    others = [key for key in keys if key not in tower and _is_matrix(source, key)]
+    held = set(keys)
+    torchrec = [key for key in others if _TORCHREC.fullmatch(key)]
+    layers = [] if torchrec else [layer_weight(source, key, held) for key in others]
+    left_out = [layer for layer in layers if layer is not None]
+    if not torchrec and len(left_out) == len(others):
+        # A doubtful table is better than none.
+        left_out = [layer for layer in left_out if layer.sure]
+    not_tables = {layer.key for layer in left_out}
+    names = set(taken)
+    tables = []
+    for key in torchrec or [key for key in others if key not in not_tables]:
+        doubts = {} if "emb" in key.lower() else {"name": "is this an embedding table?"}
+        table = _draft(source, key, dim, names, doubts)
+        if table is not None:
+            names.add(table.name)
+            tables.append(table)
+    return tables, left_out
+
+
+def _is_matrix(source: WeightSource, key: str) -> bool:
+    shape = source.shape(key)
+    return len(shape) == 2 and min(shape) > 0
+
+
+def _draft(
+    source: WeightSource, key: str, dim: int | None, taken: Collection[str], doubts: dict[str, str]
+) -> DraftedTable | None:
+    rows, width = source.shape(key)
+    dtype = source.read(key, 0, 1).dtype
+    doubts = dict(doubts)
+    stored: RowFormat | None = None
+    if dtype is torch.uint8:
+        guess = _guess_rows(source, key, rows, width, dim)
+        if guess is None:
+            return None
+        stored, width, unsure = guess
+        doubts |= unsure
+    elif dtype not in FLOATING:
+        return None
+    if width > _MAX_DIM:
+        return None
+    own = _own_name(bare_key(key))
+    name = _valid_name(own, taken)
+    if name != own:
+        doubts["name"] = f"the checkpoint says {own!a}, which cannot be this table's name"
+    return DraftedTable(
+        name, key, _is_found(source, name, key, rows, width, stored), rows, width, stored, doubts
+    )
+
+
+def _guess_rows(
+    source: WeightSource, key: str, rows: int, width: int, dim: int | None
+) -> tuple[RowFormat, int, dict[str, str]] | None:
+    """The format and the dim of quantized rows, and the doubts about them."""
+    said = said_format(source, key)
+    unsure: dict[str, str] = {}
+    if f"{key}_qscale" in set(source.keys()):
+        unsure["format"] = "its scales are kept apart: such rows cannot be taken over"
+    if dim is not None and (fitting := _fitting(source, key, rows, dim)):
+        if len(fitting) > 1:
+            unsure["format"] = f"rows of {counted(width, 'byte')} can be {' or '.join(fitting)}"
+        return fitting[0], dim, unsure
+    row_format = said or RowFormat.INT8
+    in_byte = _ELEMENTS_IN_BYTE[row_format]
+    most = (width - row_format.header_bytes) * in_byte
+    if most < 1:
+        return None
+    least = most if width % _ALIGNMENT else max(1, most - _ALIGNMENT * in_byte + 1)
+    # The one multiple of 16 bytes in reach; half of one in a row of 16 bytes.
+    step = _ALIGNMENT * in_byte
+    guess = most if least == most else (most // step * step or step // 2)
+    reach = f"is {most}" if least == most else f"is {least} to {most}"
+    unsure["dim"] = f"of {row_format} rows of {counted(width, 'byte')} it {reach}"
+    if said is None:
+        unsure.setdefault("format", "rows that are quantized already: int8, or another one")
+    return row_format, guess, unsure
+
+
+def _fitting(source: WeightSource, key: str, rows: int, dim: int) -> list[RowFormat]:
+    fitting = []
+    said = said_format(source, key)
+    for row_format in _STORED if said is None else (said,):
+        with suppress(SourceError):
+            find_weight(source, key, key, rows=rows, dim=dim, row_format=row_format)
+            fitting.append(row_format)
+    return fitting
+
+
+def _is_found(
+    source: WeightSource, name: str, key: str, rows: int, dim: int, stored: RowFormat | None
+) -> bool:
+    try:
+        found = find_weight(source, name, None, rows=rows, dim=dim, row_format=stored)
+    except SourceError:
+        return False
+    return found.key == key
+
+
+def _own_name(key: str) -> str:
+    if torchrec := _TORCHREC.fullmatch(key):
+        return torchrec[1]
+    *parents, name = key.removesuffix(".weight").split(".")
+    words = name
+    while parents and _GENERIC.fullmatch(name):
+        name = parents.pop()
+        words = f"{name}_{words}"
+    return words
+
+
+def _valid_name(name: str, taken: Collection[str]) -> str:
+    if not _is_name(name):
+        name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:150]
+        if not _is_name(name):
+            name = f"table_{name}"
+    unique, number = name, 2
+    while unique in taken:
+        unique, number = f"{name}_{number}", number + 1
+    return unique
+
+
+def _is_name(name: str) -> bool:
+    try:
+        parse_spec({"name": name, "tables": [{"name": "table", "rows": 1, "dim": 1}]})
+    except SpecError:
+        return False
+    return True

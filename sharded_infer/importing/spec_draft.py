@@ -1,0 +1,143 @@
+"""Drafts a `model.toml` for a checkpoint from its names and shapes.
+
+Guesses are marked `# CHECK:`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from kernels.row_format import RowFormat
+from kernels.wording import counted
+from quant.sources.weight_source import SourceError, WeightSource
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.draft_layers import LayerWeight
+from sharded_infer.importing.draft_tables import DraftedTable, draft_tables
+from sharded_infer.importing.draft_tower import DraftedTower, draft_tower
+from sharded_infer.specs.spec_file import parse_spec
+
+_MARK = "# CHECK: "
+_CONTROLS = re.compile("[\x7f-\x9f]")
+_HEAD = (
+    "# Drafted from the names and shapes of a checkpoint. What they do not say is guessed, and "
+    "marked CHECK."
+)
+_LEFT_OUT = 40  # weights of layers that are named
+_ORDER = "tables, and each one's features, in the order of their embeddings in the tower's input"
+
+
+def draft_spec(source: WeightSource, name: str) -> str:
+    """The text of a `model.toml` for a checkpoint.
+
+    Returns:
+        TOML that `load_spec` reads; lines with a guess end with a comment, `# CHECK: ...`.
+
+    Raises:
+        SpecError: `name` is not a valid name.
+        WeightsError: no weight of the checkpoint could be a table, or one cannot be read.
+    """
+    parse_spec({"name": name, "tables": [{"name": "table", "rows": 1, "dim": 1}]}, "the draft")
+    try:
+        tower = draft_tower(source)
+        tables, left_out = draft_tables(source, tower=tower.keys, dim=tower.dim, taken=tower.inputs)
+    except SourceError as error:
+        raise WeightsError(str(error)) from error
+    if not tables:
+        raise WeightsError(
+            f"{source.description}: holds no weight of two axes that could be a table, only "
+            f"{_some(source.keys())}{_layers(left_out)}"
+        )
+    lines = [_HEAD, "", f"name = {_string(name)}", "", _MARK + _ORDER]
+    for table in tables:
+        lines += ["", *_table_lines(table)]
+    lines += _left_out_lines(left_out)
+    lines += ["", *_quantization_lines(tables), *_tower_lines(tower, tables)]
+    return "\n".join(lines) + "\n"
+
+
+def count_checks(draft: str) -> int:
+    """The number of lines of a draft that are marked for checking."""
+    return sum(_MARK in line for line in draft.split("\n"))
+
+
+def _table_lines(table: DraftedTable) -> list[str]:
+    fields: dict[str, object] = {"name": table.name, "rows": table.rows, "dim": table.dim}
+    fields |= {"pooling": "sum", "features": [table.name]}
+    if not table.found_by_name:
+        fields["weights"] = table.key
+    if table.stored is not None:
+        fields["format"] = str(table.stored)
+    doubts = {
+        "pooling": "sum or mean",
+        "features": "all inputs that look rows up in this table",
+        **table.doubts,
+    }
+    return ["[[tables]]", *_fields(fields, doubts)]
+
+
+def _left_out_lines(layers: Sequence[LayerWeight]) -> list[str]:
+    """Comments on the weights that are not tables, with the reasons."""
+    lines = [
+        f"{'# ' if layer.sure else _MARK}{layer.key!a} {list(layer.shape)} is left out: "
+        f"{layer.reason}"
+        for layer in layers[:_LEFT_OUT]
+    ]
+    if more := len(layers) - len(lines):
+        lines.append(f"# and {counted(more, 'weight')} more of layers")
+    return ["", *lines] if lines else []
+
+
+def _layers(layers: Sequence[LayerWeight]) -> str:
+    if not layers:
+        return ""
+    return f"; {layers[0].key!a} is left out: {layers[0].reason}"
+
+
+def _quantization_lines(tables: Iterable[DraftedTable]) -> list[str]:
+    if all(table.stored is not None for table in tables):
+        return []
+    others = ", ".join(f for f in RowFormat if f is not RowFormat.INT8)
+    return [
+        "[quantization]",
+        *_fields({"format": "int8"}, {"format": f"how rows are stored; also {others}"}),
+        "",
+    ]
+
+
+def _tower_lines(tower: DraftedTower, tables: list[DraftedTable]) -> list[str]:
+    inputs = ", ".join(f"{name} = {width}" for name, width in tower.inputs.items())
+    lines = ["[dense]", f"inputs = {{ {inputs} }}"]
+    if not inputs:
+        lines[-1] = f"inputs = {{}}  {_MARK}name = width of each dense input"
+    lines += ["", *(_MARK + doubt for doubt in tower.doubts([table.dim for table in tables]))]
+    fields: dict[str, object] = dict(tower.fields)
+    doubts = {"precision": "bf16 and int8 (GPUs: tf32, bf16) are faster, and less exact"} | dict(
+        tower.field_doubts
+    )
+    return [*lines, "[tower]", *_fields({**fields, "precision": "fp32"}, doubts)]
+
+
+def _fields(fields: Mapping[str, object], doubts: Mapping[str, str]) -> list[str]:
+    return [
+        f"{field} = {_value(value)}" + (f"  {_MARK}{doubts[field]}" if field in doubts else "")
+        for field, value in fields.items()
+    ]
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    return _string(value) if isinstance(value, str) else str(value)
+
+
+def _string(text: str) -> str:
+    # JSON leaves DEL and the controls behind it as they are; terminals obey them.
+    return _CONTROLS.sub(
+        lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False)
+    )
+
+
+def _some(keys: Iterable[str]) -> str:
+    names = list(keys)
+    shown = ", ".join(map(repr, names[:8]))
+    return (shown + (", ..." if len(names) > 8 else "")) or "nothing"

@@ -1,0 +1,187 @@
+"""TorchRec's DLRM and DLRM_DCN: which of their parameters is which of our towers'.
+
+| ours | TorchRec's |
+| --- | --- |
+| `bottom.layers.{2i}` | `dense_arch.model._mlp.{i}._linear` |
+| `top.layers.{2i}`, but the last | `over_arch.model.0._mlp.{i}._linear` |
+| `top.layers.{2i}`, the last | `over_arch.model.1` |
+| `crosses.{i}.down.weight` | `inter_arch.crossnet.V_kernels.{i}` |
+| `crosses.{i}.up.weight` | `inter_arch.crossnet.W_kernels.{i}` |
+| `crosses.{i}.up.bias` | `inter_arch.crossnet.bias.{i}` |
+
+The names are those of `torchrec/models/dlrm.py` and `torchrec/modules/crossnet.py`, release 1.8.
+Both towers concatenate the same vectors in the same order. Only DLRM's pairs of vectors are in
+another order, so the columns of the first top layer are permuted. TorchRec's models return
+log-odds: our scores are their sigmoid.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from math import isqrt
+
+import torch
+from torch import Tensor
+
+from kernels.wording import counted
+from sharded_infer.errors import WeightsError
+
+BOTTOM = "dense_arch.model._mlp"
+OVER = "over_arch.model.0._mlp"
+LAST = "over_arch.model.1"
+CROSSNET = "inter_arch.crossnet"
+# What a tower is found by.
+_FIRST = f"{BOTTOM}.0._linear.weight"
+# The parts of TorchRec's models that make up the tower.
+_PARTS = ("dense_arch.", "inter_arch.", "over_arch.")
+# What torch.compile puts between a compiled part and its parameters.
+_COMPILED = "_orig_mod."
+_CROSS = {"down.weight": "V_kernels", "up.weight": "W_kernels", "up.bias": "bias"}
+_CROSS_NAME = re.compile(re.escape(CROSSNET) + r"\.(W_kernels|V_kernels|bias)\.\d+(\..*)?")
+
+
+def bare_name(key: str) -> str:
+    """A key without torch.compile's prefix."""
+    return key.replace(_COMPILED, "")
+
+
+def torchrec_prefixes(keys: Iterable[str]) -> list[str]:
+    """The prefixes of all TorchRec towers of a checkpoint, ascending."""
+    names = {bare_name(key) for key in keys}
+    return sorted(
+        name.removesuffix(_FIRST) for name in names if name == _FIRST or name.endswith(f".{_FIRST}")
+    )
+
+
+def torchrec_keys(keys: Iterable[str], prefix: str) -> dict[str, str]:
+    """A TorchRec tower's keys in the checkpoint, by name below the prefix."""
+    bare = bare_name(prefix)
+    named = {bare_name(key): key for key in keys}
+    return {
+        name.removeprefix(bare): key
+        for name, key in named.items()
+        if name.startswith(tuple(bare + part for part in _PARTS))
+    }
+
+
+def torchrec_name(parameter: str, top_layers: int) -> str:
+    """TorchRec's name of one of our parameters.
+
+    Args:
+        parameter: a name in the state dict of a zoo tower.
+    """
+    stack, _, rest = parameter.partition(".")
+    if stack == "crosses":
+        index, _, kind = rest.partition(".")
+        return f"{CROSSNET}.{_CROSS[kind]}.{index}"
+    _, position, kind = rest.split(".")
+    layer = int(position) // 2  # every other one is a ReLU
+    if stack == "bottom":
+        return f"{BOTTOM}.{layer}._linear.{kind}"
+    if layer == top_layers - 1:
+        return f"{LAST}.{kind}"
+    return f"{OVER}.{layer}._linear.{kind}"
+
+
+def refuse_foreign(names: Iterable[str]) -> None:
+    """Refuses an interaction that the zoo has no tower with, such as DLRM_Projection's.
+
+    Args:
+        names: of a TorchRec tower's parameters, below their prefix.
+
+    Raises:
+        WeightsError: naming a parameter of the interaction.
+    """
+    inter = sorted(name for name in names if name.startswith("inter_arch."))
+    foreign = [name for name in inter if not _CROSS_NAME.fullmatch(name)]
+    if foreign:
+        raise WeightsError(
+            f"{foreign[0]!r}: the zoo has no tower with this interaction, only those of TorchRec's "
+            "DLRM and DLRM_DCN; export the tower and name it as the spec's tower.program"
+        )
+
+
+def read_parameters(
+    wanted: Mapping[str, tuple[int, ...]],
+    shapes: Mapping[str, tuple[int, ...]],
+    read: Callable[[str], Tensor],
+) -> dict[str, Tensor]:
+    """A zoo tower's parameters, read from a TorchRec tower.
+
+    Args:
+        wanted: the zoo tower's parameters and their shapes.
+        shapes: of the TorchRec tower's parameters, by name below their prefix.
+        read: a whole parameter, by TorchRec's name for it.
+
+    Returns:
+        fp32 parameters for the zoo tower's `load_state_dict`.
+
+    Raises:
+        WeightsError: a parameter is missing, has another shape, or has no place in the tower;
+            names it and both shapes.
+    """
+    refuse_foreign(shapes)
+    top_layers = _layers(wanted, "top")
+    names = {parameter: torchrec_name(parameter, top_layers) for parameter in wanted}
+    for parameter, name in names.items():
+        if name not in shapes:
+            raise WeightsError(f"no {name!r}, expected one of shape {list(wanted[parameter])}")
+        if shapes[name] != wanted[parameter]:
+            raise WeightsError(
+                f"{name!r} is {list(shapes[name])}, expected {list(wanted[parameter])}"
+            )
+    known = tuple(f"{name}." for name in names.values())
+    # An optimizer's state is kept under its parameter's name.
+    extra = [n for n in shapes if n not in names.values() and not n.startswith(known)]
+    if extra:
+        raise WeightsError(
+            f"{min(extra)!r} of shape {list(shapes[min(extra)])} has no place in the spec's tower"
+        )
+    parameters = {parameter: read(name).to(torch.float32) for parameter, name in names.items()}
+    if not any(name.startswith("crosses.") for name in wanted):
+        first, last = "top.layers.0.weight", 2 * (_layers(wanted, "bottom") - 1)
+        dim = wanted[f"bottom.layers.{last}.weight"][0]
+        parameters[first] = reorder_pairs(parameters[first], dim)
+    return parameters
+
+
+def reorder_pairs(weight: Tensor, dim: int) -> Tensor:
+    """The first top layer of a TorchRec DLRM, with its columns in our DLRM's order.
+
+    Both take the bottom's vector, then the dot product of every pair of vectors: TorchRec reads the
+    upper triangle of the products row by row, ours is the lower one.
+
+    Args:
+        weight: `[out, dim + (F + 1) F / 2]`, with F features.
+
+    Returns:
+        The weight, its columns after the first `dim` permuted.
+
+    Raises:
+        WeightsError: its width fits no number of features.
+    """
+    pairs = weight.shape[1] - dim
+    vectors = pair_vectors(pairs)
+    if vectors is None:
+        raise WeightsError(
+            f"the first top layer is {list(weight.shape)}: "
+            f"{counted(pairs, 'column')} after the first {dim} "
+            "are not the pairs of any number of vectors"
+        )
+    position = torch.zeros(vectors, vectors, dtype=torch.int64)
+    upper_rows, upper_columns = torch.triu_indices(vectors, vectors, offset=1)
+    position[upper_rows, upper_columns] = torch.arange(pairs)
+    lower_rows, lower_columns = torch.tril_indices(vectors, vectors, offset=-1)
+    order = position[lower_columns, lower_rows]
+    return torch.cat([weight[:, :dim], weight[:, dim + order]], dim=1)
+
+
+def pair_vectors(pairs: int) -> int | None:
+    """The number of vectors that have so many pairs; None if there is none."""
+    if pairs < 0:
+        return None
+    vectors = (1 + isqrt(1 + 8 * pairs)) // 2
+    return vectors if vectors * (vectors - 1) // 2 == pairs else None
+
+
+def _layers(wanted: Iterable[str], stack: str) -> int:
+    return sum(name.startswith(f"{stack}.") and name.endswith(".weight") for name in wanted)

@@ -1,0 +1,224 @@
+"""Loads the tower that a spec names: of the zoo with trained weights, or a stored program."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+
+from kernels.wording import counted
+from quant.sources.table_weight import bare_key
+from quant.sources.weight_source import WeightSource
+from sharded_infer.errors import SpecError, TowerError, WeightsError
+from sharded_infer.importing.torchrec_names import (
+    bare_name,
+    read_parameters,
+    torchrec_keys,
+    torchrec_prefixes,
+)
+from sharded_infer.specs.model_spec import ModelSpec, TowerSpec
+from sharded_infer.towers.program.archive import read_program
+from sharded_infer.towers.program.graph import NAMES, WIDTH
+from sharded_infer.towers.program.names import ProgramNames
+from sharded_infer.towers.program.program import EMBEDDINGS
+from sharded_infer.zoo.registry import build_tower
+
+_DEFAULT_PREFIX = TowerSpec().weights
+
+
+class ProgramTower(nn.Module):
+    """A stored program as a module that takes its inputs by name.
+
+    Attributes:
+        program: takes its inputs by position.
+        names_inputs: whether the file names the inputs; otherwise the spec's order holds.
+    """
+
+    def __init__(
+        self,
+        program: nn.Module,
+        inputs: tuple[str, ...],
+        outputs: tuple[str, ...],
+        names_inputs: bool = True,
+    ):
+        super().__init__()
+        self.program = program
+        self.names_inputs = names_inputs
+        self._inputs = inputs
+        self._outputs = outputs
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Runs the program and returns its outputs by name."""
+        results = self.program(*(inputs[name] for name in self._inputs))
+        return dict(zip(self._outputs, results, strict=True))
+
+
+def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module:
+    """Builds the tower that a spec names.
+
+    Args:
+        spec: its tower has an architecture or a program.
+        source: holds the zoo tower's parameters under `tower.weights`, or those of TorchRec's DLRM
+            or DLRM_DCN under `tower.weights` or, if that is the default, under any prefix.
+        folder: the program's path is relative to it.
+
+    Raises:
+        SpecError: the spec names no tower, or sizes that the architecture refuses.
+        WeightsError: the checkpoint lacks a parameter of the tower, or has another shape of it.
+        TowerError: the program cannot be read or must not be loaded, or its inputs or outputs
+            differ from the spec's.
+    """
+    described = spec.tower
+    if described.program is not None:
+        path = folder / described.program
+        if not path.is_file():
+            raise TowerError(f"tower program {path}: no such file")
+        program = read_program(path, follow=True)
+        inputs, outputs = _check_program(program, path, spec)
+        names: ProgramNames = program.meta[NAMES]
+        return ProgramTower(program, inputs, outputs, names.inputs is not None)
+    if described.architecture is None:
+        raise SpecError("tower: expected an architecture of the zoo, or a program's file")
+    tower = build_tower(
+        described.architecture,
+        dense_inputs=spec.dense.inputs,
+        feature_dims=[feature.table.dim for feature in spec.features],
+        options=described.options,
+    )
+    wanted = tower.state_dict()
+    prefix = _torchrec_prefix(wanted, source, described.weights)
+    if prefix is None:
+        tower.load_state_dict(_parameters(wanted, source, described.weights))
+    else:
+        tower.load_state_dict(_torchrec_parameters(wanted, source, prefix))
+    return tower
+
+
+def _check_program(
+    program: GraphModule, path: Path, spec: ModelSpec
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Compares a program with the spec, before torch fails on a difference.
+
+    Returns:
+        The names of its inputs and outputs, in its own order. If the file names them, the spec may
+        have another order.
+    """
+    (output,) = program.graph.find_nodes(op="output")
+    found, outputs = len(output.args[0]), spec.tower.outputs
+    if found != len(outputs):
+        raise TowerError(
+            f"tower program {path}: it has {counted(found, 'output')}, tower.outputs names "
+            f"{len(outputs)} ({', '.join(outputs)})"
+        )
+    placeholders = program.graph.find_nodes(op="placeholder")
+    widths = {**spec.dense.inputs, EMBEDDINGS: spec.embedding_width}
+    if len(placeholders) != len(widths):
+        count = len(placeholders)
+        raise TowerError(
+            f"tower program {path}: it has {counted(count, 'input')}, "
+            f"dense.inputs and the embeddings are {len(widths)} ({', '.join(widths)})"
+        )
+    names: ProgramNames = program.meta[NAMES]
+    for recorded, described, said in (
+        (names.inputs, tuple(widths), "inputs are {}, dense.inputs and the embeddings are {}"),
+        (names.outputs, outputs, "outputs are {}, tower.outputs names {}"),
+    ):
+        if recorded is not None and set(recorded) != set(described):
+            difference = said.format(", ".join(recorded), ", ".join(described))
+            raise TowerError(f"tower program {path}: its {difference}")
+    inputs = names.inputs or tuple(widths)
+    for node, name in zip(placeholders, inputs, strict=True):
+        traced = node.meta.get(WIDTH)
+        if traced is not None and traced != widths[name]:
+            reason = f"dense.inputs says {name} = {widths[name]}"
+            if name not in spec.dense.inputs:
+                reason = (
+                    f"the dims of the features' tables add up to {widths[name]}: "
+                    f"{spec.embedding_text}"
+                )
+            raise TowerError(
+                f"tower program {path}: its input for {name!r} has a width of {traced}, {reason}"
+            )
+    if names.inputs is None:
+        _refuse_alike(path, spec)
+    return inputs, names.outputs or outputs
+
+
+def _refuse_alike(path: Path, spec: ModelSpec) -> None:
+    """Refuses a program without names if its dense inputs cannot be told apart."""
+    by_width: dict[int, str] = {}
+    for name, width in spec.dense.inputs.items():
+        other = by_width.setdefault(width, name)
+        if other != name:
+            raise TowerError(
+                f"tower program {path}: it does not say its inputs' names, and {other!r} and "
+                f"{name!r} of dense.inputs are both {width} wide: they could be confused. Export "
+                "the module again with sharded_infer.export_tower, which records the names"
+            )
+
+
+def _torchrec_prefix(wanted: Mapping[str, Tensor], source: WeightSource, prefix: str) -> str | None:
+    keys = set(source.keys())
+    if any(prefix + name in keys for name in wanted):
+        return None
+    found = torchrec_prefixes(keys)
+    if (bare := bare_name(prefix)) in found:
+        return bare
+    if prefix != _DEFAULT_PREFIX or not found:
+        return None
+    if len(found) > 1:
+        raise WeightsError(
+            f"tower: {source.description} holds TorchRec towers under the prefixes "
+            f"{', '.join(map(repr, found))}; say which with the spec's tower.weights"
+        )
+    return found[0]
+
+
+def _torchrec_parameters(
+    wanted: Mapping[str, Tensor], source: WeightSource, prefix: str
+) -> dict[str, Tensor]:
+    keys = torchrec_keys(source.keys(), prefix)
+    shapes = {name: source.shape(key) for name, key in keys.items()}
+
+    def read(name: str) -> Tensor:
+        return source.read(keys[name], 0, shapes[name][0])
+
+    try:
+        return read_parameters({n: tuple(p.shape) for n, p in wanted.items()}, shapes, read)
+    except WeightsError as error:
+        raise WeightsError(
+            f"tower: TorchRec's, under the prefix {prefix!r} in {source.description}: {error}"
+        ) from error
+
+
+def _parameters(
+    wanted: Mapping[str, Tensor], source: WeightSource, prefix: str
+) -> dict[str, Tensor]:
+    keys = set(source.keys())
+    # Behind what wrapped the model when it was saved.
+    bare: dict[str, list[str]] = {}
+    for held in keys:
+        bare.setdefault(bare_key(held), []).append(held)
+    parameters = {}
+    for name, parameter in wanted.items():
+        key = prefix + name
+        if key not in keys and len(found := bare.get(bare_key(key), [])) == 1:
+            key = found[0]
+        if key not in keys:
+            raise WeightsError(
+                f"tower: {source.description} holds no {key!r}; the prefix {prefix!r} is the "
+                f"spec's tower.weights{_instead(keys)}"
+            )
+        if source.shape(key) != tuple(parameter.shape):
+            raise WeightsError(
+                f"tower: {key!r} in {source.description} is {list(source.shape(key))}, expected "
+                f"{list(parameter.shape)}"
+            )
+        parameters[name] = source.read(key, 0, len(parameter)).to(torch.float32)
+    return parameters
+
+
+def _instead(keys: set[str]) -> str:
+    found = torchrec_prefixes(keys)
+    return f"; it holds a TorchRec tower under {' or '.join(map(repr, found))}" if found else ""

@@ -1,0 +1,223 @@
+"""What live modules say of their tables, in addition to the spec."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from kernels.row_format import RowFormat
+from quant.sources.checkpoint import LiveSource
+from quant.sources.table_weight import find_key
+from quant.sources.weight_source import SourceError, WeightSource, said_format
+from sharded_infer.errors import SpecError
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.spec_file import dump_spec, parse_spec
+
+# TorchRec's collections that do more than look up: they weigh or rename ids first.
+PROCESSORS = ("feature_processor", "_feature_processors", "_managed_collision_collection")
+# The names of torchrec.modules.embedding_configs.DataType. Its NFP8 rows are not our fp8.
+STORED_FORMATS = {
+    "FP32": RowFormat.FP32,
+    "FP16": RowFormat.FP16,
+    "BF16": RowFormat.BF16,
+    "INT8": RowFormat.INT8,
+    "UINT8": RowFormat.INT8,
+    "INT4": RowFormat.INT4,
+    "INT2": RowFormat.INT2,
+}
+_QUANTIZED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTable:
+    """What a module says of one table; None for what it does not say.
+
+    Attributes:
+        pooling: `sum` or `mean`.
+        stored: the row format of quantized rows.
+        tells_padding: whether such modules can have a padding id.
+        padding_idx: the id that the module leaves out of its bags.
+        refusal: why a spec cannot describe the module; empty if one can.
+    """
+
+    said_by: str
+    pooling: str | None = None
+    features: tuple[str, ...] | None = None
+    stored: RowFormat | None = None
+    tells_padding: bool = False
+    padding_idx: int | None = None
+    refusal: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchRecCollection:
+    """A TorchRec `EmbeddingBagCollection`, recognised by its parts.
+
+    Attributes:
+        prefix: of its state dict's keys in the weights.
+    """
+
+    prefix: str
+    module: Any
+    configs: Sequence[Any]
+
+    def key(self, table: str) -> str:
+        """The key of a table's weight."""
+        return f"{self.prefix}embedding_bags.{table}.weight"
+
+
+def torchrec_collections(source: LiveSource) -> list[TorchRecCollection]:
+    """The collections among the modules, outer ones first."""
+    found = []
+    for prefix, module in source.submodules():
+        configs = _configs(module, "embedding_bag_configs")
+        if configs:
+            found.append(TorchRecCollection(prefix, module, configs))
+    return found
+
+
+def resolve_spec(spec: ModelSpec, source: WeightSource) -> ModelSpec:
+    """Completes a spec from the modules that hold the weights.
+
+    Args:
+        source: files and tensors say nothing of poolings and features.
+
+    Returns:
+        A spec in which every table has its pooling.
+
+    Raises:
+        SpecError: spec and module contradict each other, or a spec cannot describe the module;
+            names the table and both values.
+    """
+    trained = trained_tables(source) if isinstance(source, LiveSource) else {}
+    fields = dump_spec(spec)
+    for table, own in zip(spec.tables, fields["tables"], strict=True):
+        key = None
+        # A weight that is not there is refused where it is read.
+        with suppress(SourceError):
+            key = find_key(source, table.name, table.weights)
+        said = trained.get(key) if key is not None else None
+        if key is not None and spec.fixed_format(table) is None:
+            stored = said_format(source, key)
+            own |= {"format": str(stored)} if stored is not None else {}
+        if said is not None:
+            own |= _from_module(spec, table, said)
+        own.setdefault("pooling", "sum")
+    resolved = parse_spec(fields, f"{spec.name!r} with what its modules say")
+    if isinstance(source, LiveSource):
+        _check_order(resolved, source)
+    return resolved
+
+
+def _check_order(spec: ModelSpec, source: LiveSource) -> None:
+    """Refuses an order of features other than the collection's, which the tower was trained on."""
+    order = [(feature.name, feature.table.name) for feature in spec.features]
+    for collection in torchrec_collections(source):
+        theirs = [(f, config.name) for config in collection.configs for f in config.feature_names]
+        if set(theirs) >= set(order) and [pair for pair in theirs if pair in set(order)] != order:
+            raise SpecError(
+                f"features: the spec has them in the order {[name for name, _ in order]}, its "
+                f"{type(collection.module).__name__} in the order {[name for name, _ in theirs]}; "
+                "the tower takes their embeddings in the spec's order: give the tables in the "
+                "collection's. A tower of its own order takes dict(collection.embedding_bags)"
+            )
+
+
+def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
+    """What modules say of their tables, by the weight's key."""
+    found: dict[str, TrainedTable] = {}
+    for key, module in source.embeddings().items():
+        if isinstance(module, nn.EmbeddingBag):
+            found[key] = TrainedTable(
+                "its nn.EmbeddingBag",
+                module.mode,
+                tells_padding=True,
+                padding_idx=module.padding_idx,
+                refusal=_unknown_pooling(module.mode),
+            )
+    for prefix, module in source.submodules():
+        name = type(module).__name__
+        for config in _configs(module, "embedding_configs"):
+            found[f"{prefix}embeddings.{config.name}.weight"] = TrainedTable(
+                name,
+                refusal=f"a TorchRec {name} looks up sequences and does not pool; expected an "
+                "EmbeddingBagCollection, or the weights as a dict of tensors by table name where "
+                "every feature has one id",
+            )
+    for collection in torchrec_collections(source):
+        name = type(collection.module).__name__
+        processors = [p.lstrip("_") for p in PROCESSORS if hasattr(collection.module, p)]
+        for config in collection.configs:
+            pooling = config.pooling.value.lower()
+            stored = STORED_FORMATS.get(config.data_type.value)
+            refusal = _unknown_pooling(pooling)
+            if processors:
+                refusal = (
+                    f"its {name} changes features before their lookup ({processors[0]}), which a "
+                    "spec cannot describe"
+                )
+            found[collection.key(config.name)] = TrainedTable(
+                f"its {type(config).__name__} in the {name}",
+                pooling,
+                tuple(config.feature_names),
+                stored if stored in _QUANTIZED else None,
+                refusal=refusal,
+            )
+    return found
+
+
+def _unknown_pooling(mode: str) -> str:
+    if mode in ("sum", "mean"):
+        return ""
+    return f"its module pools by {mode!r}, which is not supported: expected 'sum' or 'mean'"
+
+
+def _configs(module: nn.Module, name: str) -> Sequence[Any]:
+    given = getattr(module, name, None)
+    # A collection that TorchRec has sharded keeps them to itself.
+    configs = given() if callable(given) else getattr(module, f"_{name}", ())
+    return [config for config in configs if hasattr(config, "feature_names")]
+
+
+def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[str, object]:
+    """The fields of a table that its module determines."""
+    if said.refusal:
+        raise SpecError(f"table {table.name!r}: {said.refusal}")
+    if table.pooling is not None and said.pooling not in (None, table.pooling):
+        raise SpecError(
+            f"table {table.name!r}: the spec says pooling {table.pooling!r}, {said.said_by} pools "
+            f"by {said.pooling!r}; leave it out of the spec to take the module's"
+        )
+    if table.features and said.features and set(table.features) != set(said.features):
+        raise SpecError(
+            f"table {table.name!r}: the spec says features {list(table.features)}, "
+            f"{said.said_by} has feature_names {list(said.features)}; leave them out of the spec "
+            "to take the module's"
+        )
+    if said.tells_padding and table.padding_idx not in (None, said.padding_idx):
+        theirs = "none" if said.padding_idx is None else said.padding_idx
+        raise SpecError(
+            f"table {table.name!r}: the spec says padding_idx {table.padding_idx}, "
+            f"{said.said_by} has {theirs}; leave it out of the spec to take the module's"
+        )
+    fields: dict[str, object] = {}
+    if said.padding_idx is not None:
+        fields["padding_idx"] = said.padding_idx
+    if said.pooling is not None:
+        fields["pooling"] = said.pooling
+    if said.features and not table.features:
+        fields["features"] = list(said.features)
+    if said.stored is not None and spec.fixed_format(table) is None:
+        fields["format"] = str(said.stored)
+    return fields
+
+
+def weight_keys(spec: ModelSpec, source: WeightSource) -> Mapping[str, str]:
+    """Each table's key in the weights, by table name.
+
+    Raises:
+        SourceError: a table's weight is missing.
+    """
+    return {table.name: find_key(source, table.name, table.weights) for table in spec.tables}

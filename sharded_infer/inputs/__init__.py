@@ -1,0 +1,1 @@
+"""Requests: checked, and merged into batches."""

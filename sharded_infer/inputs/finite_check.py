@@ -1,0 +1,43 @@
+"""Refuses NaN and infinity in requests, unless the model accepts them."""
+
+import numpy as np
+
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.specs.model_spec import ModelSpec
+
+
+class FiniteCheck:
+    """Applies `serving.non_finite` to the requests of one model. Any thread may call."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._features = [feature.name for feature in spec.features]
+        self._dense = tuple(spec.dense.inputs)
+        self._refuses = spec.serving.non_finite == "refuse"
+
+    def check(self, found: ModelInput) -> None:
+        """Refuses NaN and infinity, unless the model accepts them.
+
+        Raises:
+            RequestError: a dense input or weights with NaN or infinity; names which.
+        """
+        if not self._refuses:
+            return
+        for name, array in zip(self._dense, found.dense, strict=True):
+            # A third of the time of `all`.
+            if 0 in np.isfinite(array).tobytes():
+                sample, column = np.argwhere(~np.isfinite(array))[0].tolist()
+                raise RequestError(
+                    f"input {name!r}, sample {sample}: expected finite numbers, got "
+                    f"{array[sample, column]} in column {column}"
+                )
+        for group in found.groups:
+            if group.weights is not None and not np.isfinite(group.weights).all():
+                at = int(np.flatnonzero(~np.isfinite(group.weights))[0])
+                # Ids lie feature by feature.
+                ends = np.cumsum(group.lengths.sum(axis=1))
+                feature = group.features[int(np.searchsorted(ends, at, side="right"))]
+                raise RequestError(
+                    f"weights of {self._features[feature]!r}: expected finite numbers, "
+                    f"got {group.weights[at]}"
+                )

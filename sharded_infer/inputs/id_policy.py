@@ -1,0 +1,139 @@
+"""Ids before their lookup: those outside their tables are refused, ignored or wrapped.
+
+Padding is then left out of its bags.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.bounds import locate, out_of_range
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
+from sharded_infer.tensors import tensor_of
+
+# Clients choose which features a request shares: few patterns occur, and the bound keeps a
+# hostile one from filling memory with them.
+_MAX_POLICIES = 64
+
+
+class IdPolicy:
+    """Applies each table's `out_of_range` and `padding_idx` to the ids of some features."""
+
+    def __init__(self, features: Sequence[FeatureSpec]) -> None:
+        """Prepares the check.
+
+        Args:
+            features: those of the bags to come, in their order.
+        """
+        self._features = tuple(features)
+        self._rows = torch.tensor([f.table.rows for f in features], dtype=torch.int64)
+        policies = [feature.table.out_of_range for feature in features]
+        self._refuses = torch.tensor([policy == "error" for policy in policies])
+        self._ignores = torch.tensor([policy == "ignore" for policy in policies])
+        paddings = [feature.table.padding_idx for feature in features]
+        # No id that was judged is negative.
+        self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
+        self._pads = any(padding is not None for padding in paddings)
+
+    def apply(self, bags: Bags) -> tuple[Bags, int]:
+        """Brings every id inside its table, or refuses it; leaves padding out.
+
+        Returns:
+            The bags to look up, and how many ids were outside their tables. Padding is not
+            counted.
+
+        Raises:
+            RequestError: a feature whose policy is `error` has an id outside its table; names the
+                feature, the sample and the id.
+        """
+        outside = out_of_range(bags, self._rows)
+        if outside is None:
+            return self._without_padding(bags), 0
+        counts = bags.lengths.sum(1)
+        refused = outside & torch.repeat_interleave(self._refuses, counts)
+        if bool(refused.any()):
+            position = int(refused.nonzero()[0])
+            index, sample = locate(bags, position)
+            feature = self._features[index]
+            raise RequestError(
+                f"feature {feature.name!r}, sample {sample}: id {int(bags.values[position])} is "
+                f"outside table {feature.table.name!r}, expected 0 to {feature.table.rows - 1}"
+            )
+        # Python's modulo: never negative. Ids inside their tables stay as they are.
+        values = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
+        ignored = outside & torch.repeat_interleave(self._ignores, counts)
+        changed = Bags(values, bags.lengths, bags.weights)
+        return self._without_padding(keep_ids(changed, ~ignored)), int(outside.sum())
+
+    def _without_padding(self, bags: Bags) -> Bags:
+        if not self._pads:
+            return bags
+        padding = bags.values == torch.repeat_interleave(self._paddings, bags.lengths.sum(1))
+        return keep_ids(bags, ~padding) if bool(padding.any()) else bags
+
+
+class InputPolicy:
+    """Applies the policies of a model's tables to its inputs, before anything is looked up."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        self._features = spec.features
+        self._policies: dict[tuple[int, ...], IdPolicy] = {}
+        self._policy(tuple(range(len(self._features))))
+
+    def apply(self, model_input: ModelInput) -> ModelInput:
+        """Brings every id inside its table, or refuses it; leaves padding out.
+
+        Args:
+            model_input: an input that is already checked is returned as it is.
+
+        Raises:
+            RequestError: as `IdPolicy.apply`.
+        """
+        if model_input.ids_checked:
+            return model_input
+        groups, outside = [], model_input.ids_outside
+        for group in model_input.groups:
+            checked, found = self._check(group)
+            groups.append(checked)
+            outside += found
+        return replace(model_input, groups=tuple(groups), ids_checked=True, ids_outside=outside)
+
+    def _check(self, group: JaggedBatch) -> tuple[JaggedBatch, int]:
+        weights = None if group.weights is None else tensor_of(group.weights)
+        bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
+        checked, outside = self._policy(group.features).apply(bags)
+        if checked is bags:
+            return group, outside
+        changed = JaggedBatch.trusted(
+            group.features,
+            checked.values.numpy(),
+            checked.lengths.numpy(),
+            None if checked.weights is None else checked.weights.numpy(),
+        )
+        return changed, outside
+
+    def _policy(self, features: tuple[int, ...]) -> IdPolicy:
+        policy = self._policies.get(features)
+        if policy is None:
+            policy = IdPolicy([self._features[f] for f in features])
+            if len(self._policies) < _MAX_POLICIES:
+                self._policies[features] = policy
+        return policy
+
+
+def keep_ids(bags: Bags, kept: Tensor) -> Bags:
+    """The bags with only some of their ids.
+
+    Args:
+        kept: bool `[N]`.
+    """
+    lengths = bags.lengths.reshape(-1)
+    owners = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
+    counts = torch.bincount(owners[kept], minlength=lengths.numel())
+    weights = None if bags.weights is None else bags.weights[kept]
+    return Bags(bags.values[kept], counts.view_as(bags.lengths), weights)

@@ -1,0 +1,96 @@
+"""Columns of samples as the inputs of a request, in the forms of `request_reader`."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.wording import counted, did_you_mean
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.columns import Column, Columns, Place, cells_of
+from sharded_infer.inputs.feature_columns import (
+    Arrays,
+    feature_arrays,
+    is_number,
+    numbers_as_they_are,
+)
+from sharded_infer.inputs.outcomes import is_outcome, outcome_names
+from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.specs.model_spec import ModelSpec
+
+
+def input_arrays(
+    spec: ModelSpec, columns: Columns, label_columns: Mapping[str, str] | None = None
+) -> Arrays:
+    """One request of all samples, without labels and reference scores.
+
+    Args:
+        columns: of a feature, an id or a list of ids for each sample. `<feature>.weights` has a
+            weight for each id. `<feature>.lengths` has the number of ids of each padded row, or of
+            each sample in joined ids. Of a dense input, a number or a list of numbers for each
+            sample.
+        label_columns: the label's column by output, if it has a name of its own; None takes those
+            of the spec's gate.
+
+    Returns:
+        Dense inputs fp32 `[B, width]`; ids int64, lengths int32 and weights fp32 of each feature.
+
+    Raises:
+        RequestError: an unknown name, or a value that is not ids or numbers; names the sample and
+            the input.
+    """
+    values, place = columns.values, columns.place
+    _refuse_unknown(spec, columns, label_columns)
+    arrays: Arrays = {}
+    for name, width in spec.dense.inputs.items():
+        if name in values:
+            arrays[name] = _dense(name, width, values[name], place)
+        elif columns.rows:
+            arrays[name] = _dense(name, width, [None] * columns.rows, place)
+    for name in spec.sparse_inputs:
+        if name in values:
+            arrays |= feature_arrays(name, values, place)
+        else:
+            # What came without its feature is refused by it.
+            parts = (f"{name}.lengths", f"{name}.weights")
+            arrays |= {part: np.empty(0) for part in parts if part in values}
+    for name, dtype in ((VALUES, np.int64), (LENGTHS, np.int32), (WEIGHTS, np.float32)):
+        if name in values:
+            arrays[name] = numbers_as_they_are(name, values[name], dtype)
+    return arrays
+
+
+def _refuse_unknown(
+    spec: ModelSpec, columns: Columns, label_columns: Mapping[str, str] | None
+) -> None:
+    known = set(spec.sparse_inputs) | set(spec.dense.inputs)
+    known |= {f"{name}.{part}" for name in spec.sparse_inputs for part in ("lengths", "weights")}
+    for name in columns.values:
+        if name in known or name in (VALUES, LENGTHS, WEIGHTS):
+            continue
+        if not is_outcome(spec, name, label_columns):
+            near = did_you_mean(name, known | outcome_names(spec, label_columns))
+            raise RequestError(
+                f"{columns.unknown_place(name)} is not one of the model's inputs{near}"
+            )
+
+
+def _dense(name: str, width: int, column: Column, place: Place) -> NDArray[np.float32]:
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
+        with np.errstate(over="ignore"):
+            numbers = column.astype(np.float32)
+        return numbers[:, None] if numbers.ndim == 1 and width == 1 else numbers
+    # Here NaN is a number, that the model's policy is asked about.
+    cells = column.tolist() if isinstance(column, np.ndarray) else column
+    rows = []
+    for number, (cell, read) in enumerate(zip(cells, cells_of(column), strict=True)):
+        value = cell if isinstance(cell, float) else read
+        row = value if isinstance(value, list) else [value]
+        if len(row) != width or not all(is_number(one) for one in row):
+            raise RequestError(
+                f"{place(number)}, {name!r}: expected {counted(width, 'number')}, got {value!r:.80}"
+            )
+        # Whole numbers may be too large for a float: those are infinite.
+        rows.append([float(str(one)) for one in row])
+    with np.errstate(over="ignore"):
+        return np.array(rows, np.float32).reshape(len(rows), width)

@@ -1,0 +1,143 @@
+"""Merges requests into one batch: samples in order, shared bags kept once.
+
+A feature keeps one bag for each request if every request of several samples shares it. Otherwise
+its shared bags are repeated for their samples.
+"""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import InternalError
+from sharded_infer.inputs.merge_layout import MergeSource, lay_out
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.native_merge import has_native_merge, merge_native, merge_uniform
+
+
+def merge_inputs(inputs: Sequence[ModelInput], *, native: bool | None = None) -> ModelInput:
+    """Merges requests of one model into one batch.
+
+    Args:
+        inputs: one or more requests whose ids are checked.
+        native: use the compiled copying (True) or NumPy's (False); None takes what is available.
+
+    Returns:
+        All samples, in the order of the requests. A single input is returned as it is. Otherwise
+        dense inputs are `[B, width]`. If requests share features, `repeats` has their batch sizes.
+
+    Raises:
+        InternalError: an input's ids are not checked, or inputs are not of one model.
+        InputError: the compiled copying is requested but not available.
+    """
+    if not inputs or not all(one.ids_checked for one in inputs):
+        raise InternalError("a merge takes one or more requests whose ids are checked")
+    if len(inputs) == 1:
+        return inputs[0]
+    if native is None:
+        native = has_native_merge()
+    merged = _merge_uniform(inputs) if native else None
+    if merged is not None:
+        return merged
+    source = lay_out(inputs)
+    groups = merge_native(source) if native else merge_numpy(source)
+    return ModelInput(
+        batch_size=int(source.batch_sizes.sum()),
+        groups=groups,
+        dense=tuple(_rows(inputs, position) for position in range(len(inputs[0].dense))),
+        ids_checked=True,
+        ids_outside=sum(one.ids_outside for one in inputs),
+        repeats=source.batch_sizes if source.shared.any() else None,
+    )
+
+
+def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
+    """Merges requests that share the same features, or none, without a layout.
+
+    Returns:
+        None if they do not, or if the merge was not compiled.
+    """
+    first = inputs[0]
+    sizes = []
+    for one in inputs:
+        if one.repeats is not None or len(one.groups) != len(first.groups):
+            return None
+        for group, like in zip(one.groups, first.groups, strict=True):
+            # Decoders hand out the same tuple for the same features.
+            same = group.features is like.features
+            whole = group.lengths.shape[1] == one.batch_size
+            if not same or whole != (like is first.groups[0]):
+                return None
+        sizes.append(one.batch_size)
+    groups = []
+    for position in range(len(first.groups)):
+        merged = merge_uniform([one.groups[position] for one in inputs])
+        if merged is None:
+            return None
+        groups.append(merged)
+    return ModelInput(
+        batch_size=sum(sizes),
+        groups=tuple(groups),
+        dense=tuple(_rows(inputs, position) for position in range(len(first.dense))),
+        ids_checked=True,
+        ids_outside=sum(one.ids_outside for one in inputs),
+        repeats=np.array(sizes, np.int64) if len(first.groups) > 1 else None,
+    )
+
+
+def sample_slices(inputs: Sequence[ModelInput]) -> tuple[slice, ...]:
+    """The place of each request's samples in the merged batch."""
+    ends = itertools.accumulate(one.batch_size for one in inputs)
+    return tuple(slice(end - one.batch_size, end) for one, end in zip(inputs, ends, strict=True))
+
+
+def merge_numpy(source: MergeSource) -> tuple[JaggedBatch, ...]:
+    """Merges groups by indexing; the reference of the compiled copying."""
+    batch_sizes, layouts = source.batch_sizes, source.layouts
+    features = len(source.shared)
+    bags = np.where(source.single[layouts], 1, batch_sizes[:, None])  # [R, F], by place
+    starts = (np.cumsum(bags) - bags.ravel()).reshape(bags.shape)
+    first_bags = np.empty_like(starts)  # [R, F], by feature
+    np.put_along_axis(first_bags, source.order[layouts], starts, axis=1)
+    single = np.empty(bags.shape, np.bool_)
+    np.put_along_axis(single, source.order[layouts], source.single[layouts], axis=1)
+    # Counts 0, 1, ... within each request; a bag for all samples stays where it is.
+    ends = np.cumsum(batch_sizes)
+    within = np.arange(ends[-1]) - np.repeat(ends - batch_sizes, batch_sizes)
+    groups = []
+    for shared in (False, True):
+        chosen = np.flatnonzero(source.shared == shared)
+        if not len(chosen):
+            continue
+        taken = first_bags[:, chosen].T
+        if not shared:
+            steps = np.repeat(~single[:, chosen].T, batch_sizes, axis=1)
+            taken = np.repeat(taken, batch_sizes, axis=1) + steps * within
+        groups.append(_take(source, chosen, taken, weighted=source.weighted[shared]))
+    if sum(len(group.features) for group in groups) != features:
+        raise InternalError("a feature is in no merged group")
+    return tuple(groups)
+
+
+def _take(
+    source: MergeSource, features: NDArray[np.int64], bags: NDArray[np.int64], *, weighted: bool
+) -> JaggedBatch:
+    """Bags of the source, `[F, B]`, as a batch."""
+    first_ids = np.cumsum(source.lengths) - source.lengths
+    lengths = source.lengths[bags]
+    flat = lengths.ravel()
+    begins = np.cumsum(flat) - flat
+    ids = np.repeat(first_ids[bags].ravel() - begins, flat) + np.arange(flat.sum())
+    weights = source.weights[ids] if weighted and source.weights is not None else None
+    return JaggedBatch(tuple(features.tolist()), source.values[ids], lengths, weights)
+
+
+def _rows(inputs: Sequence[ModelInput], position: int) -> NDArray[np.float32]:
+    """One dense input of all requests, one row for each sample."""
+    arrays = []
+    for one in inputs:
+        array = one.dense[position]
+        whole = len(array) == one.batch_size
+        arrays.append(array if whole else np.repeat(array, one.batch_size, axis=0))
+    return np.concatenate(arrays)

@@ -1,0 +1,153 @@
+"""The compiled merge, if the package was built with a compiler.
+
+The pseudocode is in its source, `sharded_infer/native/`. Small merges keep the GIL: releasing it
+and waiting for it again takes longer than the copying.
+"""
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from kernels.native_library import address_of, keeping_gil, load_library
+from sharded_infer.errors import InputError
+from sharded_infer.inputs.merge_layout import MergeSource
+from sharded_infer.inputs.model_input import JaggedBatch
+
+# Ids above which the copying takes a millisecond; a wait for the GIL beside a busy thread takes 5.
+_MANY_IDS = 1 << 20
+
+
+class _Group(ctypes.Structure):
+    """`Group` of sharded_infer/native/merge.h."""
+
+    _fields_ = (
+        ("lengths", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+    )
+
+
+class _Merge(ctypes.Structure):
+    """`Merge` of sharded_infer/native/merge.h."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("features", ctypes.c_int64),
+        ("batch_sizes", ctypes.c_void_p),
+        ("layouts", ctypes.c_void_p),
+        ("order", ctypes.c_void_p),
+        ("single", ctypes.c_void_p),
+        ("shared", ctypes.c_void_p),
+        ("lengths", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("places", ctypes.c_void_p),
+        ("id_counts", ctypes.c_int64 * 2),
+        ("groups", _Group * 2),
+    )
+
+
+class _Uniform(ctypes.Structure):
+    """`Uniform` of sharded_infer/native/merge.h."""
+
+    _fields_ = (
+        ("requests", ctypes.c_int64),
+        ("features", ctypes.c_int64),
+        ("parts", ctypes.c_void_p),
+        ("out", _Group),
+    )
+
+
+_LIBRARY = load_library("sharded_infer")
+_KEEPING_GIL = None if _LIBRARY is None else keeping_gil(_LIBRARY)
+
+
+def has_native_merge() -> bool:
+    """Whether the package was built with a compiler."""
+    return _LIBRARY is not None
+
+
+def merge_native(source: MergeSource) -> tuple[JaggedBatch, ...]:
+    """The merged groups, if they have features: by sample, then by request.
+
+    Raises:
+        InputError: the merge was not compiled.
+    """
+    many = len(source.values) > _MANY_IDS
+    library = _LIBRARY if many else _KEEPING_GIL
+    if library is None:
+        raise InputError("the package was built without a compiler")
+    requests, features = len(source.batch_sizes), len(source.shared)
+    places = np.empty((requests, features, 4), np.int64)
+    merge = _Merge(
+        requests,
+        features,
+        address_of(source.batch_sizes),
+        address_of(source.layouts),
+        address_of(source.order),
+        address_of(source.single),
+        address_of(source.shared),
+        address_of(source.lengths),
+        address_of(source.values),
+        None if source.weights is None else address_of(source.weights),
+        address_of(places),
+    )
+    library.sharded_infer_measure_merge(ctypes.byref(merge))
+    groups = []
+    bags = (int(source.batch_sizes.sum()), requests)
+    for shared in (False, True):
+        chosen = tuple(np.flatnonzero(source.shared == shared).tolist())
+        group = JaggedBatch.trusted(
+            chosen,
+            np.empty(merge.id_counts[shared], np.int64),
+            np.empty((len(chosen), bags[shared]), np.int64),
+            np.empty(merge.id_counts[shared], np.float32) if source.weighted[shared] else None,
+        )
+        merge.groups[shared].lengths = address_of(group.lengths)
+        merge.groups[shared].values = address_of(group.values)
+        merge.groups[shared].weights = None if group.weights is None else address_of(group.weights)
+        groups.append(group)
+    library.sharded_infer_merge(ctypes.byref(merge))
+    return tuple(group for group in groups if group.features)
+
+
+def merge_uniform(groups: Sequence[JaggedBatch]) -> JaggedBatch | None:
+    """One group of several requests that have the same features in it.
+
+    Args:
+        groups: at least one; each request's bags, as many for each feature as the merged group
+            gets.
+
+    Returns:
+        None if it was not compiled, or if only some have weights.
+    """
+    first = groups[0]
+    weighted = first.weights is not None
+    if _KEEPING_GIL is None or any((g.weights is not None) != weighted for g in groups):
+        return None
+    parts: list[int] = []
+    ids = bags = 0
+    for group in groups:
+        own = group.lengths.shape[1]
+        parts += (
+            address_of(group.lengths),
+            address_of(group.values),
+            0 if group.weights is None else address_of(group.weights),
+            own,
+        )
+        ids += len(group.values)
+        bags += own
+    merged = JaggedBatch.trusted(
+        first.features,
+        np.empty(ids, np.int64),
+        np.empty((len(first.features), bags), np.int64),
+        np.empty(ids, np.float32) if weighted else None,
+    )
+    table = (ctypes.c_int64 * len(parts))(*parts)
+    weights = None if merged.weights is None else address_of(merged.weights)
+    out = _Group(address_of(merged.lengths), address_of(merged.values), weights)
+    merge = _Uniform(len(groups), len(first.features), ctypes.addressof(table), out)
+    library = _LIBRARY if ids > _MANY_IDS and _LIBRARY is not None else _KEEPING_GIL
+    library.sharded_infer_merge_uniform(ctypes.byref(merge))
+    return merged

@@ -1,0 +1,291 @@
+"""Reads a request, inputs by name, as one model input.
+
+The forms of an input over any transport:
+
+    f                [B] or [B, L]   one id or L ids for each sample
+    f, f.lengths     [N], [B]        a jagged bag for each sample
+    f.weights        as f            one weight for each id
+    sparse.values, sparse.lengths, sparse.weights   [N], [S, B], [N]   all features at once
+    dense input      [B, width]
+
+A leading dimension of 1 is shared by all B samples. A feature that is left out is an empty bag,
+unless the model requires it. A feature of several tables comes once: S features are sent, and
+their ids are copied for each table.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.wording import counted, did_you_mean
+from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.specs.model_spec import ModelSpec
+
+Array = NDArray[np.generic]
+
+VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
+_COMPANIONS = ("lengths", "weights")  # of a feature: `<feature>.lengths`
+_INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
+_FP32 = (np.dtype(np.float32),)
+_INTEGERS_SAID, _LENGTHS_SAID, _FLOATS_SAID = "INT64 or INT32", "INT32 or INT64", "FP32"
+
+
+class _Bags(NamedTuple):
+    """One feature's ids, checked on their own."""
+
+    values: NDArray[np.int64]  # [N]
+    lengths: NDArray[np.int64]  # [b]
+    weights: NDArray[np.float32] | None  # [N]
+
+
+class RequestReader:
+    """Reads the requests of one model."""
+
+    def __init__(
+        self, spec: ModelSpec, *, max_batch: int | None = None, max_ids: int | None = None
+    ) -> None:
+        """Prepares the reader.
+
+        Args:
+            max_batch: the largest batch to accept; None is no limit.
+            max_ids: ids to accept, of all tables that look them up; None is no limit.
+        """
+        self._sparse = SparseInputs(spec)
+        self._names = frozenset(self._sparse.names)
+        required = spec.required_inputs
+        self._required = tuple(name for name in self._sparse.names if name in required)
+        self._owners = tuple(feature.name for feature in spec.features)
+        self._dense = dict(spec.dense.inputs)
+        self._max_batch = max_batch
+        self._max_ids = max_ids
+
+    def datatypes(self, name: str) -> str:
+        """The datatypes that an input may have, for messages."""
+        owner, _, kind = name.rpartition(".")
+        if name in self._dense or name == WEIGHTS or (kind == "weights" and owner in self._names):
+            return _FLOATS_SAID
+        if name in self._names or name == VALUES:
+            return _INTEGERS_SAID
+        if name == LENGTHS or (kind == "lengths" and owner in self._names):
+            return _LENGTHS_SAID
+        return "INT64, INT32 or FP32"
+
+    def read(self, inputs: Mapping[str, Array]) -> ModelInput:
+        """Reads a request.
+
+        Args:
+            inputs: arrays by input name: ids and lengths int64 or int32, weights and dense fp32.
+
+        Returns:
+            The batch; what all samples share is kept once.
+
+        Raises:
+            RequestError: an input is missing, unknown, or of the wrong dtype or shape.
+            RequestTooLargeError: more samples or ids than allowed.
+        """
+        if not inputs:
+            raise RequestError("the request has no inputs")
+        dense = {name: self._read_dense(name, inputs) for name in self._dense}
+        if VALUES in inputs or LENGTHS in inputs or WEIGHTS in inputs:
+            groups = self._read_all_at_once(inputs)
+            sizes = {LENGTHS: groups[0].batch_size}
+        else:
+            bags = self._read_features(inputs)
+            sizes = {name: len(bag.lengths) for name, bag in bags.items()}
+        sizes |= {name: len(array) for name, array in dense.items()}
+        batch = self._batch_size(sizes)
+        if VALUES not in inputs:
+            groups = self._group(bags, batch)
+        return ModelInput(batch, groups, tuple(dense.values()))
+
+    def _read_dense(self, name: str, inputs: Mapping[str, Array]) -> NDArray[np.float32]:
+        width = self._dense[name]
+        if name not in inputs:
+            raise RequestError(f"input {name!r} is missing: expected FP32 [B, {width}]")
+        array = _checked(name, inputs[name], _FP32, _FLOATS_SAID)
+        if array.ndim != 2 or array.shape[1] != width:
+            raise RequestError(
+                f"input {name!r}: expected FP32 [B, {width}], got {list(array.shape)}"
+            )
+        return array.astype(np.float32, copy=False)
+
+    def _read_features(self, inputs: Mapping[str, Array]) -> dict[str, _Bags]:
+        bags = {}
+        for name, array in inputs.items():
+            if name in self._names:
+                # [B, 0] takes no bytes on the wire, but its lengths would take memory here.
+                if np.ndim(array) == 2:
+                    self._check_limit(len(array))
+                bags[name] = _read_feature(name, array, inputs)
+            elif name not in self._dense:
+                self._check_companion(name, inputs)
+        for name in self._required:
+            if name not in bags:
+                raise RequestError(
+                    f"input {name!r} is missing: the model requires it; expected {_INTEGERS_SAID} "
+                    "ids, or empty bags"
+                )
+        self._check_ids({name: len(bag.values) for name, bag in bags.items()})
+        return bags
+
+    def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
+        owner, _, kind = name.rpartition(".")
+        if kind not in _COMPANIONS or owner not in self._names:
+            known = [*self._dense, *self._sparse.names, VALUES, LENGTHS, WEIGHTS]
+            known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
+            raise RequestError(
+                f"input {name!r} is not one of the model's{did_you_mean(name, known)}"
+            )
+        if owner not in inputs:
+            raise RequestError(f"input {name!r} came without {owner!r}")
+
+    def _read_all_at_once(self, inputs: Mapping[str, Array]) -> tuple[JaggedBatch, ...]:
+        for name in (VALUES, LENGTHS):
+            if name not in inputs:
+                raise RequestError(f"input {name!r} is missing: {VALUES} and {LENGTHS} go together")
+        allowed = {VALUES, LENGTHS, WEIGHTS, *self._dense}
+        if strange := [name for name in inputs if name not in allowed]:
+            raise RequestError(f"input {strange[0]!r} cannot stand beside {VALUES!r}")
+        count = len(self._names)
+        lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, _LENGTHS_SAID)
+        values = _checked(VALUES, inputs[VALUES], _INTEGERS, _INTEGERS_SAID)
+        if lengths.ndim != 2 or lengths.shape[0] != count:
+            raise RequestError(
+                f"input {LENGTHS!r}: expected {_LENGTHS_SAID} [{count}, B], "
+                f"got {list(lengths.shape)}"
+            )
+        if values.ndim != 1:
+            raise RequestError(
+                f"input {VALUES!r}: expected {_INTEGERS_SAID} [N], got {list(values.shape)}"
+            )
+        lengths = _whole_lengths(LENGTHS, lengths, values.shape[0])
+        weights = _read_weights(WEIGHTS, inputs, values.shape)
+        self._check_ids(dict(zip(self._sparse.names, lengths.sum(axis=1).tolist(), strict=True)))
+        sent = tuple(range(count))
+        batch = JaggedBatch(sent, values.astype(np.int64, copy=False), lengths, weights)
+        return (self._sparse.to_features(batch),)
+
+    def _batch_size(self, sizes: Mapping[str, int]) -> int:
+        batch = max(sizes.values())
+        for name, size in sizes.items():
+            if size not in (1, batch):
+                largest = next(other for other, n in sizes.items() if n == batch)
+                raise RequestError(
+                    f"input {name!r}: {counted(size, 'sample')}, but {largest!r} has "
+                    f"{batch}; expected "
+                    f"{batch}, or 1 to share it"
+                )
+        if batch == 0:
+            raise RequestError(f"the request is empty: input {next(iter(sizes))!r} has no samples")
+        self._check_limit(batch)
+        return batch
+
+    def _check_limit(self, batch: int) -> None:
+        if self._max_batch is not None and batch > self._max_batch:
+            raise RequestTooLargeError(
+                f"the request has {counted(batch, 'sample')}, at most {self._max_batch} are allowed"
+            )
+
+    def _check_ids(self, sent: Mapping[str, int]) -> None:
+        # Before they are copied for each table.
+        if self._max_ids is None:
+            return
+        copies = zip(self._sparse.names, self._sparse.copies, strict=True)
+        ids = sum(count * sent.get(name, 0) for name, count in copies)
+        if ids > self._max_ids:
+            raise RequestTooLargeError(f"ids: expected at most {self._max_ids}, got {ids}")
+
+    def _group(self, bags: Mapping[str, _Bags], batch: int) -> tuple[JaggedBatch, ...]:
+        # Bags of one sample are looked up once, and broadcast after.
+        shared = {name for name, bag in bags.items() if len(bag.lengths) == 1}
+        if not shared or batch == 1:
+            return (self._join(bags, range(len(self._owners)), batch),)
+        # Features left out go with the shared ones: one empty bag serves all samples.
+        is_own = [name in bags and name not in shared for name in self._owners]
+        own = [feature for feature, flag in enumerate(is_own) if flag]
+        others = [feature for feature, flag in enumerate(is_own) if not flag]
+        groups = ((own, batch), (others, 1))
+        return tuple(self._join(bags, features, size) for features, size in groups if features)
+
+    def _join(self, bags: Mapping[str, _Bags], features: Sequence[int], batch: int) -> JaggedBatch:
+        nothing = _Bags(np.empty(0, np.int64), np.zeros(batch, np.int64), None)
+        chosen = [bags.get(self._owners[feature], nothing) for feature in features]
+        weights = None
+        if any(bag.weights is not None for bag in chosen):
+            weights = np.concatenate(
+                [
+                    np.ones(len(bag.values), np.float32) if bag.weights is None else bag.weights
+                    for bag in chosen
+                ]
+            )
+        return JaggedBatch(
+            features=tuple(features),
+            values=np.concatenate([bag.values for bag in chosen]),
+            lengths=np.stack([bag.lengths for bag in chosen]),
+            weights=weights,
+        )
+
+
+def make_input(spec: ModelSpec, inputs: Mapping[str, Array]) -> ModelInput:
+    """Reads one request of a model; see `RequestReader.read`."""
+    return RequestReader(spec).read(inputs)
+
+
+def _read_feature(name: str, array: Array, inputs: Mapping[str, Array]) -> _Bags:
+    ids = _checked(name, array, _INTEGERS, _INTEGERS_SAID)
+    companion = f"{name}.lengths"
+    weights = _read_weights(f"{name}.weights", inputs, ids.shape)
+    values = ids.reshape(-1).astype(np.int64, copy=False)
+    if companion in inputs:
+        lengths = _checked(companion, inputs[companion], _INTEGERS, _LENGTHS_SAID)
+        if ids.ndim != 1 or lengths.ndim != 1:
+            raise RequestError(
+                f"input {name!r}: with {companion!r}, expected [N] and [B], got "
+                f"{list(ids.shape)} and {list(lengths.shape)}"
+            )
+        return _Bags(values, _whole_lengths(companion, lengths, len(values)), weights)
+    if ids.ndim not in (1, 2):
+        raise RequestError(f"input {name!r}: expected [B] or [B, L], got {list(ids.shape)}")
+    per_sample = 1 if ids.ndim == 1 else ids.shape[1]
+    return _Bags(values, np.full(ids.shape[0], per_sample, np.int64), weights)
+
+
+def _read_weights(
+    name: str, inputs: Mapping[str, Array], shape: tuple[int, ...]
+) -> NDArray[np.float32] | None:
+    if name not in inputs:
+        return None
+    weights = _checked(name, inputs[name], _FP32, _FLOATS_SAID)
+    if weights.shape != shape:
+        raise RequestError(
+            f"input {name!r}: expected FP32 {list(shape)} like its ids, got {list(weights.shape)}"
+        )
+    return weights.reshape(-1).astype(np.float32, copy=False)
+
+
+def _whole_lengths(name: str, lengths: Array, total: int) -> NDArray[np.int64]:
+    whole = lengths.astype(np.int64)
+    if whole.size and int(whole.min()) < 0:
+        raise RequestError(f"input {name!r}: a length of {int(whole.min())}, expected 0 or more")
+    # A sum of huge lengths could wrap around to the right total.
+    if whole.size and int(whole.max()) > total:
+        raise RequestError(
+            f"input {name!r}: a length of {int(whole.max())}, but {counted(total, 'id')} came"
+        )
+    if int(whole.sum()) != total:
+        raise RequestError(
+            f"input {name!r}: the lengths sum to {int(whole.sum())}, but "
+            f"{counted(total, 'id')} came"
+        )
+    return whole
+
+
+def _checked(name: str, array: Array, dtypes: tuple[np.dtype[np.generic], ...], said: str) -> Array:
+    if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
+        came = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
+        raise RequestError(f"input {name!r}: expected {said}, got {came}")
+    return array

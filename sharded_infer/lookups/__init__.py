@@ -1,0 +1,1 @@
+"""Pooled embeddings from the shards of a plan."""

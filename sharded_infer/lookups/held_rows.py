@@ -1,0 +1,147 @@
+"""The rows that this process looks up, in mapped files or copies: all of a version's, or some."""
+
+import bisect
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.mapped_tables import CopyFile, TablePiece, check_files, table_pieces
+from sharded_infer.artifacts.row_blocks import check_brought
+from sharded_infer.artifacts.table_memory import (
+    TableMemory,
+    copy_to_huge_pages,
+    huge_page_bytes,
+    map_pages,
+)
+from sharded_infer.lookups.placement import PlacedPiece, hold, stored_ranges
+from sharded_infer.progress import Progress, no_progress
+
+
+class HeldRows:
+    """Placed pieces with their rows in memory.
+
+    Attributes:
+        pieces: where each piece's rows lie.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        own: Sequence[PlacedPiece],
+        memory: TableMemory,
+        *,
+        is_share: bool,
+        copy_file: CopyFile = copy_to_huge_pages,
+        progress: Progress = no_progress,
+    ) -> None:
+        """Maps or copies the rows.
+
+        Args:
+            own: the pieces to hold.
+            is_share: whether only their rows are copied or entered into the page table, instead of
+                all table files.
+            copy_file: makes copies of whole files, or finds those of other processes.
+
+        Raises:
+            ArtifactError: a file does not hold what the manifest says.
+            CapacityError: there is too little memory.
+            LostMemoryError: a table file has become shorter meanwhile.
+        """
+        if not is_share:
+            stored = table_pieces(artifact, memory, progress, copy_file)
+            self.pieces: Mapping[PlacedPiece, TablePiece] = hold(own, stored)
+            self._checked = [piece for pieces in stored.values() for piece in pieces]
+            self._memories = list({p.memory.data_ptr(): p.memory for p in self._checked}.values())
+            # Shards that were cut out of the files are copies.
+            self.check_files()
+            return
+        # A front's file of hosts may change between the fetch and the load.
+        check_brought(artifact, stored_ranges(own))
+        mapping = TableMemory.MAP if memory is TableMemory.HUGE else memory
+        stored = table_pieces(artifact, mapping, files={piece.file for piece in own})
+        pieces = hold(own, stored)
+        for parts in stored.values():
+            check_files(parts)
+        whole = {piece: rows for piece, rows in pieces.items() if piece.holds_all_columns}
+        if memory is TableMemory.HUGE:
+            whole = _copied(artifact, whole, progress)
+        self.pieces = pieces | whole
+        self._checked = list(self.pieces.values())
+        memories = {piece.file: rows.memory for piece, rows in whole.items()}
+        self._memories = [
+            memories[file][first:end]
+            for file, ranges in _ranges(whole).items()
+            for first, end in ranges
+        ]
+
+    def map_pages(self, progress: Progress = no_progress) -> bool:
+        """Maps the rows' pages before requests need them; see `table_memory`.
+
+        Args:
+            progress: called with the bytes.
+
+        Returns:
+            Whether the kernel supports it.
+        """
+        done, total = 0, sum(memory.numel() for memory in self._memories)
+
+        def mapped(count: int) -> None:
+            nonlocal done
+            done += count
+            # A part that begins within a page is mapped from the page's first byte.
+            progress("mapping tables", min(done, total), total)
+
+        return map_pages(self._memories, mapped)
+
+    def check_files(self) -> None:
+        """Refuses mapped tables that have lost rows; lookups check for themselves.
+
+        Raises:
+            LostMemoryError: names the file, its size and its former size.
+        """
+        check_files(self._checked)
+
+    def huge_page_bytes(self) -> int:
+        """Bytes of the tables that this process maps by huge pages now."""
+        return huge_page_bytes(self._memories)
+
+
+def _ranges(
+    pieces: Mapping[PlacedPiece, TablePiece],
+) -> dict[str, list[tuple[int, int]]]:
+    """First byte and end of the rows in each file's memory, ascending, joined where they meet."""
+    found: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    for placed, rows in sorted(pieces.items(), key=lambda item: item[1].byte_offset):
+        first, ranges = rows.byte_offset, found[placed.file]
+        end = first + placed.rows * placed.table.row_bytes
+        if ranges and first <= ranges[-1][1]:
+            ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
+        else:
+            ranges.append((first, end))
+    return found
+
+
+def _copied(
+    artifact: Artifact, pieces: Mapping[PlacedPiece, TablePiece], progress: Progress
+) -> dict[PlacedPiece, TablePiece]:
+    """Mapped pieces in huge pages: a memory for each file, with their rows alone."""
+    by_file = _ranges(pieces)
+    done, total = 0, sum(end - first for ranges in by_file.values() for first, end in ranges)
+
+    def read(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("copying tables", done, total)
+
+    copied: dict[PlacedPiece, TablePiece] = {}
+    for file, ranges in by_file.items():
+        memory = copy_to_huge_pages(artifact.path / file, read, ranges)
+        firsts = [first for first, _ in ranges]
+        starts = [0, *itertools.accumulate(end - first for first, end in ranges)]
+        for placed, rows in pieces.items():
+            if placed.file == file:
+                at = bisect.bisect_right(firsts, rows.byte_offset) - 1
+                offset = starts[at] + rows.byte_offset - firsts[at]
+                copied[placed] = TablePiece(memory, offset, rows.first_row, rows.rows)
+    return copied

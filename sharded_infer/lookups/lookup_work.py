@@ -1,0 +1,37 @@
+"""The work done by a batch's lookups."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+# For one fused lookup: rank, rows, stored bytes of these rows, seconds.
+StepWork = tuple[int, int, int, float]
+
+
+class LookupWork(NamedTuple):
+    """The work done by a batch's lookups. Plain tuples, because every batch makes one.
+
+    Attributes:
+        steps: one for each fused lookup.
+        rows_saved: rows not looked up because samples share a bag.
+    """
+
+    steps: list[StepWork]
+    rows_saved: int
+
+
+def rows_saved(
+    lengths: NDArray[np.int64], batch_size: int, repeats: NDArray[np.int64] | None
+) -> int:
+    """Rows not looked up because samples share a bag.
+
+    Args:
+        lengths: int64 `[F, R]`, ids per bag.
+        repeats: int64 `[R]`, samples that share each bag; None if all samples share one bag.
+    """
+    if lengths.shape[1] == batch_size:
+        return 0
+    if repeats is None:
+        return int(lengths.sum()) * (batch_size - 1)
+    return int(lengths.sum(axis=0) @ (repeats - 1))

@@ -1,0 +1,200 @@
+"""The pieces of tables that each rank of a plan holds, and where their rows lie in memory.
+
+The order of placed pieces, and so the number of each on its host, follows from plan and manifest
+alone: a front knows the pieces of other hosts without their rows.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Protocol
+
+import torch
+
+from kernels.stored_rows import select_columns
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.file_pages import leave_page_table
+from sharded_infer.artifacts.mapped_tables import TablePiece
+from sharded_infer.artifacts.row_blocks import StoredRange
+from sharded_infer.errors import InternalError
+from sharded_infer.planning.plan import Plan, StoredTable
+
+_CHUNK_BYTES = 4 * 2**20
+
+
+class StoredRows(Protocol):
+    """A range of a table's rows in one table file."""
+
+    @property
+    def file(self) -> str:
+        """The file's name."""
+        ...
+
+    @property
+    def first_row(self) -> int:
+        """The range's first row."""
+        ...
+
+    @property
+    def rows(self) -> int:
+        """Rows of the range."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPiece:
+    """The part of a shard, or of a replica, that lies in one table file.
+
+    Attributes:
+        number: its position among the pieces of the host.
+        file: name of the table file.
+        first_row: relative to the table, as `first_column`.
+        turn: for a replicated table, the turn in which this rank serves it; otherwise None.
+    """
+
+    table: StoredTable
+    rank: int
+    host: int
+    number: int
+    file: str
+    first_row: int
+    rows: int
+    first_column: int
+    columns: int
+    turn: int | None = None
+
+    @property
+    def holds_all_rows(self) -> bool:
+        """Whether the piece has every row of the table, so ids need no routing by row."""
+        return self.rows == self.table.rows
+
+    @property
+    def holds_all_columns(self) -> bool:
+        """Whether the piece has whole rows, which are used where they are stored."""
+        return self.columns == self.table.dim
+
+
+# Rank, stored rows, first row, last row, first column, columns, turn.
+_Part = tuple[str, int, StoredRows, int, int, int, int, int | None]
+
+
+def place(
+    plan: Plan,
+    tables: Mapping[str, StoredTable],
+    stored: Mapping[str, Sequence[StoredRows]],
+) -> list[PlacedPiece]:
+    """Cuts the plan's shards where files end, and numbers the pieces of each host.
+
+    Ranks take turns to serve a replicated table. Tables start at different ranks, so the load of
+    each turn is even.
+
+    Args:
+        plan: an already checked plan.
+        stored: each table's rows in files, in the manifest's order.
+    """
+    placed: list[PlacedPiece] = []
+    numbers: dict[int, int] = {}
+    for name, rank, rows, first, last, first_column, columns, turn in _parts(plan, tables, stored):
+        host = plan.topology.devices[rank].host
+        number = numbers[host] = numbers.get(host, -1) + 1
+        placed.append(
+            PlacedPiece(
+                table=tables[name],
+                rank=rank,
+                host=host,
+                number=number,
+                file=rows.file,
+                first_row=first,
+                rows=last - first,
+                first_column=first_column,
+                columns=columns,
+                turn=turn,
+            )
+        )
+    return placed
+
+
+def place_stored(plan: Plan, artifact: Artifact) -> list[PlacedPiece]:
+    """As `place`, for the tables of a version."""
+    records = {table.name: table.pieces for table in artifact.manifest.tables}
+    return place(plan, artifact.manifest.stored_tables(), records)
+
+
+def _parts(
+    plan: Plan, tables: Mapping[str, StoredTable], stored: Mapping[str, Sequence[StoredRows]]
+) -> Iterator[_Part]:
+    # Shard hosts and fronts of several releases number pieces alike: this order never changes.
+    for shard in plan.shards:
+        for rows in stored[shard.table]:
+            first = max(shard.first_row, rows.first_row)
+            last = min(shard.last_row, rows.first_row + rows.rows)
+            if first < last:
+                columns = shard.first_column, shard.columns
+                yield shard.table, shard.rank, rows, first, last, *columns, None
+    ranks = plan.ranks
+    for number, name in enumerate(plan.replicated):
+        for place_of_rank, rank in enumerate(ranks):
+            turn = (place_of_rank - number) % len(ranks)
+            for rows in stored[name]:
+                last = rows.first_row + rows.rows
+                yield name, rank, rows, rows.first_row, last, 0, tables[name].dim, turn
+
+
+def share_of(placed: Iterable[PlacedPiece], host: int | None) -> list[PlacedPiece]:
+    """The pieces of one host's ranks, none without a host; a piece's place is its number."""
+    return [piece for piece in placed if piece.host == host]
+
+
+def stored_ranges(share: Iterable[PlacedPiece]) -> list[StoredRange]:
+    """The rows of pieces, where they are stored."""
+    return [StoredRange(p.file, p.table.name, p.first_row, p.rows) for p in share]
+
+
+def share_digest(share: Iterable[PlacedPiece]) -> str:
+    """SHA-256 of a share: equal where two processes mean the same pieces by the same numbers."""
+    text = json.dumps([astuple(piece) for piece in share], separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hold(
+    placed: Iterable[PlacedPiece], pieces: Mapping[str, Sequence[TablePiece]]
+) -> dict[PlacedPiece, TablePiece]:
+    """Finds the rows of placed pieces in memory.
+
+    Whole rows are used in place. A column shard is copied, because each of its rows needs its own
+    scale and bias: a chunk of rows at a time, so that they do not lie in memory beside it.
+
+    Args:
+        pieces: each table's rows in memory; those of `placed` are among them.
+    """
+    return {piece: _rows_of(piece, pieces[piece.table.name]) for piece in placed}
+
+
+def _rows_of(placed: PlacedPiece, pieces: Sequence[TablePiece]) -> TablePiece:
+    table, last = placed.table, placed.first_row + placed.rows
+    for piece in pieces:
+        if piece.first_row <= placed.first_row and last <= piece.first_row + piece.rows:
+            break
+    else:
+        raise InternalError(
+            f"table {table.name!r}: rows [{placed.first_row}, {last}) lie in no piece"
+        )
+    start = piece.byte_offset + (placed.first_row - piece.first_row) * table.row_bytes
+    if placed.holds_all_columns:
+        return TablePiece(piece.memory, start, placed.first_row, placed.rows, piece.file)
+    stored = piece.memory[start : start + placed.rows * table.row_bytes].view(-1, table.row_bytes)
+    last_column = placed.first_column + placed.columns
+    columns = torch.empty(
+        placed.rows, table.row_format.row_bytes(placed.columns), dtype=torch.uint8
+    )
+    step = max(1, _CHUNK_BYTES // table.row_bytes)
+    for first in range(0, placed.rows, step):
+        part = stored[first : first + step]
+        columns[first : first + step] = select_columns(
+            table.row_format, part, placed.first_column, last_column
+        )
+        if piece.file is not None:
+            # What was read to cut the columns out is not the share's.
+            leave_page_table(part)
+    return TablePiece(columns.view(-1), 0, placed.first_row, placed.rows, None)

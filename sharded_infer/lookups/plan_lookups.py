@@ -1,0 +1,249 @@
+"""Executes a plan: routes ids to the shards, runs the fused kernels, merges their results.
+
+for each group of features with one batch size:
+    apply the features' out-of-range policies
+    ask other hosts for what lies there, all at once
+    for each rank here, memory and format: one fused lookup of all its features
+    write whole tables and column shards to their columns; add partial sums of row shards
+    divide sums of row-sharded features with mean pooling by the length of the whole bag
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+import torch
+
+from kernels.bags import Bags
+from kernels.row_format import RowFormat
+from sharded_infer.artifacts.mapped_tables import TablePiece
+from sharded_infer.errors import InternalError, PlanError
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.lookups.columns import first_columns, split_features
+from sharded_infer.lookups.fan_out import look_up_groups
+from sharded_infer.lookups.lookup_work import LookupWork, StepWork
+from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
+from sharded_infer.lookups.placement import PlacedPiece
+from sharded_infer.lookups.route import GroupLookup, RemoteStep, Route, Step
+from sharded_infer.lookups.shard_hosts import ShardHosts
+from sharded_infer.lookups.steps import Entry, make_remote_step, make_step
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.tensors import tensor_of
+
+# Which features a request shares among its candidates depends on the client, so few patterns occur.
+# The limit bounds the memory that a hostile client can use.
+_MAX_ROUTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """One feature's piece, and the turn in which it is asked; None: in each."""
+
+    feature: int
+    placed: PlacedPiece
+    turn: int | None
+
+
+class PlanLookups:
+    """The lookups of a plan, with ranks in this process and on other hosts; see `Lookups`."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        placed: Sequence[PlacedPiece],
+        held: Mapping[PlacedPiece, TablePiece],
+        *,
+        hosts: ShardHosts | None = None,
+        backend: str | None = None,
+    ) -> None:
+        """Groups the placed pieces into fused lookups.
+
+        Args:
+            placed: every part of every table; together they cover each cell exactly once.
+            held: the rows of those that this process looks up.
+            hosts: the hosts that hold the others.
+            backend: name of a kernel backend to force; None chooses one.
+
+        Raises:
+            InputError: no backend, or not the forced one, supports the tables.
+            PlanError: no host holds a piece; names the host.
+        """
+        self._features = spec.features
+        self._policy = InputPolicy(spec)
+        self._held, self._hosts, self._backend = held, hosts, backend
+        self._starts = first_columns(spec)
+        self._split = split_features(spec, placed)
+        self.width = spec.embedding_width
+        self.dims = tuple(feature.table.dim for feature in spec.features)
+        served = _served(placed, held)
+        self._turns = 1 + max((turn or 0 for _, turn in served), default=0)
+        self._turn = itertools.count()
+        by_table: dict[str, list[tuple[PlacedPiece, int | None]]] = defaultdict(list)
+        for part, turn in served:
+            by_table[part.table.name].append((part, turn))
+            self._check_host(part)
+        memories: dict[tuple[int, str | int, RowFormat, bool], list[_Served]] = defaultdict(list)
+        for index, feature in enumerate(self._features):
+            for part, turn in by_table[feature.table.name]:
+                # Columns that were cut out of a file lie by themselves.
+                memory = part.file if part.holds_all_columns else part.number
+                key = (part.rank, memory, part.table.row_format, part.holds_all_rows)
+                memories[key].append(_Served(index, part, turn))
+        # Sums are added in this order, by rank and row, regardless of where memory lies.
+        units: dict[tuple[object, ...], list[_Served]] = defaultdict(list)
+        for key in sorted(memories, key=lambda key: key[0]):
+            entries = memories[key]
+            here = entries[0].placed in held
+            units[key if here else (key[0], key[3])] += entries
+        self._units = list(units.values())
+        self._routes: dict[tuple[int, tuple[int, ...], bool], Route] = {}
+        self._backends: dict[str, str] = {}
+        # The usual route, made here so that an unsupported table fails now.
+        self._route(0, tuple(range(len(self._features))))
+
+    @property
+    def backends(self) -> Mapping[str, str]:
+        """As `Lookups.backends`."""
+        return self._backends
+
+    def look_up(self, batch: ModelInput, *, rows: int, deadline: float = inf) -> LookedUp:
+        """As `Lookups.look_up`."""
+        batch = self._policy.apply(batch)
+        padded = pooled = torch.empty(rows, self.width)
+        if rows > batch.batch_size:
+            padded[batch.batch_size :] = 0.0
+            pooled = padded[: batch.batch_size]
+        # Ranks take turns to serve replicated tables, one turn for each call.
+        turn = next(self._turn) % self._turns
+        steps: list[StepWork] = []
+        lookups = []
+        for group in batch.groups:
+            route = self._route(turn, group.features)
+            repeats = None
+            if batch.repeats is not None and group.batch_size != len(pooled):
+                repeats = tensor_of(batch.repeats)
+            lookups.append(GroupLookup(route, _bags_of(group), repeats, pooled, steps))
+        saved = look_up_groups(lookups, self._hosts, deadline)
+        return LookedUp(padded, batch.ids_outside, LookupWork(steps, saved))
+
+    def look_up_apart(
+        self, batch: ModelInput, *, rows: int, request_rows: int, deadline: float = inf
+    ) -> LookedUpApart:
+        """As `Lookups.look_up_apart`."""
+        batch = self._policy.apply(batch)
+        turn = next(self._turn) % self._turns
+        steps: list[StepWork] = []
+        lookups = []
+        own, shared = torch.empty(rows, 0), torch.empty(request_rows, 0)
+        for group in batch.groups:
+            by_request = group.batch_size != batch.batch_size
+            width = sum(self.dims[feature] for feature in group.features)
+            padded = torch.empty(request_rows if by_request else rows, width)
+            padded[group.batch_size :] = 0.0
+            repeats = None if batch.repeats is None or not by_request else tensor_of(batch.repeats)
+            route = self._route(turn, group.features, apart=True)
+            pooled = padded[: group.batch_size]
+            bags, samples = _bags_of(group), batch.batch_size
+            lookups.append(GroupLookup(route, bags, repeats, pooled, steps, samples=samples))
+            if by_request:
+                shared = padded
+            else:
+                own = padded
+        saved = look_up_groups(lookups, self._hosts, deadline)
+        return LookedUpApart(own, shared, batch.ids_outside, LookupWork(steps, saved))
+
+    def _check_host(self, part: PlacedPiece) -> None:
+        if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):
+            raise PlanError(
+                f"table {part.table.name!r}: rank {part.rank} is on host {part.host}, which is "
+                "neither this one nor one that can be asked"
+            )
+
+    def _route(self, turn: int, features: tuple[int, ...], *, apart: bool = False) -> Route:
+        key = turn, features, apart
+        route = self._routes.get(key)
+        if route is None:
+            route = self._make_route(turn, features, apart=apart)
+            if len(self._routes) < _MAX_ROUTES * self._turns:
+                self._routes[key] = route
+        return route
+
+    def _make_route(self, turn: int, features: tuple[int, ...], *, apart: bool) -> Route:
+        positions = {feature: position for position, feature in enumerate(features)}
+        if sorted(positions) != list(features):
+            raise InternalError(f"features of a group must ascend, got {features}")
+        # Apart from other groups, the features' columns begin at 0 and leave no gaps.
+        dims = [self.dims[feature] for feature in features]
+        begins = dict(zip(features, itertools.accumulate(dims, initial=0), strict=False))
+        if not apart:
+            begins = {feature: self._starts[feature] for feature in features}
+        steps: list[Step] = []
+        remote: list[RemoteStep] = []
+        for order, unit in enumerate(self._units):
+            entries = [
+                Entry(
+                    positions[one.feature],
+                    one.placed,
+                    begins[one.feature] + one.placed.first_column,
+                    self._is_mean(one.feature),
+                )
+                for one in unit
+                if one.feature in positions and one.turn in (None, turn)
+            ]
+            if not entries:
+                continue
+            first = entries[0].placed
+            split, count = not first.holds_all_rows, len(features)
+            if first in self._held:
+                made = make_step(
+                    entries, self._held, order=order, rows=count, split=split, backend=self._backend
+                )
+                self._backends[first.table.row_format.value] = made.lookup.backend
+                steps.append(made)
+            else:
+                remote.append(make_remote_step(entries, order=order, rows=count, split=split))
+        summed = self._split.among(positions)
+        ends = {begins[f]: begins[f] + self.dims[f] for f in summed.features}
+        # Adjacent features' columns are set to zero together.
+        firsts = sorted(ends.keys() - ends.values())
+        lasts = sorted(ends.values() - ends.keys())
+        means = [(positions[f], begins[f], self.dims[f]) for f in summed.means]
+        return Route(
+            steps=tuple(steps),
+            remote=tuple(remote),
+            summed_columns=tuple(zip(firsts, lasts, strict=True)),
+            means=np.array(means, np.int64) if means else None,
+        )
+
+    def _is_mean(self, feature: int) -> bool:
+        # The route divides all columns of a split feature, including those of whole shards.
+        return (
+            feature not in self._split.features and self._features[feature].table.pooling == "mean"
+        )
+
+
+def _served(
+    placed: Sequence[PlacedPiece], held: Mapping[PlacedPiece, TablePiece]
+) -> list[tuple[PlacedPiece, int | None]]:
+    """The pieces that are asked, and in which turn: replicas of this process before others."""
+    turns: dict[str, list[int]] = defaultdict(list)
+    for piece in held:
+        if piece.turn is not None and piece.turn not in turns[piece.table.name]:
+            turns[piece.table.name].append(piece.turn)
+    served: list[tuple[PlacedPiece, int | None]] = []
+    for piece in placed:
+        own = sorted(turns.get(piece.table.name, ()))
+        if not own or piece.turn is None:
+            served.append((piece, piece.turn))
+        elif piece in held:
+            served.append((piece, own.index(piece.turn)))
+    return served
+
+
+def _bags_of(group: JaggedBatch) -> Bags:
+    weights = None if group.weights is None else tensor_of(group.weights)
+    return Bags(tensor_of(group.values), tensor_of(group.lengths), weights)

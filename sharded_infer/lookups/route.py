@@ -1,0 +1,174 @@
+"""The fused lookups of a group of features, each on one rank, and the merge of their results."""
+
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.pooled_lookup import PooledLookup
+from sharded_infer.lookups.lookup_work import StepWork, rows_saved
+from sharded_infer.lookups.rank_part import RankPart, divide_means
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A fused lookup of a rank in this process.
+
+    Attributes:
+        order: its place among all ranks' steps, in which row parts are added.
+    """
+
+    part: RankPart
+    lookup: PooledLookup
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteStep:
+    """A lookup of a rank of another host.
+
+    Attributes:
+        pieces: int64 `[entries]`, numbers of pieces on the host.
+        width: columns of all pieces.
+        order: as in `Step`.
+    """
+
+    part: RankPart
+    host: int
+    pieces: NDArray[np.int64]
+    width: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """All work for one group of features.
+
+    Attributes:
+        summed_columns: (first column, end) of the features split by rows, adjacent ones joined.
+        means: int64 `[n, 3]`: position in the group, first column and width of each of these with
+            mean pooling; None: there is none.
+    """
+
+    steps: tuple[Step, ...]
+    remote: tuple[RemoteStep, ...] = ()
+    summed_columns: tuple[tuple[int, int], ...] = ()
+    means: NDArray[np.int64] | None = None
+
+
+class GroupLookup:
+    """The lookup of one group of features: its own ranks' steps, others' answers, the merge."""
+
+    __slots__ = (
+        "_bags",
+        "_batch_size",
+        "_counts",
+        "_is_spread",
+        "_late",
+        "_pooled",
+        "_repeats",
+        "_work",
+        "route",
+        "saved",
+    )
+
+    def __init__(
+        self,
+        route: Route,
+        bags: Bags,
+        repeats: Tensor | None,
+        pooled: Tensor,
+        work: list[StepWork],
+        *,
+        samples: int | None = None,
+    ) -> None:
+        """Starts nothing.
+
+        Args:
+            bags: R bags for each feature; R is B or 1 if `repeats` is None.
+            repeats: int64 `[R]`, samples that share each bag.
+            pooled: fp32 `[B, width]`; written.
+            work: each step is appended, with the seconds that it kept this thread busy.
+            samples: B, if `pooled` is to have a row for each bag instead, fp32 `[R, width]`.
+        """
+        self.route, self._bags, self._pooled, self._work = route, bags, pooled, work
+        self._batch_size = len(pooled) if samples is None else samples
+        self._counts = None if repeats is None else repeats.numpy()
+        self._repeats = None if samples is not None else repeats
+        self._is_spread = bags.lengths.shape[1] != len(pooled)
+        # Parts of rows wait here until all are there, each with its order.
+        self._late: list[tuple[int, RankPart, Tensor]] = []
+        self.saved = 0  # rows not looked up because samples share a bag
+
+    def ask(self) -> list[tuple[RemoteStep, Bags]]:
+        """What other hosts are to look up, with ids relative to their pieces.
+
+        A step without ids is answered here.
+        """
+        asked = []
+        for step in self.route.remote:
+            began = perf_counter()
+            chosen = step.part.select(self._bags)
+            if chosen.values.shape[0]:
+                asked.append((step, chosen))
+            else:
+                self.answer(step, torch.zeros(chosen.lengths.shape[1], step.width))
+            self._count(step.part, chosen, perf_counter() - began)
+        return asked
+
+    def look_up(self) -> None:
+        """Runs the steps of this process and writes their columns.
+
+        Where another host has a part of the rows, all parts wait to be added in the plan's order.
+        """
+        for first, end in self.route.summed_columns:
+            self._pooled[:, first:end] = 0.0
+        for step in self.route.steps:
+            began = perf_counter()
+            part = step.part
+            chosen = part.select(self._bags)
+            out = None
+            if part.only_run is not None and not self._is_spread:
+                column, width = part.only_run
+                # Torch takes a microsecond for a view.
+                whole = width == self._pooled.shape[1]
+                out = self._pooled if whole else self._pooled[:, column : column + width]
+            found = step.lookup(chosen, ids_checked=True, out=out)
+            if out is None:
+                if self.route.remote and part.rows is not None:
+                    self._late.append((step.order, part, found))
+                else:
+                    part.write(found, self._repeats, self._pooled)
+            self._count(part, chosen, perf_counter() - began)
+
+    def answer(self, step: RemoteStep, found: Tensor) -> None:
+        """Takes what another host looked up.
+
+        Args:
+            found: fp32 `[R, step.width]`.
+        """
+        self._late.append((step.order, step.part, found))
+
+    def finish(self) -> None:
+        """Adds what has waited, in the plan's order, so sums have the same bits everywhere."""
+        if self._late:
+            for _, part, found in sorted(self._late, key=lambda late: late[0]):
+                part.write(found, self._repeats, self._pooled)
+        if self.route.means is not None:
+            divide_means(self.route.means, self._bags.lengths, self._repeats, self._pooled)
+
+    def _count(self, part: RankPart, chosen: Bags, seconds: float) -> None:
+        rows = chosen.values.shape[0]
+        self._work.append((part.rank, rows, _bytes_of(part, chosen, rows), seconds))
+        if self._bags.lengths.shape[1] != self._batch_size:
+            self.saved += rows_saved(chosen.lengths.numpy(), self._batch_size, self._counts)
+
+
+def _bytes_of(part: RankPart, chosen: Bags, rows: int) -> int:
+    if isinstance(part.row_bytes, int):
+        return rows * part.row_bytes
+    return int(chosen.lengths.numpy().sum(1) @ part.row_bytes)

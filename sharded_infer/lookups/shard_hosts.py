@@ -1,0 +1,80 @@
+"""What is asked of shard hosts: bags of pieces by their numbers, all hosts of a batch at once."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.bags import Bags
+
+
+@dataclass(frozen=True, slots=True)
+class PieceBags:
+    """Bags of ids for some pieces of a host's share.
+
+    Attributes:
+        pieces: int64 `[E]`, numbers of pieces on the host; one may occur several times.
+        bags: R bags for each entry; ids are relative to the piece's first row.
+    """
+
+    pieces: NDArray[np.int64]
+    bags: Bags
+
+
+class StartedLookup(Protocol):
+    """Lookups of one batch that were started; either `finish` or `cancel` is called, once."""
+
+    def finish(self) -> Mapping[int, Sequence[Tensor]]:
+        """Waits for all hosts.
+
+        Returns:
+            By host, for each of its groups: fp32 `[R, columns]`, the entries' columns beside each
+            other in the order asked; means are divided where the table is not split by rows.
+
+        Raises:
+            ShardedInferError: the error of a host that failed; its message names the host, and the
+                lookups of the others have been cancelled.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Gives the lookups up, without waiting."""
+        ...
+
+
+class ShardHosts(Protocol):
+    """Lookups of one version's pieces that other processes hold; thread-safe."""
+
+    @property
+    def hosts(self) -> frozenset[int]:
+        """The hosts of the plan that can be asked."""
+        ...
+
+    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+        """Starts the lookups of one batch on all hosts, and returns at once.
+
+        Args:
+            asked: groups of bags by host, at least one a host; all tables of a version are asked
+                at most once a feature.
+            deadline: when they are given up at the latest, on the monotonic clock.
+
+        Raises:
+            ShardedInferError: as `StartedLookup.finish`; nothing has been started.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """Where a front finds the rows of a plan.
+
+    Attributes:
+        hosts: who looks up what lies on other hosts.
+        host: the host of the plan whose ranks are in this process; None: no rank is.
+    """
+
+    hosts: ShardHosts
+    host: int | None = None

@@ -1,0 +1,204 @@
+"""What a shard host does: lookups of the pieces of one host of a plan, as fronts ask for them."""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.bounds import are_inside, locate, out_of_range
+from kernels.wording import counted
+from sharded_infer.artifacts.mapped_tables import TablePiece
+from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.lookups.lookup_work import StepWork
+from sharded_infer.lookups.placement import PlacedPiece, share_of
+from sharded_infer.lookups.route import GroupLookup, Route
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.steps import Entry, make_step
+from sharded_infer.specs.model_spec import ModelSpec
+
+# Of the answer to one lookup, fp32: far above 1,024 samples of DLRM-v2's 26 features of dim 128.
+MAX_ANSWER_BYTES = 256 * 2**20
+# Which pieces are asked together follows from the fronts' plans and from what requests share.
+_MAX_KNOWN = 256
+
+
+class LookedUpPieces(NamedTuple):
+    """What a host looked up.
+
+    Attributes:
+        pooled: for each group, fp32 `[R, columns]`: its entries' columns beside each other.
+        work: for each fused lookup, as in `LookupWork`.
+    """
+
+    pooled: list[Tensor]
+    work: list[StepWork]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The pieces of one group, in the order asked."""
+
+    numbers: tuple[int, ...]
+    route: Route
+    width: int  # columns of all
+    rows: Tensor  # int64 [entries], rows of each
+
+
+class ShareLookups:
+    """The lookups of one host's pieces; thread-safe.
+
+    Sums of a table that is split by rows are those of the piece: the front adds and divides them.
+
+    Attributes:
+        pieces: a lookup of each piece by itself, by its number.
+        most_entries: of all groups of a request.
+        max_answer_bytes: of fp32 that a request may ask for.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        placed: Sequence[PlacedPiece],
+        held: Mapping[PlacedPiece, TablePiece],
+        host: int,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        backend: str | None = None,
+    ) -> None:
+        """Groups nothing yet.
+
+        Args:
+            placed: every part of every table, also those of other hosts.
+            held: the rows of the host's pieces.
+            max_answer_bytes: of fp32 that one lookup may ask for.
+            backend: name of a kernel backend to force; None chooses one.
+
+        Raises:
+            InputError: no backend, or not the forced one, supports the tables.
+        """
+        self.host, self._held, self._backend = host, held, backend
+        self._placed = share_of(placed, host)
+        self.max_answer_bytes = max_answer_bytes
+        split = {part.table.name for part in placed if not part.holds_all_rows}
+        self._means = {t.name for t in spec.tables if t.pooling == "mean"} - split
+        uses = Counter(feature.table.name for feature in spec.features)
+        self.most_entries = sum(uses[piece.table.name] for piece in self._placed)
+        self._known: dict[tuple[int, ...], _Pieces] = {}
+        # Made now, so that an unsupported table fails.
+        self.pieces = tuple(
+            step.lookup
+            for number in range(len(self._placed))
+            for step in self._make((number,)).route.steps
+        )
+        self.backends: Mapping[str, str] = {
+            piece.tables.row_format.value: piece.backend for piece in self.pieces
+        }
+
+    def look_up(self, groups: Sequence[PieceBags]) -> LookedUpPieces:
+        """Pools the bags of one batch.
+
+        Args:
+            groups: as they came from a front; they are checked here.
+
+        Raises:
+            RequestError: a piece or an id that is not there, or arrays that do not fit together;
+                names the group, the entry, what was expected and what came.
+            RequestTooLargeError: the answer would be larger than it may be.
+            LostMemoryError: a table file has lost bytes.
+        """
+        chosen = self._check(groups)
+        pooled: list[Tensor] = []
+        work: list[StepWork] = []
+        for group, pieces in zip(groups, chosen, strict=True):
+            out = torch.empty(group.bags.lengths.shape[1], pieces.width)
+            GroupLookup(pieces.route, group.bags, None, out, work).look_up()
+            pooled.append(out)
+        return LookedUpPieces(pooled, work)
+
+    def _check(self, groups: Sequence[PieceBags]) -> list[_Pieces]:
+        """The pieces of each group, all of whose bags can be looked up."""
+        entries = sum(len(group.pieces) for group in groups)
+        if not 1 <= entries <= self.most_entries:
+            raise RequestError(
+                f"host {self.host}: expected 1 to {self.most_entries} entries in all groups, "
+                f"got {entries}"
+            )
+        chosen: list[_Pieces] = []
+        answer_bytes = 0
+        for number, group in enumerate(groups):
+            pieces = self._check_group(f"group {number}", group)
+            answer_bytes += 4 * pieces.width * group.bags.lengths.shape[1]
+            chosen.append(pieces)
+        if answer_bytes > self.max_answer_bytes:
+            raise RequestTooLargeError(
+                f"host {self.host}: the answer would be {counted(answer_bytes, 'byte')}, allowed "
+                f"are {self.max_answer_bytes}"
+            )
+        return chosen
+
+    def _check_group(self, where: str, group: PieceBags) -> _Pieces:
+        bags, numbers = group.bags, tuple(group.pieces.tolist())
+        entries, rows = bags.lengths.shape
+        if group.pieces.shape != (entries,) or not entries or not rows:
+            raise RequestError(
+                f"{where}: expected lengths [{len(numbers)}, R] of one bag an entry and more, got "
+                f"{list(bags.lengths.shape)}"
+            )
+        pieces = self._known.get(numbers)
+        if pieces is None:
+            self._check_numbers(where, numbers)
+            pieces = self._make(numbers)
+            if len(self._known) < _MAX_KNOWN:
+                self._known[numbers] = pieces
+        if not are_inside(bags, pieces.rows):
+            self._check_ids(where, bags, pieces)
+        return pieces
+
+    def _check_numbers(self, where: str, numbers: Sequence[int]) -> None:
+        for entry, number in enumerate(numbers):
+            if not 0 <= number < len(self._placed):
+                raise RequestError(
+                    f"{where}, entry {entry}: piece {number}, expected 0 to "
+                    f"{len(self._placed) - 1} of host {self.host}"
+                )
+
+    def _check_ids(self, where: str, bags: Bags, pieces: _Pieces) -> None:
+        lengths, total = bags.lengths.numpy(), len(bags.values)
+        # A sum of huge lengths could wrap around to the right total.
+        if lengths.min() < 0 or lengths.max() > total or int(lengths.sum()) != total:
+            raise RequestError(
+                f"{where}: expected lengths of 0 and more that sum to {counted(total, 'id')}, got "
+                f"{int(lengths.min())} to {int(lengths.max())} with sum {int(lengths.sum())}"
+            )
+        outside = out_of_range(bags, pieces.rows)
+        if outside is not None:
+            position = int(outside.nonzero()[0])
+            entry, bag = locate(bags, position)
+            piece = self._placed[pieces.numbers[entry]]
+            raise RequestError(
+                f"{where}, entry {entry}, bag {bag}: id {int(bags.values[position])} is outside "
+                f"piece {piece.number} of table {piece.table.name!r}, expected 0 to "
+                f"{piece.rows - 1}"
+            )
+
+    def _make(self, numbers: tuple[int, ...]) -> _Pieces:
+        placed = [self._placed[number] for number in numbers]
+        columns = [0, *itertools.accumulate(piece.columns for piece in placed)]
+        units: dict[tuple[int, int, str], list[Entry]] = defaultdict(list)
+        for bags, piece in enumerate(placed):
+            entry = Entry(bags, piece, columns[bags], piece.table.name in self._means)
+            memory = self._held[piece].memory.data_ptr()
+            units[piece.rank, memory, piece.table.row_format].append(entry)
+        steps = (
+            make_step(
+                unit, self._held, order=order, rows=len(numbers), split=False, backend=self._backend
+            )
+            for order, unit in enumerate(units.values())
+        )
+        rows = torch.tensor([piece.rows for piece in placed], dtype=torch.int64)
+        return _Pieces(numbers, Route(tuple(steps)), columns[-1], rows)

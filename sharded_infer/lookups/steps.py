@@ -1,0 +1,99 @@
+"""Entries of a lookup made into steps: one a rank, memory and row format."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.fused_tables import FusedTables
+from kernels.pooled_lookup import PooledLookup
+from sharded_infer.artifacts.mapped_tables import TablePiece
+from sharded_infer.lookups.columns import column_runs
+from sharded_infer.lookups.placement import PlacedPiece
+from sharded_infer.lookups.rank_part import RankPart
+from sharded_infer.lookups.route import RemoteStep, Step
+
+
+class Entry(NamedTuple):
+    """One piece's part of a lookup.
+
+    Attributes:
+        bags: its row of the group's bags.
+        column: its first column in the output.
+        mean: whether the rank divides its bags' sums.
+    """
+
+    bags: int
+    placed: PlacedPiece
+    column: int
+    mean: bool
+
+
+def make_step(
+    entries: Sequence[Entry],
+    held: Mapping[PlacedPiece, TablePiece],
+    *,
+    order: int,
+    rows: int,
+    split: bool,
+    backend: str | None,
+) -> Step:
+    """A step of pieces in one memory.
+
+    Args:
+        rows: number of rows of the group's bags.
+        split: whether ids are relative to the table and pieces hold a part of it, whose sums are
+            added.
+
+    Raises:
+        InputError: no backend, or not the forced one, supports the tables.
+    """
+    pieces = [held[entry.placed] for entry in entries]
+    tables = FusedTables(
+        memory=pieces[0].memory,
+        row_format=entries[0].placed.table.row_format,
+        byte_offsets=tuple(piece.byte_offset for piece in pieces),
+        rows=tuple(piece.rows for piece in pieces),
+        dims=tuple(entry.placed.columns for entry in entries),
+        means=tuple(entry.mean for entry in entries),
+        file=pieces[0].file,
+    )
+    lookup = PooledLookup(tables, backend=backend)
+    return Step(_rank_part(entries, rows=rows, split=split), lookup, order)
+
+
+def make_remote_step(entries: Sequence[Entry], *, order: int, rows: int, split: bool) -> RemoteStep:
+    """A step of pieces of one rank of another host; arguments as for `make_step`."""
+    return RemoteStep(
+        _rank_part(entries, rows=rows, split=split),
+        host=entries[0].placed.host,
+        pieces=np.array([entry.placed.number for entry in entries]),
+        width=sum(entry.placed.columns for entry in entries),
+        order=order,
+    )
+
+
+def _rank_part(entries: Sequence[Entry], *, rows: int, split: bool) -> RankPart:
+    chosen = [entry.bags for entry in entries]
+    first_rows = np.array([entry.placed.first_row for entry in entries])
+    counts = np.array([entry.placed.rows for entry in entries])
+    runs = column_runs((entry.column, entry.placed.columns, split) for entry in entries)
+    return RankPart(
+        positions=np.array(chosen),
+        reads_all=chosen == list(range(rows)),
+        most_reads=max(Counter(chosen).values()),
+        rows=(first_rows, first_rows + counts) if split else None,
+        runs=np.array(runs, np.int64),
+        only_run=(runs[0].column, runs[0].width) if len(runs) == 1 and not split else None,
+        rank=entries[0].placed.rank,
+        row_bytes=_row_bytes_of(entries),
+    )
+
+
+def _row_bytes_of(entries: Sequence[Entry]) -> int | NDArray[np.int64]:
+    """Bytes of a stored row: one number if all entries agree, otherwise int64 `[entries]`."""
+    placed = [entry.placed for entry in entries]
+    sizes = [piece.table.row_format.row_bytes(piece.columns) for piece in placed]
+    return sizes[0] if len(set(sizes)) == 1 else np.array(sizes, np.int64)

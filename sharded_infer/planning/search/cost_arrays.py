@@ -1,0 +1,116 @@
+"""The cost model as arrays: costs of any rectangle of any table on each class of devices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.gpu.row_stride import device_strides
+from sharded_infer.planning.cost_model import ID_BYTES, OUTPUT_BYTES, CostModel
+from sharded_infer.planning.topology import Device
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCosts:
+    """Costs on one class of equal devices; arrays have one entry for each table.
+
+    The seconds of a rectangle of `columns` columns that gets `share` of its table's ids are
+    `share * (per_id + columns * per_id_column) + columns * per_column`; a replica, whose vectors
+    stay on its device, costs `columns * per_column_kept` instead of the last term.
+    """
+
+    per_id: Floats
+    per_id_column: Floats
+    per_column: Floats
+    per_column_kept: Floats
+
+    def seconds(self, tables: Integers, share: Floats, columns: Floats) -> Floats:
+        """Seconds of rectangles for a batch.
+
+        Args:
+            share: part of the table's ids that each gets.
+        """
+        by_id = self.per_id[tables] + columns * self.per_id_column[tables]
+        return share * by_id + columns * self.per_column[tables]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCosts:
+    """All tables and classes.
+
+    Attributes:
+        names: table names, sorted.
+        rows: int64 `[tables]`.
+        dims: int64 `[tables]`.
+        header_bytes: bytes of a row's scale and bias, `[tables]`.
+        element_bytes: bytes of an element, `[tables]`.
+        class_of_rank: class of each rank.
+        column_step: columns of a column shard are a multiple of this, `[tables]`.
+        padded: whether rows are padded as devices read them.
+    """
+
+    names: tuple[str, ...]
+    rows: Integers
+    dims: Integers
+    header_bytes: Floats
+    element_bytes: Floats
+    class_of_rank: Integers
+    classes: tuple[ClassCosts, ...]
+    devices: tuple[Device, ...]
+    column_step: Integers
+    padded: bool
+
+    def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
+        """Bytes of rectangles, as `Plan.bytes_by_rank`; a column shard keeps each row's header."""
+        # A row ends with a whole byte.
+        row_bytes = self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns)
+        return rows * (device_strides(row_bytes) if self.padded else row_bytes)
+
+
+# 16 bytes of every row format, so that vector loads of a column shard stay whole.
+_STEP_BYTES = 16
+
+
+def table_costs(load: CostModel) -> TableCosts:
+    """The cost model of all tables, as arrays."""
+    # By name, so that the order in which tables were given changes nothing.
+    names = tuple(sorted(load.uses))
+    tables = [load.uses[name].table for name in names]
+    classes: dict[Device, int] = {}
+    class_of_rank = [classes.setdefault(device, len(classes)) for device in load.topology.devices]
+    header = np.array([t.row_format.row_bytes(0) for t in tables], np.float64)
+    element = np.array([t.row_format.element_bits / 8 for t in tables], np.float64)
+    return TableCosts(
+        names=names,
+        rows=np.array([t.rows for t in tables], np.int64),
+        dims=np.array([t.dim for t in tables], np.int64),
+        header_bytes=header,
+        element_bytes=element,
+        class_of_rank=np.array(class_of_rank, np.int64),
+        classes=tuple(_class_costs(load, device, names, header, element) for device in classes),
+        devices=tuple(classes),
+        column_step=np.maximum(1, _STEP_BYTES / element).astype(np.int64),
+        padded=load.topology.has_gpus,
+    )
+
+
+def _class_costs(
+    load: CostModel, device: Device, names: Sequence[str], header: Floats, element: Floats
+) -> ClassCosts:
+    rates = [load.rates(name, device) for name in names]
+    read = np.array([r.read_byte for r in rates])
+    ids = np.array([r.ids for r in rates])
+    vectors = np.array([r.vectors for r in rates]) * OUTPUT_BYTES
+    write = np.array([r.write_byte for r in rates])
+    send = np.array([r.send_byte for r in rates])
+    receive = np.array([r.receive_byte for r in rates])
+    return ClassCosts(
+        per_id=ids * ((header + device.granule_bytes - 1) * read + ID_BYTES * receive),
+        per_id_column=ids * element * read,
+        per_column=vectors * (write + send),
+        per_column_kept=vectors * write,
+    )

@@ -1,0 +1,84 @@
+"""Topologies: the devices that hold a model's tables, and their speeds."""
+
+from collections.abc import Sequence
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from sharded_infer.planning.device_models import DEVICE_MODELS, DeviceModel
+
+_STRICT = ConfigDict(extra="forbid")
+# Between hosts, bytes a second: 100 Gbit/s Ethernet.
+NETWORK_BANDWIDTH = 12.5e9
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Device:
+    """One rank of a topology; bandwidths are bytes a second in one direction.
+
+    Attributes:
+        kind: `cpu`, `cuda`, or `host`: pinned memory that a GPU beside it reads.
+        memory_bytes: bytes of tables that it may hold; None is no limit.
+        host_bandwidth: ids from the host to the device.
+        peer_bandwidth: pooled vectors to the tower on the same host; None if they are written
+            directly into the tower's input.
+        launch_seconds: fixed cost of one fused call.
+        granule_bytes: moved by every access at least.
+        cache_bytes: of the last cache before device memory.
+    """
+
+    kind: str = "cpu"
+    host: int = 0
+    memory_bytes: int | None = None
+    memory_bandwidth: float = Field(default=DEVICE_MODELS["cpu"].memory_bandwidth, gt=0)
+    host_bandwidth: float = Field(default=DEVICE_MODELS["cpu"].host_bandwidth, gt=0)
+    peer_bandwidth: float | None = Field(default=None, gt=0)
+    launch_seconds: float = Field(default=DEVICE_MODELS["cpu"].launch_seconds, ge=0)
+    granule_bytes: int = Field(default=DEVICE_MODELS["cpu"].granule_bytes, ge=1)
+    cache_bytes: int = Field(default=DEVICE_MODELS["cpu"].cache_bytes, ge=0)
+    cache_bandwidth: float = Field(default=DEVICE_MODELS["cpu"].cache_bandwidth, gt=0)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class Topology:
+    """The ranks that shards are placed on.
+
+    Attributes:
+        name: as written, such as `cpu:2`, or from its file.
+        network_bandwidth: between hosts, bytes a second.
+    """
+
+    name: str
+    devices: tuple[Device, ...]
+    network_bandwidth: float = NETWORK_BANDWIDTH
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether a rank is a GPU; then tables lie as devices read them, on all ranks."""
+        return any(device.kind == "cuda" for device in self.devices)
+
+    def only(self, ranks: Sequence[int]) -> "Topology":
+        """The topology of some of its ranks, in their order."""
+        return Topology(
+            self.name, tuple(self.devices[rank] for rank in ranks), self.network_bandwidth
+        )
+
+
+def device_of(model: DeviceModel, *, memory_bytes: int | None, host: int = 0) -> Device:
+    """A rank on a GPU.
+
+    Args:
+        memory_bytes: bytes of tables that it may hold; None is no limit.
+    """
+    return Device(
+        kind=model.kind,
+        host=host,
+        memory_bytes=memory_bytes,
+        memory_bandwidth=model.memory_bandwidth,
+        host_bandwidth=model.host_bandwidth,
+        peer_bandwidth=model.peer_bandwidth,
+        launch_seconds=model.launch_seconds,
+        granule_bytes=model.granule_bytes,
+        cache_bytes=model.cache_bytes,
+        cache_bandwidth=model.cache_bandwidth,
+    )

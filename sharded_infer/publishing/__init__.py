@@ -1,0 +1,1 @@
+"""Publishes versions from weights and towers."""

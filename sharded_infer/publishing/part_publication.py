@@ -1,0 +1,118 @@
+"""Publishing in parts: each part encodes its share of the tables' rows and stores it."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from quant.encoding.encoder import encoder_name
+from quant.stream import EncodedChunk
+from sharded_infer.errors import InputError
+from sharded_infer.files.staged_folder import storage_errors
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.publishing.part_record import (
+    ChunkRecord,
+    PartRecord,
+    chunk_record,
+    dump_record,
+    origin_of,
+)
+from sharded_infer.publishing.quantization import open_format_plan
+from sharded_infer.publishing.table_layout import lay_out
+from sharded_infer.publishing.table_shares import share_of
+from sharded_infer.publishing.table_writer import write_shares
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec
+
+MOST_PARTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedPart:
+    """A stored part.
+
+    Attributes:
+        location: its folder or URL, as people write it.
+        files: the table files of which it holds rows.
+    """
+
+    part: int
+    parts: int
+    location: str
+    rows: int
+    fp32_bytes: int
+    table_bytes: int
+    files: tuple[str, ...]
+
+
+def publish_part(
+    spec: ModelSpec,
+    weights: object,
+    repository: Repository | Path | str,
+    *,
+    part: int,
+    parts: int,
+    statistics: Mapping[str, FeatureStatistics] | None = None,
+    progress: Progress = no_progress,
+) -> PublishedPart:
+    """Encodes and stores one part's share of the tables' rows; `publish(parts=...)` joins them.
+
+    Parts may be made in any order, at once, on any machines, and again. Equal arguments make equal
+    bytes. Of the weights, only the part's rows are read, and rows that are sampled for a budget.
+
+    Args:
+        spec: as for `publish`, of which it has to be the same.
+        weights: as for `publish`.
+        part: from 1 to `parts`.
+        parts: their number; a part has no rows where there are fewer chunks of 2 MiB.
+        statistics: as for `publish`; they matter for budgets.
+        progress: called with the current step and its progress.
+
+    Raises:
+        InputError: there is no such part.
+        SpecError, WeightsError, StorageError: as `publish`.
+    """
+    check_parts(parts, part)
+    repository = repository if isinstance(repository, Repository) else Repository(repository)
+    plan = open_format_plan(spec, weights, statistics, progress)
+    shares = share_of(plan.tables, lay_out(plan.tables), part, parts)
+    origin = origin_of(plan, shares, part, parts)
+    errors: dict[str, list[ChunkRecord]] = defaultdict(list)
+
+    def encoded(chunk: EncodedChunk) -> None:
+        errors[chunk.table].append(chunk_record(chunk.errors))
+
+    with repository.staging(spec.name) as staged, storage_errors(staged):
+        written = write_shares(staged, plan, shares, encoded, progress)
+        files = {file: its.record for file, its in written.items()}
+        record = PartRecord(
+            format_version=1,
+            origin=origin,
+            encoder=encoder_name(),
+            files=files,
+            errors={name: tuple(chunks) for name, chunks in errors.items()},
+        )
+        repository.parts.store(spec.name, origin.name, dump_record(record), staged, files, progress)
+    ranges = [rows for share in shares for rows in share.ranges]
+    return PublishedPart(
+        part=part,
+        parts=parts,
+        location=repository.parts.where(spec.name, origin.name),
+        rows=sum(rows.rows for rows in ranges),
+        fp32_bytes=sum(rows.fp32_bytes for rows in ranges),
+        table_bytes=sum(file.bytes for file in files.values()),
+        files=tuple(files),
+    )
+
+
+def check_parts(parts: int, part: int = 1) -> None:
+    """Refuses numbers that name no part.
+
+    Raises:
+        InputError: there are too many or too few parts, or there is no such part.
+    """
+    if not 1 <= parts <= MOST_PARTS:
+        raise InputError(f"parts: expected 1 to {MOST_PARTS}, got {parts}")
+    if not 1 <= part <= parts:
+        raise InputError(f"part: expected 1 to {parts}, got {part}")

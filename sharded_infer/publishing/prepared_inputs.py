@@ -1,0 +1,119 @@
+"""Prepares and checks everything that a version needs, before anything is written."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from sharded_infer.errors import ArtifactError, NotFoundError, SpecError
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.planning.cost_model import CostModel, TableUse, plan_key, table_uses
+from sharded_infer.planning.plan import Plan, check_plan
+from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.progress import Progress
+from sharded_infer.publishing.format_selection import FormatPlan
+from sharded_infer.publishing.quantization import open_format_plan
+from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.precision import Precision
+from sharded_infer.tensors import tensor_of
+from sharded_infer.towers.tower import export_tower
+
+# Of the samples, those that an int8 tower's integers are chosen on.
+TOWER_SAMPLES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedInputs:
+    """The inputs of a publish, checked.
+
+    Attributes:
+        plans: by topology.
+        uses: how tables are used, by name.
+        tower: as trained.
+        program: the tower as it is stored.
+    """
+
+    formats: FormatPlan
+    plans: dict[str, Plan]
+    uses: Mapping[str, TableUse]
+    tower: nn.Module
+    program: torch.export.ExportedProgram
+
+    @property
+    def spec(self) -> ModelSpec:
+        """The model; every table has its format."""
+        return self.formats.spec
+
+
+def prepare_inputs(
+    spec: ModelSpec,
+    weights: object,
+    tower: nn.Module,
+    *,
+    repository: Repository,
+    topologies: Sequence[str],
+    statistics: Mapping[str, FeatureStatistics] | None,
+    batch: int,
+    samples: ModelInput | None,
+    progress: Progress,
+) -> PreparedInputs:
+    """Chooses formats, makes plans and exports the tower; the arguments are those of `publish`.
+
+    Args:
+        repository: its latest version's plans are reused where they still hold.
+        batch: samples of a batch, for the planner.
+        samples: for the scales of an int8 tower.
+        progress: called with the current step.
+
+    Raises:
+        SpecError, WeightsError, PlanError, TowerError: as `publish`.
+    """
+    if not topologies:
+        raise SpecError("topologies: expected at least one, such as cpu:1")
+    devices = [parse_topology(topology) for topology in topologies]
+    formats = open_format_plan(spec, weights, statistics, progress)
+    uses = {use.table.name: use for use in table_uses(formats.spec, statistics)}
+    loads = [CostModel(uses, topology, batch) for topology in devices]
+    plans = {load.topology.name: _plan(load, repository, spec.name) for load in loads}
+    for plan in plans.values():
+        check_plan(plan, {table.name: table for table in formats.tables})
+    progress("exporting the tower", 0, 1)
+    program = export_tower(
+        tower,
+        dense=spec.dense.inputs,
+        embedding_width=spec.embedding_width,
+        outputs=spec.tower.outputs,
+        precision=spec.tower.precision,
+        calibration=_tower_inputs(formats, tower, samples),
+        embedding_text=spec.embedding_text,
+    )
+    progress("exporting the tower", 1, 1)
+    return PreparedInputs(formats, plans, uses, tower, program)
+
+
+def _tower_inputs(
+    formats: FormatPlan, tower: nn.Module, samples: ModelInput | None
+) -> list[torch.Tensor] | None:
+    """The tower's inputs for the first samples; None if its precision needs none."""
+    if formats.spec.tower.precision is not Precision.INT8 or samples is None:
+        return None
+    first = samples.samples(0, min(TOWER_SAMPLES, samples.batch_size))
+    model = Fp32Model(formats.spec, formats.weights, tower)
+    [embeddings] = model.pooled(first, [TRAINED])
+    return [*(tensor_of(array) for array in first.dense), embeddings]
+
+
+def _plan(load: CostModel, repository: Repository, model: str) -> Plan:
+    """The previous version's plan if its inputs have not changed, or a new one."""
+    # A new version for the same tables and devices then moves nothing.
+    with suppress(NotFoundError, ArtifactError):
+        previous = repository.open(model).plan(load.topology.name)
+        if previous.key == plan_key(load):
+            return previous
+    return make_plan(load).plan

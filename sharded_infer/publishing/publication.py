@@ -1,0 +1,248 @@
+"""Publishing: trained weights and a tower in, one verified version out."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from quant.report import QuantizationReport, import_text
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, generate_samples, load_golden
+from sharded_infer.artifacts.manifest import GOLDEN_NAME
+from sharded_infer.artifacts.provenance import provenance_of
+from sharded_infer.engines.golden_check import golden_differences
+from sharded_infer.engines.model import Model
+from sharded_infer.errors import GateError, SpecError
+from sharded_infer.files.staged_folder import storage_errors
+from sharded_infer.importing.import_check import check_import
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel
+from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.publishing.part_join import find_parts, join_tables, remove_parts
+from sharded_infer.publishing.prepared_inputs import TOWER_SAMPLES, PreparedInputs, prepare_inputs
+from sharded_infer.publishing.quantization import (
+    calibrate,
+    published_mix,
+    quantization_report,
+    take_over,
+    write_report,
+)
+from sharded_infer.publishing.table_writer import write_tables
+from sharded_infer.publishing.version_files import file_record, write_rest
+from sharded_infer.quality.contributions import table_contributions
+from sharded_infer.quality.finite_scores import check_finite_scores
+from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
+from sharded_infer.quality.quality_gate import blame, check_labels, check_quality, golden_record
+from sharded_infer.quality.score_difference import ScoreDifference, largest_difference
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.samples.request import model_input_of
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.tower import Tower
+
+_FP16_END = torch.finfo(torch.float16).max
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedVersion:
+    """A published version.
+
+    Attributes:
+        path: the version's folder; of a remote repository, the staging folder, which is removed.
+        location: the version's folder or URL, as people write it.
+        max_score_diff: the golden requests' largest difference from the fp32 model.
+        compared: in one line, what the import was compared with, or that it was not.
+    """
+
+    path: Path
+    location: str
+    version: int
+    fp32_bytes: int
+    table_bytes: int
+    max_score_diff: float
+    compared: str
+    report: QuantizationReport = field(repr=False)
+
+
+def publish(
+    spec: ModelSpec,
+    weights: object,
+    tower: nn.Module,
+    repository: Repository | Path | str,
+    *,
+    topologies: Sequence[str] = ("cpu:1",),
+    samples: object | None = None,
+    calibration: object | None = None,
+    statistics: Mapping[str, FeatureStatistics] | None = None,
+    batch: int = DEFAULT_BATCH,
+    parts: int | None = None,
+    note: str | None = None,
+    run_id: str | None = None,
+    source_revision: str | None = None,
+    progress: Progress = no_progress,
+) -> PublishedVersion:
+    """Quantizes, plans and publishes one version of a model.
+
+    Args:
+        spec: poolings and features that it leaves out are taken from the modules.
+        weights: a TorchRec `EmbeddingBagCollection`, a dict of `nn.EmbeddingBag` by table name, a
+            state dict, or a weight source. Modules are also called on the samples, and their
+            results are compared with the weights as read
+            (`sharded_infer/importing/import_check.py`).
+        tower: its `forward` takes the dense inputs by name and `embeddings`, fp32
+            `[B, spec.embedding_width]`, and returns `[B]` or `[B, K]`, or a dict of them by output.
+        repository: a repository, a folder, or a URL such as `s3://bucket/prefix`.
+        topologies: the layouts to plan for; a server takes the first by default.
+        samples: golden requests: a DataFrame, a mapping of arrays by name, a list of samples, or a
+            `ModelInput` of one jagged batch. None takes the first calibration samples, or generates
+            some.
+        calibration: samples on which the version's scores are compared with the fp32 model's and
+            with those of other formats, for the report and the gate. Recorded scores of the trained
+            model are compared with the fp32 model's. Forms: those of `read_calibration`. The scales
+            of an int8 tower come from the first 1024, or from `samples` without any.
+        statistics: how features are used, by name, for the planner and for budgets; None takes the
+            spec's own.
+        batch: samples of a batch, for the planner.
+        parts: joins this many parts, which `publish_part` made, instead of encoding the tables.
+        note: kept with the version; up to 1000 printable characters.
+        run_id: of the training run, in its tracker; up to 200 characters.
+        source_revision: of the training code, such as a commit; up to 200 characters.
+        progress: called with the current step and its progress.
+
+    Raises:
+        InputError: the note, run or revision is empty, too long or not printable.
+        SpecError, WeightsError: the spec contradicts itself, the weights or the tower; no choice of
+            formats meets its budget; or it has an int8 tower and there are no samples.
+        PlanError: the tables do not fit a topology.
+        TowerError: the tower cannot be exported, or returns NaN or infinity for golden requests.
+        GateError: golden requests or calibration samples differ from the fp32 model by more than
+            the spec allows; gives the difference and the tables that contribute most. Or the fp32
+            model differs from the trained modules or from recorded scores; names the first feature
+            and table, or the output.
+        StorageError: the disk is full or cannot be written, or a store cannot be reached.
+        NotFoundError, ArtifactError: a part is missing, does not fit, or is damaged; names it.
+    """
+    repository = repository if isinstance(repository, Repository) else Repository(repository)
+    provenance = provenance_of(note, run_id, source_revision)
+    spec, source = take_over(spec, weights)
+    given = None if samples is None else model_input_of(spec, samples)
+    calibrating = None if calibration is None else read_calibration(spec, calibration)
+    check_labels(spec.gate, {} if calibrating is None else calibrating.labels)
+    measured_on = given if calibrating is None else calibrating.model_input
+    if spec.tower.precision is Precision.INT8 and measured_on is None:
+        raise SpecError(
+            "tower.precision int8: needs samples of real requests to choose its integers from "
+            "(calibration samples), none were given"
+        )
+    prepared = prepare_inputs(
+        spec,
+        source,
+        tower,
+        repository=repository,
+        topologies=topologies,
+        statistics=statistics,
+        batch=batch,
+        samples=measured_on,
+        progress=progress,
+    )
+    found = [] if parts is None else find_parts(repository, prepared.formats, parts)
+    if given is None and calibrating is not None:
+        first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
+        golden_input, other_input = calibrating.model_input.samples(0, first), None
+    else:
+        golden_input = other_input = given if given is not None else generate_samples(spec)
+    trained = Fp32Model(prepared.spec, prepared.formats.weights, tower)
+    imported = check_import(trained, source, other_input, calibrating, progress)
+    with repository.staging(spec.name) as staged, storage_errors(staged):
+        check_finite_scores(trained, golden_input)
+        if parts is None:
+            tables = write_tables(staged, prepared.formats, progress)
+        else:
+            tables = join_tables(staged, repository, prepared.formats, found, progress)
+        manifest = write_rest(staged, prepared, tables, golden_input)
+        progress("scoring golden requests", 0, 1)
+        # Whatever is planned for, the gate runs here.
+        here = CostModel(prepared.uses, parse_topology("cpu:1"))
+        served = Model(Artifact(staged, manifest), make_plan(here).plan)
+        judged = _judged(served)
+        golden = golden_record(
+            manifest.golden, spec.gate, [_check_golden(one, prepared) for one in judged]
+        )
+        progress("scoring golden requests", 1, 1)
+        report = replace(quantization_report(prepared.formats, tables), imported=imported)
+        if calibrating is not None:
+            measured = calibrate(prepared.formats, tower, calibrating, judged[0].run, progress)
+            try:
+                check_quality(spec.gate, measured, spec.name)
+            except GateError as error:
+                raise GateError(
+                    f"{error}{_tower_blame(judged[0], prepared, calibrating.model_input)}"
+                ) from error
+            report = replace(report, calibration=measured)
+        files = manifest.files | {n: file_record(staged / n) for n in write_report(staged, report)}
+        complete = replace(
+            manifest, golden=golden, files=files, imported=imported, provenance=provenance
+        )
+        path = repository.commit(staged, complete, progress=progress)
+    remove_parts(repository, found)
+    return PublishedVersion(
+        path=path,
+        location=repository.where(spec.name, int(path.name)),
+        version=int(path.name),
+        fp32_bytes=sum(report.fp32_bytes for report in tables.reports),
+        table_bytes=sum(tables.files[name].bytes for name in complete.table_files),
+        max_score_diff=golden.max_score_diff,
+        compared=import_text(imported),
+        report=report,
+    )
+
+
+def _judged(served: Model) -> list[Model]:
+    """The version in every way in which it may be computed, the least exact first."""
+    record = served.artifact.manifest.tower
+    if record.precision is not Precision.TF32:
+        return [served]
+    tower = Tower.load(
+        served.artifact.path / record.file,
+        dense=served.spec.dense.inputs,
+        embedding_width=served.spec.embedding_width,
+        outputs=served.spec.tower.outputs,
+        tf32=True,
+    )
+    return [served.with_tower(tower), served]
+
+
+def _check_golden(served: Model, made_of: PreparedInputs) -> dict[str, ScoreDifference]:
+    try:
+        return golden_differences(served)
+    except GateError as error:
+        golden = load_golden(served.artifact.path / GOLDEN_NAME, made_of.spec)
+        model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
+        published = published_mix(made_of.formats)
+        found = table_contributions(model, published, golden.model_input)
+        tower = _tower_blame(served, made_of, golden.model_input)
+        raise GateError(f"{error}{blame(found)}{tower}") from error
+
+
+def _tower_blame(served: Model, made_of: PreparedInputs, model_input: ModelInput) -> str:
+    """The end of a sentence on the effect of the tower's precision, with rows as trained."""
+    precision = made_of.spec.tower.precision
+    if precision is Precision.FP32:
+        return ""
+    model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
+    first = model_input.samples(0, min(TOWER_SAMPLES, model_input.batch_size))
+    [embeddings] = model.pooled(first, [TRAINED])
+    scores = served.score(first, embeddings)
+    got = {n: s.numpy() for n, s in zip(made_of.spec.tower.outputs, scores, strict=True)}
+    difference = largest_difference(model.score(first, embeddings), got)
+    said = f"; the {precision} tower by itself: largest {difference:.2g}"
+    if precision is Precision.FP16 and not math.isfinite(difference):
+        said += f" (products beyond {_FP16_END:g} are infinite in fp16, not in bf16 and tf32)"
+    return said

@@ -1,0 +1,81 @@
+"""The cause of NaN and infinity in the fp32 model's scores: tables, inputs or the tower."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from sharded_infer.errors import TowerError, WeightsError
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
+
+
+def check_finite_scores(model: Fp32Model, model_input: ModelInput) -> None:
+    """Scores samples with the trained model, and refuses NaN and infinity from its tower.
+
+    Args:
+        model_input: one jagged batch of all features.
+
+    Raises:
+        TowerError: as `refuse_nonfinite`.
+    """
+    [embeddings] = model.pooled(model_input, [TRAINED])
+    # Rows that are not finite are refused, by number, where they are encoded.
+    if torch.isfinite(embeddings).all():
+        refuse_nonfinite(model, model_input, embeddings, model.score(model_input, embeddings))
+
+
+def refuse_nonfinite(
+    model: Fp32Model,
+    model_input: ModelInput,
+    embeddings: Tensor,
+    scores: Mapping[str, NDArray[np.float32]],
+) -> None:
+    """Refuses scores that are NaN or infinite, and names the cause.
+
+    Args:
+        embeddings: fp32 `[B, width]`, from the tables.
+        scores: from the tower, by output.
+
+    Raises:
+        WeightsError: pooled embeddings are not finite; names the feature and the table.
+        TowerError: the tower's inputs are finite and its output is not; names the output, and a
+            parameter that is not finite.
+    """
+    for output, found in scores.items():
+        strange = ~np.isfinite(found.reshape(len(found), -1))
+        if not strange.any():
+            continue
+        sample, column = np.argwhere(strange)[0].tolist()
+        value = found.reshape(len(found), -1)[sample, column]
+        message = f"model {model.spec.name!r}: output {output!r} of the trained model is {value}"
+        _refuse_embeddings(model, embeddings[sample], message)
+        for name, numbers in zip(model.spec.dense.inputs, model_input.dense, strict=True):
+            if not np.isfinite(numbers[sample]).all():
+                raise TowerError(f"{message} for a sample whose {name!r} is not finite either")
+        raise TowerError(
+            f"{message} where the pooled embeddings and the dense inputs are finite: the tower "
+            f"makes it{_of_parameter(model.tower)}"
+        )
+
+
+def _refuse_embeddings(model: Fp32Model, row: Tensor, message: str) -> None:
+    parts = torch.split(row, [feature.table.dim for feature in model.spec.features])
+    for feature, part in zip(model.spec.features, parts, strict=True):
+        if not torch.isfinite(part).all():
+            raise WeightsError(
+                f"{message}: the pooled embeddings of {feature.name!r} (table "
+                f"{feature.table.name!r}) are not finite"
+            )
+
+
+def _of_parameter(tower: nn.Module) -> str:
+    for name, tensor in (*tower.named_parameters(), *tower.named_buffers()):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            return f"; its parameter {name!r} holds NaN or infinity"
+    return (
+        "; all its parameters are finite, so an operation in it does, such as the logarithm of a "
+        "negative number or a division by 0"
+    )

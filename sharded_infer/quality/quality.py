@@ -1,0 +1,259 @@
+"""The effect of formats on the scores of calibration samples."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.bags import Bags
+from kernels.row_format import RowFormat
+from kernels.wording import did_you_mean
+from quant.report import MixReport, OutputReport
+from sharded_infer.errors import InputError
+from sharded_infer.inputs.id_policy import IdPolicy
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.quality.auc import auc
+from sharded_infer.quality.finite_scores import refuse_nonfinite
+from sharded_infer.quality.fp32_model import TRAINED, Fp32Model, Mix
+from sharded_infer.quality.score_difference import score_differences
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.tensors import tensor_of
+
+Scores = Mapping[str, NDArray[np.float32]]
+_BATCH = 256  # samples scored together: what is held of them stays small beside any bound
+_COMPARED = (RowFormat.FP16, RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationSamples:
+    """Samples to measure on.
+
+    Attributes:
+        model_input: one jagged batch of all features.
+        labels: by output, fp32 `[B]`, 0 or 1, NaN if a sample has none; empty without any.
+        references: the trained model's own scores by output, fp32 `[B]` or `[B, K]`.
+    """
+
+    model_input: ModelInput
+    labels: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    references: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuses empty samples, and labels or references that are not one for each sample.
+
+        Raises:
+            InputError: names the output and the sample.
+        """
+        samples = self.model_input.batch_size
+        if not samples:
+            raise InputError("calibration: expected at least one sample, got none")
+        for output, labels in self.labels.items():
+            if labels.shape != (samples,):
+                raise InputError(
+                    f"labels of {output!r}: expected [{samples}], got {list(labels.shape)}"
+                )
+            strange = ~(np.isnan(labels) | np.isin(labels, (0.0, 1.0)))
+            if strange.any():
+                sample = int(np.flatnonzero(strange)[0])
+                raise InputError(
+                    f"sample {sample}: its label of {output!r} is {labels[sample]:g}, "
+                    "expected 0 or 1"
+                )
+        for output, scores in self.references.items():
+            if scores.ndim not in (1, 2) or len(scores) != samples:
+                raise InputError(
+                    f"reference scores of {output!r}: expected [{samples}] or [{samples}, K], "
+                    f"got {list(scores.shape)}"
+                )
+            known = np.isfinite(scores.reshape(samples, -1)).all(axis=1)
+            if not known.all():
+                sample = int(np.flatnonzero(~known)[0])
+                raise InputError(
+                    f"sample {sample}: its reference score of {output!r} is "
+                    f"{scores[sample].tolist()!s:.80}, expected finite numbers"
+                )
+
+    @property
+    def labelled(self) -> int:
+        """Samples with a label, of any output."""
+        if not self.labels:
+            return 0
+        return int((~np.isnan(np.stack(list(self.labels.values())))).any(axis=0).sum())
+
+
+def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
+    """Refuses samples that cannot be scored, before the long work.
+
+    Raises:
+        InputError: they are not one batch of all features, a dense number is not finite, or they
+            have labels or references of an unknown output; names the sample or the output.
+        RequestError: an id is outside a table whose policy is `error`; names the sample.
+    """
+    given = samples.model_input
+    batch = given.groups[0]
+    if len(given.groups) != 1 or batch.batch_size != given.batch_size:
+        raise InputError("calibration samples: expected one jagged batch of all features")
+    for output in (*samples.labels, *samples.references):
+        if output not in spec.tower.outputs:
+            raise InputError(
+                f"calibration samples: {output!r} is not one of the outputs "
+                f"{', '.join(spec.tower.outputs)}{did_you_mean(output, spec.tower.outputs)}"
+            )
+    IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
+    for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
+        strange = ~np.isfinite(numbers).all(axis=1)
+        if strange.any():
+            sample = int(np.flatnonzero(strange)[0])
+            raise InputError(
+                f"calibration sample {sample}, {name!r}: expected finite numbers, got "
+                f"{numbers[sample].tolist()!s:.80}"
+            )
+
+
+def measure_quality(
+    model: Fp32Model,
+    samples: CalibrationSamples,
+    mixes: Mapping[str, Mix],
+    served: tuple[str, Callable[[ModelInput], Scores]] | None = None,
+    progress: Progress = no_progress,
+) -> list[MixReport]:
+    """Scores samples with several mixes of formats, and compares them with the fp32 model.
+
+    Args:
+        mixes: by name; the tower runs in fp32.
+        served: a name, and a function that scores a batch as a server would.
+        progress: called with the samples scored.
+
+    Returns:
+        Reports: `fp32`, then `served`, then the mixes in their order.
+
+    Raises:
+        WeightsError, TowerError: the trained model's own scores are not all finite; says why.
+    """
+    names = list(mixes)
+    gathered: dict[str, list[Scores]] = {name: [] for name in ("fp32", *names)}
+    if served is not None:
+        gathered[served[0]] = []
+    done = 0
+    for batch in batches(samples.model_input):
+        pooled = model.pooled(batch, [TRAINED, *mixes.values()])
+        for name, embeddings in zip(("fp32", *names), pooled, strict=True):
+            scores = model.score(batch, embeddings)
+            if name == "fp32":
+                refuse_nonfinite(model, batch, embeddings, scores)
+            gathered[name].append(scores)
+        if served is not None:
+            gathered[served[0]].append(served[1](batch))
+        done += batch.batch_size
+        progress("scoring calibration", done, samples.model_input.batch_size)
+    formats: dict[str, Mix | None] = {"fp32": TRAINED}
+    if served is not None:
+        formats[served[0]] = None
+    formats |= mixes
+    reference = _joined(gathered["fp32"])
+    sizes = {name: table_bytes(model.spec, mix) for name, mix in formats.items()}
+    return [
+        _mix_report(name, sizes[name], reference, _joined(gathered[name]), samples)
+        for name in formats
+    ]
+
+
+def compared_mixes(spec: ModelSpec) -> dict[str, Mix]:
+    """Mixes with one format for all tables, by name, for comparison."""
+    return {
+        str(f): Mix({table.name: f for table in spec.tables}, spec.quantization.clip)
+        for f in _COMPARED
+    }
+
+
+def table_bytes(spec: ModelSpec, mix: Mix | None) -> int:
+    """Bytes of all tables' rows in a mix; None takes the formats of the spec."""
+    total = 0
+    for table in spec.tables:
+        if mix is None:
+            row_format = spec.row_format(table)
+        else:
+            row_format = mix.formats.get(table.name, RowFormat.FP32)
+        total += table.rows * row_format.row_bytes(table.dim)
+    return total
+
+
+def batches(model_input: ModelInput, limit: int | None = None) -> Iterator[ModelInput]:
+    """Samples a few at a time.
+
+    Args:
+        model_input: one jagged batch of all features.
+        limit: samples to take of it; None takes all.
+    """
+    samples = min(model_input.batch_size, limit or model_input.batch_size)
+    for start in range(0, samples, _BATCH):
+        yield model_input.samples(start, min(start + _BATCH, samples))
+
+
+def _joined(parts: list[Scores]) -> dict[str, NDArray[np.float32]]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def absolute_differences(reference: Scores, scores: Scores) -> NDArray[np.float64]:
+    """Absolute differences of all outputs, fp64 `[N]`."""
+    parts = [np.abs(reference[n].astype(np.float64) - scores[n]).ravel() for n in reference]
+    return np.concatenate(parts)
+
+
+def _mix_report(
+    name: str, size: int, reference: Scores, scores: Scores, samples: CalibrationSamples
+) -> MixReport:
+    differences = absolute_differences(reference, scores)
+    found = score_differences(reference, scores)
+    outputs = []
+    for output in reference:
+        of_output = absolute_differences({output: reference[output]}, scores)
+        area, loss = None, None
+        if output in samples.labels:
+            area, loss = _against_labels(scores[output], samples.labels[output])
+        outputs.append(
+            OutputReport(
+                name=output,
+                mean_score_diff=float(of_output.mean()),
+                p99_score_diff=float(np.percentile(of_output, 99)),
+                # NaN is no small difference.
+                max_score_diff=found[output].largest,
+                magnitude=found[output].magnitude,
+                auc=area,
+                log_loss=loss,
+            )
+        )
+    labelled = [output for output in outputs if output.name in samples.labels]
+    return MixReport(
+        name=name,
+        table_bytes=size,
+        mean_score_diff=float(differences.mean()),
+        p99_score_diff=float(np.percentile(differences, 99)),
+        max_score_diff=max(output.max_score_diff for output in outputs),
+        auc=labelled[0].auc if len(labelled) == 1 else None,
+        log_loss=labelled[0].log_loss if len(labelled) == 1 else None,
+        outputs=tuple(outputs),
+    )
+
+
+def _against_labels(
+    scores: NDArray[np.float32], labels: NDArray[np.float32]
+) -> tuple[float | None, float | None]:
+    """AUC, and the mean negative log likelihood; None where the labels do not allow it."""
+    if scores.ndim != 1:
+        return None, None
+    known = ~np.isnan(labels)
+    truth, values = labels[known].astype(np.float64), scores[known].astype(np.float64)
+    if not truth.size or not np.isfinite(values).all():
+        return None, None
+    area = None if truth.min() == truth.max() else auc(truth, values)
+    if values.min() < 0 or values.max() > 1:
+        return area, None
+    # A score of exactly 0 or 1 that is wrong would be infinitely bad: as scikit-learn, clipped.
+    epsilon = float(np.finfo(np.float32).eps)
+    likely = np.where(truth == 1, values, 1 - values).clip(epsilon, 1)
+    loss = -float(np.log(likely).mean())
+    return area, loss if math.isfinite(loss) else None

@@ -1,0 +1,1 @@
+"""Parts of self-contained HTML pages."""

@@ -1,0 +1,112 @@
+"""A plan with its figures as plain values, written by `plan --json` and read by `--compare`."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kernels.row_format import RowFormat
+from sharded_infer.artifacts.artifact import MAX_SMALL_BYTES
+from sharded_infer.errors import PlanError
+from sharded_infer.files.regular_file import read_regular
+from sharded_infer.planning.cost_model import CostModel
+from sharded_infer.planning.plan import Plan, StoredTable, dump_plan, load_plan
+from sharded_infer.planning.plan_moves import Move
+from sharded_infer.planning.plan_result import PlanResult
+
+# A rank is bound by time from this share of the slowest, by memory from this share of its limit.
+_BOUND_BY_TIME = 0.98
+_BOUND_BY_MEMORY = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class RankReport:
+    """One rank under a plan.
+
+    Attributes:
+        kind: `cpu` or `cuda`.
+        tables: number of tables that it holds, in full or in part.
+        memory_share: share of its memory limit; None if it has no limit.
+        seconds: time for a batch.
+        binding: `time`, `memory`, `time and memory` or an empty string.
+    """
+
+    rank: int
+    kind: str
+    tables: int
+    bytes: int
+    memory_share: float | None
+    seconds: float
+    binding: str
+
+
+def rank_reports(result: PlanResult) -> list[RankReport]:
+    """Reports of all ranks, in order."""
+    figures, plan = result.figures, result.plan
+    held = Counter(rank for _, rank in {(s.table, s.rank) for s in plan.shards})
+    reports = []
+    for rank, device in enumerate(plan.topology.devices):
+        share = figures.shares[rank]
+        by_time = figures.seconds[rank] >= _BOUND_BY_TIME * figures.max_seconds
+        by_memory = share is not None and share >= _BOUND_BY_MEMORY
+        binding = " and ".join(w for w, on in (("time", by_time), ("memory", by_memory)) if on)
+        reports.append(
+            RankReport(
+                rank=rank,
+                kind=device.kind,
+                tables=held[rank] + (0 if rank in plan.unused else len(plan.replicated)),
+                bytes=figures.bytes[rank],
+                memory_share=share,
+                seconds=figures.seconds[rank],
+                binding=binding,
+            )
+        )
+    return reports
+
+
+def report_fields(
+    result: PlanResult, load: CostModel, moves: Sequence[Move] = ()
+) -> dict[str, object]:
+    """A plan with all its figures, as plain values.
+
+    Args:
+        moves: moves from an earlier plan to this one.
+    """
+    return {
+        "plan": json.loads(dump_plan(result.plan)),
+        "tables": [asdict(use.table) for use in load.uses.values()],
+        "batch": load.batch,
+        "max_seconds": result.figures.max_seconds,
+        "bound_seconds": result.bound_seconds,
+        "gap": result.gap,
+        "memory_imbalance": result.figures.memory_imbalance,
+        "ranks": [asdict(report) for report in rank_reports(result)],
+        "decisions": list(result.decisions),
+        "moves": [asdict(move) for move in moves],
+    }
+
+
+def read_report(path: Path) -> tuple[Plan, dict[str, StoredTable]]:
+    """Reads a plan and its tables from a file of `plan --json`.
+
+    Raises:
+        PlanError: the file cannot be read or has another format.
+    """
+    try:
+        fields = json.loads(read_regular(path, MAX_SMALL_BYTES, follow=True))
+        plan = load_plan(json.dumps(fields["plan"]).encode(), str(path))
+        tables = {
+            t["name"]: StoredTable(t["name"], t["rows"], t["dim"], RowFormat(t["row_format"]))
+            for t in fields["tables"]
+        }
+    except OSError as error:
+        raise PlanError(f"{path}: cannot be read: {error.strerror}") from error
+    # Python's JSON reader does not limit nesting, hence RecursionError.
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        if isinstance(error, PlanError):
+            raise
+        raise PlanError(
+            f"{path}: not a file that 'sharded-infer plan --json' wrote: {error!r:.200}"
+        ) from error
+    return plan, tables

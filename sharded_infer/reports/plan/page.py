@@ -1,0 +1,114 @@
+"""A plan as one HTML page: placement, costs and reasons.
+
+The page is self-contained; see `reports.html.document`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kernels.wording import counted
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.planning.cost_model import CostModel
+from sharded_infer.planning.plan_result import PlanResult
+from sharded_infer.reports.html.document import document, facts
+from sharded_infer.reports.html.text import escaped_name, time_text
+from sharded_infer.reports.plan.drawing import MEMORY, TIME, Drawing
+from sharded_infer.reports.plan.rank_parts import Kind, RankParts, hottest_tables, parts_by_rank
+from sharded_infer.reports.plan.style import SCRIPT, STYLE
+from sharded_infer.reports.plan.tables import decisions_section, devices_section, hottest_section
+
+_KINDS = {
+    Kind.WHOLE: ("w", "whole table"),
+    Kind.COLUMN: ("c", "column shard"),
+    Kind.ROW: ("r", "row shard"),
+    Kind.REPLICA: ("e", "replicated table"),
+}
+
+
+def render_plan_page(result: PlanResult, load: CostModel) -> str:
+    """A page that explains a plan to an engineer.
+
+    Args:
+        load: the cost model that the plan was made with.
+
+    Returns:
+        HTML that needs no other files and no network.
+    """
+    ranks = parts_by_rank(result, load)
+    hottest = hottest_tables(ranks)
+    hot = {table.table: number for number, table in enumerate(hottest, start=1)}
+    time = Drawing(TIME, ranks, load, hot, bound=result.bound_seconds).figure(
+        "Time", "Each rank's part of a batch. The slowest rank sets the latency."
+    )
+    memory = Drawing(MEMORY, ranks, load, hot).figure("Memory", _memory_caption(ranks))
+    name = escaped_name(result.plan.topology.name)
+    body = (
+        f"<header>\n<h1>Plan for {name}</h1>\n<p>{_summary(result, load)}</p>",
+        _facts(result, load),
+        f"</header>\n<main>\n{_legend(ranks, time + memory)}",
+        time,
+        memory,
+        hottest_section(hottest, load),
+        devices_section(ranks, result),
+        decisions_section(result, load),
+        '</main>\n<div id="tip" aria-hidden="true" hidden></div>',
+    )
+    return document(title=f"Plan for {name}", style=STYLE, script=SCRIPT, body="\n".join(body))
+
+
+def _summary(result: PlanResult, load: CostModel) -> str:
+    ranks = len(result.figures.seconds)
+    return (
+        f"{counted(len(load.uses), 'table', ',')} on "
+        f"{counted(ranks, 'rank', ',')}. The slowest takes "
+        f"<b>{time_text(result.figures.max_seconds)}</b> for a batch of {load.batch:,}, "
+        f"{_gap(result)} the bound that no plan can beat."
+    )
+
+
+def _gap(result: PlanResult) -> str:
+    return f"<b>{result.gap:.1%}</b> above" if result.gap >= 0.0005 else "at"
+
+
+def _facts(result: PlanResult, load: CostModel) -> str:
+    figures = result.figures
+    mean = sum(figures.bytes) / len(figures.bytes)
+    return facts(
+        (
+            ("Ranks", f"{len(figures.seconds):,}"),
+            ("Tables", f"{len(load.uses):,}"),
+            ("Batch", f"{load.batch:,}"),
+            ("Slowest rank", time_text(figures.max_seconds)),
+            ("Bound", time_text(result.bound_seconds)),
+            ("Gap", f"{result.gap:.1%}"),
+            ("Memory, fullest", size_text(max(figures.bytes))),
+            ("Memory, mean", size_text(mean)),
+            ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
+        )
+    )
+
+
+def _legend(ranks: Sequence[RankParts], drawn: str) -> str:
+    counts = Counter(part.kind for rank in ranks for part in rank.own)
+    counts[Kind.REPLICA] = max(len(rank.replicas) for rank in ranks)
+    items = [
+        f'<li><i class="{css}"></i>{counted(counts[kind], words, ",")}</li>'
+        for kind, (css, words) in _KINDS.items()
+        if counts[kind]
+    ]
+    # Names are escaped, so only segments contain these tags.
+    if '<i class="m' in drawn:
+        items.append('<li><i class="m"></i>several kinds</li>')
+    if '<i class="f' in drawn:
+        items.append('<li><i class="f"></i>fixed cost of a call</li>')
+    if "<b>1</b>" in drawn:
+        items.append('<li><i class="w hot"><b>1</b></i>hottest tables, numbered</li>')
+    return f'<ul class="legend" aria-label="Colours">{"".join(items)}</ul>'
+
+
+def _memory_caption(ranks: Sequence[RankParts]) -> str:
+    limits = {rank.device.memory_bytes for rank in ranks}
+    if limits == {None}:
+        return "Bytes of tables that each rank holds. No device has a limit."
+    some = " Devices without one have no limit." if None in limits else ""
+    return f"Bytes of tables that each rank holds; a line is the most that it may hold.{some}"

@@ -1,0 +1,1 @@
+"""Versions and labels, in folders and in object stores."""

@@ -1,0 +1,201 @@
+"""A model's labels, such as `stable`: the versions that they point at, and their history.
+
+`labels.json`: {"stable": 3, "canary": 4, "history": {"stable": [2, 1]}, "removing": []}
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from kernels.wording import did_you_mean
+from sharded_infer.errors import ArtifactError, InputError, NotFoundError
+from sharded_infer.repositories.stored_versions import StoredVersions
+
+LABELS_NAME = "labels.json"
+MAX_LABELS_BYTES = 2**20
+_KEPT = 16  # versions of a label's history
+_HISTORY, _REMOVING = "history", "removing"
+_RESERVED = {_HISTORY, _REMOVING, "latest"}
+# Never a number, so that a request may name either; letters of URLs and metrics only.
+_LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """The labels of one model.
+
+    Attributes:
+        history: each label's previous versions, the latest first; at most 16.
+        removing: versions that garbage collection is removing; no label may move to them.
+    """
+
+    versions: Mapping[str, int] = field(default_factory=dict)
+    history: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    removing: tuple[int, ...] = ()
+
+    def moved(self, label: str, version: int) -> "Labels":
+        """The labels with one moved or added.
+
+        Raises:
+            InputError: the label's name is invalid.
+            NotFoundError: the version is being removed.
+        """
+        check_label(label)
+        if version in self.removing:
+            raise NotFoundError(f"label {label!r}: version {version} is being removed")
+        before = self.versions.get(label)
+        if before == version:
+            return self
+        history = () if before is None else (before, *self.history.get(label, ()))[:_KEPT]
+        return replace(
+            self,
+            versions={**self.versions, label: version},
+            history={**self.history, label: history},
+        )
+
+    def moved_back(self, label: str, version: int) -> "Labels":
+        """The labels with one moved back to a version, whose history it resumes.
+
+        Raises:
+            NotFoundError: the version is being removed.
+        """
+        past = self.history.get(label, ())
+        moved = self.moved(label, version)
+        kept = past[past.index(version) + 1 :] if version in past else ()
+        return replace(moved, history={**moved.history, label: kept})
+
+    def without(self, label: str) -> "Labels":
+        """The labels except one.
+
+        Raises:
+            NotFoundError: there is no such label.
+        """
+        self.version(label)
+        return replace(
+            self,
+            versions={name: number for name, number in self.versions.items() if name != label},
+            history={name: past for name, past in self.history.items() if name != label},
+        )
+
+    def version(self, label: str) -> int:
+        """The version of a label.
+
+        Raises:
+            NotFoundError: there is no such label.
+        """
+        if label not in self.versions:
+            known = ", ".join(sorted(self.versions)) or "none"
+            raise NotFoundError(
+                f"no label {label!r}; there are {known}{did_you_mean(label, self.versions)}"
+            )
+        return self.versions[label]
+
+    def before(self, label: str, published: Iterable[int]) -> int:
+        """The version to which a label would be rolled back.
+
+        Returns:
+            Its previous version, or else the next lower one.
+
+        Raises:
+            NotFoundError: there is no such label, or no such version.
+        """
+        now, there = self.version(label), set(published) - set(self.removing)
+        for past in self.history.get(label, ()):
+            if past in there and past != now:
+                return past
+        if lower := [number for number in there if number < now]:
+            return max(lower)
+        raise NotFoundError(f"label {label!r}: no version before {now} to go back to")
+
+
+def check_label(label: str) -> None:
+    """Refuses an invalid name of a label.
+
+    Raises:
+        InputError: says what was expected.
+    """
+    if not _LABEL.fullmatch(label):
+        raise InputError(
+            f"{label!r} is no label: expected a letter, then letters, digits, '.', '_' and '-', "
+            "64 at most"
+        )
+    if label in _RESERVED:
+        raise InputError(f"{label!r} is reserved: expected another name for a label")
+
+
+def dump_labels(labels: Labels) -> bytes:
+    """The labels as JSON."""
+    fields: dict[str, object] = dict(sorted(labels.versions.items()))
+    if history := {name: past for name, past in sorted(labels.history.items()) if past}:
+        fields[_HISTORY] = history
+    if labels.removing:
+        fields[_REMOVING] = labels.removing
+    return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def parse_labels(text: bytes, where: str) -> Labels:
+    """Reads labels.
+
+    Raises:
+        ArtifactError: it is not what `dump_labels` writes.
+    """
+    try:
+        fields = json.loads(text)
+        if not isinstance(fields, dict):
+            raise TypeError(f"expected an object, got {fields!r:.80}")
+        history, removing = fields.pop(_HISTORY, {}), fields.pop(_REMOVING, [])
+        for label in {*fields, *history}:
+            check_label(label)
+        return Labels(
+            versions={label: _version(number) for label, number in fields.items()},
+            history={label: tuple(map(_version, past)) for label, past in history.items()},
+            removing=tuple(map(_version, removing)),
+        )
+    # Python's JSON reader has no limit of its own on nesting.
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise ArtifactError(f"{where}: not a file of labels: {error}") from error
+
+
+def _version(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise TypeError(f"expected a version, got {value!r:.80}")
+    return value
+
+
+class LabelFile:
+    """The stored labels of one model."""
+
+    def __init__(self, stored: StoredVersions, model: str) -> None:
+        self._stored = stored
+        self._model = model
+
+    def read(self) -> tuple[Labels, str | None]:
+        """The labels, and a tag of this content; None if there is no file.
+
+        Raises:
+            ArtifactError: the file is damaged.
+            StorageError: it cannot be read.
+        """
+        if (found := self._stored.read_labels(self._model)) is None:
+            return Labels(), None
+        where = f"{self._stored.location}/{self._model}/{LABELS_NAME}"
+        return parse_labels(found[0], where), found[1]
+
+    def change(self, change: Callable[[Labels], Labels]) -> Labels:
+        """Replaces the labels in one step, also under concurrent changes.
+
+        Args:
+            change: returns the new labels; called again if the labels changed meanwhile.
+
+        Raises:
+            ArtifactError: the file is damaged.
+            StorageError: it cannot be read or written.
+        """
+        while True:
+            labels, tag = self.read()
+            changed = change(labels)
+            if changed == labels or self._stored.replace_labels(
+                self._model, dump_labels(changed), tag
+            ):
+                return changed

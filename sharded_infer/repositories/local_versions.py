@@ -1,0 +1,254 @@
+"""Versions in a folder of this machine, published by a rename.
+
+<repository>/<model>/<version>/manifest.json     no manifest, no version; held by whoever uses it
+<repository>/<model>/labels.json                 replaced by a rename (`labels.py`)
+<repository>/<model>/.staging-<random>/          a version being written or removed
+(`staged_folder.py`)
+<repository>/<model>/.part-<name>/               rows of a version's tables (`local_parts.py`)
+"""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest, dump_manifest
+from sharded_infer.artifacts.row_blocks import StoredRange, verify_rows
+from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
+from sharded_infer.files.file_lock import Held, held_alone, hold, locked_folder
+from sharded_infer.files.regular_file import flush, read_regular
+from sharded_infer.files.staged_folder import leftover_bytes, staged_folder, sweep
+from sharded_infer.progress import Progress
+from sharded_infer.repositories.labels import LABELS_NAME, MAX_LABELS_BYTES
+from sharded_infer.repositories.linked_files import link_equal_files
+from sharded_infer.repositories.local_parts import LocalParts
+from sharded_infer.repositories.stored_versions import Leftovers, version_number
+
+
+class LocalVersions:
+    """Versions in a folder; implements `stored_versions.StoredVersions`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def location(self) -> str:
+        """The folder, as people write it."""
+        return str(self.path)
+
+    def models(self) -> list[str]:
+        """Names of the models that have a version."""
+        if not self.path.is_dir():
+            raise NotFoundError(f"{self.path}: no such repository")
+        homes = [entry for entry in self.path.iterdir() if not entry.name.startswith(".")]
+        return sorted(home.name for home in homes if _published(home))
+
+    def numbers(self, model: str) -> list[int]:
+        """Published versions of a model, ascending; none if there is no such model."""
+        return _published(self.path / model) if self._is_entry(model) else []
+
+    def holds(self, model: str, version: int) -> bool:
+        """Whether a version is published."""
+        return version in self.numbers(model)
+
+    def incomplete(self) -> list[tuple[str, int]]:
+        """Models and numbers of version folders without a manifest."""
+        return [
+            (home.name, number)
+            for home in sorted(self.path.iterdir())
+            if home.is_dir() and not home.name.startswith(".")
+            for number in _numbers(home)
+            if number not in _published(home)
+        ]
+
+    def where(self, model: str, version: int) -> str:
+        """A version's folder, as people write it."""
+        return str(self.path / model / str(version))
+
+    def open(self, model: str, version: int) -> Artifact:
+        """Reads a version's manifest."""
+        artifact = open_artifact(self._folder(model, version))
+        if artifact.manifest.model != model:
+            raise ArtifactError(
+                f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
+                f"folder of {model!r}"
+            )
+        return artifact
+
+    def manifest(self, model: str, version: int) -> Manifest:
+        """Reads a version's manifest."""
+        return self.open(model, version).manifest
+
+    def fetch(self, model: str, version: int, _progress: Progress) -> tuple[Path, Held]:
+        """The version's own folder, and a lock that protects it until it is closed."""
+        folder = self._folder(model, version)
+        try:
+            held = hold(folder / MANIFEST_NAME)
+        except OSError as error:
+            # Unlocked, it could be removed while it is used.
+            raise StorageError(f"{folder}: cannot be locked: {error.strerror}") from error
+        if held is None:
+            raise NotFoundError(f"{folder}: removed meanwhile")
+        return folder, held
+
+    def fetch_rows(
+        self,
+        model: str,
+        version: int,
+        names: Collection[str],
+        ranges: Collection[StoredRange],
+        progress: Progress,
+    ) -> tuple[Path, Held]:
+        """The version's own folder, some of whose files and rows were verified, and a lock."""
+        folder, held = self.fetch(model, version, progress)
+        try:
+            artifact = self.open(model, version)
+            verify_files(artifact, progress, names=names)
+            verify_rows(artifact, ranges, progress)
+        except BaseException:
+            held.close()
+            raise
+        return folder, held
+
+    def verify(self, model: str, version: int, progress: Progress) -> int:
+        """Reads every file of a version; the bytes read."""
+        return verify_files(self.open(model, version), progress, blocks=True)
+
+    @contextmanager
+    def staging(self, model: str) -> Iterator[Path]:
+        """A folder for writing a version, beside its place; removed unless committed."""
+        with staged_folder(self.path / model) as path:
+            yield path
+
+    def commit(
+        self, staged: Path, manifest: Manifest, version: int | None, progress: Progress
+    ) -> Path:
+        """Flushes everything to disk, the manifest last, then renames."""
+        home = self.path / manifest.model
+        try:
+            link_equal_files(staged, manifest, self._earlier(manifest.model), progress)
+            for path in staged.rglob("*"):
+                flush(path)
+            return self._rename(staged, manifest, home, version)
+        except OSError as error:
+            raise StorageError(f"{home}: cannot be written: {error.strerror}") from error
+
+    def read_labels(self, model: str) -> tuple[bytes, str] | None:
+        """The model's `labels.json`, and a tag of its content."""
+        path = self.path / model / LABELS_NAME
+        if not self._is_entry(model):
+            return None
+        try:
+            content = read_regular(path, MAX_LABELS_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
+        return content, content.hex()
+
+    def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
+        """Replaces `labels.json` if its tag is unchanged; returns whether it did."""
+        home = self.path / model
+        path, new = home / LABELS_NAME, home / f".{LABELS_NAME}.new"
+        try:
+            with locked_folder(home) as handle:
+                found = self.read_labels(model)
+                if (None if found is None else found[1]) != tag:
+                    return False
+                # Whatever a killed writer, or somebody else, left under this name.
+                new.unlink(missing_ok=True)
+                with new.open("xb") as file:
+                    file.write(content)
+                flush(new)
+                new.rename(path)
+                os.fsync(handle)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
+        return True
+
+    def in_use(self, model: str, version: int) -> bool:
+        """Whether a process holds its lock."""
+        path = self.path / model / str(version) / MANIFEST_NAME
+        try:
+            with held_alone(path) as alone:
+                return not alone and path.exists()
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be read: {error.strerror}") from error
+
+    def remove(self, model: str, version: int) -> bool:
+        """Removes a version that nobody uses; returns whether it did."""
+        home = self.path / model
+        folder = home / str(version)
+        try:
+            with held_alone(folder / MANIFEST_NAME) as alone:
+                if not alone:
+                    return not (folder / MANIFEST_NAME).exists()
+                # One rename makes it disappear; what a kill leaves is swept like a publisher's.
+                with staged_folder(home) as leaving:
+                    folder.rename(leaving / folder.name)
+                    flush(home)
+        except OSError as error:
+            raise StorageError(f"{folder}: cannot be removed: {error.strerror}") from error
+        return True
+
+    def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
+        """The staging folders of killed publishers, and old parts."""
+        names, size = leftover_bytes(self.path / model)
+        old = LocalParts(self.path).leftovers(model, safe_seconds)
+        return Leftovers((*names, *old.names), size + old.bytes)
+
+    def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
+        """Removes the staging folders of killed publishers, and these parts."""
+        sweep(self.path / model)
+        LocalParts(self.path).remove_leftovers(model, leftovers)
+
+    def _rename(self, staged: Path, manifest: Manifest, home: Path, version: int | None) -> Path:
+        while True:
+            number = max(_numbers(home), default=0) + 1 if version is None else version
+            (staged / MANIFEST_NAME).write_bytes(dump_manifest(replace(manifest, version=number)))
+            flush(staged / MANIFEST_NAME)
+            flush(staged)
+            target = home / str(number)
+            try:
+                # Fails if another publisher took the number: a folder with files is never replaced.
+                staged.rename(target)
+            except OSError as error:
+                if target.exists() and version is None:
+                    continue
+                reason = "is there already" if target.exists() else error.strerror
+                raise ArtifactError(f"{target}: cannot be published: {reason}") from error
+            flush(home)
+            return target
+
+    def _folder(self, model: str, version: int) -> Path:
+        """A version's folder; an ArtifactError if it lies outside the repository."""
+        folder = self.path / model / str(version)
+        if folder.is_symlink():
+            raise ArtifactError(f"{folder}: expected a folder, got a symbolic link")
+        return folder
+
+    def _is_entry(self, model: str) -> bool:
+        # Looked up among the folder's entries: no name, such as "..", leads out of it.
+        return self.path.is_dir() and model in os.listdir(self.path)
+
+    def _earlier(self, model: str) -> Iterator[Artifact]:
+        for number in reversed(self.numbers(model)):
+            try:
+                yield self.open(model, number)
+            except (ArtifactError, NotFoundError):
+                # Damaged, or removed meanwhile: nothing is shared with it.
+                continue
+
+
+def _published(home: Path) -> list[int]:
+    if not home.is_dir():
+        return []
+    # Whatever lies in a manifest's place: a version that is damaged is not passed over in silence.
+    return [n for n in _numbers(home) if os.path.lexists(home / str(n) / MANIFEST_NAME)]
+
+
+def _numbers(home: Path) -> list[int]:
+    numbers = (version_number(entry.name) for entry in home.iterdir())
+    return sorted(number for number in numbers if number is not None)

@@ -1,0 +1,1 @@
+"""Object stores, and their cache on this machine."""

@@ -1,0 +1,106 @@
+"""Conditional writes: a small object is written only if nobody else did.
+
+S3's conditional writes are described in its user guide, "How to prevent object overwrites with
+conditional writes".
+"""
+
+import uuid
+from typing import Any, Protocol
+
+from fsspec.asyn import sync
+
+_TAKEN = {"PreconditionFailed", "ConditionalRequestConflict", "412", "409"}
+_GONE = {"NoSuchKey", "404"}
+_WRITER = "sharded-infer-writer"
+
+
+class ConditionalWriter(Protocol):
+    """Conditional writes of a store, beside plain reads and writes."""
+
+    def read(self, path: str, max_bytes: int) -> tuple[bytes, str]:
+        """At most `max_bytes + 1` bytes of an object, and its tag."""
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Writes an object unless it exists; returns whether it did."""
+
+    def replace(self, path: str, content: bytes, tag: str) -> bool:
+        """Writes an object if its tag is unchanged; returns whether it did."""
+
+
+class S3Writer:
+    """Conditional writes of S3 and compatible stores: If-None-Match and If-Match."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def read(self, path: str, max_bytes: int) -> tuple[bytes, str]:
+        """At most `max_bytes + 1` bytes of an object, and its ETag, both from one response."""
+        bucket, key, _ = self._fs.split_path(path)
+
+        async def get() -> tuple[bytes, str]:
+            answer = await self._fs._call_s3("get_object", Bucket=bucket, Key=key)
+            async with answer["Body"] as body:
+                return bytes(await body.read(max_bytes + 1)), str(answer["ETag"])
+
+        content, tag = sync(self._fs.loop, get)
+        return content, tag
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Writes an object unless it exists; returns whether it did."""
+        return self._put(path, content, {"IfNoneMatch": "*"})
+
+    def replace(self, path: str, content: bytes, tag: str) -> bool:
+        """Writes an object if its ETag is unchanged; returns whether it did."""
+        return self._put(path, content, {"IfMatch": tag})
+
+    def _put(self, path: str, content: bytes, condition: dict[str, str]) -> bool:
+        bucket, key, _ = self._fs.split_path(path)
+        mark = uuid.uuid4().hex
+        try:
+            self._fs.call_s3(
+                "put_object",
+                Bucket=bucket,
+                Key=key,
+                Body=content,
+                Metadata={_WRITER: mark},
+                **condition,
+            )
+        except OSError as error:
+            response = getattr(error.__cause__, "response", None)
+            code = response["Error"].get("Code") if isinstance(response, dict) else None
+            if code not in _TAKEN | _GONE:
+                raise
+            # A write whose answer was lost is sent again, and then finds itself there.
+            return code in _TAKEN and self._mark(bucket, key) == mark
+        return True
+
+    def _mark(self, bucket: str, key: str) -> str | None:
+        try:
+            head = self._fs.call_s3("head_object", Bucket=bucket, Key=key)
+        except FileNotFoundError:
+            return None
+        return dict(head["Metadata"]).get(_WRITER)
+
+
+class PlainWriter:
+    """Any other file system: it may not create exclusively, and replacing is unconditional."""
+
+    def __init__(self, fs: Any) -> None:
+        self._fs = fs
+
+    def read(self, path: str, max_bytes: int) -> tuple[bytes, str]:
+        """At most `max_bytes + 1` bytes of an object; their tag is always the same."""
+        return bytes(self._fs.cat_file(path, start=0, end=max_bytes + 1)), ""
+
+    def create(self, path: str, content: bytes) -> bool:
+        """Writes an object unless it exists; returns whether it did."""
+        try:
+            self._fs.pipe_file(path, content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def replace(self, path: str, content: bytes, _tag: str) -> bool:
+        """Writes an object."""
+        self._fs.pipe_file(path, content)
+        return True

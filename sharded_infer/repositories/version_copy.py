@@ -1,0 +1,76 @@
+"""Copies a version to another repository."""
+
+import os
+import shutil
+from pathlib import Path
+
+from sharded_infer.artifacts.artifact import Artifact, open_listed, verify_files
+from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.errors import StorageError
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.repositories.repository import Repository
+
+_COPY_BYTES = 2 * 2**20  # the page cache keeps such blocks in huge pages
+
+
+def copy_version(
+    source: Repository,
+    model: str,
+    version: int | None,
+    target: Repository,
+    *,
+    same_version: bool = False,
+    progress: Progress = no_progress,
+) -> int:
+    """Copies a version and verifies it before it is published.
+
+    Args:
+        version: its number; None is the latest.
+        same_version: keep the number; otherwise it gets the next free one.
+        progress: called with the current step and its progress.
+
+    Returns:
+        Its number in the target.
+
+    Raises:
+        NotFoundError: there is no such version.
+        ArtifactError: it is damaged, or its number is taken in the target.
+        StorageError: a repository cannot be read or written, or a disk is full.
+    """
+    folder = source.fetch(model, version, progress)
+    try:
+        manifest = source.manifest(model, int(folder.name))
+        # Links only for as long as an upload takes: a copy that stays has files of its own.
+        link = target.is_remote
+        with target.staging(model) as staged:
+            total, done = sum(record.bytes for record in manifest.files.values()), 0
+            for name, record in manifest.files.items():
+                _place(folder / name, staged / name, record, link=link)
+                done += record.bytes
+                progress("copying", done, total)
+            verify_files(Artifact(staged, manifest), progress)
+            number = manifest.version if same_version else None
+            return int(target.commit(staged, manifest, version=number, progress=progress).name)
+    finally:
+        source.release(folder)
+
+
+def _place(source: Path, target: Path, record: FileRecord, *, link: bool) -> None:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if link and _linked(source, target):
+            return
+        with open_listed(source, record) as read, target.open("xb") as written:
+            shutil.copyfileobj(read, written, _COPY_BYTES)
+    except OSError as error:
+        raise StorageError(f"{target}: cannot be written: {error.strerror}") from error
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        # A symbolic link stays one, and is refused when the copy is verified.
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        # Another file system, or one without links.
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""A model's description: tables, features, tower, gates and statistics."""

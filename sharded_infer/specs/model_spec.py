@@ -1,0 +1,350 @@
+"""A model's description: its tables, features, dense inputs and tower."""
+
+import dataclasses
+import fnmatch
+import re
+from dataclasses import field
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+
+from kernels.row_format import RowFormat
+from kernels.wording import did_you_mean
+from sharded_infer.files.toml_file import toml_text
+from sharded_infer.repeats import repeated
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
+from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
+from sharded_infer.specs.quantization_spec import QuantizationSpec as QuantizationSpec
+
+LONGEST_NAME = 200
+# Dots and slashes would make names of one tensor look like another's, or leave the folder.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
+_RESERVED_ENDINGS = (".lengths", ".weights")
+_RESERVED_PREFIXES = ("sparse.", "dense.", "score.")
+_SHOWN_FEATURES = 8  # in an error
+# The safetensors format keeps it for itself.
+_RESERVED = "__metadata__"
+
+
+def _name(value: str) -> str:
+    if len(value) > LONGEST_NAME or not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value[: LONGEST_NAME + 1]!r} is not a name: letters, digits, '_', '-' and inner "
+            f"'.', {LONGEST_NAME} at most"
+        )
+    if value.endswith(_RESERVED_ENDINGS) or value.startswith((*_RESERVED_PREFIXES, _RESERVED)):
+        raise ValueError(
+            f"{value!r} is reserved: names do not end in {' or '.join(_RESERVED_ENDINGS)}, nor "
+            f"begin with {' or '.join((*_RESERVED_PREFIXES, _RESERVED))}"
+        )
+    return value
+
+
+def _required(value: Any) -> Any:
+    # What says nothing is written as nothing: older readers know no such field.
+    if value is None or value is False or value in ([], ()):
+        return None
+    names = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    if value is not True and not names:
+        raise ValueError(f"expected true, false or names of features, got {value!r}")
+    return tuple(value) if names else value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Positive = Annotated[int, Field(ge=1)]
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TableSpec:
+    """One embedding matrix `[rows, dim]` and the features that look rows up in it.
+
+    Attributes:
+        pooling: "sum" or "mean"; None takes the trained module's, or "sum" without a module. A
+            published spec has one.
+        features: features that use the table; other tables may use them too. None takes those of
+            the trained module, or the table's own name.
+        weights: the weight's key in the checkpoint; None tries the table's usual names.
+        format: None takes the model's default.
+        out_of_range: what to do with an id outside `[0, rows)`.
+        padding_idx: an id in `[0, rows)` that adds nothing and does not count in a mean, as in
+            `nn.EmbeddingBag`.
+        required: features, or True for all, that every request must send, possibly with empty bags;
+            None: a feature that is left out is an empty bag.
+    """
+
+    name: Name
+    rows: Annotated[int, Field(ge=1, lt=2**48)]
+    dim: Annotated[int, Field(ge=1, le=8192)]
+    pooling: Literal["sum", "mean"] | None = None
+    features: tuple[Name, ...] = ()
+    weights: str | None = None
+    format: RowFormat | None = None
+    out_of_range: Literal["error", "ignore", "modulo"] = "error"
+    padding_idx: Annotated[int, Field(strict=True)] | None = None
+    required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
+
+    @model_validator(mode="after")
+    def _padding_is_a_row(self) -> "TableSpec":
+        if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
+            raise ValueError(
+                f"padding_idx: expected a row, 0 to {self.rows - 1}, got {self.padding_idx}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _required_are_features(self) -> "TableSpec":
+        names = self.features or (self.name,)
+        if unknown := sorted(set(self.required_features) - set(names)):
+            raise ValueError(
+                f"required: {unknown[0]!r} is not one of the table's features: {', '.join(names)}"
+            )
+        return self
+
+    @property
+    def required_features(self) -> tuple[str, ...]:
+        """Its features that every request must send."""
+        if self.required is True:
+            return self.features or (self.name,)
+        return self.required or ()
+
+
+# Made of tables that were checked, which pydantic would check again for each feature.
+@dataclasses.dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """A feature in one of its tables: some columns of the tower's `embeddings`.
+
+    Attributes:
+        name: its input's name on the wire; unique within the table.
+        table: the name of the table that it looks rows up in.
+    """
+
+    name: str
+    table: TableSpec
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class DenseSpec:
+    """The dense inputs: FP32 `[B, width]`, by name."""
+
+    inputs: dict[Name, Positive] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TowerSpec:
+    """The tower: a model's dense layers.
+
+    Attributes:
+        architecture: one of the zoo's, with its sizes in `options`; or None.
+        program: a `.pt2` file, relative to the spec's file; or None. With neither, the tower's
+            module is passed to `publish`.
+        precision: of the matrix products; the last layers stay fp32.
+        outputs: names of the outputs, in order.
+        weights: prefix of the tower's parameters in the checkpoint.
+    """
+
+    architecture: str | None = None
+    program: str | None = None
+    precision: Precision = Precision.FP32
+    outputs: Annotated[tuple[Name, ...], Field(min_length=1)] = ("score",)
+    weights: str = "tower."
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_tower(self) -> "TowerSpec":
+        if self.architecture is not None and self.program is not None:
+            raise ValueError("architecture and program exclude each other")
+        if len(set(self.outputs)) != len(self.outputs):
+            raise ValueError(f"outputs: names repeat in {list(self.outputs)}")
+        return self
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class ServingSpec:
+    """How a server batches requests and keeps tables.
+
+    Attributes:
+        executor: "inline" runs each request alone; "batched" waits `max_delay_us` for more; "auto"
+            runs a request at once if a core is free, and merges those that came meanwhile.
+        max_batch: samples of a batch of several requests.
+        max_delay_us: how long "batched" waits, in microseconds.
+        memory: "map" serves tables from the page cache, whatever its pages; "huge" from a copy in
+            2 MiB pages, which takes the tables' size in memory; "auto" from the page cache in 2 MiB
+            pages if the file system has them, else from a copy if there is much memory.
+        latency_objective_ms: a boundary of the latency histogram, for alert rules.
+        non_finite: NaN and infinity in dense inputs and weights: "refuse" the request, or "pass"
+            them to the tower.
+    """
+
+    executor: Literal["inline", "batched", "auto"] = "auto"
+    max_batch: Positive = 1024
+    max_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = 1000
+    memory: Literal["auto", "map", "huge"] = "auto"
+    latency_objective_ms: Annotated[float, Field(gt=0, le=600_000)] = 60.0
+    non_finite: Literal["refuse", "pass"] = "refuse"
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class ModelSpec:
+    """A whole model.
+
+    Attributes:
+        name: the model's name in repositories and on the wire.
+        tables: the embedding tables; their features, in order, are the model's features.
+        statistics: how features are used, by feature, for the planner's cost model.
+    """
+
+    name: Name
+    tables: Annotated[tuple[TableSpec, ...], Field(min_length=1)]
+    dense: DenseSpec = field(default_factory=DenseSpec)
+    tower: TowerSpec = field(default_factory=TowerSpec)
+    quantization: QuantizationSpec = field(default_factory=QuantizationSpec)
+    gate: GateSpec = field(default_factory=GateSpec)
+    statistics: dict[Name, FeatureStatistics] = field(default_factory=dict)
+    serving: ServingSpec = field(default_factory=ServingSpec)
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "ModelSpec":
+        _refuse_repeats("table", [table.name for table in self.tables])
+        for table in self.tables:
+            _refuse_repeats(f"table {table.name!r}: feature", list(table.features))
+        _refuse_repeats("input", [*self.sparse_inputs, *self.dense.inputs])
+        known = set(self.sparse_inputs)
+        if unknown := sorted(set(self.statistics) - known):
+            raise ValueError(
+                f"statistics: {unknown[0]!r} is not one of the features"
+                f"{did_you_mean(unknown[0], known)}"
+            )
+        for output in self.gate.outputs or ():
+            if output not in self.tower.outputs:
+                raise ValueError(
+                    f"gate.outputs: {output!r} is not one of the outputs "
+                    f"{', '.join(self.tower.outputs)}"
+                )
+        names = [table.name for table in self.tables]
+        for pattern in self.quantization.overrides:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                raise ValueError(
+                    f"quantization.overrides: {pattern!r} matches no table"
+                    f"{did_you_mean(pattern, names)}"
+                )
+        return self
+
+    @property
+    def features(self) -> tuple[FeatureSpec, ...]:
+        """Every feature of every table, in order: the columns of `embeddings`.
+
+        A feature of several tables is present for each of them.
+        """
+        return tuple(
+            FeatureSpec(name, table)
+            for table in self.tables
+            for name in (table.features or (table.name,))
+        )
+
+    @property
+    def sparse_inputs(self) -> tuple[str, ...]:
+        """Names of the features as clients send them, each once, in the order of `features`."""
+        return tuple(dict.fromkeys(feature.name for feature in self.features))
+
+    @property
+    def required_inputs(self) -> frozenset[str]:
+        """The sparse inputs that every request must send: required by one table or more."""
+        return frozenset(name for table in self.tables for name in table.required_features)
+
+    @property
+    def embedding_width(self) -> int:
+        """Width of the tower's `embeddings` input: the sum of the features' dims."""
+        return sum(feature.table.dim for feature in self.features)
+
+    @property
+    def embedding_text(self) -> str:
+        """The features of `embeddings` with their tables and dims, for messages."""
+        features = self.features
+        shown = [
+            f"{f.name} {f.table.dim}"
+            if f.name == f.table.name
+            else f"{f.name} of table {f.table.name} {f.table.dim}"
+            for f in features[:_SHOWN_FEATURES]
+        ]
+        more = len(features) - len(shown)
+        return ", ".join(shown) + (f" and {more} more" if more else "")
+
+    def to_toml(self) -> str:
+        """The text of a `model.toml` that `load_spec` reads back as this spec.
+
+        Fields that have their defaults are left out.
+
+        >>> print(ModelSpec("clicks", (TableSpec("item", rows=100, dim=8),)).to_toml())
+        name = "clicks"
+        <BLANKLINE>
+        [[tables]]
+        name = "item"
+        rows = 100
+        dim = 8
+        <BLANKLINE>
+        """
+        adapter = TypeAdapter(ModelSpec)
+        fields: dict[str, Any] = adapter.dump_python(
+            self, mode="json", exclude_none=True, exclude_defaults=True
+        )
+        if self.tower.architecture is not None and self.tower.options:
+            # In a file the architecture's sizes stand beside our own keys.
+            options = fields["tower"].pop("options")
+            if set(options) & set(TowerSpec.__dataclass_fields__):
+                options = {"options": options}
+            fields["tower"] |= options
+        return toml_text(fields)
+
+    def fixed_format(self, table: TableSpec) -> tuple[RowFormat, str] | None:
+        """The format that the spec gives a table, and the key that gives it; or None."""
+        if table.format is not None:
+            return table.format, "the table's own format in the spec"
+        for pattern, row_format in self.quantization.overrides.items():
+            if fnmatch.fnmatchcase(table.name, pattern):
+                return row_format, f"the spec's override {pattern!r}"
+        return None
+
+    def row_format(self, table: TableSpec) -> RowFormat:
+        """The format of a table: its own, an override's or the default.
+
+        With a budget it is known only after the choice
+        (`sharded_infer/publishing/format_selection.py`).
+        """
+        fixed = self.fixed_format(table)
+        return (self.default_format(table) if fixed is None else fixed)[0]
+
+    def default_format(self, table: TableSpec) -> tuple[RowFormat, str]:
+        """The format of a table without one in the spec, without a budget; and the reason.
+
+        If the scale and bias of a narrow row take more than its elements save, it is fp16.
+        """
+        default = self.quantization.format
+        if is_too_narrow(table.dim, default):
+            return RowFormat.FP16, (
+                f"{default}, the spec's default, would take {default.row_bytes(table.dim)} bytes "
+                f"for a row of dim {table.dim}, not {RowFormat.FP16.row_bytes(table.dim)}"
+            )
+        return default, "the spec's default"
+
+
+def is_too_narrow(dim: int, row_format: RowFormat) -> bool:
+    """Whether a quantized row of `dim` elements is no smaller than an fp16 one."""
+    if not row_format.header_bytes:
+        return False
+    return RowFormat.FP16.row_bytes(dim) <= row_format.row_bytes(dim)
+
+
+def _refuse_repeats(kind: str, names: list[str]) -> None:
+    if twice := sorted(repeated(names)):
+        raise ValueError(f"{kind} {', '.join(map(repr, twice))} is defined more than once")

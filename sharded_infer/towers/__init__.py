@@ -1,0 +1,1 @@
+"""Towers: exported, loaded, called."""

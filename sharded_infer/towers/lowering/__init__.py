@@ -1,0 +1,1 @@
+"""Lowers a tower's products to low precision, packs and fuses them."""

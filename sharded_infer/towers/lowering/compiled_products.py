@@ -1,0 +1,129 @@
+"""A program's products by `kernels.product`, where this machine has it.
+
+    linear(x, W, b)                                ->  product(x)
+    relu(linear(x, W, b))                          ->  product(x) with a ReLU
+    x = v + f * product(y);  low = bytes(x)        ->  x, low = product(y; v, f)
+
+What lies between two products is done where a tile of the first one is in the cache. A factor of a
+cross is then not rounded to bf16 before it.
+"""
+
+from collections.abc import Set
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.dense_step import Stepped
+from kernels.product import Product, product_dtypes
+from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.fused_steps import Step
+from sharded_infer.towers.program.int8_linear import INT8_LINEAR
+
+_aten = torch.ops.aten
+_M = TypeVar("_M", bound=torch.nn.Module)
+
+
+class CompiledProduct(torch.nn.Module):
+    """A product with one result: low if it has one, else x."""
+
+    def __init__(self, product: Product) -> None:
+        super().__init__()
+        # A buffer, so that the program's weights are counted.
+        self.register_buffer("weight", product.weight.stored, persistent=False)
+        self.product = product
+
+    def forward(self, x: Tensor, poison: Tensor | None = None) -> Tensor:
+        """Runs the product; shapes and dtypes as in `Product`."""
+        made = self.product(x, poison)
+        return made.x if made.low is None else made.low  # type: ignore[return-value]
+
+
+class CrossedProduct(torch.nn.Module):
+    """A product that is the factor of a cross."""
+
+    def __init__(self, product: Product) -> None:
+        super().__init__()
+        self.register_buffer("weight", product.weight.stored, persistent=False)
+        self.product = product
+
+    def forward(self, x: Tensor, poison: Tensor | None, values: Tensor, first: Tensor) -> Stepped:
+        """Runs the product and the cross; shapes and dtypes as in `Product`."""
+        return self.product(x, poison, values=values, first=first)
+
+
+def compiled_dtypes(program: GraphModule) -> Set[torch.dtype]:
+    """Dtypes of the weights whose products are to be compiled ones.
+
+    Those of a tower in fp32 keep oneDNN's bits.
+    """
+    dtypes = product_dtypes()
+    found = {
+        torch.int8 if node.target is INT8_LINEAR else weight.dtype
+        for node in program.graph.nodes
+        if node.target in (INT8_LINEAR, _aten.linear.default)
+        and (weight := constant_of(program, node.args[1])) is not None
+    }
+    return dtypes if (found & dtypes) - {torch.float32} else frozenset()
+
+
+def is_activated(product: Node) -> bool:
+    """Whether only a ReLU reads a product."""
+    users = list(product.users)
+    return len(users) == 1 and users[0].target is _aten.relu.default
+
+
+def add_product(
+    program: GraphModule, replaced: Node, name: str, product: Product, args: tuple[Any, ...]
+) -> Node:
+    """Puts a product in the place of a node."""
+    program.add_submodule(name, CompiledProduct(product))
+    with program.graph.inserting_before(replaced):
+        made = program.graph.call_module(name, args)
+    replaced.replace_all_uses_with(made)
+    return made
+
+
+def join_crosses(program: GraphModule) -> int:
+    """Joins each cross to the compiled product of its factor, in place.
+
+    Args:
+        program: with its products packed and its steps fused.
+
+    Returns:
+        The number of crosses.
+    """
+    joined = 0
+    for node in list(program.graph.nodes):
+        step = _module(program, node, Step)
+        if step is None or len(node.args) != 3:
+            continue
+        values, first, factor = node.args
+        made = _module(program, factor, CompiledProduct)
+        if made is None or len(factor.users) != 1 or not _is_rounded_at_most(made.product):
+            continue
+        name = f"{node.target}_product"
+        product = made.product.with_step(keep=step.keeps, low=step.low)
+        program.add_submodule(name, CrossedProduct(product))
+        x, poison = (*factor.args, None)[:2]
+        with program.graph.inserting_before(node):
+            crossed = program.graph.call_module(name, (x, poison, values, first))
+        node.replace_all_uses_with(crossed)
+        joined += 1
+    if joined:
+        program.graph.eliminate_dead_code()
+        program.delete_all_unused_submodules()
+        program.recompile()
+    return joined
+
+
+def _is_rounded_at_most(product: Product) -> bool:
+    return product.low is None or product.low is torch.bfloat16
+
+
+def _module(program: GraphModule, node: object, kind: type[_M]) -> _M | None:
+    if not isinstance(node, Node) or node.op != "call_module":
+        return None
+    found = program.get_submodule(str(node.target))
+    return found if isinstance(found, kind) else None

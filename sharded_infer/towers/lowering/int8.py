@@ -1,0 +1,147 @@
+"""Int8 towers: inner products of integers, everything else in fp32."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from sharded_infer.errors import InputError, TowerError
+from sharded_infer.towers.lowering.constants import give_up_unused
+from sharded_infer.towers.lowering.int8_calibration import calibrate_product
+from sharded_infer.towers.lowering.precision import copy_program, inner_products
+from sharded_infer.towers.program.int8_linear import INT8_LINEAR
+
+_LINEAR: Final = torch.ops.aten.linear.default
+# Narrower products take no time worth saving, and their rounding is averaged over few numbers.
+_LEAST_WIDTH: Final = 64
+
+
+def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn.Module:
+    """A module that computes what `module` does, with its inner products in int8.
+
+    Args:
+        module: a torch.fx GraphModule of aten operators; not changed.
+        inputs: samples of its inputs, fp32 `[S, width]` each, from which the scales are chosen.
+
+    Returns:
+        A module in which each product with a constant fp32 weight of at least 64 rows and columns,
+        and with another product after it, is an `int8_linear`.
+
+    Raises:
+        TowerError: `module` is no such graph, or has no product to lower.
+        InputError: a weight, or an input of a product, is not finite.
+    """
+    if not isinstance(module, GraphModule):
+        raise TowerError(f"expected a torch.fx.GraphModule, got {type(module).__name__}")
+    lowered = copy_program(module)
+    constant = {
+        node: weight
+        for node in inner_products(lowered.graph)
+        if (weight := _weight(lowered, node)) is not None
+    }
+    recurrent = {_weight_name(node) for node in constant if _is_recurrent(node)}
+    products = {
+        node.name: weight
+        for node, weight in constant.items()
+        if _weight_name(node) not in recurrent
+    }
+    if not products:
+        raise TowerError(
+            "int8: the tower has no product to lower: expected one of at least "
+            f"{_LEAST_WIDTH} rows and columns with a constant weight, before another one, and not "
+            "of a recurrent layer"
+        )
+    seen = _Recorder(lowered, products)
+    with torch.no_grad():
+        seen.run(*inputs)
+    for number, node in enumerate(list(lowered.graph.nodes)):
+        if node.name in products:
+            _replace(lowered, node, products[node.name], seen.samples[node.name], number)
+    lowered.graph.eliminate_dead_code()
+    give_up_unused(lowered)
+    lowered.recompile()
+    return _Positional(lowered)
+
+
+class _Positional(torch.nn.Module):
+    """Takes any number of inputs by position, as export's dynamic shapes are given."""
+
+    def __init__(self, program: GraphModule) -> None:
+        super().__init__()
+        self.program = program
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.program(*inputs)
+
+
+def _weight(module: GraphModule, node: Node) -> Tensor | None:
+    if node.target is not _LINEAR:
+        return None
+    source = node.args[1]
+    if not isinstance(source, Node) or source.op != "get_attr":
+        return None
+    owner, _, name = str(source.target).rpartition(".")
+    weight = getattr(module.get_submodule(owner), name)
+    if not isinstance(weight, Tensor) or weight.dtype is not torch.float32 or weight.dim() != 2:
+        return None
+    return weight.detach() if min(weight.shape) >= _LEAST_WIDTH else None
+
+
+def _weight_name(product: Node) -> str:
+    return str(getattr(product.args[1], "target", ""))
+
+
+def _is_recurrent(product: Node) -> bool:
+    """Whether a product's result goes through a product with the same weight again.
+
+    Rounding errors would add up over the steps, each of which would have its own integers.
+    """
+    seen, waiting = {product}, [product]
+    while waiting:
+        for user in waiting.pop().users:
+            if user.target is _LINEAR and _weight_name(user) == _weight_name(product):
+                return True
+            if user not in seen:
+                seen.add(user)
+                waiting.append(user)
+    return False
+
+
+def _replace(module: GraphModule, node: Node, weight: Tensor, samples: Tensor, number: int) -> None:
+    try:
+        made = calibrate_product(weight, samples)
+    except InputError as error:
+        raise InputError(f"tower: product {node.name}: {error}") from error
+    source, bias = node.args[0], (*node.args, None)[2]
+    named = {
+        f"_int8_weight_{number}": made.weight,
+        f"_int8_weight_scale_{number}": made.weight_scale,
+        f"_int8_inverse_scale_{number}": made.inverse_scale,
+    }
+    for name, tensor in named.items():
+        module.register_buffer(name, tensor)
+    graph = module.graph
+    with graph.inserting_before(node):
+        held, scale, inverse_scale = (graph.get_attr(name) for name in named)
+        product = graph.call_function(
+            INT8_LINEAR, (source, held, scale, bias, inverse_scale, made.zero_point)
+        )
+    node.replace_all_uses_with(product)
+    graph.erase_node(node)
+
+
+class _Recorder(Interpreter):
+    """One run of a graph that records the inputs of its products, fp32 `[S, K]` by name."""
+
+    def __init__(self, program: GraphModule, products: Mapping[str, Tensor]) -> None:
+        super().__init__(program)
+        self._products = products
+        self.samples: dict[str, Tensor] = {}
+
+    def run_node(self, n: Node) -> Any:
+        if n.name in self._products:
+            (given, *_), _ = self.fetch_args_kwargs_from_env(n)
+            self.samples[n.name] = given.flatten(0, -2).to(torch.float32)
+        return super().run_node(n)

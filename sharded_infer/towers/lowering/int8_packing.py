@@ -1,0 +1,248 @@
+"""A program's int8 products, with their integers packed as oneDNN reads them.
+
+    int8_linear(x, W, s, b, i, z)  ->  qlinear(bytes(x; i, z), packed W, s, b)
+
+Where one product goes straight, or through a ReLU, to another one, it writes the other's bytes:
+what the other divides its columns by is folded into this one's scales and bias (a positive scale
+goes through a ReLU), so nothing is in fp32 between them. Bytes are always numbers: a row that was
+not finite before the first of them is NaN again after the last.
+
+oneDNN's int8 products are exact where the processor adds products of bytes in 32 bits (VNNI, AMX);
+before, AVX2 adds pairs of them in 16 bits, which overflow. What this machine does is tried once.
+Where it is not exact, the integers are multiplied as fp32.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.dense_step import ByteLevels
+from kernels.product import PackedWeight, Product
+from sharded_infer.errors import TowerError
+from sharded_infer.towers.lowering.compiled_products import add_product, is_activated
+from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.fused_steps import Added, Step, add_step
+from sharded_infer.towers.program.int8_linear import INT8_LINEAR
+
+_aten = torch.ops.aten
+_onednn = torch.ops.onednn
+# The batch size that layouts are chosen for.
+_BATCH: Final = 256
+_LEVELS: Final = 255
+
+
+def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
+    """Packs the int8 products of a program, in place, and frees the stored integers.
+
+    Args:
+        program: of aten operators and `int8_linear`; its inputs and outputs do not change.
+        compiled: whether `kernels.product` computes them, instead of oneDNN.
+
+    Returns:
+        The number of products.
+    """
+    nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
+    products = {node: _Product.of(program, node) for node in nodes}
+    given: dict[Node, _Given] = {}
+    for number, (node, product) in enumerate(products.items()):
+        if node not in given:
+            added = _bytes_step(program, node, product, f"_int8_bytes_{number}")
+            given[node] = _Given(added.low, added.poison)
+        if not compiled and not has_exact_int8():
+            _multiply_as_fp32(program, node, product, given[node], number)
+            continue
+        activated, follower = _follower(node)
+        levels = products[follower].levels if follower is not None else None
+        name = f"_int8_packed_{number}"
+        replaced = next(iter(node.users)) if activated else node
+        if compiled:
+            ours = product.compiled(levels, activated)
+            # Bytes say no NaN: the poison waits for the last product of the row.
+            args = given[node] if follower is None else (given[node].low,)
+            made = add_product(program, replaced, name, ours, tuple(args))
+        else:
+            made = _packed(program, node, product, given[node].low, levels, activated, name)
+            if follower is None:
+                made = _poisoned(program, replaced, made, given[node].poison)
+            replaced.replace_all_uses_with(made)
+        if follower is not None:
+            given[follower] = _Given(made, given[node].poison)
+    if products:
+        program.graph.eliminate_dead_code()
+        give_up_unused(program)
+        program.recompile()
+    return len(products)
+
+
+class Poison(torch.nn.Module):
+    """Adds NaN to the rows that were not finite; nearly free if all were."""
+
+    def forward(self, product: Tensor, poison: Tensor) -> Tensor:
+        """The product.
+
+        Args:
+            product: fp32 `[..., N]`.
+            poison: fp32 `[..., 1]`, 0 or NaN.
+        """
+        return product + poison if math.isnan(float(poison.sum())) else product
+
+
+@cache
+def has_exact_int8() -> bool:
+    """Whether oneDNN multiplies the largest bytes here without an overflow."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    width, rows = 64, 2
+    weight = torch.full((16, width), 127, dtype=torch.int8)
+    packed = _onednn.qlinear_prepack(weight, [rows, width])
+    scale, zeros = torch.ones(16), torch.zeros(16, dtype=torch.int64)
+    largest = torch.full((rows, width), 255, dtype=torch.uint8)
+    found = _onednn.qlinear_pointwise(
+        *(largest, 1.0, 0, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+    )
+    return bool((found == 255 * 127 * width).all())
+
+
+class _Given(NamedTuple):
+    """A product's input: the node of its bytes, and the poison of the rows that they came from."""
+
+    low: Node
+    poison: Node
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Product:
+    """The constants of one product; see `int8_product.int8_linear`."""
+
+    weight: Tensor
+    weight_scale: Tensor
+    bias: Tensor | None
+    levels: ByteLevels
+
+    @classmethod
+    def of(cls, program: GraphModule, node: Node) -> "_Product":
+        weight, weight_scale, bias, inverse_scale = (
+            constant_of(program, argument) for argument in node.args[1:5]
+        )
+        zero_point = node.args[5]
+        if weight is None or weight_scale is None or inverse_scale is None:
+            raise TowerError(f"{node.target}: expected constant integers and scales")
+        if bias is None and node.args[3] is not None:
+            raise TowerError(f"{node.target}: expected a constant bias or none")
+        rows, width = _checked(weight, torch.int8, None)
+        _checked(weight_scale, torch.float32, (rows,))
+        _checked(inverse_scale, torch.float32, (width,))
+        if bias is not None:
+            _checked(bias, torch.float32, (rows,))
+        if not isinstance(zero_point, int) or not 0 <= zero_point <= _LEVELS:
+            raise TowerError(f"{node.target}: expected a zero point from 0 to 255: {zero_point}")
+        return cls(weight, weight_scale, bias, ByteLevels(inverse_scale.contiguous(), zero_point))
+
+    def scaled(self, levels: ByteLevels | None) -> tuple[Tensor, Tensor | None]:
+        """Scale and bias, times what the next product divides its columns by."""
+        if levels is None:
+            return self.weight_scale, self.bias
+        bias = None if self.bias is None else self.bias * levels.inverse_scale
+        return self.weight_scale * levels.inverse_scale, bias
+
+    def compiled(self, levels: ByteLevels | None, activated: bool) -> Product:
+        """The product, with the bytes of `levels` as its result if they are given."""
+        scale, bias = self.scaled(levels)
+        low = None if levels is None else ByteLevels(torch.ones(len(scale)), levels.zero_point)
+        return Product(
+            PackedWeight(self.weight),
+            bias,
+            scale=scale,
+            zero_point=self.levels.zero_point,
+            relu=activated,
+            keep=low is None,
+            low=low,
+        )
+
+
+def _checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape; files are not trusted, and compiled code is about to read the tensor."""
+    found = tuple(tensor.shape)
+    if tensor.dtype is not dtype or (found != shape if shape is not None else len(found) != 2):
+        wanted = "[N, K]" if shape is None else list(shape)
+        raise TowerError(
+            f"int8_linear: expected {dtype} {wanted}, got {tensor.dtype} {list(found)}"
+        )
+    return found
+
+
+def _follower(node: Node) -> tuple[bool, Node | None]:
+    """Whether only a ReLU reads a product, and the product that alone reads what comes out."""
+    activated = is_activated(node)
+    last = next(iter(node.users)) if activated else node
+    readers = list(last.users)
+    if len(readers) != 1 or readers[0].target is not INT8_LINEAR or readers[0].args[0] is not last:
+        return activated, None
+    return activated, readers[0]
+
+
+def _bytes_step(program: GraphModule, node: Node, product: _Product, name: str) -> Added:
+    step = Step(keep=False, low=product.levels)
+    with program.graph.inserting_before(node):
+        return add_step(program, name, step, (node.args[0],))
+
+
+def _poisoned(program: GraphModule, before: Node, product: Node, poison: Node) -> Node:
+    name = f"{product.name}_poison"
+    program.add_submodule(name, Poison())
+    with program.graph.inserting_before(before):
+        return program.graph.call_module(name, (product, poison))
+
+
+def _packed(
+    program: GraphModule,
+    node: Node,
+    product: _Product,
+    given: Node,
+    levels: ByteLevels | None,
+    activated: bool,
+    name: str,
+) -> Node:
+    scale, bias = product.scaled(levels)
+    packed = _onednn.qlinear_prepack(product.weight.contiguous(), [_BATCH, product.weight.shape[1]])
+    zeros = torch.zeros(len(scale), dtype=torch.int64)
+    constants = {"weight": packed, "scale": scale, "zeros": zeros, "bias": bias}
+    for suffix, tensor in constants.items():
+        program.register_buffer(f"{name}_{suffix}", tensor, persistent=False)
+    graph = program.graph
+    with graph.inserting_before(node):
+        weight_at, scale_at, zeros_at = (
+            graph.get_attr(f"{name}_{suffix}") for suffix in ("weight", "scale", "zeros")
+        )
+        bias_at = None if bias is None else graph.get_attr(f"{name}_bias")
+        return graph.call_function(
+            _onednn.qlinear_pointwise.default,
+            (
+                *(given, 1.0, product.levels.zero_point, weight_at, scale_at, zeros_at, bias_at),
+                *(1.0, 0 if levels is None else levels.zero_point),
+                torch.float32 if levels is None else torch.uint8,
+                *("relu" if activated else "none", [], ""),
+            ),
+        )
+
+
+def _multiply_as_fp32(
+    program: GraphModule, node: Node, product: _Product, given: _Given, number: int
+) -> None:
+    """Every integer up to 2^24 is exact in fp32; sums round as they do in any fp32 product."""
+    name = f"_int8_as_fp32_{number}"
+    weight = product.weight.to(torch.float32) * product.weight_scale[:, None]
+    program.register_buffer(name, weight, persistent=False)
+    graph = program.graph
+    with graph.inserting_before(node):
+        numbers = graph.call_function(_aten.to.dtype, (given.low, torch.float32))
+        centred = graph.call_function(_aten.sub.Scalar, (numbers, product.levels.zero_point))
+        made = graph.call_function(
+            _aten.linear.default, (centred, graph.get_attr(name), node.args[3])
+        )
+    node.replace_all_uses_with(_poisoned(program, node, made, given.poison))

@@ -1,0 +1,171 @@
+"""Mixed precision on a tower's graph: matrix products in a low precision, all else unchanged.
+
+The rule is that of automatic mixed precision (Micikevicius et al. 2018, "Mixed Precision
+Training"), applied once, ahead of time. Products take low-precision inputs. Operators that sum many
+numbers or have a steep derivative run in fp32. So do the last layers, whose rounding nothing
+averages out.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.fx.node import Target, map_aggregate
+
+from sharded_infer.errors import TowerError
+from sharded_infer.towers.program.operators import (
+    ASSERTIONS,
+    KEEPS_PRECISION,
+    MATRIX_PRODUCTS,
+    SYMBOLIC_SIZE,
+)
+
+__all__ = ["copy_program", "inner_products", "lower_precision"]
+
+# Under this name torch.export's modules check the shapes of their inputs.
+_EXPORT_GUARDS = "_guards_fn"
+
+
+def lower_precision(module: torch.nn.Module, dtype: torch.dtype) -> torch.nn.Module:
+    """A module that computes what `module` does with its inner matrix products in `dtype`.
+
+    Args:
+        module: a torch.fx GraphModule of aten operators, such as `ExportedProgram.module()`; it
+            is left as it is.
+        dtype: a floating-point dtype narrower than fp32.
+
+    Returns:
+        A module of the same inputs and outputs. A matrix product from which another can be reached
+        takes its inputs in `dtype`. Weights that only such products use are stored in it. Operators
+        in KEEPS_PRECISION follow type promotion. All others, and the last products, get fp32. The
+        outputs are fp32. Exporting the module records the casts in its graph.
+
+    Raises:
+        TowerError: `module` is no such graph, or a weight is beyond `dtype`'s range.
+    """
+    if not isinstance(module, torch.fx.GraphModule):
+        raise TowerError(f"expected a torch.fx.GraphModule, got {type(module).__name__}")
+    lowered = copy_program(module)
+    products = frozenset(node.name for node in inner_products(lowered.graph))
+    _store_weights(lowered, products, dtype)
+    return _MixedPrecision(lowered, products, dtype)
+
+
+def copy_program(module: torch.fx.GraphModule) -> torch.fx.GraphModule:
+    """The same graph over the same tensors, without what export left to check shapes and dtypes.
+
+    The dtypes are about to change, and the export that follows writes its own checks.
+    """
+    graph = torch.fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    for node in graph.nodes:
+        if node.target == _EXPORT_GUARDS or f"torch.ops.{node.target}" in ASSERTIONS:
+            graph.erase_node(node)
+    return torch.fx.GraphModule(module, graph)
+
+
+def inner_products(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    """The matrix products whose values reach another matrix product."""
+    reaching: set[torch.fx.Node] = set()
+    for node in reversed(graph.nodes):
+        # What is read off a shape carries no values.
+        users = [user for user in node.users if user.target not in SYMBOLIC_SIZE]
+        if any(user.target in MATRIX_PRODUCTS or user in reaching for user in users):
+            reaching.add(node)
+    return [node for node in graph.nodes if node.target in MATRIX_PRODUCTS and node in reaching]
+
+
+def _store_weights(
+    module: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
+) -> None:
+    """Replaces the fp32 weights that nothing but `products` uses by their casts."""
+    readers: dict[str, list[torch.fx.Node]] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            readers.setdefault(node.target, []).append(node)
+    for target, nodes in readers.items():
+        owner_name, _, name = target.rpartition(".")
+        owner = module.get_submodule(owner_name)
+        weight = getattr(owner, name)
+        if weight.dtype is not torch.float32 or not _feeds_only(nodes, products):
+            continue
+        stored = weight.detach().to(dtype)
+        _check_range(target, weight, stored)
+        is_parameter = isinstance(weight, torch.nn.Parameter)
+        setattr(owner, name, torch.nn.Parameter(stored, False) if is_parameter else stored)
+
+
+def _check_range(name: str, weight: torch.Tensor, stored: torch.Tensor) -> None:
+    """Raises TowerError when a number became infinite."""
+    if stored.isfinite().all() or not weight.isfinite().all():
+        return
+    raise TowerError(
+        f"weight {name!r}: {float(weight.abs().max()):.6g} is beyond {stored.dtype}, which ends at "
+        f"{torch.finfo(stored.dtype).max:g}: choose bf16, tf32 or fp32"
+    )
+
+
+def _feeds_only(nodes: Iterable[torch.fx.Node], products: frozenset[str]) -> bool:
+    """Whether all uses of these nodes are the named products, or views that lead only to them."""
+    return all(
+        user.name in products or (_is_view(user.target) and _feeds_only([user], products))
+        for node in nodes
+        for user in node.users
+    )
+
+
+def _is_view(target: Target) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returned = target._schema.returns
+    return len(returned) == 1 and returned[0].alias_info is not None
+
+
+class _MixedPrecision(torch.nn.Module):
+    """Runs a graph node by node and casts by the dtypes that arrive; meant to be exported."""
+
+    def __init__(
+        self, program: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self.program = program
+        self._products = products
+        self._dtype = dtype
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        caster = _Caster(self.program, self._products, self._dtype)
+        return caster.cast(caster.run(*inputs), torch.float32)
+
+
+class _Caster(torch.fx.Interpreter):
+    """One run of a graph in mixed precision."""
+
+    def __init__(
+        self, program: torch.fx.GraphModule, products: frozenset[str], dtype: torch.dtype
+    ) -> None:
+        super().__init__(program)
+        self._products = products
+        self._dtype = dtype
+        # From a tensor's id to itself, which keeps the id its own, and its cast.
+        self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def run_node(self, node: torch.fx.Node) -> Any:
+        if node.op != "call_function" or node.target in KEEPS_PRECISION | SYMBOLIC_SIZE:
+            return super().run_node(node)
+        wanted = self._dtype if node.name in self._products else torch.float32
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        args, kwargs = self.cast(args, wanted), self.cast(kwargs, wanted)
+        return self.call_function(node.target, args, kwargs)
+
+    def cast(self, values: Any, wanted: torch.dtype) -> Any:
+        """The values with every fp32 or low-precision tensor in them as `wanted`, cast once."""
+        return map_aggregate(values, lambda value: self._cast(value, wanted))
+
+    def _cast(self, value: Any, wanted: torch.dtype) -> Any:
+        # Casts of fp64 or integers would change what the module says; there they stay.
+        between = {torch.float32, self._dtype}
+        if not isinstance(value, torch.Tensor) or value.dtype not in between - {wanted}:
+            return value
+        if id(value) not in self._casts:
+            self._casts[id(value)] = value, value.to(wanted)
+        return self._casts[id(value)][1]

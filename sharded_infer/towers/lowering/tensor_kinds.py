@@ -1,0 +1,39 @@
+"""Dtypes and shapes of a program's tensors, recorded in a run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+__all__ = ["Kind", "kinds_of"]
+
+Kind = tuple[torch.dtype, torch.Size]
+
+
+def kinds_of(program: GraphModule, inputs: Sequence[Tensor]) -> dict[Node, Kind]:
+    """Runs a program once.
+
+    Returns:
+        The dtype and shape of every tensor that a node computes or is given, except constants.
+    """
+    seen = _Seen(program)
+    with torch.inference_mode():
+        seen.run(*inputs)
+    return seen.kinds
+
+
+class _Seen(Interpreter):
+    """One run of a graph that keeps the dtype and shape of every tensor."""
+
+    def __init__(self, program: GraphModule) -> None:
+        super().__init__(program)
+        self.kinds: dict[Node, Kind] = {}
+
+    def run_node(self, n: Node) -> Any:
+        result = super().run_node(n)
+        # Packed weights have no strides that could be read; nobody asks for a constant's.
+        if isinstance(result, Tensor) and n.op != "get_attr":
+            self.kinds[n] = result.dtype, result.shape
+        return result

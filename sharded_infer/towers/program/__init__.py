@@ -1,0 +1,1 @@
+"""The stored program of a tower, read as untrusted input."""

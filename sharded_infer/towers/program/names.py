@@ -1,0 +1,132 @@
+"""The names of a program's inputs and outputs, as recorded in its file.
+
+`export_tower` writes the names to a graph's `custom` metadata, which torch's tools preserve. A
+program from `torch.export.export` alone records the names of `forward`'s arguments, and the keys of
+dicts that it takes or returns.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from torch.export import ExportedProgram
+
+from sharded_infer.errors import TowerError
+from sharded_infer.towers.program.json_element import Element
+
+__all__ = ["ProgramNames", "parse_names", "record_names", "recorded"]
+
+_CUSTOM: Final = "custom"
+_OURS: Final = "sharded_infer"
+_DEPTH: Final = 4  # levels of dicts and tuples in a module's inputs or outputs
+# torch's generated names for the arguments of `forward(self, *inputs)`.
+_NUMBERED: Final = re.compile(r"(.*)_(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramNames:
+    """Names in the program's order; None if the file does not record all of them."""
+
+    inputs: tuple[str, ...] | None
+    outputs: tuple[str, ...] | None
+
+
+def record_names(
+    program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]
+) -> ExportedProgram:
+    """Records the names in the program, and returns it."""
+    names = {"inputs": list(inputs), "outputs": list(outputs)}
+    program.graph_module.meta[_CUSTOM] = {_OURS: names}
+    return program
+
+
+def recorded(metadata: dict[str, object]) -> dict[str, object]:
+    """Reduces a serialized graph's metadata to the names."""
+    try:
+        names = json.loads(str(metadata[_CUSTOM]))[_OURS]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return {_CUSTOM: json.dumps({_OURS: names})}
+
+
+def parse_names(module: Element, inputs: int, outputs: int) -> ProgramNames:
+    """Reads the names from a stored program.
+
+    Args:
+        module: `graph_module` of the program's document.
+
+    Raises:
+        TowerError: names recorded by `export_tower` are not distinct, or their number is wrong.
+    """
+    ours = _ours(module)
+    if ours is None:
+        return _torchs(module, inputs, outputs)
+    return ProgramNames(
+        _distinct(ours.field("inputs"), inputs), _distinct(ours.field("outputs"), outputs)
+    )
+
+
+def _ours(module: Element) -> Element | None:
+    try:
+        text = module.field("metadata").field(_CUSTOM).text()
+        return Element.parse(text.encode(), f"{module.where}.metadata.custom").field(_OURS)
+    except (TowerError, UnicodeEncodeError):
+        return None  # other tools may store anything here
+
+
+def _distinct(names: Element, count: int) -> tuple[str, ...]:
+    found = tuple(name.text() for name in names.elements())
+    if len(found) != count or len(set(found)) != count:
+        raise names.refuse(f"{count} distinct names")
+    return found
+
+
+def _torchs(module: Element, inputs: int, outputs: int) -> ProgramNames:
+    try:
+        signature = module.field("module_call_graph").elements()[0].field("signature")
+        arguments = [name.text() for name in signature.field("forward_arg_names").elements()]
+        positional, keyword = _tree(signature.field("in_spec")).field("children_spec").elements()
+        taken: list[str | None] = []
+        children = positional.field("children_spec").elements()
+        for name, child in zip(arguments, children, strict=False):
+            taken += _leaves(child, name, _DEPTH)
+        taken += _leaves(keyword, None, _DEPTH)
+        returned = _leaves(_tree(signature.field("out_spec")), None, _DEPTH)
+    except (TowerError, IndexError, ValueError):
+        return ProgramNames(None, None)
+    named = _complete(taken, inputs)
+    numbered = [_NUMBERED.fullmatch(name) for name in named or ()]
+    if all(m and int(m[2]) == at and m[1] == numbered[0][1] for at, m in enumerate(numbered)):  # type: ignore[index]
+        named = None
+    return ProgramNames(named, _complete(returned, outputs))
+
+
+def _tree(spec: Element) -> Element:
+    return Element.parse(spec.text().encode(), spec.where).elements()[1]
+
+
+def _leaves(spec: Element, name: str | None, depth: int) -> list[str | None]:
+    """The names of a tree's tensors: a dict's keys, or `name` if the tree is a single tensor."""
+    kind = spec.field("type")
+    if kind.value is None:
+        return [name]
+    children = spec.field("children_spec").elements()
+    if not depth:
+        raise spec.refuse(f"at most {_DEPTH} levels")
+    names: list[str | None] = [None] * len(children)
+    if kind.text() == "builtins.dict":
+        keys = Element.parse(spec.field("context").text().encode(), spec.where)
+        names = [key.text() for key in keys.elements()]
+    found: list[str | None] = []
+    for child, key in zip(children, names, strict=True):
+        found += _leaves(child, key, depth - 1)
+    return found
+
+
+def _complete(names: list[str | None], count: int) -> tuple[str, ...] | None:
+    known = [name for name in names if name is not None]
+    if len(names) != count or len(known) != count or len(set(known)) != count:
+        return None
+    return tuple(known)

@@ -1,0 +1,1 @@
+"""Towers split into what a request's pairs share and what each pair computes."""

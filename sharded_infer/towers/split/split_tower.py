@@ -1,0 +1,116 @@
+"""A loaded tower for requests that send some features once for all their pairs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sharded_infer.errors import TowerError
+from sharded_infer.towers.split.parts import Run, positions_of
+from sharded_infer.towers.split.splitting import SplitProgram
+
+__all__ = ["SplitTower", "check_split"]
+
+# Multiplications in the time of one more operator; measured as those of `tower_kernels`.
+_PRODUCTS_OF_AN_OPERATOR = 1e6
+# Pairs and requests of the check, and what rounding may change: of the scores' range, mostly.
+_PAIRS, _REQUESTS = 8, 2
+_OF_RANGE, _OF_LARGEST = 0.25, 1e-5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitTower:
+    """A tower in two programs; any number of threads may call it."""
+
+    program: SplitProgram
+
+    def __del__(self) -> None:
+        # As of `Tower`: what a graph refers to would stay until a full collection.
+        vars(self.program.request).clear()
+        vars(self.program.pair).clear()
+
+    def is_worthwhile(self, pairs: int, requests: int) -> bool:
+        """Whether it takes less time than the whole tower for these pairs."""
+        saved = self.program.saved_products * (pairs - requests)
+        return saved > _PRODUCTS_OF_AN_OPERATOR * max(0, self.program.more_operators)
+
+    def __call__(
+        self,
+        dense: Sequence[Tensor],
+        own: Tensor,
+        shared: Tensor,
+        owners: Tensor,
+        *,
+        pieces: Sequence[int],
+        request_pieces: Sequence[int],
+    ) -> tuple[Tensor, ...]:
+        """Scores a batch.
+
+        Args:
+            dense: fp32 `[B, width]` each.
+            own: fp32 `[B, width]`, embeddings of the features by pair.
+            shared: fp32 `[R, width]`, those of the features by request.
+            owners: int64 `[B]`, each pair's request.
+            pieces: numbers of pairs that are run one after another; they sum to B.
+            request_pieces: the same of requests.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output.
+        """
+        with torch.inference_mode():
+            given = _in_pieces(self.program.request, (shared,), request_pieces, ())
+            return _in_pieces(self.program.pair, (*dense, own, owners), pieces, given)
+
+
+def _in_pieces(
+    program: GraphModule, inputs: Sequence[Tensor], pieces: Sequence[int], given: Sequence[Tensor]
+) -> tuple[Tensor, ...]:
+    """Runs a program on some rows after another; `given` is the same for all."""
+    if len(pieces) == 1:
+        whole: tuple[Tensor, ...] = program(*inputs, *given)
+        return whole
+    parts = zip(*(torch.split(tensor, list(pieces)) for tensor in inputs), strict=True)
+    made = [program(*part, *given) for part in parts]
+    return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
+
+
+def check_split(
+    split: SplitTower,
+    whole: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, ...]],
+    widths: Sequence[int],
+    runs: Sequence[Run],
+) -> None:
+    """Compares a split tower with the whole one on random inputs.
+
+    Args:
+        whole: takes the dense inputs and the embeddings.
+        widths: of these.
+        runs: which columns of the embeddings are by request.
+
+    Raises:
+        TowerError: a score differs by more than rounding.
+    """
+    generator = torch.Generator().manual_seed(_PAIRS)
+    *dense, embeddings = (torch.randn(_PAIRS, width, generator=generator) for width in widths)
+    owners = torch.arange(_PAIRS) * _REQUESTS // _PAIRS
+    shared, own = (positions_of(runs, flag) for flag in (True, False))
+    users = embeddings[:_REQUESTS, shared].contiguous()
+    embeddings[:, shared] = users[owners]
+    pieces, requests = [_PAIRS], [_REQUESTS]
+    found = split(
+        dense,
+        embeddings[:, own].contiguous(),
+        users,
+        owners,
+        pieces=pieces,
+        request_pieces=requests,
+    )
+    for position, (some, other) in enumerate(zip(found, whole(dense, embeddings), strict=True)):
+        allowed = _OF_RANGE * (other.amax(0) - other.amin(0)) + _OF_LARGEST * other.abs().amax(0)
+        if some.shape != other.shape or not bool(((some - other).abs() <= allowed).all()):
+            raise TowerError(
+                f"output {position} of the split tower differs from the whole tower's by "
+                f"{float((some - other).abs().max()):.6g}"
+            )

@@ -1,0 +1,64 @@
+"""Copies a trained module for export: on the CPU, for inference, with plain weights."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+from sharded_infer.errors import TowerError
+from sharded_infer.torch_message import torch_message
+
+__all__ = ["copy_for_export"]
+
+
+def copy_for_export(module: nn.Module) -> nn.Module:
+    """A copy in eval mode on the CPU, without gradients.
+
+    Weights that are computed from others (`weight_norm`, `spectral_norm`, `prune` and other
+    parametrizations) are computed once: products with constant weights can be packed and lowered.
+
+    Args:
+        module: not changed.
+
+    Raises:
+        TowerError: it cannot be copied.
+    """
+    # Computed weights are not leaves of a graph of gradients, which torch refuses to copy.
+    computed: dict[int, Any] = {
+        id(value): value.detach().clone()
+        for part in module.modules()
+        for value in vars(part).values()
+        if isinstance(value, torch.Tensor) and not value.is_leaf
+    }
+    try:
+        copied = copy.deepcopy(module, computed).cpu().eval()
+        for part in copied.modules():
+            _fold(part)
+    except Exception as error:
+        raise TowerError(f"the module cannot be copied: {torch_message(error)}") from error
+    return copied.requires_grad_(False)
+
+
+def _fold(module: nn.Module) -> None:
+    if parametrize.is_parametrized(module):
+        weights = {name: getattr(module, name).detach() for name in module.parametrizations}  # type: ignore[union-attr]
+        # Not remove_parametrizations: it takes the weight from the class, which the original has.
+        module.__class__ = type(module).__bases__[0]
+        del module.parametrizations
+        for name, weight in weights.items():
+            setattr(module, name, nn.Parameter(weight))
+    for key, hook in list(module._forward_pre_hooks.items()):
+        # weight_norm, spectral_norm and prune compute `module.<name>` in a hook before each call.
+        name = getattr(hook, "name", getattr(hook, "_tensor_name", None))
+        if not type(hook).__module__.startswith("torch.nn.utils.") or not isinstance(name, str):
+            continue
+        with torch.no_grad():
+            hook(module, ())
+        del module._forward_pre_hooks[key]
+        weight = getattr(module, name).detach()
+        vars(module).pop(name, None)
+        module._buffers.pop(name, None)
+        # Not register_parameter: recurrent layers keep a list of their weights up to date here.
+        setattr(module, name, nn.Parameter(weight))

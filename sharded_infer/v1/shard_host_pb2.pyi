@@ -1,0 +1,83 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DescribeRequest(_message.Message):
+    __slots__ = ("model", "served")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    SERVED_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    served: _containers.RepeatedCompositeFieldContainer[ServedVersion]
+    def __init__(self, model: _Optional[str] = ..., served: _Optional[_Iterable[_Union[ServedVersion, _Mapping]]] = ...) -> None: ...
+
+class ServedVersion(_message.Message):
+    __slots__ = ("model", "version", "manifest")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    manifest: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ...) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("versions",)
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    versions: _containers.RepeatedCompositeFieldContainer[HeldVersion]
+    def __init__(self, versions: _Optional[_Iterable[_Union[HeldVersion, _Mapping]]] = ...) -> None: ...
+
+class HeldVersion(_message.Message):
+    __slots__ = ("model", "version", "manifest", "topology", "host", "share")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    TOPOLOGY_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    manifest: int
+    topology: str
+    host: int
+    share: bytes
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., topology: _Optional[str] = ..., host: _Optional[int] = ..., share: _Optional[bytes] = ...) -> None: ...
+
+class LookupRequest(_message.Message):
+    __slots__ = ("model", "version", "manifest", "groups")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    version: int
+    manifest: int
+    groups: _containers.RepeatedCompositeFieldContainer[LookupGroup]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ...) -> None: ...
+
+class LookupGroup(_message.Message):
+    __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights")
+    PIECES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
+    LENGTH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ID_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    pieces: _containers.RepeatedScalarFieldContainer[int]
+    lengths: bytes
+    length_bytes: int
+    ids: bytes
+    id_bytes: int
+    weights: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, pieces: _Optional[_Iterable[int]] = ..., lengths: _Optional[bytes] = ..., length_bytes: _Optional[int] = ..., ids: _Optional[bytes] = ..., id_bytes: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class LookupResponse(_message.Message):
+    __slots__ = ("sums", "filler")
+    SUMS_FIELD_NUMBER: _ClassVar[int]
+    FILLER_FIELD_NUMBER: _ClassVar[int]
+    sums: _containers.RepeatedScalarFieldContainer[bytes]
+    filler: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, sums: _Optional[_Iterable[bytes]] = ..., filler: _Optional[_Iterable[int]] = ...) -> None: ...

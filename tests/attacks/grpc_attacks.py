@@ -1,0 +1,294 @@
+"""What hostile gRPC clients do: each attack is made until it is stopped."""
+
+import itertools
+from collections.abc import Callable
+
+from tests.attacks.attacker import MIB, Attacker
+from tests.attacks.raw_http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    INITIAL_WINDOW,
+    PING,
+    PREFACE,
+    PRIORITY,
+    RESET,
+    SETTINGS,
+    WINDOW_UPDATE,
+    block,
+    frame,
+    header,
+    message,
+    setting,
+)
+
+Attack = Callable[[Attacker], None]
+# Frames of a flood that are sent at once, and what ends one round of a flood without an end.
+_AT_ONCE, _MOST_SENDS = 500, 200
+_CANCEL = (8).to_bytes(4, "big")
+OPENING = PREFACE + frame(SETTINGS, 0, 0, b"")
+_CLIENT_HELLO = bytes.fromhex("16030102000100") + b"\x01\xfc\x03\x03" + bytes(60)
+
+
+def _headers(attacker: Attacker, stream: int, flags: int = END_HEADERS) -> bytes:
+    return frame(HEADERS, flags, stream, block(attacker.target.path))
+
+
+def _call(attacker: Attacker, stream: int) -> bytes:
+    return _headers(attacker, stream) + frame(
+        DATA, END_STREAM, stream, message(attacker.target.message)
+    )
+
+
+def hold(connections: int, calls: int, begun: bytes = b"") -> Attack:
+    """Calls that are begun and not ended, on some connections.
+
+    Args:
+        begun: what is sent of each call's message.
+    """
+
+    def attack(attacker: Attacker) -> None:
+        for _ in range(connections):
+            client = attacker.connect()
+            for stream in range(1, 2 * calls, 2):
+                body = frame(DATA, 0, stream, begun) if begun else b""
+                client.sendall(_headers(attacker, stream) + body)
+        attacker.pause()
+
+    return attack
+
+
+def silent(connections: int, opening: bytes) -> Attack:
+    """Connections that say no more than their beginning."""
+
+    def attack(attacker: Attacker) -> None:
+        for _ in range(connections):
+            attacker.connect(opening)
+        attacker.pause()
+
+    return attack
+
+
+def slow(connections: int, make: Callable[[Attacker], bytes], opening: bytes = OPENING) -> Attack:
+    """Connections that send byte after byte."""
+
+    def attack(attacker: Attacker) -> None:
+        clients = [attacker.connect(opening) for _ in range(connections)]
+        for byte in make(attacker):
+            for client in clients:
+                client.sendall(bytes([byte]))
+            attacker.pause(0.02)
+            if attacker.stopped:
+                return
+
+    return attack
+
+
+def flood(piece: bytes, *, reads: bool = True, opening: bytes = OPENING) -> Attack:
+    """One connection after another that sends the same without an end."""
+
+    def attack(attacker: Attacker) -> None:
+        with attacker.connect(opening) as client:
+            for _ in range(_MOST_SENDS):
+                if attacker.stopped:
+                    return
+                client.sendall(piece * _AT_ONCE)
+                if reads:
+                    client.recv(MIB)
+
+    return attack
+
+
+def _endless_headers(attacker: Attacker) -> None:
+    more = frame(CONTINUATION, 0, 1, header(b"x-a", b"v" * 900))
+    with attacker.connect() as client:
+        client.sendall(_headers(attacker, 1, 0))
+        for _ in range(_MOST_SENDS):
+            client.sendall(more * 100)
+
+
+def _empty_continuations(attacker: Attacker) -> None:
+    with attacker.connect() as client:
+        client.sendall(_headers(attacker, 1, 0))
+        for _ in range(_MOST_SENDS):
+            client.sendall(frame(CONTINUATION, 0, 1, b"") * 5000)
+
+
+def rapid_resets(*, body: bool) -> Attack:
+    """Calls that are reset at once; a closed connection is made anew."""
+
+    def attack(attacker: Attacker) -> None:
+        with attacker.connect() as client:
+            for first in range(1, 100_000, 200):
+                sent = [
+                    (_call(attacker, s) if body else _headers(attacker, s))
+                    + frame(RESET, 0, s, _CANCEL)
+                    for s in range(first, first + 200, 2)
+                ]
+                client.sendall(b"".join(sent))
+                if attacker.stopped:
+                    return
+
+    return attack
+
+
+def _provoked_resets(attacker: Attacker) -> None:
+    """The server resets, as the client's frames are wrong in each stream."""
+    with attacker.connect() as client:
+        for first in range(1, 100_000, 200):
+            zero = [
+                _headers(attacker, s) + frame(WINDOW_UPDATE, 0, s, bytes(4))
+                for s in range(first, first + 200, 2)
+            ]
+            client.sendall(b"".join(zero))
+            if attacker.stopped:
+                return
+
+
+def never_read(connections: int, *, opening: bytes, rounds: int) -> Attack:
+    """Good calls whose answers are not read, and may not be sent with a window of 0."""
+
+    def attack(attacker: Attacker) -> None:
+        for _ in range(connections):
+            client = attacker.connect(opening)
+            try:
+                for stream in range(1, 2 * rounds, 2):
+                    client.sendall(_call(attacker, stream))
+                    if attacker.stopped:
+                        return
+            except OSError:
+                continue
+        attacker.pause()
+
+    return attack
+
+
+def _refusals_unread(attacker: Attacker) -> None:
+    """Refused calls beyond all limits, without a word that the limits have been read."""
+    client = attacker.connect()
+    refused = block(b"/no.Such/Method")
+    for first in itertools.count(1, 2000):
+        calls = [
+            frame(HEADERS, END_STREAM | END_HEADERS, s, refused)
+            for s in range(first, first + 2000, 2)
+        ]
+        client.sendall(b"".join(calls))
+        if attacker.stopped:
+            return
+
+
+def _pings_unread(attacker: Attacker) -> None:
+    client = attacker.connect()
+    for first in range(1, 200_000, 2):
+        client.sendall(frame(PING, 0, 0, b"12345678") * 20 + _call(attacker, first))
+        if attacker.stopped:
+            return
+
+
+def _too_wide_windows(attacker: Attacker) -> None:
+    most = (2**31 - 1).to_bytes(4, "big")
+    for stream in (0, 1):
+        with attacker.connect() as client:
+            client.sendall(_headers(attacker, 1) + frame(WINDOW_UPDATE, 0, stream, most) * 3)
+            client.recv(MIB)
+    with attacker.connect() as client:
+        client.sendall(_headers(attacker, 1) + setting(INITIAL_WINDOW, 2**32 - 1))
+        client.recv(MIB)
+
+
+def _windows_up_and_down(attacker: Attacker) -> None:
+    turns = setting(INITIAL_WINDOW, 0) + setting(INITIAL_WINDOW, 2**31 - 1)
+    with attacker.connect() as client:
+        for stream in range(1, 2001, 2):
+            client.sendall(_headers(attacker, stream))
+        for _ in range(_MOST_SENDS):
+            client.sendall(turns * 20)
+            if attacker.stopped:
+                return
+
+
+def _streams(attacker: Attacker) -> None:
+    """Streams of all kinds, opened and left."""
+    with attacker.connect() as client:
+        paths = (
+            b"/inference.GRPCInferenceService/ModelStreamInfer",
+            b"/grpc.health.v1.Health/Watch",
+            b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        )
+        for stream in range(1, 1001, 2):
+            client.sendall(frame(HEADERS, END_HEADERS, stream, block(paths[stream // 2 % 3])))
+            client.sendall(frame(DATA, 0, stream, message(b"")))
+        attacker.pause(0.5)
+
+
+def _odd_bytes(attacker: Attacker) -> None:
+    """What is no HTTP/2 at all, or a frame where none may come."""
+    for begun in (
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        _CLIENT_HELLO,
+        bytes(100),
+        b"\xff" * 100,
+        OPENING + frame(HEADERS, END_HEADERS, 0, block(attacker.target.path)),
+        OPENING + frame(HEADERS, END_HEADERS, 2, block(attacker.target.path)),
+        OPENING + frame(HEADERS, END_HEADERS, 1, b"\xff\xff\xff\xff\x0f"),
+        OPENING + frame(DATA, 0, 1, b"x"),
+        OPENING + frame(SETTINGS, 0, 0, bytes(5)),
+        OPENING + frame(PING, 0, 0, bytes(7)),
+        OPENING + frame(99, 255, 2**31 - 1, bytes(100)),
+        OPENING + frame(DATA, 0, 0, bytes(20_000)),
+        OPENING + _headers(attacker, 1)[:-3],
+        PREFACE[:10],
+    ):
+        with attacker.connect(begun) as client:
+            client.sendall(b"\0" * 100)
+            client.recv(MIB)
+
+
+# Messages that are begun: a prefix that promises 3,000 bytes or 120 KB, and some of them.
+_SMALL, _LARGE = message(b"x" * 10, length=3000), message(b"x", length=120_000)
+
+UNFINISHED: dict[str, Attack] = {
+    "40 calls without a message": hold(1, 40),
+    "200 calls without a message": hold(5, 40),
+    "120,000 calls without a message": hold(60, 2000),
+    "half-sent messages": hold(20, 100, _SMALL),
+    "messages that promise all there is": hold(8, 1000, _LARGE),
+    "messages byte by byte": slow(
+        20, lambda a: _headers(a, 1) + b"".join(frame(DATA, 0, 1, b"\0") for _ in range(300))
+    ),
+    "headers byte by byte": slow(20, lambda a: _headers(a, 1, 0)),
+    "headers without an end": silent(200, OPENING + frame(HEADERS, 0, 1, block(b"/a/b"))),
+    "headers of which more comes always": _endless_headers,
+    "headers of which nothing comes always": _empty_continuations,
+    "a preface byte by byte": slow(50, lambda _: PREFACE, b""),
+    "silent connections": silent(1200, b""),
+    "idle connections": silent(1200, OPENING),
+    "streams that are opened and left": _streams,
+}
+FLOODS: dict[str, Attack] = {
+    "rapid resets": rapid_resets(body=False),
+    "rapid resets of whole calls": rapid_resets(body=True),
+    "resets that the server is made to send": _provoked_resets,
+    "settings": flood(frame(SETTINGS, 0, 0, b"")),
+    "settings, unread": flood(frame(SETTINGS, 0, 0, b""), reads=False),
+    "pings": flood(frame(PING, 0, 0, b"12345678")),
+    "pings, unread": flood(frame(PING, 0, 0, b"12345678"), reads=False),
+    "pings and calls, unread": _pings_unread,
+    "priorities": flood(frame(PRIORITY, 0, 1, bytes(4) + b"\1"), reads=False),
+    "empty data": flood(
+        frame(DATA, 0, 1, b""),
+        reads=False,
+        opening=OPENING + frame(HEADERS, END_HEADERS, 1, block(b"/a/b")),
+    ),
+    "window updates": flood(frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1"), reads=False),
+    "windows too wide": _too_wide_windows,
+    "windows up and down": _windows_up_and_down,
+    "refusals, unread": _refusals_unread,
+    "answers, unread": never_read(8, opening=OPENING, rounds=20_000),
+    "answers that may not be sent": never_read(
+        4, opening=PREFACE + setting(INITIAL_WINDOW, 0), rounds=8000
+    ),
+    "bytes that are none of HTTP/2": _odd_bytes,
+}

@@ -1,0 +1,100 @@
+"""A server's log while clients attack it in every way at once."""
+
+import re
+from collections import defaultdict
+from contextlib import ExitStack
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from serving.transport.library import transport_refusal
+from tests.attacks.attacker import Attacker, Target
+from tests.attacks.grpc_attacks import FLOODS, OPENING, UNFINISHED, Attack
+from tests.attacks.honest_client import call, grpc_channel
+from tests.attacks.raw_http2 import END_HEADERS, END_STREAM, HEADERS, block, frame
+from tests.attacks.test_logs import HEADERS as SECRET_HEADERS
+from tests.attacks.test_logs import METHODS, SECRET
+from tests.support.servers import Ranker, good_inputs, infer_request, running_server
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.skipif(
+    transport_refusal() is not None, reason="the compiled transport is missing"
+)
+INFER = b"/inference.GRPCInferenceService/ModelInfer"
+# Each is dropped for a reason of its own.
+KINDS = (
+    "120,000 calls without a message",
+    "silent connections",
+    "headers of which more comes always",
+    "rapid resets",
+    "resets that the server is made to send",
+    "settings, unread",
+    "pings, unread",
+    "empty data",
+    "windows too wide",
+    "refusals, unread",
+    "answers that may not be sent",
+    "bytes that are none of HTTP/2",
+)
+DROPPED = "gRPC clients dropped"
+# Slow requests are reported, each with its reason: ten a second, and ten at once.
+SLOW_LINES = 20
+# The clock of the log and the one that limits it are read one after the other.
+LEAST_SECONDS = 0.9
+LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) (\w+) (.*)")
+SHORT_TIMES = """
+import serving.grpc_api.compiled.settings as settings
+settings._MESSAGE_SECONDS = settings._HANDSHAKE_SECONDS = settings._STALLED_SECONDS = 1.0
+import serving.cli
+serving.cli.main()
+"""
+
+
+def secrets(attacker: Attacker) -> None:
+    """Calls with headers that libraries stumble over; each has a token."""
+    for method in METHODS:
+        for header in SECRET_HEADERS:
+            head = frame(HEADERS, END_HEADERS | END_STREAM, 1, block(method, [header]))
+            with attacker.connect(OPENING + head) as client:
+                client.recv(65536)
+            if attacker.stopped:
+                return
+
+
+def test_each_kind_of_line_comes_once_a_second_and_has_nothing_of_a_client(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    attacks: dict[str, Attack] = {kind: (UNFINISHED | FLOODS)[kind] for kind in KINDS}
+    attacks["secrets"] = secrets
+    log = tmp_path / "log"
+    with running_server(ranker.repository, log, program=SHORT_TIMES) as server:
+        message = infer_request(good_inputs(3)).SerializeToString()
+        target = Target(server.grpc_url, INFER, message)
+        with ExitStack() as stack:
+            attackers = [
+                stack.enter_context(Attacker(target, attack)) for attack in attacks.values()
+            ]
+            for one in attackers:
+                until(one.struck.is_set, "the attack has been made", 120.0)
+            until(lambda: log.read_text().count(DROPPED) > 2, "drops are logged")
+        with grpc_channel(target) as channel:
+            assert call(channel, target)
+    text = log.read_text()
+    assert SECRET.decode() not in text and "Traceback" not in text, text[:3000]
+    lines = [LINE.fullmatch(line) for line in text.splitlines()]
+    assert None not in lines, text[:3000]
+    times: dict[str, list[datetime]] = defaultdict(list)
+    for line in lines:
+        assert line is not None
+        if line[2] != "INFO":
+            # Counts differ, and so does which reasons there are.
+            times[re.sub(r":.*|\d+", "", line[3])].append(datetime.fromisoformat(line[1]))
+    assert len(times[DROPPED]) > 1, text[:3000]
+    for kind, moments in times.items():
+        most = SLOW_LINES if kind.startswith("slow request") else 1
+        apart = [
+            (later - first).total_seconds()
+            for first, later in zip(moments, moments[most:], strict=False)
+        ]
+        assert all(seconds >= LEAST_SECONDS for seconds in apart), (kind, apart)

@@ -1,0 +1,285 @@
+"""The compiled client and servers that are hostile or broken: what ends, and what does not."""
+
+import socket
+import ssl
+import time
+from pathlib import Path
+
+import pytest
+
+from serving.status import StatusCode
+from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint
+from serving.transport.http2_client import Http2Client, OutgoingCall
+from serving.transport.library import transport_refusal
+from tests.attacks.raw_http2 import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    GOAWAY,
+    HEADERS,
+    PING,
+    PRIORITY,
+    RESET,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+    header,
+    message,
+)
+from tests.support.echo_servers import PATH, compiled_echo
+from tests.support.scripted_server import (
+    HEAD,
+    Script,
+    read_on,
+    read_preface,
+    scripted_server,
+    trailers,
+)
+from tests.support.tls import IssuedFiles, issue_files
+
+pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
+SECONDS = 60.0
+PUSH = 5
+REQUEST = b"the request"
+EARLY_HINTS = header(b":status", b"103")
+OK = (b"grpc-status", b"0")
+LIMITS = ClientLimits(answer_bytes=2**20, least_backoff_seconds=SECONDS)
+
+# What a server repeats without an end, once the call has come on its first stream.
+ENDLESS = {
+    "bytes that are no HTTP/2": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "PINGs": frame(PING, 0, 0, bytes(8)),
+    "acknowledged PINGs": frame(PING, 1, 0, bytes(8)),
+    "SETTINGS": frame(SETTINGS, 0, 0, b""),
+    "acknowledged SETTINGS": frame(SETTINGS, 1, 0, b""),
+    "priorities": frame(PRIORITY, 0, 1, bytes(5)),
+    "windows of the connection": frame(WINDOW_UPDATE, 0, 0, b"\0\0\0\1"),
+    "windows of the call": frame(WINDOW_UPDATE, 0, 1, b"\0\0\0\1"),
+    "windows beyond the largest": frame(WINDOW_UPDATE, 0, 0, b"\x7f\xff\xff\xff"),
+    "frames of an unknown kind": frame(200, 0, 0, b"x"),
+    "interim answers": frame(HEADERS, END_HEADERS, 1, EARLY_HINTS),
+    "answers that do not end": frame(HEADERS, END_HEADERS, 1, HEAD),
+    "trailers": trailers(1, OK, head=HEAD),
+    "headers for no call": frame(HEADERS, END_HEADERS, 99, HEAD),
+    "headers for an even stream": frame(HEADERS, END_HEADERS, 2, HEAD),
+    "data for no call": frame(DATA, 0, 99, b"x"),
+    "data for no stream": frame(DATA, 0, 0, b"x"),
+    "data before headers": frame(DATA, 0, 1, b"x"),
+    "frames larger than allowed": frame(DATA, 0, 1, bytes(2**21)),
+    "a settings frame of a wrong size": frame(SETTINGS, 0, 0, b"x"),
+    "pushed answers": frame(PUSH, END_HEADERS, 1, b"\0\0\0\2" + HEAD),
+    "resets for no call": frame(RESET, 0, 99, b"\0\0\0\1"),
+    "headers that are no HPACK": frame(HEADERS, END_HEADERS, 1, b"\xff" * 20),
+    "goodbyes": frame(GOAWAY, 0, 0, bytes(8)),
+}
+PADDED = 8
+HEADERS_OF_ANSWER = frame(HEADERS, END_HEADERS, 1, HEAD)
+# The same after the headers of an answer.
+ENDLESS_DATA = {
+    "data beyond the message": frame(DATA, 0, 1, message(b"x")),
+    "data that is empty": frame(DATA, 0, 1, b""),
+    "data that is padding": frame(DATA, PADDED, 1, b"\xff" + bytes(255)),
+}
+# What ends with the connection or with the call, and so may have another code.
+ENDS_THE_CALL = {
+    "answers that do not end",
+    "trailers",
+    "data before headers",
+    "windows of the call",
+}
+
+
+def opened(connection: socket.socket) -> None:
+    """Greets the client and reads until its call has come: before, its stream is none."""
+    read_preface(connection)
+    connection.sendall(frame(SETTINGS, 0, 0, b""))
+    got = b""
+    while REQUEST not in got:
+        part = connection.recv(65536)
+        if not part:
+            raise ConnectionError("the client has gone")
+        got += part
+
+
+def endless(data: bytes, *, first: bytes = b"") -> Script:
+    """Answers with something and then bytes without an end."""
+
+    def script(connection: socket.socket, _: int) -> None:
+        opened(connection)
+        connection.sendall(first)
+        many = data * max(1, 10_000 // len(data))
+        while True:
+            connection.sendall(many)
+
+    return script
+
+
+def once(data: bytes, *, closes: bool = False) -> Script:
+    """Answers with something, and either closes or waits for the client to."""
+
+    def script(connection: socket.socket, _: int) -> None:
+        opened(connection)
+        connection.sendall(data)
+        if not closes:
+            read_on(connection)
+
+    return script
+
+
+def ends(script: Script) -> tuple[StatusCode | None, str, int]:
+    """How a call to a hostile server ends beside one to an honest one; the first's connections."""
+    with scripted_server(script) as hostile, compiled_echo() as honest:
+        endpoints = [Endpoint(hostile.address, "bad"), Endpoint(honest, "good")]
+        with Http2Client(endpoints, [PATH], LIMITS) as client:
+            began = time.process_time()
+            client.start([OutgoingCall(at, REQUEST, SECONDS) for at in range(2)])
+            bad, good = client.finish()
+            assert good.message == REQUEST
+            assert time.process_time() - began < 10.0
+            # Nothing is left of it for the next.
+            client.start([OutgoingCall(1, b"next", SECONDS)])
+            assert client.finish()[0].message == b"next"
+            if bad.status is None:
+                return None, "", hostile.connections
+            return bad.status.code, bad.status.message, hostile.connections
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_a_server_that_sends_without_an_end_is_left(what: str) -> None:
+    code, words, connections = ends(endless(ENDLESS[what]))
+    assert code is not StatusCode.DEADLINE_EXCEEDED
+    assert connections <= 2
+    if what not in ENDS_THE_CALL:
+        assert code is StatusCode.UNAVAILABLE
+        assert words.startswith("bad: ")
+
+
+@pytest.mark.parametrize("what", ENDLESS_DATA)
+def test_an_answer_without_an_end_is_left(what: str) -> None:
+    code, _, connections = ends(endless(ENDLESS_DATA[what], first=HEADERS_OF_ANSWER))
+    assert code in (StatusCode.UNAVAILABLE, StatusCode.INTERNAL)
+    assert connections <= 2
+
+
+@pytest.mark.parametrize("more", [header(b"x", b"y" * 1000), b""], ids=["full", "empty"])
+def test_headers_without_an_end_end_the_connection(more: bytes) -> None:
+    script = endless(frame(CONTINUATION, 0, 1, more), first=frame(HEADERS, 0, 1, HEAD))
+    code, words, connections = ends(script)
+    assert code is StatusCode.UNAVAILABLE and words.startswith("bad: ")
+    assert connections == 2
+
+
+def test_more_headers_than_are_allowed_end_the_connection() -> None:
+    block = HEAD + b"".join(header(b"x", b"y" * 1000) for _ in range(16))
+    code, words, connections = ends(once(frame(HEADERS, END_HEADERS, 1, block)))
+    assert code is StatusCode.UNAVAILABLE
+    assert words == "bad: the peer sends more headers than are allowed"
+    assert connections == 2
+
+
+BAD_ANSWERS = {
+    "two messages": (frame(DATA, 0, 1, 2 * message(b"x")) + trailers(1, OK), StatusCode.INTERNAL),
+    "more than was declared": (frame(DATA, 0, 1, message(b"x") + b"y"), StatusCode.INTERNAL),
+    "compressed": (frame(DATA, 0, 1, message(b"x", compressed=1)), StatusCode.INTERNAL),
+    "4 GiB": (
+        frame(DATA, 0, 1, message(b"", length=2**32 - 1)),
+        StatusCode.RESOURCE_EXHAUSTED,
+    ),
+    "nothing": (trailers(1, OK), StatusCode.INTERNAL),
+    "half a prefix": (frame(DATA, 0, 1, b"\0\0") + trailers(1, OK), StatusCode.INTERNAL),
+    "half a message": (
+        frame(DATA, 0, 1, message(b"x", length=2)) + trailers(1, OK),
+        StatusCode.INTERNAL,
+    ),
+    "no status": (frame(DATA, END_STREAM, 1, message(b"x")), StatusCode.UNKNOWN),
+    "no number": (trailers(1, (b"grpc-status", b"abc")), StatusCode.UNKNOWN),
+    "no code": (trailers(1, (b"grpc-status", b"17")), StatusCode.UNKNOWN),
+    "broken words": (
+        trailers(1, (b"grpc-status", b"9"), (b"grpc-message", b"%e4%zz%")),
+        StatusCode.FAILED_PRECONDITION,
+    ),
+    "a pseudo-header in trailers": (trailers(1, (b":status", b"200"), OK), StatusCode.INTERNAL),
+}
+
+
+@pytest.mark.parametrize("what", BAD_ANSWERS)
+def test_a_bad_answer_ends_its_call_alone(what: str) -> None:
+    data, expected = BAD_ANSWERS[what]
+    code, _, connections = ends(once(HEADERS_OF_ANSWER + data))
+    assert (code, connections) == (expected, 1)
+
+
+CUT = {
+    "at once": b"",
+    "within a frame": HEADERS_OF_ANSWER[:-3],
+    "within a message": HEADERS_OF_ANSWER + frame(DATA, 0, 1, message(b"x" * 10, length=1000)),
+    "before the trailers": HEADERS_OF_ANSWER + frame(DATA, 0, 1, message(b"x")),
+}
+
+
+@pytest.mark.parametrize("what", CUT)
+def test_a_connection_that_is_cut_is_unavailable(what: str) -> None:
+    code, words, connections = ends(once(CUT[what], closes=True))
+    assert code is StatusCode.UNAVAILABLE and words.startswith("bad: ")
+    assert connections == 2
+
+
+@pytest.mark.parametrize("what", ["within a message", "within a frame"])
+def test_half_an_answer_waits_until_the_deadline(what: str) -> None:
+    with (
+        scripted_server(once(CUT[what])) as server,
+        Http2Client([Endpoint(server.address, "bad")], [PATH], LIMITS) as client,
+    ):
+        client.start([OutgoingCall(0, REQUEST, 0.1)])
+        (answer,) = client.finish()
+        assert answer.status is not None
+        assert answer.status.code is StatusCode.DEADLINE_EXCEEDED
+
+
+def test_bytes_that_are_no_tls_and_tls_without_http2_are_unavailable(tmp_path: Path) -> None:
+    issued = issue_files(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certificate, issued.key)
+
+    def plain(connection: socket.socket, _: int) -> None:
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+        read_on(connection)
+
+    def other(connection: socket.socket, _: int) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            read_on(secure)
+
+    for script in (plain, other):
+        with scripted_server(script) as server:
+            endpoints = [Endpoint(server.address, "bad")]
+            with Http2Client(endpoints, [PATH], LIMITS, tls=ClientTls(issued.ca)) as client:
+                client.start([OutgoingCall(0, REQUEST, SECONDS)])
+                (answer,) = client.finish()
+        assert answer.status is not None
+        assert answer.status.code is StatusCode.UNAVAILABLE
+        assert answer.status.message.startswith("bad: TLS: ")
+
+
+def secured(script: Script, issued: IssuedFiles) -> Script:
+    """The same over TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(issued.certificate, issued.key)
+    context.set_alpn_protocols(["h2"])
+
+    def over_tls(connection: socket.socket, number: int) -> None:
+        with context.wrap_socket(connection, server_side=True) as secure:
+            script(secure, number)
+
+    return over_tls
+
+
+def hostile_scripts() -> list[Script]:
+    """All that servers do here."""
+    whole = [HEADERS_OF_ANSWER + data for data, _ in BAD_ANSWERS.values()]
+    return [
+        *map(endless, ENDLESS.values()),
+        *(endless(data, first=HEADERS_OF_ANSWER) for data in ENDLESS_DATA.values()),
+        *map(once, whole),
+        *(once(data, closes=True) for data in CUT.values()),
+    ]

@@ -1,0 +1,259 @@
+"""HTTP clients that flood, stall or hold connections, beside one that is always answered."""
+
+import http.client
+import json
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from tests.support.server_pages import samples
+from tests.support.servers import (
+    DATATYPES,
+    MODEL,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    running_server,
+)
+from tests.support.waiting import until
+
+INFER = f"/v2/models/{MODEL}/infer"
+MIB = 2**20
+MOST, MOST_OF_ADDRESS = 200, 150
+DESCRIPTORS = 512
+# Of the honest client. A server that stops has answered fewer after a minute.
+CALLS = 30
+SECONDS = 60.0
+HEAD = b" HTTP/1.1\r\nHost: x\r\n"
+LIVE = b"GET /live" + HEAD + b"\r\n"
+POST = f"POST {INFER}".encode() + HEAD
+CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
+Attack = Callable[["Attacker"], None]
+
+
+class Attacker:
+    """A thread that connects and sends until it is stopped; whatever it meets is no error."""
+
+    def __init__(self, server: RunningServer, attack: Attack) -> None:
+        self._server = server
+        self._clients = ExitStack()
+        self._stop = threading.Event()
+        # Of connections, that the attack has sent all it wants to at least once.
+        self.rounds = 0
+        self._thread = threading.Thread(target=self._run, args=(attack,))
+
+    def _run(self, attack: Attack) -> None:
+        while not self.stopped:
+            with suppress(OSError):
+                attack(self)
+            self.rounds += 1
+
+    def __enter__(self) -> "Attacker":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._clients.close()
+
+    @property
+    def stopped(self) -> bool:
+        return self._stop.is_set()
+
+    def connect(self) -> socket.socket:
+        """A connection that stays open, on which nothing is waited for longer than a second."""
+        client = socket.create_connection(address(self._server), SECONDS)
+        client.settimeout(1)
+        return self._clients.enter_context(client)
+
+    def wait(self) -> None:
+        self._stop.wait()
+
+
+def address(server: RunningServer) -> tuple[str, int]:
+    parts = urlsplit(server.metrics_url)
+    return str(parts.hostname), int(parts.port or 0)
+
+
+def flood(opening: bytes, more: bytes, *, reads: bool) -> Attack:
+    """One connection after another, each sent to without an end."""
+
+    def attack(attacker: Attacker) -> None:
+        with closing(attacker.connect()) as client:
+            client.sendall(opening)
+            while not attacker.stopped:
+                client.sendall(more)
+                attacker.rounds += 1
+                if reads:
+                    client.recv(MIB)
+
+    return attack
+
+
+def hold(count: int, sent: bytes) -> Attack:
+    """Many connections, and then nothing more on any."""
+
+    def attack(attacker: Attacker) -> None:
+        for _ in range(count):
+            with suppress(OSError):
+                attacker.connect().sendall(sent)
+        attacker.rounds += 1
+        attacker.wait()
+
+    return attack
+
+
+def hold_large(count: int) -> Attack:
+    """Bodies that are all but complete."""
+
+    def attack(attacker: Attacker) -> None:
+        for _ in range(count):
+            client = attacker.connect()
+            client.sendall(POST + b"Content-Length: %d\r\n\r\n" % (62 * MIB))
+            with suppress(OSError):
+                client.sendall(bytes(62 * MIB - 1))
+        attacker.rounds += 1
+        attacker.wait()
+
+    return attack
+
+
+ATTACKS: dict[str, Attack] = {
+    "requests without waiting for answers": flood(b"", LIVE * 2000, reads=True),
+    "requests whose answers are not read": flood(b"", LIVE * 2000, reads=False),
+    "unknown paths without waiting": flood(b"", (b"GET /v2/x" + HEAD + b"\r\n") * 500, reads=True),
+    "chunks of one byte": flood(CHUNKED, b"1\r\n \r\n" * 20_000, reads=False),
+    "a chunk's endless extension": flood(CHUNKED + b"1;", b"a" * 100_000, reads=False),
+    "endless empty lines": flood(b"", b"\r\n" * 50_000, reads=False),
+    "bodies nobody asks for": flood(
+        b"GET /live" + HEAD + b"Content-Length: 99999999\r\n\r\n", bytes(65536), reads=False
+    ),
+    "silent connections": hold(600, b""),
+    "idle connections": hold(600, LIVE),
+    "headers that do not end": hold(600, b"GET /live HTTP/1.1\r\nHost"),
+    "bodies that do not come": hold(600, POST + b"Content-Length: 1000\r\n\r\n{"),
+    "bodies that fill the memory": hold_large(4),
+    "large answers that are not read": hold(50, (b"GET /metrics" + HEAD + b"\r\n") * 100),
+}
+
+
+@pytest.fixture(scope="module")
+def server(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("http") / "stderr"
+    limits = ("--http-max-connections", MOST, "--http-max-address-connections", MOST_OF_ADDRESS)
+    with running_server(ranker.repository, log, *limits) as running:
+        # Of descriptors, too, there are fewer than attackers want.
+        resource.prlimit(running.process.pid, resource.RLIMIT_NOFILE, (DESCRIPTORS, DESCRIPTORS))
+        yield running
+    text = log.read_text()
+    assert "internal error" not in text and "Traceback" not in text, text
+    # Once a second, and nothing of what clients send.
+    assert len(text) < 100_000 and "Host" not in text, text
+
+
+def document() -> bytes:
+    inputs = [
+        {
+            "name": name,
+            "datatype": DATATYPES[array.dtype.name],
+            "shape": list(array.shape),
+            "data": array.tolist(),
+        }
+        for name, array in good_inputs(2).items()
+    ]
+    return json.dumps({"inputs": inputs}).encode()
+
+
+@contextmanager
+def client_of(server: RunningServer) -> Iterator[http.client.HTTPConnection]:
+    with closing(http.client.HTTPConnection(*address(server), timeout=SECONDS)) as client:
+        yield client
+
+
+def is_ready(server: RunningServer) -> bool:
+    with client_of(server) as client:
+        client.request("GET", "/ready")
+        response = client.getresponse()
+        return response.status == 200 and response.read() == b"ready\n"
+
+
+def resident(server: RunningServer) -> int:
+    """Bytes of the server's memory."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def descriptors(server: RunningServer) -> int:
+    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+def threads(server: RunningServer) -> int:
+    return len(list(Path(f"/proc/{server.process.pid}/task").iterdir()))
+
+
+@pytest.mark.parametrize("case", ATTACKS)
+def test_an_honest_client_is_answered_during_an_attack(
+    server: RunningServer, ranker: Ranker, case: str
+) -> None:
+    good, scores = document(), ranker.predict(good_inputs(2))["score"]
+    assert is_ready(server)
+    before = resident(server), descriptors(server)
+    with ExitStack() as stack:
+        attackers = [stack.enter_context(Attacker(server, ATTACKS[case])) for _ in range(2)]
+        until(lambda: all(attacker.rounds for attacker in attackers), "the attack goes on", SECONDS)
+        running = threads(server)
+        client = stack.enter_context(client_of(server))
+        for _ in range(CALLS):
+            client.request("POST", INFER, good)
+            response = client.getresponse()
+            answer = json.loads(response.read())
+            assert response.status == 200, answer
+            found = {output["name"]: output["data"] for output in answer["outputs"]}
+            assert np.array_equal(np.array(found["score"], np.float32), scores)
+            assert is_ready(server)
+        # No thread waits for a client.
+        assert threads(server) <= running + 8
+    until(lambda: resident(server) - before[0] < 100 * MIB, "the memory comes back", SECONDS)
+    until(lambda: descriptors(server) <= before[1] + 2, "the connections are closed", SECONDS)
+
+
+def test_probes_are_answered_where_every_connection_is_in_use(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    most = 8
+    limits = ("--http-max-connections", most, "--http-max-address-connections", most)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *limits) as server,
+        Attacker(server, ATTACKS["silent connections"]) as silent,
+    ):
+        until(lambda: silent.rounds, "they are connected", SECONDS)
+        assert is_ready(server)
+        dropped = ("sharded_infer_http_dropped_total", (("reason", "address"),))
+        until(lambda: samples(server.metrics_url)[dropped] >= 600 - most, "the others are dropped")
+
+
+def test_probes_are_answered_where_all_descriptors_are_used(ranker: Ranker, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with running_server(ranker.repository, log) as server:
+        # As if others than HTTP's clients had taken them: fewer are allowed than are open.
+        pid = server.process.pid
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(server), hard))
+        for _ in range(20):
+            assert is_ready(server)
+        with Attacker(server, ATTACKS["silent connections"]) as silent:
+            until(lambda: silent.rounds, "they are connected", SECONDS)
+            for _ in range(20):
+                assert is_ready(server)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
+        dropped = ("sharded_infer_http_dropped_total", (("reason", "descriptors"),))
+        until(lambda: samples(server.metrics_url)[dropped] > 0, "it is counted")
+    assert "Traceback" not in log.read_text()

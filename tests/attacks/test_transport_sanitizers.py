@@ -1,0 +1,111 @@
+"""The compiled transport under attack, built with sanitizers."""
+
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from serving.transport.library import transport_refusal
+from tests.attacks.attacker import Attacker, Target
+from tests.attacks.grpc_attacks import FLOODS, UNFINISHED
+from tests.attacks.honest_client import HonestClient
+from tests.attacks.test_http2_client_peers import hostile_scripts, secured
+from tests.support.echo_servers import compiled_echo
+from tests.support.scripted_server import scripted_server
+from tests.support.tls import issue_files
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.skipif(
+    transport_refusal() is not None, reason="the compiled transport is missing"
+)
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = (
+    "tests/attacks/native/echo_server.cpp",
+    *(
+        f"serving/native/transport/{name}.cpp"
+        for name in (
+            "answers",
+            "calls",
+            "connections",
+            "messages",
+            "server",
+            "socket",
+            "upkeep",
+        )
+    ),
+)
+CLIENT_SOURCES = (
+    "tests/attacks/native/client_rounds.cpp",
+    *(
+        f"serving/native/client/{name}.cpp"
+        for name in ("client", "connection", "endpoint", "session")
+    ),
+)
+FLAGS = ("-std=c++17", "-O1", "-g", "-pthread", "-fno-sanitize-recover=all")
+ATTACKS = UNFINISHED | FLOODS
+CALLS = 10
+ROUNDS = 15
+_SECONDS = 300
+
+
+def build(sources: Iterable[str], sanitizers: str, program: Path) -> None:
+    command = ["g++", *FLAGS, f"-fsanitize={sanitizers}", "-I.", *sources, "-o", program, "-ldl"]
+    subprocess.run(command, cwd=ROOT, timeout=_SECONDS, check=True)
+
+
+@pytest.fixture(scope="module", params=["thread", "address,undefined"])
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Target]:
+    folder = tmp_path_factory.mktemp("sanitizers")
+    program, log = folder / "server", folder / "log"
+    build(SOURCES, request.param, program)
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdin is not None and process.stdout is not None
+        port = int(process.stdout.readline())
+        path = b"/inference.GRPCInferenceService/ModelInfer"
+        yield Target(f"127.0.0.1:{port}", path, b"echo" * 700)
+        process.stdin.close()
+        left = process.stdout.read()
+        code = process.wait(_SECONDS)
+    assert (code, left) == (0, "0 calls, 0 connections, 0 bytes\n"), left + log.read_text()[:6000]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_attacks_meet_no_fault_that_a_sanitizer_finds(server: Target, attack: str) -> None:
+    with HonestClient(server, server.message) as honest, Attacker(server, ATTACKS[attack]) as bad:
+        until(bad.struck.is_set, "the attack has been made", 240.0)
+        honest.answered(CALLS)
+
+
+@pytest.fixture(scope="module", params=["thread", "address,undefined"])
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("sanitizers") / "client"
+    build(CLIENT_SOURCES, request.param, program)
+    return program
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+def test_servers_meet_no_fault_of_the_client_that_a_sanitizer_finds(
+    client: Path, secure: bool, tmp_path: Path
+) -> None:
+    issued = issue_files(tmp_path) if secure else None
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(compiled_echo(issued))]
+        for script in hostile_scripts():
+            script = script if issued is None else secured(script, issued)
+            addresses.append(stack.enter_context(scripted_server(script)).address)
+        ports = [address.rpartition(":")[2] for address in addresses]
+        command = [client, str(ROUNDS), str(issued.ca) if issued else "-", *ports]
+        done = subprocess.run(
+            command, timeout=_SECONDS, check=False, capture_output=True, text=True
+        )
+    assert done.returncode == 0, done.stdout + done.stderr[:6000]
+    assert int(done.stdout.removesuffix(" ended\n")) >= ROUNDS * len(ports)

@@ -1,0 +1,361 @@
+"""gRPC's own clients, threads and asyncio, each with and without TLS, on every transport."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.support.server_processes import free_port
+from tests.support.servers import (
+    MODEL,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+from tests.support.tls import IssuedFiles, issue_files
+from tests.support.waiting import until
+
+SECONDS = 60.0
+Code = grpc.StatusCode
+Options = list[tuple[str, int]]
+# Channels of one process share connections otherwise.
+OWN: Options = [("grpc.use_local_subchannel_pool", 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcServer:
+    """A server's address, and channels to it."""
+
+    address: str
+    files: IssuedFiles | None
+    ranker: Ranker = field(repr=False)
+
+    def channel(self, options: Options = OWN) -> grpc.Channel:
+        if self.files is None:
+            return grpc.insecure_channel(self.address, options)
+        return grpc.secure_channel(self.address, self._credentials(), options)
+
+    @asynccontextmanager
+    async def aio(self, options: Options = OWN) -> AsyncIterator[Any]:
+        """The stub of a channel of asyncio's."""
+        channel = (
+            grpc.aio.insecure_channel(self.address, options)
+            if self.files is None
+            else grpc.aio.secure_channel(self.address, self._credentials(), options)
+        )
+        async with channel:
+            yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+    def _credentials(self) -> grpc.ChannelCredentials:
+        assert self.files is not None
+        return grpc.ssl_channel_credentials(self.files.ca.read_bytes())
+
+    def check(self, response: Any, batch: int, seed: int = 0) -> None:
+        """The response holds the scores of `good_inputs`."""
+        for name, expected in self.ranker.predict(good_inputs(batch, seed)).items():
+            assert np.abs(scores_of(response)[name] - expected).max() < 1e-5
+
+
+def request_of(batch: int, seed: int = 0) -> Any:
+    return infer_request(good_inputs(batch, seed), request_id=str(seed))
+
+
+@pytest.fixture(scope="module")
+def server(running: tuple[RunningServer, IssuedFiles | None], ranker: Ranker) -> GrpcServer:
+    return GrpcServer(running[0].grpc_url, running[1], ranker)
+
+
+@pytest.fixture
+def stub(server: GrpcServer) -> Iterator[Any]:
+    with server.channel() as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def code_of(call: Callable[[], object]) -> Code:
+    try:
+        call()
+    except grpc.RpcError as error:
+        code: Code = error.code()
+        return code
+    return Code.OK
+
+
+@pytest.mark.parametrize("compression", list(grpc.Compression), ids=lambda c: c.name)
+def test_a_request_may_be_compressed(
+    server: GrpcServer, stub: Any, compression: grpc.Compression
+) -> None:
+    for batch in (2, 3000):
+        response = stub.ModelInfer(request_of(batch), compression=compression, timeout=SECONDS)
+        server.check(response, batch)
+    answers = stub.ModelStreamInfer(
+        iter([request_of(2), request_of(300, 1)]), compression=compression, timeout=SECONDS
+    )
+    batches = {"0": 2, "1": 300}
+    for answer in answers:
+        response = answer.infer_response
+        server.check(response, batches.pop(response.id), int(response.id))
+    assert not batches
+
+
+def test_answers_of_a_channel_that_compresses_are_read(server: GrpcServer) -> None:
+    options = [
+        *OWN,
+        ("grpc.default_compression_algorithm", 2),
+        ("grpc.default_compression_level", 3),
+    ]
+    with server.channel(options) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        server.check(stub.ModelInfer(request_of(500), timeout=SECONDS), 500)
+        assert stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=SECONDS).name
+
+
+def test_metadata_of_any_bytes_harms_no_call(server: GrpcServer, stub: Any) -> None:
+    metadata = [
+        ("x-text", "plain words"),
+        ("x-text", "a second value"),
+        ("x-empty", ""),
+        ("x-bytes-bin", bytes(range(256))),
+        ("x-bytes-bin", b""),
+        ("x-long", "v" * 6000),
+    ]
+    server.check(stub.ModelInfer(request_of(2), metadata=metadata, timeout=SECONDS), 2)
+    live = stub.ServerLive(service_pb2.ServerLiveRequest(), metadata=metadata, timeout=SECONDS)
+    assert live.live
+
+
+def test_an_answer_has_gRPCs_metadata_and_no_other(stub: Any) -> None:  # noqa: N802
+    _, call = stub.ModelInfer.with_call(request_of(2), timeout=SECONDS)
+    assert call.code() is Code.OK
+    assert {name for name, _ in call.initial_metadata()} <= {"grpc-accept-encoding"}
+    assert list(call.trailing_metadata()) == []
+
+
+def test_words_of_a_refusal_arrive_as_they_are(stub: Any) -> None:
+    request = infer_request(good_inputs(2), model="näme % of\tno 模型 🙂")
+    with pytest.raises(grpc.RpcError) as refused:
+        stub.ModelInfer(request, timeout=SECONDS)
+    assert refused.value.code() is Code.NOT_FOUND
+    assert "näme % of" in refused.value.details() and "模型 🙂" in refused.value.details()
+
+
+def test_a_large_message_arrives_and_a_larger_one_is_refused(server: GrpcServer, stub: Any) -> None:
+    big = request_of(2)
+    big.parameters["filler"].string_param = "x" * (20 << 20)
+    response = code_of(lambda: stub.ModelInfer(big, timeout=SECONDS))
+    assert response in {Code.OK, Code.INVALID_ARGUMENT}
+    big.parameters["filler"].string_param = "x" * (70 << 20)
+    assert code_of(lambda: stub.ModelInfer(big, timeout=SECONDS)) is Code.RESOURCE_EXHAUSTED
+    server.check(stub.ModelInfer(request_of(2), timeout=SECONDS), 2)
+
+
+def test_many_threads_share_a_channel(server: GrpcServer, stub: Any) -> None:
+    failures: list[BaseException] = []
+
+    def ask(thread: int) -> None:
+        try:
+            for number in range(20):
+                seed = thread * 20 + number
+                server.check(stub.ModelInfer(request_of(2, seed), timeout=SECONDS), 2, seed)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_a_cancelled_call_ends_alone(server: GrpcServer, stub: Any) -> None:
+    for _ in range(50):
+        call = stub.ModelInfer.future(request_of(2), timeout=SECONDS)
+        call.cancel()
+        assert call.cancelled() or call.code() is Code.OK
+    stream = stub.ModelStreamInfer(iter([request_of(2)] * 3), timeout=SECONDS)
+    next(stream)
+    stream.cancel()
+    with pytest.raises(grpc.RpcError) as ended:
+        list(stream)
+    assert ended.value.code() is Code.CANCELLED
+    server.check(stub.ModelInfer(request_of(2), timeout=SECONDS), 2)
+
+
+def test_a_deadline_that_has_passed_is_told(server: GrpcServer, stub: Any) -> None:
+    told = 0
+    for _ in range(2000):
+        # The client rounds its deadline up to a millisecond: a quick answer comes before it.
+        code = code_of(lambda: stub.ModelInfer(request_of(2), timeout=1e-6))
+        assert code in {Code.DEADLINE_EXCEEDED, Code.OK}
+        told += code is Code.DEADLINE_EXCEEDED
+        if told == 20:
+            break
+    assert told == 20
+    watch = service_pb2.ServerReadyRequest()
+    assert stub.ServerReady(watch, timeout=SECONDS).ready
+
+
+def test_a_stream_answers_while_its_client_still_sends(server: GrpcServer, stub: Any) -> None:
+    answered = [threading.Event() for _ in range(10)]
+
+    def requests() -> Iterator[Any]:
+        for seed, event in enumerate(answered):
+            yield request_of(2, seed)
+            assert event.wait(SECONDS)
+
+    for seed, answer in enumerate(stub.ModelStreamInfer(requests(), timeout=SECONDS)):
+        server.check(answer.infer_response, 2, seed)
+        answered[seed].set()
+    assert all(event.is_set() for event in answered)
+
+
+def test_no_message_is_lost_when_its_stream_is_half_closed_at_once(
+    server: GrpcServer, stub: Any
+) -> None:
+    # The messages take longer to read than the end of the stream.
+    requests = [request_of(300, seed) for seed in range(2)]
+    for _ in range(100):
+        answers = list(
+            stub.ModelStreamInfer(
+                iter(requests), compression=grpc.Compression.Gzip, timeout=SECONDS
+            )
+        )
+        assert sorted(answer.infer_response.id for answer in answers) == ["0", "1"]
+
+
+def test_asyncio_asks_for_everything_at_once(server: GrpcServer, transport: str) -> None:
+    # grpcio's server refuses what it has no thread for.
+    at_once = 256 if transport == "native" else 16
+
+    async def ask() -> None:
+        async with server.aio() as stub:
+            responses = await asyncio.gather(
+                *(stub.ModelInfer(request_of(2, seed), timeout=SECONDS) for seed in range(at_once))
+            )
+            for seed, response in enumerate(responses):
+                server.check(response, 2, seed)
+
+            async def sent() -> AsyncIterator[Any]:
+                for seed in range(20):
+                    yield request_of(2, seed)
+
+            count = 0
+            async for answer in stub.ModelStreamInfer(sent(), timeout=SECONDS):
+                server.check(answer.infer_response, 2, int(answer.infer_response.id))
+                count += 1
+            assert count == 20
+            call = stub.ModelInfer(request_of(2), timeout=SECONDS)
+            call.cancel()
+            with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+                await call
+            for _ in range(2000):
+                # A quick answer comes before gRPC looks at its clock.
+                try:
+                    await stub.ModelInfer(request_of(2), timeout=1e-6)
+                except grpc.aio.AioRpcError as late:
+                    code = late.code()
+                    break
+            assert code is Code.DEADLINE_EXCEEDED
+            compressed = await stub.ModelInfer(
+                request_of(300),
+                compression=grpc.Compression.Gzip,
+                metadata=(("x-bytes-bin", b"\0\xff"),),
+                timeout=SECONDS,
+            )
+            server.check(compressed, 300)
+
+    asyncio.run(ask())
+
+
+def test_keepalive_pings_of_a_client_with_calls_are_answered(server: GrpcServer) -> None:
+    options = [
+        *OWN,
+        ("grpc.keepalive_time_ms", 1000),
+        ("grpc.keepalive_timeout_ms", 60_000),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+    pause = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        for seed in range(3):
+            yield request_of(2, seed)
+            pause.wait(2.0)  # for pings
+
+    with server.channel(options) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        answers = list(stub.ModelStreamInfer(requests(), timeout=SECONDS))
+        assert len(answers) == 3
+
+
+@pytest.mark.parametrize("many", [256, 2000])
+def test_one_channel_carries_many_calls_at_once(many: int, native: GrpcServer) -> None:
+    """As perf_analyzer does, whose C++ client shares one channel."""
+    with native.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for _ in range(2):
+            calls = [stub.ModelInfer.future(request_of(1, seed)) for seed in range(many)]
+            for seed, call in enumerate(calls):
+                native.check(call.result(timeout=SECONDS), 1, seed)
+
+
+@pytest.fixture(scope="module")
+def native(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GrpcServer]:
+    folder = tmp_path_factory.mktemp("native")
+    with running_server(ranker.repository, folder / "log", "--transport", "native") as running:
+        yield GrpcServer(running.grpc_url, None, ranker)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_calls_outlast_their_connections(
+    transport: str, tls: bool, ranker: Ranker, tmp_path: Path
+) -> None:
+    files = issue_files(tmp_path) if tls else None
+    options = ("--transport", transport, "--max-connection-age", 1)
+    options = (*options, *(() if files is None else files.options()))
+    with running_server(ranker.repository, tmp_path / "log", *options) as running:
+        server = GrpcServer(running.grpc_url, files, ranker)
+        states: list[grpc.ChannelConnectivity] = []
+        with server.channel() as channel:
+            channel.subscribe(states.append)
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            # Each end of a connection makes the channel idle; meanwhile calls go on.
+            seeds = iter(range(1_000_000))
+
+            def ended() -> bool:
+                window = [next(seeds) for _ in range(16)]
+                calls = [stub.ModelInfer.future(request_of(1, s), timeout=SECONDS) for s in window]
+                for call in calls:
+                    call.result()
+                return states.count(grpc.ChannelConnectivity.IDLE) >= 4
+
+            until(ended, "connections have ended", SECONDS)
+
+
+def test_a_client_that_waits_for_the_server_is_answered(
+    transport: str, ranker: Ranker, tmp_path: Path
+) -> None:
+    port = free_port()
+    with grpc.insecure_channel(f"127.0.0.1:{port}", OWN) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        waiting = health.Check.future(
+            health_pb2.HealthCheckRequest(), wait_for_ready=True, timeout=120
+        )
+        options = ("--transport", transport, "--port", port)
+        with running_server(ranker.repository, tmp_path / "log", *options):
+            assert waiting.result().status in {1, 2}
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            response = stub.ModelInfer(request_of(2), wait_for_ready=True, timeout=SECONDS)
+            assert response.model_name == MODEL

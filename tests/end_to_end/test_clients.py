@@ -1,0 +1,542 @@
+"""Clients that vanish, give up, read slowly, are in a hurry, or come when there is no room."""
+
+import shutil
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2
+
+from serving.grpc_api.handlers import INFER_METHOD
+from serving.grpc_api.status_codes import PUSHBACK
+from serving.transport.library import transport_refusal
+from tests.support.server_pages import samples
+from tests.support.servers import (
+    MODEL,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    publish_ranker,
+    running_server,
+)
+from tests.support.waiting import until
+
+needs_native = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
+TRANSPORTS = ("grpcio", pytest.param("native", marks=needs_native))
+OK = grpc.StatusCode.OK
+CANCELLED = grpc.StatusCode.CANCELLED
+DEADLINE_EXCEEDED = grpc.StatusCode.DEADLINE_EXCEEDED
+RESOURCE_EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+QUEUE_LIMIT = 8
+# The server's program: requests for the models "slow" and "surprising" hold their slot while the
+# file `hold` is there; the file `runs` tells that one does.
+HOLDS = """
+import os
+import time
+import serving.inference.batch_execution
+import serving.cli
+
+run = serving.inference.batch_execution.run_batch
+
+def hold(model, requests, deadline):
+    if model.spec.name in ("slow", "surprising"):
+        open("{runs}", "w").close()
+        while os.path.exists("{hold}"):
+            time.sleep(0.005)
+    return run(model, requests, deadline)
+
+serving.inference.batch_execution.run_batch = hold
+serving.cli.main()
+"""
+
+
+# ---------------------------------------------------------------- a server with one slot
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """What is served, the ranker and two models that hold their slot, and how they are released."""
+
+    repository: Path
+    hold: Path
+    runs: Path
+
+    @property
+    def program(self) -> str:
+        return HOLDS.format(hold=self.hold, runs=self.runs)
+
+
+def slow_request(model: str = "slow", batch_size: int = 1) -> Any:
+    request = infer_request(good_inputs(batch_size))
+    request.model_name = model
+    return request
+
+
+@pytest.fixture(scope="module")
+def slow(ranker: Ranker, tmp_path_factory: pytest.TempPathFactory) -> Slow:
+    folder = tmp_path_factory.mktemp("models")
+    repository = folder / "repository"
+    shutil.copytree(ranker.repository, repository)
+    # What the first batch of a model costs is not known to be much: one for each test of that.
+    for name in ("slow", "surprising"):
+        publish_ranker(repository, name=name)
+    return Slow(repository, folder / "hold", folder / "runs")
+
+
+def _timed(run: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def narrow(
+    request: pytest.FixtureRequest, slow: Slow, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """One slot, and room for a few requests that wait for it."""
+    log = tmp_path_factory.mktemp("narrow") / "stderr"
+    options = ("--transport", request.param, "--slots", 1, "--max-queue-requests", QUEUE_LIMIT)
+    with running_server(slow.repository, log, *options, program=slow.program) as server:
+        yield server
+    assert "internal error" not in log.read_text()
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a server has counted of one model, and what it is doing now."""
+
+    ran: float
+    refused: dict[str, float]
+    in_flight: float
+    queued: float
+
+
+def counts(server: RunningServer, model: str = MODEL) -> Counts:
+    values = {
+        (name, *(value for label, value in pairs if label == "reason")): value
+        for (name, pairs), value in samples(server.metrics_url).items()
+        if ("model", model) in pairs or not pairs
+    }
+    reasons = ("queue_full", "deadline", "cancelled", "expired")
+    return Counts(
+        ran=values["sharded_infer_batch_requests_sum",],
+        refused={r: values["sharded_infer_requests_refused_total", r] for r in reasons},
+        in_flight=values["sharded_infer_requests_in_flight",],
+        queued=values["sharded_infer_queue_requests",],
+    )
+
+
+def grown(server: RunningServer, before: Counts) -> dict[str, float]:
+    """What has come on top, without zeros: `ran` and the reasons of refusals."""
+    now = counts(server)
+    more = {reason: now.refused[reason] - before.refused[reason] for reason in now.refused}
+    return {what: n for what, n in {"ran": now.ran - before.ran, **more}.items() if n}
+
+
+def quiet(server: RunningServer) -> None:
+    """Waits until nothing is in flight."""
+    until(lambda: counts(server).in_flight == 0, "nothing is in flight")
+
+
+class SlowCall:
+    """A call that holds the only slot, from the entry to `finish` or the exit."""
+
+    def __init__(self, server: RunningServer, slow: Slow, model: str = "slow") -> None:
+        self._server, self._slow, self._model = server, slow, model
+        self._stack = ExitStack()
+        self._call: Any = None
+
+    def __enter__(self) -> "SlowCall":
+        quiet(self._server)
+        self._slow.runs.unlink(missing_ok=True)
+        self._slow.hold.touch()
+        stub = self._stack.enter_context(self._server.stub())
+        self._call = stub.ModelInfer.future(slow_request(self._model), timeout=60)
+        until(self._slow.runs.exists, "the slow call runs")
+        return self
+
+    def done(self) -> bool:
+        return bool(self._call.done())
+
+    def finish(self) -> grpc.StatusCode:
+        """Lets it go; what it ends with."""
+        self._slow.hold.unlink(missing_ok=True)
+        code: grpc.StatusCode = self._call.code()
+        return code
+
+    def __exit__(self, *raised: object) -> None:
+        self._slow.hold.unlink(missing_ok=True)
+        self._stack.close()
+
+
+def transport_of(server: RunningServer) -> str:
+    transport: str = server.ready["transport"]
+    return transport
+
+
+def answers(server: RunningServer) -> bool:
+    with server.stub() as stub:
+        answer = stub.ModelInfer(infer_request(good_inputs(2)), timeout=30)
+    return bool(answer.model_name == MODEL)
+
+
+# ---------------------------------------------------------------- HTTP/2 by hand
+
+_DATA, _HEADERS, _SETTINGS = 0, 1, 4
+_END_STREAM, _END_HEADERS, _ACK = 1, 4, 1
+_INITIAL_WINDOW = 4
+_LARGEST_FRAME = 16384
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _field(name: str, value: str) -> bytes:
+    # A literal without indexing, as short as its words: RFC 7541, section 6.2.2.
+    return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
+
+
+_REQUEST_HEADERS = b"".join(
+    _field(name, value)
+    for name, value in {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": INFER_METHOD,
+        ":authority": "localhost",
+        "content-type": "application/grpc",
+        "te": "trailers",
+    }.items()
+)
+
+
+class BareConnection:
+    """A gRPC client that does as it likes: it can stop in the middle, and need not read."""
+
+    def __init__(self, server: RunningServer, *, window: int = 65535) -> None:
+        host, _, port = server.grpc_url.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), 10)
+        settings = struct.pack(">HI", _INITIAL_WINDOW, window)
+        self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings))
+        while self._next_frame() != (_SETTINGS, 0):
+            pass
+        self.send(_frame(_SETTINGS, _ACK, 0, b""))
+        self._stream = -1
+
+    def __enter__(self) -> "BareConnection":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._socket.close()
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def call(self, message: bytes, *, share: float = 1.0) -> None:
+        """Sends a request, or the first part of one; nothing is read."""
+        self._stream += 2
+        self.send(_frame(_HEADERS, _END_HEADERS, self._stream, _REQUEST_HEADERS))
+        framed = struct.pack(">BI", 0, len(message)) + message
+        assert len(framed) < _LARGEST_FRAME
+        part = framed[: int(len(framed) * share)]
+        whole = len(part) == len(framed)
+        self.send(_frame(_DATA, _END_STREAM if whole else 0, self._stream, part))
+
+    def headers_of_next_answer(self) -> None:
+        """Reads on until a response begins."""
+        while self._next_frame()[0] != _HEADERS:
+            pass
+
+    def _next_frame(self) -> tuple[int, int]:
+        head = self._read(9)
+        length = int.from_bytes(head[:3], "big")
+        self._read(length)
+        return head[3], head[4]
+
+    def _read(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            more = self._socket.recv(count - len(data))
+            assert more, "the server closed the connection"
+            data += more
+        return data
+
+
+def small_message() -> bytes:
+    data: bytes = infer_request(good_inputs(2)).SerializeToString()
+    return data
+
+
+# ---------------------------------------------------------------- vanishing
+
+
+def test_clients_that_vanish_in_the_middle_of_a_request_leave_nothing_behind(
+    narrow: RunningServer,
+) -> None:
+    quiet(narrow)
+    before = counts(narrow)
+    with ExitStack() as stack:
+        # More than there are threads: those that are silent must not be in the way once gone.
+        for share in np.linspace(0.0, 0.99, 50):
+            connection = stack.enter_context(BareConnection(narrow))
+            connection.call(small_message(), share=float(share))
+    assert answers(narrow)
+    quiet(narrow)
+    assert grown(narrow, before) == {"ran": 1}
+
+
+def test_clients_that_vanish_before_their_answer_do_not_stop_the_server(
+    narrow: RunningServer,
+) -> None:
+    quiet(narrow)
+    for _ in range(30):
+        with BareConnection(narrow) as connection:
+            for _ in range(5):
+                connection.call(small_message())
+    assert answers(narrow)
+    quiet(narrow)
+
+
+def test_a_channel_closed_while_a_large_request_is_sent_leaves_nothing_behind(
+    narrow: RunningServer, slow: Slow
+) -> None:
+    message = infer_request(good_inputs(200_000)).SerializeToString()
+    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1)]
+    with SlowCall(narrow, slow):
+        for delay in (0.0, 0.002, 0.01):
+            with grpc.insecure_channel(narrow.grpc_url, options) as channel:
+                grpc.channel_ready_future(channel).result(60)
+                call = channel.unary_unary(INFER_METHOD).future(message)
+                # How far it has come is what differs.
+                time.sleep(delay)
+            assert call.code() is CANCELLED
+    assert answers(narrow)
+    quiet(narrow)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: there\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 4096,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, b"") + b"\xff\xff\xff\0",
+        _frame(_DATA, 0, 7, b"no preface"),
+    ],
+    ids=["HTTP/1", "TLS", "a preface and noise", "half a frame", "no preface"],
+)
+def test_garbage_on_a_connection_disturbs_nobody_else(
+    garbage: bytes, narrow: RunningServer
+) -> None:
+    host, _, port = narrow.grpc_url.rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as noisy:
+        noisy.sendall(garbage)
+        assert answers(narrow)
+    assert answers(narrow)
+    quiet(narrow)
+
+
+# ---------------------------------------------------------------- giving up
+
+
+def test_cancelled_requests_leave_the_queue_without_being_run(
+    narrow: RunningServer, slow: Slow
+) -> None:
+    count = 5
+    with SlowCall(narrow, slow) as held, narrow.stub() as stub:
+        before = counts(narrow)
+        waiting = [stub.ModelInfer.future(infer_request(good_inputs(2))) for _ in range(count)]
+        until(lambda: counts(narrow).queued == count, "all have come")
+        for call in waiting:
+            call.cancel()
+        until(lambda: counts(narrow).in_flight == 1, "all have gone")
+        assert not held.done()
+        assert held.finish() is OK
+        assert grown(narrow, before) == {"cancelled": count}
+    assert answers(narrow)
+
+
+def test_requests_of_a_client_that_vanishes_leave_the_queue(
+    narrow: RunningServer, slow: Slow
+) -> None:
+    with SlowCall(narrow, slow) as held:
+        before = counts(narrow)
+        with BareConnection(narrow) as connection:
+            for _ in range(3):
+                connection.call(small_message())
+            until(lambda: counts(narrow).queued == 3, "all have come")
+        until(lambda: counts(narrow).in_flight == 1, "all have gone")
+        assert not held.done()
+        assert held.finish() is OK
+        assert grown(narrow, before) == {"cancelled": 3}
+
+
+# ---------------------------------------------------------------- reading slowly
+
+
+def test_clients_that_read_nothing_do_not_hold_up_others(narrow: RunningServer) -> None:
+    quiet(narrow)
+    before = counts(narrow)
+    with ExitStack() as stack:
+        # Together more than there are threads, and no answer of them can be sent.
+        for _ in range(4):
+            connection = stack.enter_context(BareConnection(narrow, window=0))
+            for _ in range(15):
+                connection.call(small_message())
+                connection.headers_of_next_answer()
+        assert grown(narrow, before) == {"ran": 60}
+        began = time.monotonic()
+        for _ in range(50):
+            assert answers(narrow)
+        assert time.monotonic() - began < 20
+    quiet(narrow)
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+@pytest.mark.parametrize("microseconds", [1, 20])
+def test_a_timeout_that_has_passed_already_is_refused_and_not_run(
+    microseconds: int, narrow: RunningServer
+) -> None:
+    quiet(narrow)
+    before = counts(narrow)
+    request = infer_request(good_inputs(2))
+    request.parameters["timeout"].int64_param = microseconds
+    with narrow.stub() as stub:
+        calls = [stub.ModelInfer.future(request, timeout=30) for _ in range(4)]
+        assert [call.code() for call in calls] == [DEADLINE_EXCEEDED] * 4
+        request.parameters["timeout"].int64_param = 30_000_000
+        assert stub.ModelInfer.future(request, timeout=30).code() is OK
+    more = grown(narrow, before)
+    assert more.pop("ran") == 1
+    assert sum(more.values()) == 4 and set(more) <= {"expired", "deadline"}, more
+
+
+def test_a_request_whose_deadline_passes_in_the_queue_is_told_while_the_long_batch_runs(
+    narrow: RunningServer, slow: Slow
+) -> None:
+    request = infer_request(good_inputs(2))
+    # Enough for a busy machine to put it into the queue.
+    request.parameters["timeout"].int64_param = 2_000_000
+    with SlowCall(narrow, slow, "surprising") as held, narrow.stub() as stub:
+        before = counts(narrow)
+        # The client's own clock is not what ends it.
+        late = stub.ModelInfer.future(request, timeout=30)
+        assert late.code() is DEADLINE_EXCEEDED
+        assert not held.done()
+        assert "passed while it waited" in late.details()
+        assert grown(narrow, before) == {"expired": 1}
+        assert held.finish() is OK
+        assert grown(narrow, before) == {"expired": 1}
+
+
+def test_a_client_deadline_too_short_for_the_queue_is_not_run(
+    narrow: RunningServer, slow: Slow
+) -> None:
+    with SlowCall(narrow, slow) as held, narrow.stub() as stub:
+        # Connected before the client's clock runs.
+        assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=60).live
+        before = counts(narrow)
+        calls = [stub.ModelInfer.future(infer_request(good_inputs(2)), timeout=1) for _ in range(3)]
+        assert [call.code() for call in calls] == [DEADLINE_EXCEEDED] * 3
+        # The client's clock may be ahead of the server's.
+        until(lambda: sum(grown(narrow, before).values()) == 3, "all have gone")
+        assert not held.done()
+        assert held.finish() is OK
+    # On admission, while it waited, or given up by the client's own clock: not run in any case.
+    assert "ran" not in grown(narrow, before)
+
+
+# ---------------------------------------------------------------- no room
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(
+    narrow: RunningServer, slow: Slow
+) -> None:
+    request = infer_request(good_inputs(2))
+    with SlowCall(narrow, slow) as held, narrow.stub() as stub:
+        before = counts(narrow)
+        waiting = [stub.ModelInfer.future(request, timeout=60) for _ in range(QUEUE_LIMIT)]
+        until(lambda: counts(narrow).queued == QUEUE_LIMIT, "the queue is full")
+        refused = [stub.ModelInfer.future(request, timeout=60) for _ in range(3)]
+        for call in refused:
+            assert call.code() is RESOURCE_EXHAUSTED
+            assert f"at most {QUEUE_LIMIT} may; retry in " in call.details()
+            metadata = dict(call.trailing_metadata())
+            # pygrpc-native sends no metadata of names that begin with grpc-.
+            assert PUSHBACK in metadata or transport_of(narrow) == "native"
+            assert int(metadata.get(PUSHBACK, 1)) >= 1
+        assert not held.done()
+        assert held.finish() is OK
+        assert [call.code() for call in waiting] == [OK] * QUEUE_LIMIT
+    assert grown(narrow, before) == {"ran": QUEUE_LIMIT, "queue_full": 3}
+
+
+def test_waiting_requests_are_shown_as_queued(narrow: RunningServer, slow: Slow) -> None:
+    def queued() -> tuple[float, float]:
+        values = samples(narrow.metrics_url)
+        labels = (("model", MODEL), ("version", "1"))
+        names = ("sharded_infer_queue_requests", "sharded_infer_queue_samples")
+        first, second = (values[name, labels] for name in names)
+        return first, second
+
+    with SlowCall(narrow, slow) as held, narrow.stub() as stub:
+        calls = [stub.ModelInfer.future(infer_request(good_inputs(2))) for _ in range(3)]
+        until(lambda: queued() == (3, 6), "three wait")
+        assert held.finish() is OK
+        assert [call.code() for call in calls] == [OK] * 3
+        until(lambda: queued() == (0, 0), "the queue is empty")
+
+
+# ---------------------------------------------------------------- an idle server
+
+
+def test_only_a_batched_model_delays_a_single_request(ranker: Ranker, tmp_path: Path) -> None:
+    seconds = {}
+    for executor in ("auto", "batched"):
+        options = ("--executor", executor, "--max-delay-us", 200_000)
+        log = tmp_path / executor
+        with running_server(ranker.repository, log, *options) as server, server.stub() as stub:
+            request = infer_request(good_inputs(1))
+            stub.ModelInfer(request, timeout=30)
+            seconds[executor] = min(
+                _timed(partial(stub.ModelInfer, request, timeout=30)) for _ in range(5)
+            )
+    assert seconds["batched"] >= 0.2
+    assert seconds["auto"] < 0.2
+
+
+# ---------------------------------------------------------------- the end
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_answers_that_are_being_sent_at_sigterm_arrive(
+    transport: str, slow: Slow, tmp_path: Path
+) -> None:
+    options = ("--transport", transport, "--slots", 1)
+    log = tmp_path / "stderr"
+    large = infer_request(good_inputs(20_000))
+    with (
+        running_server(slow.repository, log, *options, program=slow.program) as server,
+        server.stub() as stub,
+        SlowCall(server, slow) as held,
+    ):
+        # Answers of 320 kB each, which are sent one on another once the slow one is done.
+        calls = [stub.ModelInfer.future(large, timeout=60) for _ in range(4)]
+        until(lambda: counts(server).in_flight == 5, "all have come")
+        server.process.send_signal(signal.SIGTERM)
+        assert held.finish() is OK
+        assert [call.code() for call in calls] == [OK] * 4
+        assert server.process.wait(30) == 0

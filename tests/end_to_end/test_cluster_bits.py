@@ -1,0 +1,99 @@
+"""Plans of every kind on 1, 2, 4 and 8 shard hosts: a front has the bits of one process."""
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from serving.protocol.lookups.version_key import version_key
+from serving.remote_lookups.host_clients import HostClients
+from serving.remote_lookups.hosts_file import HostSettings
+from serving.remote_lookups.remote_hosts import RemoteHosts
+from sharded_infer import Model, open_model
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.lookups.shard_hosts import Front
+from sharded_infer.planning.plan import dump_plan
+from tests.sharded_infer.lookups.test_random_plans import KINDS, random_plan
+from tests.support.manifest_file import edit_manifest
+from tests.support.servers import good_inputs, publish_ranker
+from tests.support.shard_host_processes import ShardHostProcess, running_shard_host
+
+SECONDS = 60.0
+# One model for each; the last has tables of all kinds.
+MODELS = {**{kind: (kind,) for kind in KINDS}, "mixed": KINDS}
+BATCHES = (1, 2, 7, 33, 100)
+Hosts = dict[int, ShardHostProcess]
+
+
+def publish_plans(repository: Path, hosts: int) -> dict[str, Path]:
+    """A version for each kind of plan, whose plan is drawn instead of made; their folders."""
+    folders = {}
+    for number, (name, kinds) in enumerate(MODELS.items()):
+        version = publish_ranker(repository, number, name, f"cpu:{2 * hosts}").model.artifact.path
+        manifest = open_artifact(version).manifest
+        [(topology, file)] = manifest.plans.items()
+        generator = np.random.default_rng([hosts, number])
+        plan = random_plan(
+            generator, hosts, kinds=kinds, tables=manifest.stored_tables(), name=topology
+        )
+        text = dump_plan(plan)
+        (version / file).write_bytes(text)
+        record = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+
+        def edit(document: dict[str, Any], file: str = file, record: object = record) -> None:
+            document["files"][file] = record
+
+        edit_manifest(version, edit)
+        folders[name] = version
+    return folders
+
+
+@pytest.fixture(scope="module", params=[1, 2, 4, 8])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[dict[str, Path], Hosts]]:
+    """The versions, and their hosts."""
+    hosts: int = request.param
+    folder = tmp_path_factory.mktemp(f"hosts{hosts}")
+    versions = publish_plans(folder / "repository", hosts)
+    with ExitStack() as stack, ThreadPoolExecutor(hosts) as starters:
+        started = [
+            running_shard_host(folder / "repository", n, folder / f"log{n}") for n in range(hosts)
+        ]
+        running = list(starters.map(stack.enter_context, started))
+        yield versions, dict(enumerate(running))
+
+
+def front_of(version: Path, hosts: Hosts, own: int | None) -> Model:
+    """A version as a front opens it, with the ranks of one host or none."""
+    artifact = open_artifact(version)
+    addresses = {number: (host.address,) for number, host in hosts.items() if number != own}
+    clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2**24)
+    remote = RemoteHosts(version_key(artifact.manifest), clients)
+    return open_model(version, front=Front(remote, own))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_fronts_have_the_bits_of_the_same_plan_in_one_process(
+    cluster: tuple[dict[str, Path], Hosts], model: str
+) -> None:
+    versions, hosts = cluster
+    whole = open_model(versions[model])
+    fronts = [front_of(versions[model], hosts, None)]
+    if len(hosts) > 1:
+        fronts.append(front_of(versions[model], hosts, len(hosts) - 1))
+    for seed, batch in enumerate(BATCHES):
+        # Features of bags, of weights, of one table; and the user's sent once for all candidates.
+        asked = [good_inputs(batch, seed)]
+        asked.append({**asked[0], "user": asked[0]["user"][:1]})
+        for inputs in asked:
+            expected = whole.predict(inputs)
+            for front in fronts:
+                found = front.predict(inputs)
+                for name, scores in expected.items():
+                    np.testing.assert_array_equal(found[name], scores)

@@ -1,0 +1,175 @@
+"""The demo: clicks in, a served model and its figures out, in processes as users start them."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import tritonclient.grpc
+from tritonclient.grpc import InferInput
+
+import serving.cli
+from tests.support.servers import command, environment
+
+DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[2].parent / "shared/data"))
+SAMPLE = DATA / "criteo_sample.tsv"
+KEYS = {
+    "auc_fp32",
+    "auc_served",
+    "max_abs_score_diff",
+    "fp32_bytes",
+    "artifact_table_bytes",
+    "requests",
+    "pairs_per_second",
+    "latency_ms",
+    "metrics_url",
+    "grpc_url",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """A finished demo.
+
+    Attributes:
+        code: its exit code.
+        fields: the figures it wrote.
+        out: what it printed.
+        err: what it and its server logged.
+        repository: where it published.
+    """
+
+    code: int
+    fields: dict[str, Any]
+    out: str
+    err: str
+    repository: Path
+
+
+def run_demo(folder: Path, *options: object) -> DemoRun:
+    figures, repository = folder / "figures.json", folder / "repository"
+    words = command("demo", "-r", repository, "--json", figures, *options)
+    # Files, not pipes: a server that is kept would hold a pipe open.
+    with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
+        code = subprocess.call(words, stdout=out, stderr=err, env=environment(), timeout=240)
+    printed, logged = (folder / "out").read_text(), (folder / "err").read_text()
+    assert figures.exists(), logged
+    return DemoRun(code, json.loads(figures.read_text()), printed, logged, repository)
+
+
+def processes_of(repository: Path) -> list[int]:
+    """Processes whose command line names the repository."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if str(repository).encode() in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+def is_listening(url: str) -> bool:
+    host, port = url.removeprefix("http://").removesuffix("/metrics").rsplit(":", 1)
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0
+
+
+def check_figures(done: DemoRun) -> None:
+    fields = done.fields
+    assert done.code == 0, done.err
+    assert set(fields) >= KEYS and set(fields["latency_ms"]) == {"p50", "p95", "p99"}
+    assert 0.5 < fields["auc_fp32"] < 1 and 0.5 < fields["auc_served"] < 1
+    assert abs(fields["auc_served"] - fields["auc_fp32"]) <= 0.001
+    assert 0 < fields["max_abs_score_diff"] < 0.02
+    # A row of dim 64 is 256 bytes in fp32, and 64 and its scale and bias in int8.
+    assert 0.25 < fields["artifact_table_bytes"] / fields["fp32_bytes"] <= 0.32
+    assert fields["requests"] > 1 and fields["pairs_per_second"] > 0
+    latency = fields["latency_ms"]
+    assert 0 < latency["p50"] <= latency["p95"] <= latency["p99"]
+    for figure in (f"{fields['auc_fp32']:.4f}", fields["grpc_url"], fields["metrics_url"]):
+        assert figure in done.out
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
+    """A demo that left its server running; on the real clicks where they are at hand."""
+    folder = tmp_path_factory.mktemp("kept")
+    data = ("--data", SAMPLE) if SAMPLE.is_file() else ("--rows", 500)
+    try:
+        yield run_demo(folder, "--keep", *data)
+    finally:
+        for process in processes_of(folder / "repository"):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_generated_clicks_are_trained_published_served_and_scored(tmp_path: Path) -> None:
+    done = run_demo(tmp_path, "--rows", 2000)
+    check_figures(done)
+    assert done.fields["training_rows"] + done.fields["scored_rows"] == 2000
+    assert done.fields["server_pid"] is None
+    assert processes_of(done.repository) == []
+    assert not is_listening(done.fields["grpc_url"])
+    assert not is_listening(done.fields["metrics_url"])
+    manifest = json.loads((done.repository / "criteo_dlrm" / "1" / "manifest.json").read_text())
+    assert len(manifest["tables"]) == 26 and {t["dim"] for t in manifest["tables"]} == {64}
+    stored = sum(n["bytes"] for f, n in manifest["files"].items() if f.startswith("tables/"))
+    assert done.fields["artifact_table_bytes"] == stored
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason=f"the sample of real clicks is not at {SAMPLE}")
+def test_real_clicks_are_trained_published_served_and_scored(kept: DemoRun) -> None:
+    check_figures(kept)
+    lines = SAMPLE.read_bytes().count(b"\n")
+    assert kept.fields["training_rows"] + kept.fields["scored_rows"] == lines
+
+
+def test_a_server_that_is_kept_answers_until_it_is_killed(kept: DemoRun) -> None:
+    pid = kept.fields["server_pid"]
+    assert kept.code == 0 and processes_of(kept.repository) == [pid]
+    assert f"kill {pid}" in kept.out
+    with tritonclient.grpc.InferenceServerClient(kept.fields["grpc_url"]) as client:
+        assert client.is_model_ready("criteo_dlrm")
+        tensor = InferInput("dense", [2, 13], "FP32")
+        tensor.set_data_from_numpy(np.zeros((2, 13), np.float32))
+        scores = client.infer("criteo_dlrm", [tensor]).as_numpy("score")
+        assert scores.shape == (2,) and ((scores > 0) & (scores < 1)).all()
+    assert is_listening(kept.fields["metrics_url"])
+    os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + 30
+    while processes_of(kept.repository) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert processes_of(kept.repository) == []
+    assert not is_listening(kept.fields["grpc_url"])
+
+
+def test_a_bad_line_is_named_with_file_line_and_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fields = ["1", *["3"] * 13, *["68fd1e64"] * 26]
+    lines = ["\t".join(fields)] * 20
+    lines[6] = "\t".join([*fields[:4], "three", *fields[5:]])
+    clicks, repository = tmp_path / "clicks.tsv", tmp_path / "repository"
+    clicks.write_text("\n".join(lines) + "\n")
+    words = ["sharded-infer", "demo", "--data", str(clicks), "-r", str(repository)]
+    monkeypatch.setattr(sys, "argv", words)
+    threads = torch.get_num_threads()
+    with pytest.raises(SystemExit) as exited:
+        serving.cli.main()
+    torch.set_num_threads(threads)
+    printed = capsys.readouterr()
+    assert exited.value.code == 1 and printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert f"{clicks}, line 7, column 5" in printed.err and "'three'" in printed.err
+    assert not repository.exists()

@@ -1,0 +1,388 @@
+"""The live page in Chromium: figures, states, keyboard, both themes, and nobody else asked."""
+
+import json
+import os
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.support.live_page import CHROMIUM, Watched, chromium_refusal, opened
+from tests.support.server_pages import samples
+from tests.support.server_processes import free_port
+from tests.support.servers import (
+    MODEL,
+    PROVENANCE_TEXT,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+)
+from tests.support.traffic import Publisher, Shelf, traffic
+
+# What stands where there is no figure.
+NOTHING = "\N{EN DASH}"
+# Charts that are shown once there is something to show, and their metrics.
+LATE_CHARTS = {
+    "cpu": "worker_cpu_seconds",
+    "memory": "worker_resident_bytes",
+    "ranks": "rank_busy_seconds",
+}
+_REFUSAL = chromium_refusal()
+pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def live_publisher(tmp_path_factory: pytest.TempPathFactory, shelf: Shelf) -> Publisher:
+    publisher = Publisher(tmp_path_factory.mktemp("live") / "repository", shelf)
+    publisher.good()
+    return publisher
+
+
+@pytest.fixture(scope="module")
+def live_server(
+    live_publisher: Publisher, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("live_server") / "stderr"
+    options = ("--workers", 2, "--poll-seconds", 0.2)
+    with running_server(live_publisher.location, log, *options) as server:
+        yield server
+    assert "internal error" not in log.read_text()
+
+
+def page_url(server: RunningServer) -> str:
+    return server.metrics_url.removesuffix("metrics")
+
+
+@pytest.fixture
+def live(browser: Any, live_server: RunningServer) -> Iterator[Watched]:
+    """The page; at the end nothing went wrong in it, and no other origin was asked."""
+    with opened(browser, page_url(live_server)) as watched:
+        yield watched
+    assert watched.errors == []
+    assert watched.origins == {live_server.metrics_url.split("/")[2]}
+
+
+def await_late_charts(live: Watched) -> None:
+    for chart in LATE_CHARTS:
+        live.until(f"!document.getElementById('chart-{chart}').closest('figure').hidden")
+
+
+def requests_in_all(live: Watched) -> int:
+    texts = live.page.locator("tr[data-version] td:last-child").all_inner_texts()
+    return sum(int(text.replace(",", "")) for text in texts if text != NOTHING)
+
+
+def counted(server: RunningServer) -> int:
+    return int(
+        sum(
+            value
+            for (name, _), value in samples(server.metrics_url).items()
+            if name == "sharded_infer_requests_total"
+        )
+    )
+
+
+def test_the_page_counts_what_the_metrics_page_counts_as_requests_come(
+    live: Watched, live_server: RunningServer
+) -> None:
+    with traffic(live_server, clients=2, pause=0.02):
+        live.until("parseFloat(document.querySelector('#facts dd').textContent) > 5")
+        facts = live.facts()
+        assert facts["p50"].endswith(("µs", "ms")) and facts["Samples"].endswith("/s")
+        assert facts["Workers"] == "2" and facts["Errors"].endswith("%")
+        live.wait(lambda: counted(live_server) > 20, "more requests are answered")
+    total = counted(live_server)
+    live.wait(lambda: requests_in_all(live) == total, "the page counts them all")
+    assert counted(live_server) == total
+    described = live.page.locator("#requests .plot").first.get_attribute("aria-label")
+    assert described.startswith("Latency: now p50 ") and NOTHING not in described
+
+
+def test_what_is_not_there_yet_is_said_in_words(live: Watched) -> None:
+    errors = live.page.locator("figure", has=live.page.locator("#chart-refused"))
+    assert "None refused since the server started" in errors.inner_text()
+
+
+def test_an_error_is_shown_by_its_code(live: Watched, live_server: RunningServer) -> None:
+    wrong = {**good_inputs(1), "user": good_inputs(1)["user"] + 1000}
+    with live_server.stub() as stub, pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT"):
+        stub.ModelInfer(infer_request(wrong), timeout=10)
+    live.until("document.querySelector('#requests').textContent.includes('INVALID_ARGUMENT')")
+
+
+def test_a_page_just_opened_has_the_history_of_the_last_minutes(
+    browser: Any, live: Watched, live_server: RunningServer
+) -> None:
+    def readings() -> int:
+        with urllib.request.urlopen(f"{page_url(live_server)}api/live") as response:  # noqa: S310
+            return len(json.load(response)["readings"])
+
+    # Each worker has its own, and a connection of its own may find either.
+    live.wait(lambda: all(readings() >= 4 for _ in range(8)), "there is a history")
+    with opened(browser, page_url(live_server)) as second:
+        button = second.page.locator("figure", has=second.page.locator("#chart-queue"))
+        button.get_by_role("button").click()
+        assert second.page.locator("#engine .values:not([hidden]) tbody tr").count() >= 2
+        assert second.errors == []
+
+
+def test_charts_are_there_with_the_metrics_that_they_show(live: Watched) -> None:
+    """Not every server has all: `serve --metrics basic` has none of these."""
+    await_late_charts(live)
+    left_out = {f"sharded_infer_{name}" for name in LATE_CHARTS.values()}
+
+    def answer(route: Any) -> None:
+        document = route.fetch().json()
+        kept = [i for i, one in enumerate(document["series"]) if one["family"] not in left_out]
+        document["series"] = [document["series"][i] for i in kept]
+        for reading in document["readings"]:
+            reading["values"] = [reading["values"][i] for i in kept if i < len(reading["values"])]
+        route.fulfill(json=document)
+
+    live.page.route("**/api/live*", answer)
+    live.page.reload()
+    live.until("document.querySelector('#chart-latency')")
+    for chart in LATE_CHARTS:
+        live.until(f"document.getElementById('chart-{chart}').closest('figure').hidden")
+        assert not live.page.locator(f"#chart-{chart}").is_visible()
+    live.page.unroute_all()
+
+
+def test_quantiles_are_those_of_prometheus(live: Watched) -> None:
+    """Histograms of known quantiles, by the page's own module."""
+    script = """async () => {
+      const { Readings, distribution, quantile } = await import("/dashboard/readings.js");
+      const readings = new Readings();
+      const one = { family: "f", labels: { version: "1" }, boundaries: [1, 2, 4] };
+      const other = { family: "f", labels: { version: "2" }, boundaries: [1, 3, 4] };
+      const document = (at, ...values) => ({ now: at, history_seconds: 600,
+        series: [one, other], readings: [{ at, values }] });
+      readings.add(document(100, [5, 9, 5, 0, 0, 0], [0, 0, 0, 0, 0, 0]));
+      readings.add(document(110, [105, 99, 5, 100, 0, 0], null));
+      const pair = readings.windows(0).at(-1);
+      const of = distribution(readings.find("f", { version: "1" }), pair);
+      const shares = [0.25, 0.5, 1].map((share) => quantile(of, share));
+      // Restarted: the counter is smaller than before.
+      readings.add(document(120, [10, 9, 0, 0, 10, 0], null));
+      const anew = distribution(readings.find("f"), readings.windows(0).at(-1));
+      const none = quantile({ total: 0, buckets: [] }, 0.5);
+      return [of.total, shares, anew.total, quantile(anew, 0.5), none];
+    }"""
+    assert live.page.evaluate(script) == [100, [1.25, 1.5, 2.0], 10, 3.0, None]
+
+
+def test_a_logarithmic_axis_is_drawn_whatever_the_lowest_value(live: Watched) -> None:
+    script = """async () => {
+      const { LineChart } = await import("/dashboard/line_chart.js");
+      const host = document.body.appendChild(document.createElement("section"));
+      const lows = [1.47e-3, 0.98e-6, 1.1e-4, 9.5e-3, 1.5, 14.4, 1e-9];
+      const drawn = lows.map((low) => {
+        const line = (label, value) => ({ label, at: () => value });
+        const lines = () => [line("p50", low), line("p99", 10 * low)];
+        const spec = { key: `k${low}`, title: "t", hint: "h", write: String, log: true, lines };
+        const chart = new LineChart(host, spec);
+        const pairs = [{ at: 90, from: {}, to: {} }, { at: 100, from: {}, to: {} }];
+        const readings = { windows: () => pairs };
+        chart.update(readings, { model: "", from: 0, until: 100, marks: [] });
+        chart.chart.redraw();
+        return chart;
+      });
+      await new Promise((done) => setTimeout(done, 100));
+      const ticks = drawn.map(({ chart }) => chart.axes[1]._splits);
+      host.remove();
+      return ticks;
+    }"""
+    ticks = live.page.evaluate(script)
+    assert ticks[0] == [0.001, 0.002, 0.005, 0.01, 0.02]
+    # The axis covers a factor of 22.5.
+    assert {len(values) for values in ticks} <= {4, 5}
+
+
+def test_figures_are_written_with_three_digits_and_their_units(live: Watched) -> None:
+    script = """async () => {
+      const { age, bytes, percent, seconds, short } = await import("/dashboard/words.js");
+      return [seconds(0.00004567), seconds(0.0012), seconds(0.9996), seconds(12.34), seconds(null),
+        bytes(999), bytes(4385284), percent(0.00548), age(7200), short(seconds(0.02)),
+        short("1,000/s")];
+    }"""
+    assert live.page.evaluate(script) == [
+        "45.7 µs", "1.20 ms", "1.00 s", "12.3 s", NOTHING,
+        "999 B", "4.39 MB", "0.548%", "2 h", "20 ms", "1,000/s",
+    ]  # fmt: skip
+
+
+def test_the_plan_is_drawn_with_a_bar_for_each_rank_and_its_parts_say_what_they_are(
+    live: Watched,
+) -> None:
+    live.page.wait_for_selector("#plan figure")
+    assert "cpu:2: 2 ranks, 4 tables" in live.text("#plan-words")
+    assert live.page.locator("#plan figure").count() == 2
+    assert live.page.locator("#plan #bytes .bar").count() == 2
+    part = live.page.locator("#plan #bytes .bar i").first
+    assert part.bounding_box()["width"] > 20
+    part.hover()
+    assert "rows" in live.text("#tip")
+
+
+def test_a_chosen_theme_is_remembered_and_the_system_is_followed_otherwise(
+    browser: Any, live_server: RunningServer
+) -> None:
+    def background(watched: Watched) -> str:
+        script = "getComputedStyle(document.body).backgroundColor"
+        colour: str = watched.page.evaluate(script)
+        return colour
+
+    with opened(browser, page_url(live_server), color_scheme="dark") as watched:
+        assert background(watched) == "rgb(20, 23, 27)"
+        watched.page.select_option("#theme", "light")
+        assert background(watched) == "rgb(255, 255, 255)"
+        watched.page.reload()
+        assert background(watched) == "rgb(255, 255, 255)"
+        assert watched.page.input_value("#theme") == "light"
+        watched.page.select_option("#theme", "")
+        assert background(watched) == "rgb(20, 23, 27)"
+        assert watched.errors == []
+
+
+def test_all_controls_are_reached_by_the_keyboard_and_the_focus_is_seen(live: Watched) -> None:
+    live.page.wait_for_selector("#plan figure")
+    await_late_charts(live)
+    script = """() => {
+      const at = document.activeElement, style = getComputedStyle(at);
+      const seen = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
+      return [at.id || at.className || at.textContent, seen];
+    }"""
+    reached: list[tuple[str, bool]] = []
+    for _ in range(80):
+        live.page.keyboard.press("Tab")
+        if live.page.evaluate("document.activeElement === document.body"):
+            break
+        name, seen = live.page.evaluate(script)
+        reached.append((name, seen))
+    names = [name for name, _ in reached]
+    assert names[:4] == ["skip", "span", "pause", "theme"]
+    assert names.count("Table") == live.page.locator(".chart button:visible").count() >= 10
+    assert {"plan-version", "scroll", "/api/live", "/metrics", "uPlot, MIT"} <= set(names)
+    assert [name for name, seen in reached if not seen] == []
+
+
+def test_enter_shows_a_chart_as_a_table(live: Watched) -> None:
+    button = live.page.locator("figure", has=live.page.locator("#chart-queue")).get_by_role(
+        "button"
+    )
+    button.focus()
+    live.page.keyboard.press("Enter")
+    assert button.get_attribute("aria-expanded") == "true"
+    table = live.page.get_by_role("region", name="Queue, as a table")
+    assert table.locator("thead th").all_inner_texts()[:2] == ["Time", "waiting"]
+    assert table.locator("tbody tr").count() >= 1
+    live.page.keyboard.press("Enter")
+    assert not table.is_visible()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_page(
+    browser: Any, live_server: RunningServer, theme: str, width: int
+) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    size = {"width": width, "height": 844}
+    with (
+        traffic(live_server, clients=1, pause=0.02),
+        opened(browser, page_url(live_server), color_scheme=theme, viewport=size) as watched,
+    ):
+        watched.page.wait_for_selector("#plan figure")
+        watched.page.locator(".chart button").first.click()
+        violations = Axe().run(watched.page).response["violations"]
+        found = [(v["id"], [node["target"] for node in v["nodes"]][:5]) for v in violations]
+        assert found == []
+        assert watched.page.evaluate("document.documentElement.scrollWidth") == width
+        assert watched.errors == []
+
+
+def test_a_version_says_where_it_came_from(browser: Any, ranker: Ranker, tmp_path: Path) -> None:
+    with (
+        running_server(ranker.repository, tmp_path / "stderr") as server,
+        opened(browser, page_url(server)) as watched,
+    ):
+        watched.until("document.querySelector('#versions .provenance')")
+        assert watched.page.locator("#versions .provenance").inner_text() == PROVENANCE_TEXT
+
+
+def test_swaps_and_failures_come_up_with_their_reason(
+    live: Watched, live_publisher: Publisher
+) -> None:
+    good = live_publisher.good()
+    live.until(f"document.querySelector('#swaps').textContent.includes('{MODEL} {good}is default')")
+    live.until(f"document.querySelector('tr[data-version=\"{MODEL} {good}\"] .mark-default')")
+    broken = live_publisher.without_a_tower()
+    live.until("document.querySelector('#swaps').textContent.includes('tower.pt2: missing')")
+    row = live.page.locator(f'tr[data-version="{MODEL} {broken}"]')
+    assert row.locator("td").first.inner_text() == "failed"
+    loaded = live.page.locator("#swaps li", has_text="loaded").first.inner_text()
+    assert "warm up" in loaded and "golden" in loaded
+    options = live.page.locator("#plan-version option").all_inner_texts()
+    assert f"{MODEL} {good}" in options and f"{MODEL} {broken}" not in options
+
+
+@contextmanager
+def started(location: str, log: Path, port: int) -> Iterator[RunningServer]:
+    # The test ends it once it has seen that it drains.
+    options = ("--http-port", port, "--grace-seconds", 600)
+    with running_server(location, log, *options, exit_code=None) as server:
+        yield server
+        server.process.kill()
+
+
+def test_the_page_says_that_a_server_drains_is_gone_and_is_back(
+    browser: Any, publisher: Publisher, tmp_path: Path
+) -> None:
+    port = free_port()
+    with (
+        started(publisher.location, tmp_path / "log", port) as server,
+        opened(browser, page_url(server)) as watched,
+    ):
+        state = "document.getElementById('state').textContent"
+        assert watched.text("#state") == "Ready"
+        assert watched.page.locator("#state").get_attribute("role") == "status"
+        os.kill(server.process.pid, signal.SIGTERM)
+        watched.until(f"{state}.startsWith('Draining')")
+        server.process.kill()
+        server.process.wait(30)
+        watched.until(f"{state}.startsWith('The server does not answer since')")
+        assert "The figures are of" in watched.text("#stale")
+        assert watched.page.title().startswith("The server does not answer")
+        with started(publisher.location, tmp_path / "second", port):
+            watched.until(f"{state} === 'Ready'")
+            assert not watched.page.locator("#stale").is_visible()
+        # Chromium itself reports the polls that failed; nothing else does.
+        assert [e for e in watched.errors if "Failed to load resource" not in e] == []
+
+
+def test_the_page_is_whole_without_any_other_host(live_server: RunningServer) -> None:
+    """Its policy names no host but its own, and no file of it asks another."""
+    request = urllib.request.Request(page_url(live_server), headers={"Accept": "text/html"})  # noqa: S310
+    with urllib.request.urlopen(request) as response:  # noqa: S310
+        policy, page = response.headers["Content-Security-Policy"], response.read().decode()
+    assert policy.startswith("default-src 'self';") and "http" not in policy
+    assert "://" not in page and "onclick" not in page and "<style" not in page
+    with urllib.request.urlopen(f"{page_url(live_server)}api/live") as response:  # noqa: S310
+        assert json.load(response)["server"]["state"] == "ready"

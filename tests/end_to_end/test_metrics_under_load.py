@@ -1,0 +1,233 @@
+"""The metrics page of a real server that has answered requests: every family, and what it says."""
+
+import shutil
+import subprocess
+import urllib.request
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from prometheus_client.openmetrics import parser
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.grpc import service_pb2
+
+from serving.metrics.families.all_families import (
+    CODES,
+    MODEL_FAMILIES,
+    PAGE_FAMILIES,
+    SERVER_FAMILIES,
+    VERSION_FAMILIES,
+)
+from serving.metrics.families.family import Detail
+from serving.metrics.families.model_families import RANK_ROW_BYTES
+from serving.metrics.families.shard_families import SHARD_FAMILIES
+from sharded_infer.planning.plan import StoredTable
+from tests.support.servers import (
+    MODEL,
+    Arrays,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+)
+from tests.support.waiting import until
+
+FAMILIES = (*VERSION_FAMILIES, *MODEL_FAMILIES, *SERVER_FAMILIES, *PAGE_FAMILIES)
+OF_VERSION = (("model", MODEL), ("version", "1"))
+BATCH = 8
+REQUESTS = 40
+Page = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+def text_of(server: RunningServer, accept: str = "text/plain") -> str:
+    request = urllib.request.Request(server.metrics_url, headers={"Accept": accept})  # noqa: S310
+    with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310 - our own server
+        text: str = response.read().decode()
+    return text
+
+
+def page_of(server: RunningServer) -> Page:
+    """A page, by name and sorted labels."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text_of(server))
+        for sample in family.samples
+    }
+
+
+def value(page: Page, name: str, **labels: str) -> float:
+    """A series of the version."""
+    return page[f"sharded_infer_{name}", tuple(sorted((*OF_VERSION, *labels.items())))]
+
+
+def shared_user(seed: int) -> dict[str, Any]:
+    """A ranking request: one user for all samples."""
+    return {**good_inputs(BATCH, seed), "user": np.array([seed % 50])}
+
+
+def ids_by_table(ranker: Ranker, inputs: Arrays) -> Iterator[tuple[StoredTable, int]]:
+    """Every id that a request asks for, with its table."""
+    tables = ranker.model.artifact.manifest.stored_tables()
+    for feature in ranker.model.spec.features:
+        for one in np.ravel(inputs[feature.name]).tolist():
+            yield tables[feature.table.name], one
+
+
+@pytest.fixture(scope="module")
+def loaded(
+    ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunningServer, list[dict[str, Any]]]]:
+    """A server, and the requests that it has answered."""
+    requests = [shared_user(n) if n % 2 else dict(good_inputs(BATCH, n)) for n in range(REQUESTS)]
+    log = tmp_path_factory.mktemp("loaded") / "stderr"
+    with running_server(ranker.repository, log) as server:
+        with server.stub() as stub:
+            for inputs in requests:
+                stub.ModelInfer(infer_request(inputs))
+        # The rows' share is worked out every five seconds.
+        until(lambda: value(page_of(server), "hot_row_share"), "the rows' share is worked out")
+        yield server, requests
+
+
+Loaded = tuple[RunningServer, list[dict[str, Any]]]
+
+
+def test_every_family_has_samples(loaded: Loaded) -> None:
+    server, _ = loaded
+    read = text_string_to_metric_families(text_of(server))
+    families = {f.name.removesuffix("_total"): f for f in read}
+    for family in FAMILIES:
+        shown = families[family.name]
+        # A server that is no front asks no shard hosts.
+        assert bool(shown.samples) is (family not in SHARD_FAMILIES), family.name
+        assert shown.documentation == family.help
+
+
+def test_ranks_add_up_to_what_the_requests_asked_for(loaded: Loaded, ranker: Ranker) -> None:
+    server, requests = loaded
+    page = page_of(server)
+    rows: dict[str, int] = defaultdict(int)
+    row_bytes: dict[str, int] = defaultdict(int)
+    for inputs in requests:
+        for table, one in ids_by_table(ranker, inputs):
+            for shard in ranker.model.plan.shards:
+                if shard.table == table.name and shard.first_row <= one < shard.last_row:
+                    rows[str(shard.rank)] += 1
+                    row_bytes[str(shard.rank)] += table.row_format.row_bytes(shard.columns)
+    assert set(rows) == {"0", "1"}
+    busy = 0.0
+    for rank in rows:
+        assert value(page, "rank_rows_total", rank=rank) == rows[rank]
+        assert value(page, "rank_row_bytes_total", rank=rank) == row_bytes[rank]
+        busy += value(page, "rank_busy_seconds_total", rank=rank)
+        held = ranker.model.rank_bytes[int(rank)]
+        assert value(page, "rank_memory_bytes", rank=rank) == held
+    assert 0.0 < busy < value(page, "phase_seconds_sum", phase="lookup")
+    shown = {dict(key[1])["rank"] for key in page if key[0] == f"{RANK_ROW_BYTES.name}_total"}
+    assert shown == {"0", "1"}
+
+
+def test_rows_that_samples_shared_are_counted_as_saved(loaded: Loaded) -> None:
+    server, _ = loaded
+    assert value(page_of(server), "broadcast_rows_saved_total") == REQUESTS / 2 * (BATCH - 1)
+
+
+def test_what_is_said_of_requests_batches_and_scores_is_plausible(loaded: Loaded) -> None:
+    server, _ = loaded
+    page = page_of(server)
+    assert value(page, "requests_total", code="OK") == REQUESTS
+    assert value(page, "latency_objective_seconds") == 0.06
+    ratios = value(page, "cost_ratio_count")
+    assert ratios == value(page, "batch_samples_count") == REQUESTS
+    # Of wall-clock times: others may have had the cores.
+    assert 0.05 < value(page, "cost_ratio_sum") / ratios < 1000
+    assert value(page, "queue_oldest_seconds") == 0.0
+    assert 0.0 < value(page, "hot_row_share") < 1.0
+    # One response in 16 batches: three of them, each of BATCH scores and BATCH times three labels.
+    for output, heads in (("score", 1), ("labels", 3)):
+        assert value(page, "scores_bucket", output=output, le="+Inf") == 3 * BATCH * heads
+    # One is a probability.
+    below = value(page, "scores_bucket", output="score", le="0.0")
+    assert (below, value(page, "scores_bucket", output="score", le="1.0")) == (0, 3 * BATCH)
+
+
+def test_what_is_said_of_processes_and_the_machine_is_plausible(loaded: Loaded) -> None:
+    server, _ = loaded
+    page = page_of(server)
+    worker = (("worker", "0"),)
+    assert 0.5 < page["sharded_infer_worker_cpu_seconds_total", worker] < 1000
+    assert 50e6 < page["sharded_infer_worker_resident_bytes", worker] < 10e9
+    assert page["sharded_infer_worker_huge_page_bytes", worker] >= 0
+    available = page["sharded_infer_memory_available_bytes", ()]
+    assert 0 < available <= page["sharded_infer_memory_limit_bytes", ()]
+    assert page["sharded_infer_slots", ()] >= 1
+    [build] = [labels for name, labels in page if name == "sharded_infer_build_info"]
+    assert set(dict(build)) == {"build", "torch", "python"} and all(dict(build).values())
+
+
+def test_odd_requests_make_no_series_but_their_codes(loaded: Loaded) -> None:
+    server, _ = loaded
+    before = set(page_of(server))
+    odd = [infer_request(good_inputs(2), model=f"no-{n}", request_id="x" * n) for n in range(5)]
+    version = infer_request(good_inputs(2))
+    version.model_version = "99999"
+    output = infer_request(good_inputs(2))
+    output.outputs.append(service_pb2.ModelInferRequest.InferRequestedOutputTensor(name="odd"))
+    wrong = infer_request({**good_inputs(2), 'x"}\n': np.zeros(2, np.int64)})
+    with server.stub() as stub:
+        for request in (*odd, version, output, wrong):
+            with pytest.raises(grpc.RpcError):
+                stub.ModelInfer(request)
+    new = {(name, labels) for name, labels in page_of(server) if (name, labels) not in before}
+    for name, labels in new:
+        assert name == "sharded_infer_requests_total"
+        assert dict(labels)["code"] in CODES
+        assert dict(labels)["model"] in {MODEL, "unknown"}
+    assert len(new) <= 3
+
+
+def test_the_openmetrics_page_is_read_by_prometheus_clients_parser(loaded: Loaded) -> None:
+    server, _ = loaded
+    text = text_of(server, "application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n")
+    names = [family.name for family in parser.text_string_to_metric_families(text)]
+    assert names == [family.name for family in FAMILIES]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not on PATH")
+def test_promtool_finds_nothing_to_say_of_a_real_page(loaded: Loaded) -> None:
+    done = subprocess.run(
+        ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
+        input=text_of(loaded[0]),
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("detail", ["basic", "off"])
+def test_a_server_counts_no_more_than_it_is_told(
+    detail: str, ranker: Ranker, tmp_path: Path
+) -> None:
+    with running_server(ranker.repository, tmp_path / "log", "--metrics", detail) as server:
+        with server.stub() as stub:
+            for seed in range(5):
+                stub.ModelInfer(infer_request(good_inputs(BATCH, seed)))
+            asked = service_pb2.ModelStatisticsRequest(name=MODEL)
+            [told] = stub.ModelStatistics(asked).model_stats
+        page = page_of(server)
+    shown = {name.removesuffix("_total") for name, _ in page}
+    for family in FAMILIES:
+        if family.detail > Detail[detail.upper()]:
+            assert not any(name.startswith(family.name) for name in shown), family.name
+    assert value(page, "requests_total", code="OK") == 5
+    assert value(page, "samples_total") == told.inference_count == 5 * BATCH
+    assert told.execution_count == told.inference_stats.success.count == 5
+    assert 0 < told.inference_stats.compute_infer.ns < told.inference_stats.success.ns
+    assert ("sharded_infer_request_seconds_count", OF_VERSION) in page or detail == "off"

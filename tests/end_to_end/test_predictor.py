@@ -1,0 +1,171 @@
+"""Our own predict calls, by our own client, against a server started as users start it."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+
+from serving.grpc_api.handlers import PREDICTOR_SERVICE
+from sharded_infer.client import AsyncClient, Bags, CallSettings, Client, PredictError
+from tests.support.server_pages import metric
+from tests.support.server_processes import workers_of
+from tests.support.servers import (
+    MODEL,
+    TRANSPORTS,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    publish_ranker,
+    running_server,
+)
+
+BATCH = 5
+# Clients of one process share connections otherwise.
+OWN_POOL = (("grpc.use_local_subchannel_pool", 1),)
+SETTINGS = CallSettings(timeout_seconds=20)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
+    return publish_ranker(tmp_path_factory.mktemp("predictor") / "repository")
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def own_server(
+    request: pytest.FixtureRequest, own: Ranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    log = tmp_path_factory.mktemp("served") / "log"
+    options = ("--transport", request.param, "--executor", "inline", "--max-batch", 64)
+    with running_server(own.repository, log, *options) as server:
+        yield server
+
+
+@pytest.fixture
+def client(own_server: RunningServer) -> Iterator[Client]:
+    with Client(own_server.grpc_url, SETTINGS) as client:
+        yield client
+
+
+def candidates() -> dict[str, object]:
+    inputs = good_inputs(BATCH)
+    weights = inputs["category.weights"].reshape(-1)
+    return {
+        **{name: inputs[name] for name in ("dense", "user", "item", "brand")},
+        "history": Bags(inputs["history"], inputs["history.lengths"]),
+        "category": Bags(inputs["category"].reshape(-1), [3] * BATCH, weights),
+    }
+
+
+def check_scores(found: dict[str, NDArray[np.float32]], own: Ranker) -> None:
+    wanted = own.predict(good_inputs(BATCH))
+    assert set(found) == set(wanted)
+    for name, scores in wanted.items():
+        np.testing.assert_array_equal(found[name], scores)
+
+
+def test_scores_are_the_models_to_the_bit(client: Client, own: Ranker) -> None:
+    answer = client.predict(MODEL, candidates=candidates(), request_id="r-1")
+    check_scores(answer.scores, own)
+    assert (answer.model, answer.version, answer.request_id) == (MODEL, 1, "r-1")
+    timing = answer.timing
+    # Seconds, not thousandths of them: no call takes a minute.
+    assert 0 < timing.lookup_seconds < 60 and 0 < timing.tower_seconds < 60
+    assert 0 < timing.decode_seconds < 60 and 0 <= timing.queue_seconds < 60
+
+
+def test_the_async_client_gets_the_same(own_server: RunningServer, own: Ranker) -> None:
+    async def ask() -> None:
+        async with AsyncClient(own_server.grpc_url, SETTINGS) as client:
+            calls = [client.predict(MODEL, candidates=candidates()) for _ in range(20)]
+            for answer in await asyncio.gather(*calls):
+                check_scores(answer.scores, own)
+
+    asyncio.run(ask())
+
+
+def test_what_the_user_brings_is_shared_by_all_candidates(client: Client, own: Ranker) -> None:
+    inputs = candidates()
+    del inputs["user"], inputs["brand"]
+    apart = client.predict(MODEL, user={"user": 7, "brand": [1, 2]}, candidates=inputs)
+    repeated = {"user": [7] * BATCH, "brand": [[1, 2]] * BATCH, **inputs}
+    together = client.predict(MODEL, candidates=repeated)
+    for name, scores in together.scores.items():
+        np.testing.assert_array_equal(apart.scores[name], scores)
+
+
+def test_a_user_alone_is_one_candidate(client: Client) -> None:
+    answer = client.predict(MODEL, user={"user": 7, "dense": [0.0, 0.0, 0.0, 0.0]})
+    assert answer.scores["score"].shape == (1,) and answer.scores["labels"].shape == (1, 3)
+
+
+def test_a_data_frame_is_scored_row_by_row(client: Client) -> None:
+    frame = pd.DataFrame({"item": [1, 2, 3], "history": [[1], [], [2, 3]]})
+    dense = {"dense": np.zeros((3, 4), np.float32)}
+    answer = client.predict(MODEL, user={"user": 7}, candidates=[frame, dense])
+    assert answer.scores["score"].shape == (3,)
+
+
+def test_outputs_and_versions_can_be_named(client: Client) -> None:
+    answer = client.predict(MODEL, candidates=candidates(), outputs=["labels"], version="1")
+    assert set(answer.scores) == {"labels"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"),
+    [
+        ({"model": "other"}, "NOT_FOUND", "no model 'other'"),
+        ({"version": "7"}, "NOT_FOUND", "no version '7'"),
+        ({"outputs": ["nothing"]}, "INVALID_ARGUMENT", "output 'nothing'"),
+        ({"user": {"usr": 1}}, "INVALID_ARGUMENT", "feature 'usr'.*did you mean 'user'"),
+        (
+            {"user": {"user": 50, "dense": [0.0] * 4}},
+            "INVALID_ARGUMENT",
+            "'user', sample 0: id 50",
+        ),
+        ({"user": {"dense": [0.0]}}, "INVALID_ARGUMENT", "'dense': expected 4 values, got 1"),
+        ({"candidates": {"item": [1] * 65}}, "RESOURCE_EXHAUSTED|INVALID_ARGUMENT", "65|dense"),
+        ({}, "INVALID_ARGUMENT", "no inputs"),
+    ],
+)
+def test_mistakes_are_named(
+    client: Client, fields: dict[str, object], code: str, words: str
+) -> None:
+    with pytest.raises(PredictError, match=f"({code}): .*({words})"):
+        client.predict(**({"model": MODEL} | fields))  # type: ignore[arg-type]
+
+
+def test_predict_calls_are_counted_with_the_others(
+    client: Client, own_server: RunningServer
+) -> None:
+    before = metric(own_server, "requests_total", version="1")["OK"]
+    client.predict(MODEL, candidates=candidates())
+    assert metric(own_server, "requests_total", version="1")["OK"] == before + 1
+
+
+def test_bytes_that_are_no_message_are_refused(own_server: RunningServer) -> None:
+    with grpc.insecure_channel(own_server.grpc_url) as channel:
+        ask = channel.unary_unary(f"/{PREDICTOR_SERVICE}/Predict")
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(b"\xff\xff", timeout=20)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_retries_bridge_the_death_of_a_worker(own: Ranker, tmp_path: Path) -> None:
+    with running_server(own.repository, tmp_path / "log", "--workers", 2) as server:
+        clients = [Client(server.grpc_url, replace(SETTINGS, options=OWN_POOL)) for _ in range(8)]
+        victim = workers_of(server)[0]
+        for client in clients:
+            client.predict(MODEL, candidates=candidates())
+        os.kill(victim, signal.SIGKILL)
+        for client in clients:
+            for _ in range(5):
+                check_scores(client.predict(MODEL, candidates=candidates()).scores, own)
+            client.close()

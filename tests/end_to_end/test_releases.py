@@ -1,0 +1,293 @@
+"""New versions under traffic: swapped without a failed or wrong request, or refused."""
+
+import os
+import signal
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from sharded_infer.repositories.repository import Repository
+from tests.support.server_pages import metric
+from tests.support.server_processes import (
+    follower_of,
+    resident_bytes,
+    workers_of,
+)
+from tests.support.servers import MODEL, NATIVE, running_server
+from tests.support.traffic import POLL, Publisher, ask, client_of, flip_bit, states, traffic
+from tests.support.waiting import until
+
+SOAK = os.environ.get("SHARDED_INFER_SOAK") == "1"
+
+
+@pytest.mark.parametrize(
+    ("workers", "transport"), [(1, "grpcio"), (2, "grpcio"), pytest.param(1, *NATIVE.values,
+     marks=NATIVE.marks)],
+)  # fmt: skip
+def test_a_new_version_takes_over_and_no_request_fails_or_is_answered_wrong(
+    publisher: Publisher, tmp_path: Path, workers: int, transport: str
+) -> None:
+    options = (*POLL, "--workers", workers, "--transport", transport)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        swapped: dict[int, float] = {}
+        with traffic(server) as seen:
+            for version in (2, 3):
+                assert publisher.good() == version
+                until(lambda: version in seen.versions(), f"version {version}")  # noqa: B023
+                everywhere = {str(worker): float(version) for worker in range(workers)}
+                until(lambda: metric(server, "served_version") == everywhere, "all have it")  # noqa: B023
+                swapped[version] = time.monotonic()
+                answered = len(seen.answers)
+                until(lambda: len(seen.answers) >= answered + 100, "traffic goes on")  # noqa: B023
+        assert seen.errors() == []
+        assert seen.wrong(publisher.expected) == []
+        assert seen.versions() == [1, 2, 3]
+        # No worker is a version behind once the page says that all have it.
+        for version, moment in swapped.items():
+            late = [a for a in seen.answers if a.began > moment and a.version < version]
+            assert late == []
+        # The one before stays, older ones are gone.
+        assert ask(client, "2").version == 2
+        assert "versions 2, 3 are served" in ask(client, "1").error
+        assert {v: state for v, (state, _) in states(client).items()} == {
+            1: "UNAVAILABLE", 2: "READY", 3: "READY",
+        }  # fmt: skip
+        assert metric(server, "model_loaded") == {"1": 0, "2": 1, "3": 1}
+        assert metric(server, "served_version") == {str(n): 3 for n in range(workers)}
+        assert metric(server, "label_version") == {"default": 3}
+        assert metric(server, "version_loads_total") == {"": 3}
+        (age,) = metric(server, "served_age_seconds").values()
+        assert 0 < age < 3600
+        assert all(s > 0 for s in metric(server, "version_load_seconds").values())
+    assert "internal error" not in (tmp_path / "log").read_text()
+
+
+def test_a_broken_version_is_reported_and_the_old_one_serves_on(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    with (
+        running_server(publisher.repository, tmp_path / "log", *POLL) as server,
+        client_of(server) as client,
+        traffic(server, clients=1) as seen,
+    ):
+        broken = {
+            publisher.with_flipped_bit(): ("verify", "altered"),
+            publisher.with_other_golden_scores(): ("golden", "differs from the fp32 model's"),
+            publisher.without_a_tower(): ("verify", "missing"),
+        }
+        for version, (phase, words) in broken.items():
+            until(lambda: "failed" in states(client).get(version, ("", ""))[1], words)  # noqa: B023
+            state, reason = states(client)[version]
+            assert state == "UNAVAILABLE" and f"failed at {phase}: " in reason and words in reason
+        assert ask(client).version == 1
+        failures = metric(server, "version_load_failures_total")
+        assert {k: v for k, v in failures.items() if v} == {"verify": 2, "golden": 1}
+        # It is not tried again by itself.
+        log = tmp_path / "log"
+        until(lambda: log.read_text().count("is not served") == 3, "all three are logged")
+        flip_bit(next((publisher.repository / MODEL / "2").glob("tables/*.safetensors")))
+        # Several polls: nothing tells that they do not try.
+        time.sleep(0.6)
+        assert log.read_text().count("is not served") == 3
+        # Asked to, the server tries all three again: the newest that is sound takes over.
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: ask(client).version == 2, "the repaired version")
+        assert publisher.good() == 5
+        until(lambda: ask(client).version == 5, "a good version")
+        until(lambda: 5 in seen.versions(), "the traffic meets it")
+    assert seen.errors() == []
+    assert seen.wrong(publisher.expected) == []
+    assert seen.versions() == [1, 2, 5]
+
+
+def test_a_version_that_does_not_fit_in_memory_is_refused_with_the_figures(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    options = (*POLL, "--spare-mib", 10**9)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        version = publisher.good()
+        until(lambda: "failed" in states(client).get(version, ("", ""))[1], "it is refused")
+        reason = states(client)[version][1]
+        assert "failed at memory: " in reason and "does not fit" in reason
+        assert "--spare-mib" in reason and "are available" in reason
+        assert ask(client).version == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_label_moves_and_moves_back_at_a_look_without_a_load(
+    publisher: Publisher, tmp_path: Path, workers: int
+) -> None:
+    publisher.good()
+    repository = Repository(publisher.repository)
+    repository.set_label(MODEL, "stable", 1)
+    options = ("--poll-seconds", 0, "--follow", "labels:stable,canary", "--workers", workers)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+        traffic(server, clients=2) as seen,
+    ):
+        assert (ask(client).version, ask(client, "stable").version) == (1, 1)
+        assert "has no version 'canary'" in ask(client, "canary").error
+
+        def move(label: str, version: int) -> None:
+            repository.set_label(MODEL, label, version)
+            server.process.send_signal(signal.SIGHUP)
+            until(lambda: ask(client, label).version == version, f"{label} {version}")
+
+        move("canary", 2)
+        assert ask(client).version == 1
+        assert ask(client, parameters={"label": "canary"}).version == 2
+        assert ask(client, "2").version == 2
+        assert metric(server, "label_version") == {"default": 1, "stable": 1, "canary": 2}
+        # Both are loaded: moving is a matter of the look.
+        loads = metric(server, "version_loads_total")
+        for version in (2, 1, 2, 1):
+            move("stable", version)
+            assert ask(client, "canary").version == 2
+        assert metric(server, "version_loads_total") == loads
+        # A label stays where it is when its new version cannot be loaded.
+        broken = publisher.with_flipped_bit()
+        repository.set_label(MODEL, "stable", broken)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "altered" in states(client).get(broken, ("", ""))[1], "it is refused")
+        assert ask(client, "stable").version == 1
+    assert seen.errors() == []
+    assert seen.wrong(publisher.expected) == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_rpc_makes_the_server_look_at_once(
+    publisher: Publisher, tmp_path: Path, workers: int
+) -> None:
+    options = ("--poll-seconds", 0, "--workers", workers)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        assert publisher.good() == 2
+        # Nothing tells that it does not look.
+        time.sleep(0.5)
+        assert ask(client).version == 1
+        client.load_model(MODEL)
+        until(lambda: ask(client).version == 2, "the new version")
+        for call, words in (
+            (lambda: client.load_model("other"), "no model 'other' is served here"),
+            (lambda: client.load_model(MODEL, config="{}"), "expected none, got config"),
+        ):
+            with pytest.raises(InferenceServerException, match=words):
+                call()
+
+
+def test_a_label_and_a_version_at_once_are_refused(publisher: Publisher, tmp_path: Path) -> None:
+    options = ("--follow", "versions:1", "--poll-seconds", 0)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        assert "a label, 'stable'" in ask(client, "1", {"label": "stable"}).error
+        assert "expected string_param" in ask(client, "", {"label": 3}).error
+        assert "has no version 'stable'" in ask(client, "", {"label": "stable"}).error
+
+
+def test_a_replaced_worker_serves_what_the_others_serve(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    options = (*POLL, "--workers", 2)
+    with running_server(
+        publisher.repository,
+        tmp_path / "log",
+        *options,
+    ) as server:
+        with client_of(server) as client:
+            publisher.good()
+            until(lambda: ask(client).version == 2, "version 2")
+        publisher.good()
+        with client_of(server) as client:
+            until(lambda: ask(client).version == 3, "version 3")
+        before = workers_of(server)
+        os.kill(before[0], signal.SIGKILL)
+        until(lambda: len(workers_of(server)) == 2 and before[0] not in workers_of(server), "two")
+        for _ in range(20):
+            with client_of(server) as client:
+                assert ask(client).version == 3
+                assert ask(client, "2").version == 2
+                assert "versions 2, 3 are served" in ask(client, "1").error
+        # Another dies while the next one is loaded: it is waited for by the new worker too.
+        publisher.good()
+        with client_of(server) as client:
+            # A small version's load may be over before anyone looks.
+            coming = ("LOADING", "READY")
+            until(lambda: states(client).get(4, ("",))[0] in coming, "version 4 is loaded")
+        os.kill(workers_of(server)[0], signal.SIGKILL)
+        until(lambda: metric(server, "served_version") == {"0": 4, "1": 4}, "version 4")
+
+
+def test_a_killed_watcher_comes_back_and_follows_on(publisher: Publisher, tmp_path: Path) -> None:
+    options = (*POLL, "--workers", 2)
+    with (
+        running_server(publisher.repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        broken = publisher.with_flipped_bit()
+        until(lambda: "altered" in states(client).get(broken, ("", ""))[1], "it is refused")
+        os.kill(follower_of(server), signal.SIGKILL)
+        publisher.good()
+        until(lambda: ask(client).version == 3, "version 3")
+        assert "altered" in states(client)[broken][1]
+        assert (tmp_path / "log").read_text().count("version 2 is not served") == 1
+
+
+def test_a_server_whose_newest_version_is_broken_starts_with_the_one_before(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    broken = publisher.with_flipped_bit()
+    with (
+        running_server(publisher.repository, tmp_path / "log", *POLL) as server,
+        client_of(server) as client,
+    ):
+        assert ask(client).version == 1
+        assert "altered" in states(client)[broken][1]
+        url = server.metrics_url.replace("/metrics", "/ready")
+        with urllib.request.urlopen(url, timeout=10) as response:  # noqa: S310 - our own http URL
+            assert response.status == 200
+
+
+def test_memory_comes_back_from_versions_that_are_unloaded(
+    publisher: Publisher, tmp_path: Path
+) -> None:
+    options = ("--poll-seconds", 0.05)
+    served = running_server(publisher.repository, tmp_path / "log", *options, forked=False)
+    with (
+        served as server,
+        client_of(server) as client,
+    ):
+
+        def swap() -> int:
+            version = publisher.good()
+            until(lambda: ask(client).version == version, f"version {version}")
+            until(lambda: sum(metric(server, "model_loaded").values()) <= 2, "the oldest is gone")
+            # The page says so before the files are unmapped.
+            until(lambda: len(mapped_versions(server.process.pid)) <= 2, "it is unmapped")
+            return resident_bytes(server.process.pid)
+
+        swap()
+        first = swap()
+        last = [swap() for _ in range(50 if SOAK else 8)][-1]
+        assert last <= 1.05 * first
+        assert len(mapped_versions(server.process.pid)) == 2
+
+
+def mapped_versions(pid: int) -> set[str]:
+    """The versions whose tables a process has mapped."""
+    mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    lines = [line for line in mapped if "/tables/" in line]
+    return {line.split("/tables/")[0].rpartition("/")[2] for line in lines}

@@ -1,0 +1,247 @@
+"""Replicas of shard hosts, with processes that are killed, stopped and delayed."""
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from random import Random
+
+import grpc
+import numpy as np
+import pytest
+
+from serving.protocol.lookups.version_key import version_key
+from serving.remote_lookups.host_clients import HostClients
+from serving.remote_lookups.hosts_file import HostSettings
+from serving.remote_lookups.remote_hosts import RemoteHosts
+from serving.remote_lookups.replica_group import HEDGE_SHARE
+from sharded_infer import Model, open_model
+from sharded_infer.lookups.shard_hosts import Front
+from tests.support.delayed_replica import DelayedReplica
+from tests.support.fronts import (
+    SECONDS,
+    all_are_answered,
+    check,
+    code_of,
+    is_of,
+    replicas_file,
+    running_hosts,
+)
+from tests.support.server_pages import samples
+from tests.support.servers import (
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+)
+from tests.support.shard_host_processes import (
+    ShardHostProcess,
+    publish_for_hosts,
+    running_shard_host,
+)
+from tests.support.waiting import until
+
+HOSTS = 2
+RANK_BYTES = 2000
+# Above what a request may take: a lookup that waits for a stopped replica fails its request.
+LOOKUP_TIME = f"timeout_ms = {2000 * SECONDS:.0f}"
+
+Hosts = dict[int, list[ShardHostProcess]]
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
+    return publish_for_hosts(tmp_path_factory.mktemp("replicas"), HOSTS, RANK_BYTES)
+
+
+@contextmanager
+def running_replica(
+    ranker: Ranker, number: int, log: Path, *options: object
+) -> Iterator[ShardHostProcess]:
+    """One that may be killed and stopped."""
+    with running_shard_host(ranker.repository, number, log, *options, exit_code=None) as host:
+        yield host
+        with suppress(ProcessLookupError):
+            os.kill(host.process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def running_pairs(ranker: Ranker, folder: Path) -> Iterator[Hosts]:
+    """Host 0 once and host 1 twice."""
+    with ExitStack() as stack:
+        yield {
+            number: [
+                stack.enter_context(running_replica(ranker, number, folder / f"{number}.{one}"))
+                for one in range(count)
+            ]
+            for number, count in ((0, 1), (1, 2))
+        }
+
+
+@contextmanager
+def running_front(
+    ranker: Ranker, folder: Path, hosts: Hosts, *options: object, more: str = LOOKUP_TIME
+) -> Iterator[RunningServer]:
+    named = ("--shard-hosts", replicas_file(folder, hosts, more))
+    with running_server(ranker.repository, folder / "front", *named, *options) as server:
+        yield server
+
+
+def test_a_killed_replica_costs_no_answer_and_its_successor_is_asked(
+    published: Ranker, tmp_path: Path
+) -> None:
+    with (
+        running_pairs(published, tmp_path) as hosts,
+        running_front(published, tmp_path, hosts) as front,
+        ThreadPoolExecutor(4) as clients,
+    ):
+        first, second = hosts[1]
+        asked = [clients.submit(check, front, published, 3, seed) for seed in range(100)]
+        asked[20].result(SECONDS)
+        first.process.kill()
+        asked += [clients.submit(check, front, published, 3, seed) for seed in range(200)]
+        for done in asked:
+            done.result(SECONDS)
+        second.process.kill()
+        code, words = code_of(front)
+        assert code == "UNAVAILABLE"
+        assert all(f"shard host 1 at {one.address}" in words for one in (first, second))
+        # Before, a check may have found the first one dead, and no lookup.
+        host = (("host", "1"),)
+        for name in ("retries_total", "failures_total", "lookup_seconds_count"):
+            told = f"sharded_infer_shard_{name}", host
+            until(lambda told=told: samples(front.metrics_url).get(told, 0) > 0, "it is counted")
+        port = first.address.rpartition(":")[2]
+        with running_replica(published, 1, tmp_path / "again", "--port", port):
+            # Each thread of the front connects by itself.
+            until(lambda: all_are_answered(front), "the first is asked again")
+            check(front, published, 3)
+
+
+def test_a_stopped_replica_costs_no_answer(published: Ranker, tmp_path: Path) -> None:
+    with (
+        running_pairs(published, tmp_path) as hosts,
+        running_front(published, tmp_path, hosts) as front,
+    ):
+        # Latencies are known, and there is credit for hedges.
+        for seed in range(300):
+            check(front, published, 2, seed)
+        for replica in hosts[1]:
+            os.kill(replica.process.pid, signal.SIGSTOP)
+            for seed in range(100):
+                check(front, published, 2, seed)
+            os.kill(replica.process.pid, signal.SIGCONT)
+            for seed in range(100):
+                check(front, published, 2, seed)
+
+
+def test_a_stopped_host_costs_a_request_its_own_deadline_and_no_other_request(
+    published: Ranker, tmp_path: Path
+) -> None:
+    with (
+        running_pairs(published, tmp_path) as hosts,
+        running_front(published, tmp_path, {0: hosts[0], 1: hosts[1][:1]}) as front,
+        ThreadPoolExecutor(1) as clients,
+    ):
+        check(front, published, 2)
+        stopped = hosts[1][0]
+        os.kill(stopped.process.pid, signal.SIGSTOP)
+        # One: the other request must find a slot that waits for no lookup.
+        patient = [clients.submit(check, front, published, 2)]
+        # The client itself would wait for long.
+        request = infer_request(good_inputs(2))
+        request.parameters["timeout"].int64_param = 2_000_000
+        with front.stub() as stub, pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request, timeout=SECONDS)
+        assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert f"shard host 1 at {stopped.address}" in refused.value.details()
+        assert [repr(done.exception(0)) for done in patient if done.done()] == []
+        os.kill(stopped.process.pid, signal.SIGCONT)
+        for done in patient:
+            done.result(SECONDS)
+
+
+def test_the_hosts_file_is_read_anew_when_it_changes(published: Ranker, tmp_path: Path) -> None:
+    with (
+        running_pairs(published, tmp_path) as hosts,
+        running_front(published, tmp_path, {0: hosts[0], 1: hosts[1][:1]}) as front,
+    ):
+        check(front, published, 3)
+        (tmp_path / "hosts.toml").write_text("[hosts]\n1 = 5\n")
+        log = tmp_path / "front"
+        until(lambda: "hosts.1: expected an address" in log.read_text(), "it is refused")
+        check(front, published, 3)
+        replicas_file(tmp_path, {0: hosts[0], 1: hosts[1][1:]}, LOOKUP_TIME)
+        until(lambda: "read anew" in log.read_text(), "it is read")
+        hosts[1][0].process.kill()
+        for seed in range(30):
+            check(front, published, 3, seed)
+        assert log.read_text().count("stay as they were") == 1
+
+
+def test_a_front_moves_to_a_version_that_one_replica_of_each_host_holds(tmp_path: Path) -> None:
+    first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
+    quick = ("--poll-seconds", 0.1)
+    with (
+        running_hosts(first, tmp_path, (0,), *quick) as others,
+        running_replica(first, 1, tmp_path / "early", *quick) as early,
+        # It reads the repository when it is told to.
+        running_replica(first, 1, tmp_path / "late", "--poll-seconds", 0) as late,
+        running_front(first, tmp_path, {0: [others[0]], 1: [early, late]}, *quick) as front,
+    ):
+        check(front, first, 5)
+        second = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES, seed=6)
+        until(lambda: is_of(front, second), "it moves")
+        for seed in range(30):
+            check(front, second, 5, seed)
+        early.process.kill()
+        code, words = code_of(front)
+        assert code == "UNAVAILABLE" and f"shard host 1 at {early.address}" in words
+        late.process.send_signal(signal.SIGHUP)
+        until(lambda: all_are_answered(front), "the other one is asked")
+        check(front, second, 5)
+
+
+def late_one_in_a_hundred(random: Random) -> float:
+    return 0.05 if random.random() < 0.01 else 0.0
+
+
+def test_lookups_that_are_late_cost_a_twentieth_more_calls_at_most(
+    published: Ranker, tmp_path: Path
+) -> None:
+    with (
+        running_pairs(published, tmp_path) as hosts,
+        ExitStack() as stack,
+    ):
+        # Both, or the other one alone would be chosen.
+        slow = [
+            DelayedReplica(one.address, Random(seed), late_one_in_a_hundred)
+            for seed, one in enumerate(hosts[1])
+        ]
+        for one in slow:
+            stack.callback(one.close)
+        addresses = {0: (hosts[0][0].address,), 1: tuple(one.address for one in slow)}
+        front, clients = front_of(published, addresses)
+        inputs = [good_inputs(3, seed) for seed in range(20)]
+        expected = [published.predict(each) for each in inputs]
+        for number in range(1500):
+            found = front.predict(inputs[number % 20])
+            for name, scores in expected[number % 20].items():
+                np.testing.assert_array_equal(found[name], scores)
+        counts = clients.now.groups[1].counts
+        assert counts.lookups == sum(counts.buckets) == 1500
+        assert sum(one.delays for one in slow) > 0 and 0 < counts.hedges <= HEDGE_SHARE * 1500
+        assert counts.failures == 0
+        assert all(one.in_flight == 0 for one in clients.now.groups[1].replicas)
+        assert clients.now.groups[0].counts.hedges == 0
+
+
+def front_of(ranker: Ranker, addresses: dict[int, tuple[str, ...]]) -> tuple[Model, HostClients]:
+    """The published model as a front of this process opens it."""
+    artifact = ranker.model.artifact
+    clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2**20)
+    remote = RemoteHosts(version_key(artifact.manifest), clients)
+    return open_model(artifact.path, front=Front(remote)), clients

@@ -1,0 +1,446 @@
+"""A server's life: loading, ready, under load, draining, refused starts, and its metrics page."""
+
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from prometheus_client.parser import text_string_to_metric_families
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+import serving.cli
+from serving.bench.load.library import load_generator_refusal
+from serving.bench.load.process import ClosedLoad, run_in_process
+from serving.bench.load.target import Target
+from serving.bench.servers.server_under_test import target_of
+from serving.bench.workloads.workload import Workload, workload_named
+from serving.metrics.families.all_families import PHASES
+from tests.support.server_pages import page, samples
+from tests.support.server_processes import free_port
+from tests.support.servers import (
+    MODEL,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    run,
+    running_server,
+    scores_of,
+    start_command,
+)
+from tests.support.waiting import until
+
+_REFUSAL = load_generator_refusal()
+needs_load = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+SERVING = health_pb2.HealthCheckResponse.SERVING
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+CANCELLED = grpc.StatusCode.CANCELLED
+OK = grpc.StatusCode.OK
+WATCH = health_pb2.HealthCheckRequest(service="")
+# The server's program: its model loads for as long as the file `hold` is there.
+LOADS_WHEN_TOLD = """
+import os
+import time
+import serving.cli
+import serving.versions.version_loader
+
+check = serving.versions.version_loader.check_golden
+
+def held(model):
+    while os.path.exists("{hold}"):
+        time.sleep(0.005)
+    return check(model)
+
+serving.versions.version_loader.check_golden = held
+serving.cli.main()
+"""
+
+
+# ---------------------------------------------------------------- stopping
+
+
+def test_sigterm_under_load_ends_in_answers_or_unavailable_and_exit_code_0(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    inputs = good_inputs(64)
+    expected = ranker.predict(inputs)["labels"]
+    codes: Counter[grpc.StatusCode] = Counter()
+    after_signal: Counter[grpc.StatusCode] = Counter()
+    wrong: list[int] = []
+    lock, signalled = threading.Lock(), threading.Event()
+    with running_server(ranker.repository, tmp_path / "stderr") as server:
+
+        def ask_until_refused() -> None:
+            request = infer_request(inputs)
+            with server.stub() as stub:
+                while True:
+                    late = signalled.is_set()
+                    call = stub.ModelInfer.future(request, timeout=30)
+                    code = call.code()
+                    with lock:
+                        codes[code] += 1
+                        after_signal[code] += late
+                    if code is not OK:
+                        return
+                    if not np.array_equal(scores_of(call.result())["labels"], expected):
+                        wrong.append(1)
+
+        threads = [threading.Thread(target=ask_until_refused) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        with server.stub() as stub, grpc.insecure_channel(server.grpc_url) as channel:
+            watch = health_pb2_grpc.HealthStub(channel).Watch(WATCH, timeout=30)
+            assert next(watch).status == SERVING
+            assert stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=10).ready is True
+            while codes[OK] < 50:
+                assert any(thread.is_alive() for thread in threads), codes
+                time.sleep(0.01)
+            signalled.set()
+            server.process.send_signal(signal.SIGTERM)
+            assert next(watch).status == NOT_SERVING
+            watch.cancel()
+        for thread in threads:
+            thread.join(30)
+        assert not any(thread.is_alive() for thread in threads)
+        assert server.process.wait(30) == 0
+    assert set(codes) <= {OK, UNAVAILABLE, CANCELLED} and wrong == []
+    assert codes[OK] >= 50 and codes[UNAVAILABLE] + codes[CANCELLED] == len(threads)
+    log = server.log.read_text()
+    assert "draining" in log and "Traceback" not in log
+
+
+def test_requests_in_flight_at_sigterm_are_finished(ranker: Ranker, tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    batch, count = 65536, 4
+    inputs = {
+        "dense": generator.standard_normal((batch, 4), dtype=np.float32),
+        "user": generator.integers(0, 50, (batch, 8), dtype=np.int32),
+        "item": generator.integers(0, 97, (batch, 8), dtype=np.int32),
+    }
+    expected = ranker.predict(inputs)["score"]
+    request = infer_request(inputs)
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+    with (
+        running_server(ranker.repository, tmp_path / "stderr", "--threads", count) as server,
+        grpc.insecure_channel(server.grpc_url, options=options) as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        calls: list[Any] = []
+
+        def figures() -> tuple[float, float]:
+            # In flight and not done are read a moment apart: of each page, flying first.
+            values = samples(server.metrics_url)
+            flying = values[("sharded_infer_requests_in_flight", ())]
+            total = "sharded_infer_requests_total"
+            return flying, sum(v for (name, _), v in values.items() if name == total)
+
+        def are_in_flight() -> bool:
+            before = figures()[1]
+            calls[:] = [stub.ModelInfer.future(request, timeout=60) for _ in range(count)]
+            flying = done = 0.0
+            while flying + done < count:
+                flying, done = figures()
+                done -= before
+            return flying > 0
+
+        # A busy machine may look when all have been answered: then once more.
+        until(are_in_flight, "requests are in flight")
+        server.process.send_signal(signal.SIGTERM)
+        for call in calls:
+            assert call.code() is OK, call.details()
+            assert np.array_equal(scores_of(call.result())["score"], expected)
+
+        def is_closed() -> bool:
+            # Until its clients have been told, a call is answered.
+            code = stub.ModelInfer.future(request, timeout=60).code()
+            assert code in (OK, UNAVAILABLE)
+            return bool(code is UNAVAILABLE)
+
+        until(is_closed, "no more calls are taken in")
+        assert server.process.wait(30) == 0
+
+
+# ---------------------------------------------------------------- starting
+
+
+def test_a_server_says_not_ready_while_it_loads_and_serving_after(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    port = free_port()
+    quick = [(f"grpc.{name}_reconnect_backoff_ms", 20) for name in ("initial", "min", "max")]
+    words = ("serve", "-r", ranker.repository, "--port", port, "--http-port", 0, "--json")
+    hold = tmp_path / "hold"
+    hold.touch()
+    seen = Counter[tuple[bool, int]]()
+    refused = Counter[tuple[grpc.StatusCode, str]]()
+    with (
+        (tmp_path / "stderr").open("w") as errors,
+        grpc.insecure_channel(f"127.0.0.1:{port}", options=quick) as channel,
+    ):
+        process = start_command(*words, stderr=errors, program=LOADS_WHEN_TOLD.format(hold=hold))
+        try:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            health = health_pb2_grpc.HealthStub(channel)
+            # The connection waits for the server; from then on it is asked as fast as it answers.
+            stub.ServerLive(service_pb2.ServerLiveRequest(), wait_for_ready=True, timeout=60)
+            state = (False, NOT_SERVING)
+            while state != (True, SERVING):
+                answer = stub.ModelInfer.future(infer_request(good_inputs(1)), timeout=30)
+                if answer.code() is not OK:
+                    refused[answer.code(), answer.details().split(":")[0]] += 1
+                ready = stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=30).ready
+                state = (ready, health.Check(WATCH, timeout=30).status)
+                seen[state] += 1
+                hold.unlink(missing_ok=True)
+            assert stub.ModelInfer(infer_request(good_inputs(1)), timeout=30).model_name == MODEL
+        finally:
+            hold.unlink(missing_ok=True)
+            process.terminate()
+        assert process.wait(60) == 0 and process.stdout is not None
+        process.stdout.close()
+    assert seen[False, NOT_SERVING] > 0, seen
+    assert list(refused) == [(UNAVAILABLE, f"model {MODEL!r} is loading")]
+
+
+def test_an_open_health_watch_does_not_delay_the_end(ranker: Ranker, tmp_path: Path) -> None:
+    options = ("--drain-seconds", 120)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options) as server,
+        grpc.insecure_channel(server.grpc_url) as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(WATCH, timeout=120)
+        assert next(watch).status == SERVING
+        server.process.send_signal(signal.SIGTERM)
+        # The drain would last two minutes.
+        assert server.process.wait(60) == 0
+
+
+def test_a_model_copied_to_another_name_is_refused(ranker: Ranker, tmp_path: Path) -> None:
+    shutil.copytree(ranker.repository / MODEL, tmp_path / "copied")
+    done = run("serve", "-r", tmp_path, "--port", 0, "--http-port", 0)
+    assert done.returncode == 1
+    assert f"is of model {MODEL!r}, its folder of 'copied'" in done.stderr
+
+
+def test_a_second_server_on_a_port_fails_and_says_which(
+    ranker: Ranker, server: RunningServer
+) -> None:
+    port = int(server.grpc_url.rpartition(":")[2])
+    done = run("serve", "-r", ranker.repository, "--port", port, "--http-port", 0)
+    assert done.returncode == 1 and done.stdout == ""
+    assert f"port 127.0.0.1:{port} cannot be had" in done.stderr
+    assert "Traceback" not in done.stderr
+    with server.stub() as stub:
+        assert stub.ServerReady(service_pb2.ServerReadyRequest(), timeout=10).ready is True
+
+
+def test_a_damaged_version_is_not_served_and_the_file_is_named(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    shutil.copytree(ranker.repository, repository)
+    damaged = sorted((repository / MODEL / "1" / "tables").iterdir())[0]
+    content = bytearray(damaged.read_bytes())
+    content[-1] ^= 1
+    damaged.write_bytes(content)
+    done = run("serve", "-r", repository, "--port", 0, "--http-port", 0, "--json")
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.count(str(damaged)) == done.stderr.count("altered") == 1, done.stderr
+    assert done.stderr.splitlines()[-1].startswith(f"error: {damaged}")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def own_process_settings() -> Iterator[None]:
+    """Puts back what `serve` changes of the process it runs in."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    threads = torch.get_num_threads()
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("own_process_settings")
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["-r", "{empty}/none"], ("none", "no such repository")),
+        (["-r", "{empty}"], ("holds no published model",)),
+        (["-r", "{ranker}", "-m", "other"], ("no model 'other'", MODEL)),
+        (["-r", "{ranker}", "-m", "../ranker"], ("no model '../ranker'",)),
+        (["-r", "{ranker}", "--topology", "cpu:9"], ("no plan", "'cpu:9'", "cpu:2")),
+        (["-r", "{ranker}", "--http-port", "{taken}"], ("HTTP port 127.0.0.1:{taken}",)),
+    ],
+    ids=["no repository", "empty", "no model", "a path", "no plan", "a taken HTTP port"],
+)
+def test_a_server_that_cannot_start_exits_with_1_and_says_why(
+    options: list[str],
+    words: tuple[str, ...],
+    ranker: Ranker,
+    server: RunningServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    taken = server.metrics_url.rpartition(":")[2].partition("/")[0]
+    places = {"empty": tmp_path, "ranker": ranker.repository, "taken": taken}
+    named = [option.format(**places) for option in options]
+    ports = ["--port", "0", "--http-port", "0"]
+    monkeypatch.setattr(sys, "argv", ["sharded-infer", "serve", *ports, *named])
+    with pytest.raises(SystemExit) as exited:
+        serving.cli.main()
+    printed = capsys.readouterr()
+    assert exited.value.code == 1 and printed.out == ""
+    assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
+    assert [word for word in words if word.format(**places) not in printed.err] == []
+
+
+def test_what_is_ready_is_printed_as_one_line_of_json(server: RunningServer) -> None:
+    (model,) = server.ready["models"]
+    assert (model["name"], model["version"], model["topology"]) == (MODEL, 1, "cpu:2")
+    assert model["table_bytes"] > 0 and set(model["kernels"]) == {"int8", "bf16"}
+    assert server.ready["metrics_url"].endswith("/metrics")
+
+
+def test_requests_over_the_limit_at_once_are_refused_as_exhausted(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    limits = ("--threads", 1, "--max-concurrent-requests", 2)
+    with running_server(ranker.repository, tmp_path / "stderr", *limits) as server:
+        request = infer_request(good_inputs(2000))
+        with server.stub() as stub:
+            stub.ModelInfer(request, timeout=30)
+            codes: Counter[grpc.StatusCode] = Counter()
+
+            def some_are_refused() -> bool:
+                calls = [stub.ModelInfer.future(request, timeout=30) for _ in range(40)]
+                codes.update(call.code() for call in calls)
+                return codes[grpc.StatusCode.RESOURCE_EXHAUSTED] > 0
+
+            # A busy machine may bring the calls one after another.
+            until(some_are_refused, "more came at once than may")
+            assert set(codes) == {OK, grpc.StatusCode.RESOURCE_EXHAUSTED}, codes
+            assert stub.ModelInfer(request, timeout=30).model_name == MODEL
+
+
+# ---------------------------------------------------------------- metrics
+
+
+def test_the_metrics_page_has_the_documented_families_and_types(server: RunningServer) -> None:
+    families = {f.name: f for f in text_string_to_metric_families(page(server.metrics_url))}
+    kinds = {
+        "sharded_infer_requests": "counter",
+        "sharded_infer_request_seconds": "histogram",
+        "sharded_infer_phase_seconds": "histogram",
+        "sharded_infer_samples": "counter",
+        "sharded_infer_ids_out_of_range": "counter",
+        "sharded_infer_requests_in_flight": "gauge",
+        "sharded_infer_model_loaded": "gauge",
+    }
+    assert {name: families[name].type for name in kinds} == kinds
+    assert all(families[name].documentation for name in kinds)
+    loaded = {
+        tuple(sorted(s.labels.items())): s.value
+        for s in families["sharded_infer_model_loaded"].samples
+    }
+    assert loaded == {(("model", MODEL), ("version", "1")): 1.0}
+
+
+@needs_load
+def test_requests_fault_hardly_any_pages_in_steady_state(tmp_path: Path) -> None:
+    model = workload_named("ranking")
+    assert isinstance(model, Workload)
+    model = replace(model, rows=2_000)
+    model.publish(tmp_path / "models")
+    load = ClosedLoad(
+        target=Target("127.0.0.1", 0),
+        messages=tuple(model.messages(64, 16)),
+        connections=4,
+        concurrency=4,
+        seconds=60,
+        max_calls=500,
+    )
+    with running_server(tmp_path / "models", tmp_path / "log", forked=False) as server:
+        aimed = replace(load, target=target_of(server.grpc_url))
+        run_in_process(aimed, None)
+        # A worker counts them ten times a second or so.
+        time.sleep(0.3)
+        before = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
+        assert run_in_process(aimed, None).counts == {"OK": load.max_calls}
+        # A worker counts them ten times a second or so.
+        time.sleep(0.3)
+        after = samples(server.metrics_url)["sharded_infer_minor_page_faults_total", ()]
+    # 64 samples' embeddings alone are 104 pages. 0.6 were measured, and 6 on a busy machine.
+    assert (after - before) / load.max_calls < 20
+
+
+def test_counts_equal_the_requests_sent_by_code_and_in_samples(
+    server: RunningServer, stub: Any
+) -> None:
+    before = samples(server.metrics_url)
+    for size in (1, 5, 30):
+        stub.ModelInfer(infer_request(good_inputs(size)), timeout=10)
+    outside = {"dense": np.zeros((2, 4), np.float32), "item": np.array([[97, 3], [-1, 2**40]])}
+    stub.ModelInfer(infer_request(outside), timeout=10)
+    refused = infer_request({"dense": np.zeros((1, 4), np.float32), "user": np.array([50])})
+    for request in (refused, refused, infer_request(outside, model="elsewhere")):
+        with pytest.raises(grpc.RpcError):
+            stub.ModelInfer(request, timeout=10)
+    after = samples(server.metrics_url)
+    grown = {key: value - before.get(key, 0.0) for key, value in after.items()}
+    labels = (("model", MODEL), ("version", "1"))
+
+    def count(name: str, **more: str) -> float:
+        return grown[name, tuple(sorted((*labels, *more.items())))]
+
+    assert count("sharded_infer_requests_total", code="OK") == 4
+    assert count("sharded_infer_requests_total", code="INVALID_ARGUMENT") == 2
+    unknown = (("code", "NOT_FOUND"), ("model", "unknown"), ("version", ""))
+    assert grown["sharded_infer_requests_total", unknown] == 1
+    assert count("sharded_infer_samples_total") == 38
+    assert count("sharded_infer_ids_out_of_range_total") == 3
+    assert count("sharded_infer_request_seconds_count") == 4
+    assert count("sharded_infer_request_seconds_bucket", le="+Inf") == 4
+    spent = [count("sharded_infer_phase_seconds_sum", phase=phase) for phase in PHASES]
+    for phase in PHASES:
+        assert count("sharded_infer_phase_seconds_count", phase=phase) == 4
+    assert all(seconds > 0 for seconds in spent)
+    assert sum(spent) <= count("sharded_infer_request_seconds_sum")
+    # A client has its answer before the server has counted it as over.
+    deadline = time.monotonic() + 60
+    while samples(server.metrics_url)["sharded_infer_requests_in_flight", ()] != 0:
+        assert time.monotonic() < deadline
+    assert not any("elsewhere" in label for key in after for pair in key[1] for label in pair)
+
+
+def test_latency_boundaries_run_from_100_microseconds_to_ten_seconds_in_even_steps(
+    server: RunningServer, stub: Any
+) -> None:
+    stub.ModelInfer(infer_request(good_inputs(1)), timeout=10)
+    for family in text_string_to_metric_families(page(server.metrics_url)):
+        if family.type != "histogram" or not family.name.endswith("_seconds"):
+            continue
+        series: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                key = tuple(v for k, v in sorted(sample.labels.items()) if k != "le")
+                series.setdefault(key, []).append((float(sample.labels["le"]), sample.value))
+        assert len(series) == (len(PHASES) if "phase" in family.name else 1)
+        for buckets in series.values():
+            edges = np.array([edge for edge, _ in buckets])
+            assert (edges[0], edges[-2], edges[-1]) == (0.0001, 10.0, np.inf)
+            assert (np.diff(edges) > 0).all() and (edges[1:-1] / edges[:-2]).max() < 1.7
+            assert (np.diff([count for _, count in buckets]) >= 0).all()

@@ -1,0 +1,154 @@
+"""What a transport refuses by itself, without the message: a real port, a real client."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import grpc
+import pytest
+
+from serving.config.server_config import ServerConfig
+from serving.grpc_api.compiled.native_transport import NativeTransport
+from serving.grpc_api.handlers import INFER_METHOD, INFERENCE_SERVICE, HandlerTable
+from serving.grpc_api.transport import Transport, make_transport
+from serving.inference.data_plane import DataPlane
+from serving.metrics.server_metrics import ServerMetrics
+from serving.scheduler.batcher import QueueLimits
+from serving.versions.served_versions import ServedVersions
+from sharded_infer.repositories.repository import Repository
+from tests.support.servers import MODEL, TRANSPORTS, Ranker, good_inputs, infer_request
+from tests.support.waiting import until
+
+GARBAGE = b"\xff" * 100_000
+PATIENT = 30.0
+
+
+@dataclass(slots=True)
+class GrpcAdmission:
+    """A server whose queue is as long as a test says, and a client.
+
+    Attributes:
+        seconds: that a request needs at least.
+        asked: seconds left of each call that was looked at unread, and the thread that did.
+    """
+
+    data_plane: DataPlane
+    metrics: ServerMetrics
+    channel: grpc.Channel
+    transport: Transport
+    seconds: float = 5.0
+    asked: list[tuple[float, str]] = field(default_factory=list)
+
+    def deadline_unreachable_anywhere(self, time_remaining: float) -> bool:
+        self.asked.append((time_remaining, threading.current_thread().name))
+        return time_remaining < self.seconds
+
+    def call(self, message: bytes, seconds: float | None) -> grpc.Call:
+        return self.channel.unary_unary(INFER_METHOD).future(message, timeout=seconds)
+
+    def unknown(self) -> float:
+        """Refusals that are counted for no model."""
+        values = [
+            sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "sharded_infer_requests_total"
+            and sample.labels["code"] == "DEADLINE_EXCEEDED"
+            and sample.labels["model"] != MODEL
+        ]
+        return sum(values)
+
+    def takes(self, seconds: float) -> None:
+        """Makes every request take at least so long."""
+        self.seconds = seconds
+        if isinstance(self.transport, NativeTransport):
+            # Its thread tells the I/O thread after each step, at the latest when a call has come.
+            self.data_plane.dispatcher.backlog = lambda: seconds
+            self.call(GARBAGE, None).code()
+
+
+@contextmanager
+def _admission(transport_name: str, ranker: Ranker) -> Iterator[GrpcAdmission]:
+    config = ServerConfig(ranker.repository, port=0, transport=transport_name)
+    metrics = ServerMetrics()
+    store = ServedVersions(Repository(ranker.repository), metrics, topology=None, max_batch=256)
+    data_plane = DataPlane(store, metrics, slots=1, limits=QueueLimits())
+    handlers = HandlerTable(data_plane)
+    handlers.services[INFERENCE_SERVICE] = {}
+    handlers.set_infer()
+    transport = make_transport(config, data_plane=data_plane, handlers=handlers)
+    port = transport.listen(0)
+    store.load(MODEL)
+    transport.warm(store.warm_up)
+    try:
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield GrpcAdmission(data_plane, metrics, channel, transport)
+    finally:
+        transport.stop(5.0)
+
+
+@pytest.fixture(params=TRANSPORTS)
+def admission(
+    request: pytest.FixtureRequest, ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[GrpcAdmission]:
+    with _admission(request.param, ranker) as admission:
+        monkeypatch.setattr(
+            admission.data_plane.dispatcher,
+            "deadline_unreachable_anywhere",
+            admission.deadline_unreachable_anywhere,
+        )
+        admission.takes(5.0)
+        yield admission
+
+
+def test_a_hopeless_call_is_refused_and_counted_without_its_message(
+    admission: GrpcAdmission,
+) -> None:
+    call = admission.call(GARBAGE, 3.0)
+    assert call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "more waits than can be answered" in call.details()
+    until(lambda: admission.unknown() == 1.0, "it is counted")
+    if not isinstance(admission.transport, NativeTransport):
+        [(seconds, thread)] = admission.asked
+        assert 0.0 < seconds <= 3.0
+        assert not thread.startswith("rpc"), "decided before a thread has it"
+
+
+def test_a_call_that_may_be_answered_is_read(admission: GrpcAdmission) -> None:
+    message = infer_request(good_inputs(3)).SerializeToString()
+    assert admission.call(message, PATIENT).code() is grpc.StatusCode.OK
+    assert admission.call(GARBAGE, PATIENT).code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert admission.unknown() == 0.0
+
+
+def test_a_call_without_a_deadline_is_never_hopeless(admission: GrpcAdmission) -> None:
+    admission.takes(1e9)
+    message = infer_request(good_inputs(3)).SerializeToString()
+    assert admission.call(message, None).code() is grpc.StatusCode.OK
+    assert admission.unknown() == 0.0
+
+
+def test_the_server_answers_on_after_many_hopeless_calls(admission: GrpcAdmission) -> None:
+    message = infer_request(good_inputs(3)).SerializeToString()
+    calls = [admission.call(message, 3.0 if n % 4 else PATIENT) for n in range(100)]
+    codes = [call.code() for call in calls]
+    assert codes == [
+        grpc.StatusCode.DEADLINE_EXCEEDED if n % 4 else grpc.StatusCode.OK for n in range(100)
+    ]
+
+
+def test_a_bug_at_the_admission_does_not_end_the_server(
+    admission: GrpcAdmission, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def stumble(*_: float) -> bool:
+        raise RuntimeError("a bug")
+
+    if isinstance(admission.transport, NativeTransport):
+        monkeypatch.setattr(admission.data_plane.dispatcher, "backlog", stumble)
+    monkeypatch.setattr(admission.data_plane.dispatcher, "deadline_unreachable_anywhere", stumble)
+    message = infer_request(good_inputs(3)).SerializeToString()
+    admission.call(message, PATIENT).code()
+    monkeypatch.undo()
+    assert admission.call(message, PATIENT).code() is grpc.StatusCode.OK
+    assert "internal error" in caplog.text or "RuntimeError" in caplog.text

@@ -1,0 +1,289 @@
+"""A server on Unix sockets, with its users' clients."""
+
+import json
+import os
+import re
+import signal
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from serving.host.unix_socket import UnixSocket
+from tests.conformance.test_http2_tools import run
+from tests.support.http2_peer import INFER, framed
+from tests.support.server_processes import children_of
+from tests.support.servers import (
+    DATATYPES,
+    MODEL,
+    NATIVE,
+    Command,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+from tests.support.tls import issue_files
+from tests.support.waiting import until
+
+SECONDS = 60.0
+pytestmark = pytest.mark.parametrize("transport", [NATIVE])
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """The paths of a server's sockets, and it."""
+
+    grpc: str
+    http: str
+    admin: str
+    running: RunningServer | None = None
+
+    def options(self) -> tuple[str, ...]:
+        """For the command line."""
+        return (
+            *("--unix-socket", self.grpc, "--http-unix-socket", self.http),
+            *("--admin-address", f"unix:{self.admin}"),
+        )
+
+    def files(self) -> list[bool]:
+        """Which of them are there."""
+        return [Path(path).is_socket() for path in (self.grpc, self.http, self.admin)]
+
+
+def sockets_in(folder: Path) -> Sockets:
+    return Sockets(str(folder / "g"), str(folder / "h"), str(folder / "a"))
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def server(
+    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Sockets]:
+    folder = tmp_path_factory.mktemp("u")
+    sockets = sockets_in(folder)
+    log = folder / "log"
+    options = ("--transport", "native", "--workers", request.param, *sockets.options())
+    with running_server(ranker.repository, log, *options) as running:
+        yield Sockets(sockets.grpc, sockets.http, sockets.admin, running)
+        assert sockets.files() == [True] * 3
+    assert "internal error" not in log.read_text()
+    assert sockets.files() == [False] * 3
+
+
+def same_scores(response: "service_pb2.ModelInferResponse", ranker: Ranker, batch: int) -> None:
+    wanted, got = ranker.predict(good_inputs(batch)), scores_of(response)
+    assert set(got) == set(wanted)
+    for name, scores in wanted.items():
+        np.testing.assert_array_equal(got[name], scores)
+
+
+def test_the_ready_line_says_where_it_answers(server: Sockets, transport: str) -> None:
+    assert server.running is not None
+    ready = server.running.ready
+    assert ready["unix_url"] == f"unix:{server.grpc}"
+    assert ready["http_unix_socket"] == server.http
+    assert ready["admin_url"] == f"unix:{server.admin}"
+
+
+def test_grpcio_is_answered_there_and_on_the_port(
+    server: Sockets, ranker: Ranker, transport: str
+) -> None:
+    assert server.running is not None
+    for address in (f"unix:{server.grpc}", f"unix://{server.grpc}", server.running.grpc_url):
+        local = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(address, local) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for batch in (1, 3):
+                request = infer_request(good_inputs(batch))
+                same_scores(stub.ModelInfer(request, timeout=SECONDS), ranker, batch)
+            (streamed,) = stub.ModelStreamInfer(iter([request]), timeout=SECONDS)
+            same_scores(streamed.infer_response, ranker, 3)
+
+
+def test_tritonclient_is_answered_there(server: Sockets, ranker: Ranker, transport: str) -> None:
+    inputs = []
+    for name, array in good_inputs(3).items():
+        made = triton.InferInput(name, list(array.shape), DATATYPES[array.dtype.name])
+        made.set_data_from_numpy(array)
+        inputs.append(made)
+    with closing(triton.InferenceServerClient(f"unix:{server.grpc}")) as client:
+        assert client.is_server_live() and client.is_model_ready(MODEL)
+        result = client.infer(MODEL, inputs, client_timeout=SECONDS)
+    for name, scores in ranker.predict(good_inputs(3)).items():
+        np.testing.assert_array_equal(result.as_numpy(name), scores)
+
+
+def test_curl_is_answered_over_http_and_http2(
+    server: Sockets, tmp_path: Path, transport: str
+) -> None:
+    for path, words in (("/ready", "ready\n"), ("/live", "live\n")):
+        done = run("curl", "-sS", "--unix-socket", server.http, f"http://localhost{path}")
+        assert done.stdout == words, done.stderr
+    done = run("curl", "-sS", "--unix-socket", server.http, f"http://x/v2/models/{MODEL}")
+    assert json.loads(done.stdout)["name"] == MODEL
+    body = tmp_path / "body"
+    body.write_bytes(framed(infer_request(good_inputs(2)).SerializeToString()))
+    called = run(
+        *("curl", "-sS", "--http2-prior-knowledge", "--unix-socket", server.grpc),
+        *("-H", "content-type: application/grpc", "-H", "te: trailers", "--include"),
+        *("--data-binary", f"@{body}", "--output", tmp_path / "answer"),
+        *("--dump-header", "-", f"http://localhost{INFER}"),
+    )
+    assert "HTTP/2 200" in called.stdout and "grpc-status: 0" in called.stdout, called.stderr
+
+
+def test_h2load_has_every_call_answered_there(
+    server: Sockets, tmp_path: Path, transport: str
+) -> None:
+    body = tmp_path / "body"
+    body.write_bytes(framed(infer_request(good_inputs(2)).SerializeToString()))
+    done = run(
+        *("h2load", "-n", 2000, "-c", 4, "-m", 16, "-d", body, f"--base-uri=unix:{server.grpc}"),
+        *("-H", "content-type: application/grpc", "-H", "te: trailers"),
+        f"http://localhost{INFER}",
+    )
+    told = re.search(r"(\d+) succeeded, (\d+) failed, (\d+) errored", done.stdout)
+    assert told is not None and told.groups() == ("2000", "0", "0"), done.stdout + done.stderr
+
+
+def test_the_admin_socket_alone_answers_what_changes_the_server(
+    server: Sockets, transport: str
+) -> None:
+    load = service_pb2.RepositoryModelLoadRequest(model_name=MODEL)
+    infer = infer_request(good_inputs(1))
+    good, denied = grpc.StatusCode.OK, grpc.StatusCode.PERMISSION_DENIED
+    for path, codes in ((server.grpc, [denied, good]), (server.admin, [good, denied])):
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            calls = ((stub.RepositoryModelLoad, load), (stub.ModelInfer, infer))
+            assert [one.future(sent, timeout=SECONDS).code() for one, sent in calls] == codes
+
+
+def test_a_client_of_a_socket_is_known_by_its_user(
+    ranker: Ranker, tmp_path: Path, transport: str
+) -> None:
+    sockets = sockets_in(tmp_path)
+    options = ("--transport", transport, "--rate-limit", 0.001, "--rate-burst", 2)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options, *sockets.options()),
+        grpc.insecure_channel(f"unix:{sockets.grpc}") as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        request = infer_request(good_inputs(1))
+        stub.ModelInfer(request, timeout=SECONDS)
+        # One of the two is HTTP's, which counts with gRPC's.
+        done = run("curl", "-sS", "--unix-socket", sockets.http, "http://x/v2/models/stats")
+        assert json.loads(done.stdout)["model_stats"]
+        refused = stub.ModelInfer.future(request, timeout=SECONDS)
+        assert refused.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert f"expected fewer from 'uid {os.getuid()}'" in refused.details()
+
+
+def test_tls_is_spoken_there_too(ranker: Ranker, tmp_path: Path, transport: str) -> None:
+    sockets, files = sockets_in(tmp_path), issue_files(tmp_path)
+    options = ("--transport", transport, *files.options(), *sockets.options())
+    with running_server(ranker.repository, tmp_path / "log", *options):
+        credentials = grpc.ssl_channel_credentials(Path(files.ca).read_bytes())
+        name = [("grpc.ssl_target_name_override", "127.0.0.1")]
+        with grpc.secure_channel(f"unix:{sockets.grpc}", credentials, name) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=SECONDS).live
+        done = run(
+            *("curl", "-sS", "--unix-socket", sockets.http, "--cacert", files.ca),
+            "https://127.0.0.1/ready",
+        )
+        assert done.stdout == "ready\n", done.stderr
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_killed_servers_sockets_are_replaced_by_the_next(
+    ranker: Ranker, tmp_path: Path, transport: str, workers: int
+) -> None:
+    sockets = sockets_in(tmp_path)
+    options = ("--transport", transport, "--workers", workers, *sockets.options())
+    log = tmp_path / "log"
+    with running_server(ranker.repository, log, *options, exit_code=None) as killed:
+        children = children_of(killed.process.pid)
+        for pid in (killed.process.pid, *children):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: not somebody_listens(sockets.grpc), "nobody listens", SECONDS)
+    assert sockets.files() == [True] * 3
+    with (
+        running_server(ranker.repository, log, *options),
+        grpc.insecure_channel(f"unix:{sockets.grpc}") as channel,
+    ):
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=SECONDS).live
+
+
+def somebody_listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(path)
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
+def test_a_worker_that_dies_is_replaced_on_the_socket(
+    ranker: Ranker, tmp_path: Path, transport: str
+) -> None:
+    sockets = sockets_in(tmp_path)
+    options = ("--transport", transport, "--workers", 2, *sockets.options())
+    with running_server(ranker.repository, tmp_path / "log", *options) as running:
+        before = set(children_of(running.process.pid))
+        local = [("grpc.use_local_subchannel_pool", 1)]
+
+        def live() -> bool:
+            with grpc.insecure_channel(f"unix:{sockets.grpc}", local) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                request = service_pb2.ServerLiveRequest()
+                answer = stub.ServerLive(request, timeout=SECONDS, wait_for_ready=True)
+                return bool(answer.live)
+
+        assert live()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        until(lambda: len(set(children_of(running.process.pid)) - before) == len(before), "new", 60)
+        assert all(live() for _ in range(8))
+
+
+def test_a_path_that_is_no_socket_is_refused_and_left_there(
+    ranker: Ranker, tmp_path: Path, transport: str, sharded_infer: Command
+) -> None:
+    words = ("serve", "-r", ranker.repository, "--port", 0, "--http-port", 0)
+    words = (*words, "--transport", transport)
+    path = tmp_path / "s"
+    path.write_text("words")
+    for option in ("--unix-socket", "--http-unix-socket"):
+        done = sharded_infer(*words, option, path)
+        done.refused(f"socket {path} cannot be had: the file there is no socket")
+    assert path.read_text() == "words" and stat.S_ISREG(path.stat().st_mode)
+    done = sharded_infer(*words, "--unix-socket", "/" + "x" * 107)
+    done.refused("a Unix socket: expected a path of 1 to 107 bytes, got 108")
+    done = sharded_infer(*words, "--unix-socket", "/x", "--admin-address", "unix:/x")
+    done.refused("expected a path for each, got one twice: /x, /x")
+    done = sharded_infer(*words, "--admin-address", "unix")
+    done.refused("admin_address: expected unix:PATH, or HOST:PORT")
+    with closing(UnixSocket(str(tmp_path / "taken"))) as taken:
+        done = sharded_infer(*words, "--unix-socket", taken.path)
+        done.refused(f"socket {taken.path} cannot be had: another process listens there")
+
+
+def test_grpcio_does_not_listen_on_sockets_and_says_so(
+    ranker: Ranker, transport: str, sharded_infer: Command
+) -> None:
+    words = ("serve", "-r", ranker.repository, "--transport", "grpcio")
+    for option in (("--unix-socket", "/x"), ("--admin-address", "unix:/x")):
+        done = sharded_infer(*words, *option)
+        done.refused("Unix sockets for gRPC: expected --transport native, got grpcio")

@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+
+from kernels.errors import InputError
+from kernels.gpu.triton_tiles import TileChoice
+from kernels.gpu.triton_tuning import (
+    candidates,
+    default_choice,
+    read_choices,
+    shape_key,
+    tile_choice,
+    write_choices,
+)
+from kernels.row_format import RowFormat
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    choice = TileChoice(warps=4, thread_words=8, widest_words=32)
+    choices = {"a GPU": {shape_key(RowFormat.INT8, 32, 16): choice}}
+    write_choices(choices, tmp_path / "choices.json")
+    assert read_choices(tmp_path / "choices.json") == choices
+
+
+def test_a_gpu_or_a_shape_that_was_not_measured_gets_the_default() -> None:
+    choice = TileChoice(warps=4)
+    choices = {"a GPU": {"int8x32@16": choice}}
+
+    def chosen(gpu: str, words: int, alignment: int) -> TileChoice:
+        return tile_choice(
+            choices, gpu, row_format=RowFormat.INT8, words=words, alignment=alignment
+        )
+
+    assert chosen("a GPU", 32, 16) == choice
+    assert chosen("a GPU", 16, 16) == TileChoice()
+    assert chosen("another", 32, 16) == TileChoice()
+    assert chosen("a GPU", 32, 4) == default_choice(4) != TileChoice()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"a GPU": 3}', '{"a GPU": {"int8x32": {"x": 1}}}'])
+def test_a_broken_file_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "choices.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match="choices.json: not a file of tile choices"):
+        read_choices(path)
+
+
+def test_the_shipped_file_can_be_read() -> None:
+    for shapes in read_choices().values():
+        assert all(isinstance(choice, TileChoice) for choice in shapes.values())
+
+
+def test_candidates_differ() -> None:
+    found = list(candidates())
+    assert len(set(found)) == len(found) > 5

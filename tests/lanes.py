@@ -1,0 +1,310 @@
+"""The lanes of the tests: what runs at every commit, and what only before a merge.
+
+What no list names is fast: `make test`. The marker `full` is on the rest: `make test-rest`. The
+marker `soak` is on what has a long form, with SHARDED_INFER_SOAK=1: `make soak`; its short form is
+full.
+"""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+# Tests that have a long form.
+SOAK_FILES = (
+    "tests/attacks/test_campaign.py",
+    "tests/attacks/test_mutations.py",
+    "tests/end_to_end/test_releases.py",
+    "tests/end_to_end/test_sigterm.py",
+    "tests/serving/http_api/test_openapi.py",
+    "tests/soak/test_crashes.py",
+    "tests/soak/test_releases.py",
+    "tests/soak/test_swaps_of_fronts.py",
+)
+
+# What starts servers of its own, drives a browser, compiles, or repeats for long.
+FULL_FILES = (
+    "tests/aarch64/test_aarch64.py",
+    "tests/attacks/test_attack_logs.py",
+    "tests/attacks/test_certificate_files.py",
+    "tests/attacks/test_control_messages.py",
+    "tests/attacks/test_foreign_locks.py",
+    "tests/attacks/test_grpc_floods.py",
+    "tests/attacks/test_grpc_headers.py",
+    "tests/attacks/test_http_bodies.py",
+    "tests/attacks/test_http_connections.py",
+    "tests/attacks/test_logs.py",
+    "tests/attacks/test_reading_time.py",
+    "tests/attacks/test_shared_features.py",
+    "tests/attacks/test_shared_memory.py",
+    "tests/attacks/test_shortened_tables.py",
+    "tests/attacks/test_streams.py",
+    "tests/attacks/test_stuck_workers.py",
+    "tests/attacks/test_tls.py",
+    "tests/attacks/test_transport_sanitizers.py",
+    "tests/attacks/test_unloadable_models.py",
+    "tests/conformance/test_grpcio_clients.py",
+    "tests/conformance/test_http2_peer.py",
+    "tests/conformance/test_http2_tools.py",
+    "tests/conformance/test_listening.py",
+    "tests/conformance/test_model_control.py",
+    "tests/docker/test_dashboards.py",
+    "tests/docker/test_image_steps.py",
+    "tests/docker/test_kubernetes.py",
+    "tests/docker/test_metrics_end_to_end.py",
+    "tests/docker/test_prometheus_rules.py",
+    "tests/end_to_end/test_clients.py",
+    "tests/end_to_end/test_cluster_bits.py",
+    "tests/end_to_end/test_deepfm.py",
+    "tests/end_to_end/test_demo.py",
+    "tests/end_to_end/test_devices.py",
+    "tests/end_to_end/test_din.py",
+    "tests/end_to_end/test_fronts.py",
+    "tests/end_to_end/test_keepalive.py",
+    "tests/end_to_end/test_live_page.py",
+    "tests/end_to_end/test_log_lines.py",
+    "tests/end_to_end/test_metrics_under_load.py",
+    "tests/end_to_end/test_neumf.py",
+    "tests/end_to_end/test_probes.py",
+    "tests/end_to_end/test_publish_parts.py",
+    "tests/end_to_end/test_ray_cluster.py",
+    "tests/end_to_end/test_replicas.py",
+    "tests/end_to_end/test_repo_watch.py",
+    "tests/end_to_end/test_rest.py",
+    "tests/end_to_end/test_security.py",
+    "tests/end_to_end/test_server.py",
+    "tests/end_to_end/test_server_memory.py",
+    "tests/end_to_end/test_shard_hosts.py",
+    "tests/end_to_end/test_share_memory.py",
+    "tests/end_to_end/test_shared_copies.py",
+    "tests/end_to_end/test_torchrec_collection.py",
+    "tests/end_to_end/test_torchrec_dlrm.py",
+    "tests/end_to_end/test_tracing.py",
+    "tests/end_to_end/test_unix_sockets.py",
+    "tests/end_to_end/test_workers.py",
+    "tests/gpu_check/test_gpu_check.py",
+    "tests/kernels/gpu/test_triton_compiled.py",
+    "tests/kernels/gpu/test_triton_interpreted.py",
+    "tests/serving/bench/load/test_generator.py",
+    "tests/serving/bench/load/test_http_generator.py",
+    "tests/serving/bench/parts/test_device_scenarios.py",
+    "tests/serving/cluster/test_managed_process.py",
+    "tests/serving/commands/bench/test_bench_cluster.py",
+    "tests/serving/commands/bench/test_bench_decode.py",
+    "tests/serving/commands/bench/test_bench_engine.py",
+    "tests/serving/commands/bench/test_bench_lookup.py",
+    "tests/serving/commands/bench/test_bench_metrics.py",
+    "tests/serving/commands/bench/test_bench_peers.py",
+    "tests/serving/commands/bench/test_bench_plan.py",
+    "tests/serving/commands/bench/test_bench_quantize.py",
+    "tests/serving/commands/bench/test_bench_ranking.py",
+    "tests/serving/commands/bench/test_bench_releases.py",
+    "tests/serving/commands/bench/test_bench_serve.py",
+    "tests/serving/commands/models/test_quantize.py",
+    "tests/serving/demo/test_training.py",
+    "tests/serving/host/test_installation.py",
+    "tests/serving/host/test_malloc.py",
+    "tests/serving/metrics/test_batch_counter.py",
+    "tests/serving/metrics/test_version_info.py",
+    "tests/serving/remote/test_caller.py",
+    "tests/serving/scheduler/test_native_threads.py",
+    "tests/serving/transport/test_http2_client_failures.py",
+    "tests/sharded_infer/engines/test_instruction_sets.py",
+    "tests/sharded_infer/engines/test_torchrec_bit_equality.py",
+    "tests/sharded_infer/reports/plan/test_page.py",
+    "tests/sharded_infer/reports/quantization/test_page.py",
+    "tests/sharded_infer/repositories/test_crashes.py",
+    "tests/sharded_infer/test_address_space.py",
+    "tests/sharded_infer/towers/test_tower_kernels.py",
+    "tests/support/test_forked_command.py",
+    "tests/test_wheel.py",
+)
+
+# Single tests that take seconds, in files that are fast otherwise.
+FULL_TESTS: Mapping[str, tuple[str, ...]] = {
+    "tests/attacks/test_hostile_files.py": (
+        "test_a_running_server_follows_other_models_while_ones_labels_are_a_fifo",
+        "test_commands_do_not_wait_for_a_fifo_and_name_it",
+    ),
+    "tests/attacks/test_options.py": (
+        "test_a_server_refuses_files_that_are_none",
+        "test_no_text_ends_a_command_with_a_traceback",
+    ),
+    "tests/conformance/test_description.py": ("test_a_log_setting_holds_in_every_worker",),
+    "tests/end_to_end/test_predictor.py": ("test_retries_bridge_the_death_of_a_worker",),
+    "tests/serving/commands/test_lazy_group.py": ("test_help_imports_nothing_heavy",),
+    "tests/serving/config/test_setting_sources.py": (
+        "test_the_command_takes_an_old_option_and_hides_it",
+    ),
+    "tests/serving/metrics/test_server_metrics.py": (
+        "test_a_worker_killed_while_it_counts_leaves_at_most_one_request_in_part",
+        "test_workers_share_a_page_and_a_killed_ones_successor_counts_on",
+    ),
+    "tests/serving/protocol/test_predict_message.py": (
+        "test_every_form_is_read_as_the_protocols_form_is",
+        "test_mutated_messages_are_read_as_the_portable_path_reads_them",
+    ),
+    "tests/serving/scheduler/test_batcher.py": (
+        "test_every_request_has_one_fate_and_every_promise_holds_at_every_step",
+    ),
+    "tests/serving/test_cli.py": (
+        "test_commands_are_processes_that_read_stdin_and_end_with_their_exit_code",
+    ),
+    "tests/sharded_infer/artifacts/test_table_memory.py": ("test_a_copys_memory_comes_back",),
+    "tests/sharded_infer/engines/device/runtime/test_cuda_streams.py": (
+        "test_loads_one_after_another_need_no_more_streams_than_two_at_once",
+    ),
+    "tests/sharded_infer/engines/device/tower/test_device_tower.py": (
+        "test_activations_are_within_5_percent_of_what_the_allocator_gives",
+        "test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32",
+    ),
+    "tests/sharded_infer/planning/test_planner.py": (
+        "test_more_devices_of_any_kind_never_make_it_slower",
+        "test_the_order_of_devices_does_not_change_the_cost",
+    ),
+    "tests/sharded_infer/publishing/test_quantization.py": (
+        "test_an_interrupted_run_leaves_no_folder_and_can_be_started_again",
+    ),
+    "tests/sharded_infer/towers/program/test_operators.py": (
+        "test_a_recurrent_tower_keeps_its_scores_and_holds_each_weight_once",
+        "test_a_rewritten_operator_is_lowered_as_any_other",
+        "test_a_snippet_scores_as_its_module_does_once_stored_and_read_back",
+    ),
+    "tests/test_docs.py": ("test_the_notebook_is_typed_as_strictly_as_its_user_wants",),
+}
+
+# What is slow for every test that asks for it: an object store is a process of its own.
+FULL_FIXTURES = frozenset({"s3_process"})
+
+# Of tests that hold for several transports, servers, clients and stores, one kind is fast.
+FULL_VALUES: Mapping[str, frozenset[str]] = {
+    "client": frozenset({"aio"}),
+    "controlled": frozenset({"protected"}),
+    "kind": frozenset({"aio"}),
+    "loader": frozenset({"aio"}),
+    "location": frozenset({"s3"}),
+    "own_server": frozenset({"native"}),
+    "server": frozenset({"native", "protected"}),
+    "target": frozenset({"native"}),
+    "to": frozenset({"s3"}),
+    "transport": frozenset({"native"}),
+}
+
+# Products of parameters: fast are as many cases as have each pair of two parameters' values.
+PAIRWISE_FILES = (
+    "tests/kernels/gpu/test_reference_lookup.py",
+    "tests/kernels/test_dense_step.py",
+    "tests/kernels/test_pooled_lookup.py",
+    "tests/quant/encoding/test_native_encoder.py",
+    "tests/sharded_infer/lookups/test_plan_lookups.py",
+)
+
+# Files that take most of a minute and more, the longest first: workers begin with them, and none
+# has one left when the others are done. All others come at random.
+LONGEST_FILES = (
+    "tests/docker/test_image_steps.py",
+    "tests/kernels/gpu/test_triton_interpreted.py",
+    "tests/end_to_end/test_ray_cluster.py",
+    "tests/serving/commands/bench/test_bench_serve.py",
+    "tests/end_to_end/test_unix_sockets.py",
+    "tests/end_to_end/test_workers.py",
+    "tests/end_to_end/test_clients.py",
+    "tests/end_to_end/test_cluster_bits.py",
+    "tests/end_to_end/test_releases.py",
+    "tests/end_to_end/test_live_page.py",
+    "tests/end_to_end/test_security.py",
+    "tests/end_to_end/test_tracing.py",
+    "tests/gpu_check/test_gpu_check.py",
+)
+
+# Processor time that a fast test may take in its own process: a busy machine changes it little.
+FAST_PROCESSOR_SECONDS = 10
+# Time after which a fast test hangs; others have pytest's 300 s. Setups are not counted: one test
+# waits for what many share, and `running_server` and `run` have limits of their own.
+FAST_SECONDS = 180
+
+
+def assign_lanes(items: Iterable[pytest.Item], root: Path) -> None:
+    """Marks each test with its lane.
+
+    Args:
+        items: the collected tests, in any order.
+        root: the folder that the lists' paths begin at.
+    """
+    pairwise: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        path = item.path.relative_to(root).as_posix()
+        function = getattr(item, "originalname", item.name)
+        if path in SOAK_FILES:
+            item.add_marker(pytest.mark.soak)
+        if (
+            path in FULL_FILES
+            or path in SOAK_FILES
+            or function in FULL_TESTS.get(path, ())
+            or FULL_FIXTURES & set(getattr(item, "fixturenames", ()))
+            or _is_variant(item)
+        ):
+            item.add_marker(pytest.mark.full)
+            continue
+        item.add_marker(pytest.mark.timeout(FAST_SECONDS, func_only=True))
+        if path in PAIRWISE_FILES:
+            pairwise.setdefault(f"{path}::{function}", []).append(item)
+    for cases in pairwise.values():
+        chosen = all_pairs({item.name: _values(item) for item in cases})
+        for item in cases:
+            if item.name not in chosen:
+                item.add_marker(pytest.mark.full)
+
+
+def check_processor_time(item: pytest.Item, seconds: float) -> None:
+    """Fails a fast test that took too long; a server that it asks is not counted.
+
+    Args:
+        item: the test.
+        seconds: of processor time, which its process took.
+    """
+    if seconds > FAST_PROCESSOR_SECONDS and item.get_closest_marker("full") is None:
+        pytest.fail(
+            f"took {seconds:.1f} s of processor time, expected at most {FAST_PROCESSOR_SECONDS} s "
+            "of a fast test; tests/lanes.py can make it full"
+        )
+
+
+def all_pairs(cases: Mapping[str, Sequence[str]]) -> set[str]:
+    """Chooses cases until each pair of two parameters' values that occurs has been chosen.
+
+    Greedy: the case with most new pairs is next, of equals the one whose name is first. With fewer
+    than two parameters nothing is left out.
+
+    Args:
+        cases: each case's values by its name, one a parameter.
+    """
+    pairs = {name: _pairs(cases[name]) for name in sorted(cases)}
+    if not any(pairs.values()):
+        return set(pairs)
+    chosen: set[str] = set()
+    missing = set().union(*pairs.values())
+    while missing:
+        best = max(pairs, key=lambda name: len(pairs[name] & missing))
+        chosen.add(best)
+        missing -= pairs[best]
+    return chosen
+
+
+def _pairs(values: Sequence[str]) -> set[Hashable]:
+    return set(combinations(enumerate(values), 2))
+
+
+def _values(item: pytest.Item) -> list[str]:
+    """Each parameter's value, by the parameters' names; a list has no hash, but a text."""
+    callspec = getattr(item, "callspec", None)
+    return [repr(value) for _, value in sorted(callspec.params.items())] if callspec else []
+
+
+def _is_variant(item: pytest.Item) -> bool:
+    callspec = getattr(item, "callspec", None)
+    return callspec is not None and any(
+        isinstance(value, str) and value in FULL_VALUES.get(name, ())
+        for name, value in callspec.params.items()
+    )

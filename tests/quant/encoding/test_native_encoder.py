@@ -1,0 +1,191 @@
+"""The compiled encoder against its reference in torch, on every instruction set there is."""
+
+import shutil
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
+from quant.encoding.clipping import scale_and_bias
+from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
+from quant.encoding.encoder import encoder_name
+from quant.encoding.native_encoder import encode_native, encoder_instruction_sets
+from quant.encoding.rowwise import encode
+
+INTEGERS = [f for f in RowFormat if f.is_integer]
+DIMS = [1, 2, 3, 4, 5, 15, 16, 17, 31, 33, 64, 100, 128, 1000, 1024]
+
+needs_compiler = pytest.mark.skipif(
+    not encoder_instruction_sets(), reason="the package was built without a compiler"
+)
+
+
+def hard_rows(dim: int) -> Tensor:
+    """Rows with ties, extremes and none of them."""
+    generator = torch.Generator().manual_seed(dim)
+    normal = torch.randn(40, dim, generator=generator)
+    return torch.cat(
+        [
+            normal,
+            normal * 1e-7,  # scales below fp16's smallest
+            normal * 1e-3,
+            normal * 5000,
+            normal.round(),  # repeated values
+            torch.zeros(2, dim),
+            torch.full((2, dim), 0.1),  # a bias that is rounded above its row
+            torch.full((2, dim), -65504.0),
+            torch.linspace(0, 255, dim)[None],  # levels halfway between two
+            torch.linspace(-7.5, 7.5, dim)[None],
+            torch.full((1, dim), 1e-40),  # subnormal
+        ]
+    )
+
+
+@needs_compiler
+@pytest.mark.parametrize("instruction_set", encoder_instruction_sets())
+@pytest.mark.parametrize("row_format", INTEGERS)
+@pytest.mark.parametrize("dim", DIMS)
+def test_bytes_without_clipping_are_those_of_the_reference(
+    instruction_set: InstructionSet, row_format: RowFormat, dim: int
+) -> None:
+    rows = hard_rows(dim)
+    encoded = encode_native(row_format, rows, clip=False, instruction_set=instruction_set)
+    assert torch.equal(encoded.stored, encode(row_format, rows, clip=False))
+    assert encoded.minmax_squared_errors is None
+
+
+@needs_compiler
+@pytest.mark.parametrize("row_format", INTEGERS)
+@pytest.mark.parametrize("dim", DIMS)
+def test_every_instruction_set_gives_the_same_bytes_and_errors(
+    row_format: RowFormat, dim: int
+) -> None:
+    rows = hard_rows(dim)
+    results = [
+        encode_native(row_format, rows, instruction_set=s) for s in encoder_instruction_sets()
+    ]
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(parts(results[0]), parts(other), strict=True))
+
+
+@needs_compiler
+@pytest.mark.parametrize("row_format", INTEGERS)
+@pytest.mark.parametrize("dim", DIMS)
+def test_errors_are_those_of_the_rows_as_they_are_read_back(
+    row_format: RowFormat, dim: int
+) -> None:
+    rows = hard_rows(dim)
+    encoded = encode_native(row_format, rows)
+    error = (decode(row_format, encoded.stored, dim) - rows).double()
+    near = {"rtol": 1e-4, "atol": 1e-30, "check_dtype": False}
+    torch.testing.assert_close(encoded.squared_errors, error.square().sum(1), **near)
+    torch.testing.assert_close(encoded.max_errors, error.abs().amax(1), **near)
+    torch.testing.assert_close(encoded.squares, rows.double().square().sum(1), **near)
+
+
+@needs_compiler
+@pytest.mark.parametrize("row_format", [RowFormat.INT4, RowFormat.INT2])
+@pytest.mark.parametrize("dim", DIMS)
+def test_clipped_rows_are_the_references_and_never_worse_than_minimum_to_maximum(
+    row_format: RowFormat, dim: int
+) -> None:
+    rows = hard_rows(dim)
+    encoded = encode_native(row_format, rows)
+    minmax = encoded.minmax_squared_errors
+    assert minmax is not None
+    assert bool((encoded.squared_errors <= minmax).all())
+    # Two ranges of a row may have the same error but for the order of a sum.
+    reference = decode(row_format, encode(row_format, rows), dim) - rows
+    torch.testing.assert_close(
+        encoded.squared_errors, reference.square().sum(1), rtol=1e-3, atol=1e-30
+    )
+    plain = decode(row_format, encode(row_format, rows, clip=False), dim) - rows
+    torch.testing.assert_close(minmax, plain.square().sum(1), rtol=1e-4, atol=1e-30)
+
+
+@needs_compiler
+@given(
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=40),
+    st.sampled_from(INTEGERS),
+    st.sampled_from(encoder_instruction_sets() or (InstructionSet.BASELINE,)),
+)
+def test_any_row_is_encoded_or_refused_as_the_reference_does(
+    numbers: list[float], row_format: RowFormat, instruction_set: InstructionSet
+) -> None:
+    rows = torch.tensor([numbers])
+    # Whether -0.0 or 0.0 is a row's minimum depends on the order of the search.
+    rows = torch.where(rows == 0, 0.0, rows)
+
+    def reason_or_bytes(run: Callable[[], Tensor]) -> str | list[int]:
+        try:
+            return run()[0].tolist()
+        except UnrepresentableRowError as error:
+            return error.reason
+
+    ours = reason_or_bytes(
+        lambda: encode_native(row_format, rows, clip=False, instruction_set=instruction_set).stored
+    )
+    assert ours == reason_or_bytes(lambda: encode(row_format, rows, clip=False))
+
+
+@needs_compiler
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False), st.sampled_from([4, 2]))
+def test_halves_are_rounded_as_torch_rounds_them(number: float, bits: int) -> None:
+    rows = torch.tensor([[number]])
+    _, bias = scale_and_bias(rows, rows, bits)
+    if not bool(torch.isfinite(bias)):
+        return
+    row_format = RowFormat.INT4 if bits == 4 else RowFormat.INT2
+    for instruction_set in encoder_instruction_sets():
+        encoded = encode_native(row_format, rows, clip=False, instruction_set=instruction_set)
+        assert torch.equal(encoded.stored[0, 2:4].clone().view(torch.float16), bias[0])
+
+
+@needs_compiler
+@pytest.mark.parametrize("instruction_set", encoder_instruction_sets())
+@pytest.mark.parametrize("row_format", INTEGERS)
+@pytest.mark.parametrize("dim", [1, 16, 21])
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf])
+def test_the_first_row_that_is_no_number_is_named(
+    instruction_set: InstructionSet, row_format: RowFormat, dim: int, strange: float
+) -> None:
+    rows = torch.randn(9, dim, generator=torch.Generator().manual_seed(0))
+    rows[5, dim - 1] = rows[7, 0] = strange
+    with pytest.raises(UnrepresentableRowError, match="holds NaN") as refused:
+        encode_native(row_format, rows, instruction_set=instruction_set)
+    assert refused.value.row == 5
+
+
+@needs_compiler
+@pytest.mark.parametrize("row_format", INTEGERS)
+def test_no_rows_are_no_rows(row_format: RowFormat) -> None:
+    encoded = encode_native(row_format, torch.empty(0, 7))
+    assert encoded.stored.shape == (0, row_format.row_bytes(7))
+
+
+@needs_compiler
+def test_what_it_cannot_encode_is_refused() -> None:
+    rows = torch.zeros(2, 4)
+    with pytest.raises(InputError, match="expected int8, int4 or int2, got fp16"):
+        encode_native(RowFormat.FP16, rows)
+    with pytest.raises(InputError, match=r"expected float32 \[n, dim\], got torch.float64"):
+        encode_native(RowFormat.INT8, rows.double())
+    with pytest.raises(InputError, match=r"got torch.float32 \[2, 9000\]"):
+        encode_native(RowFormat.INT8, torch.zeros(2, 9000))
+
+
+def test_a_machine_with_a_compiler_has_the_compiled_encoder() -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("no g++ on this machine")
+    assert encoder_name().startswith("native ")
+
+
+def parts(encoded: EncodedRows) -> list[Tensor]:
+    return [encoded.stored, encoded.squared_errors, encoded.squares, encoded.max_errors]

@@ -1,0 +1,179 @@
+"""NumPy files of every layout, and those that do not hold numbers."""
+
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quant.sources.numpy_files import NumpySource
+from quant.sources.weight_source import SourceError
+
+WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
+DTYPES = [
+    *("bool", "float16", "float32", "float64", "complex64", "complex128"),
+    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+]
+
+
+def saved(path: Path, array: object) -> Path:
+    np.save(path, np.asanyarray(array))
+    return path
+
+
+def refused(path: Path, words: str) -> None:
+    with pytest.raises(SourceError, match=f"{path}: {words}"):
+        NumpySource(path)
+
+
+def test_a_file_is_read_under_its_name(tmp_path: Path) -> None:
+    path = saved(tmp_path / "ads.v2.npy", WEIGHT)
+    source = NumpySource(path)
+    assert source.description == str(path)
+    assert list(source.keys()) == ["ads.v2"]
+    assert source.shape("ads.v2") == (4, 3)
+    assert torch.equal(source.read("ads.v2", 1, 3), torch.from_numpy(WEIGHT)[1:3])
+
+
+def test_a_directory_is_read_under_the_names_of_its_files(tmp_path: Path) -> None:
+    saved(tmp_path / "users.npy", WEIGHT)
+    saved(tmp_path / "ads.npy", WEIGHT[:2])
+    (tmp_path / "readme.txt").touch()
+    source = NumpySource(tmp_path)
+    assert source.description == str(tmp_path)
+    assert list(source.keys()) == ["ads", "users"]
+    assert source.shape("ads") == (2, 3) and source.shape("users") == (4, 3)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("layout", ["C", "F"])
+def test_every_number_is_read_in_either_order_and_layout(
+    dtype: str, order: str, layout: str, tmp_path: Path
+) -> None:
+    array = np.array(WEIGHT, np.dtype(dtype).newbyteorder(order), order=layout)
+    source = NumpySource(saved(tmp_path / "ads.npy", array))
+    rows = source.read("ads", 1, 4)
+    assert rows.dtype is getattr(torch, dtype) and rows.is_contiguous()
+    assert np.array_equal(rows.numpy(), array[1:4])
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 4), (0, 3), (3, 0)])
+def test_other_shapes_are_read(shape: tuple[int, ...], tmp_path: Path) -> None:
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    source = NumpySource(saved(tmp_path / "ads.npy", array))
+    assert source.shape("ads") == shape
+    assert np.array_equal(source.read("ads", 0, shape[0]).numpy(), array)
+
+
+def test_rows_that_are_read_are_not_the_files_own(tmp_path: Path) -> None:
+    source = NumpySource(saved(tmp_path / "ads.npy", WEIGHT))
+    source.read("ads", 0, 4).zero_()
+    assert np.array_equal(source.read("ads", 0, 4).numpy(), WEIGHT)
+
+
+def test_a_file_is_mapped_only_while_it_is_read(tmp_path: Path) -> None:
+    source = NumpySource(saved(tmp_path / "ads.npy", WEIGHT))
+    source.read("ads", 0, 4)
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+def test_weights_and_rows_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    source = NumpySource(saved(tmp_path / "ads.npy", WEIGHT))
+    with pytest.raises(SourceError, match=f"{tmp_path}/ads.npy: holds no weight 'users'"):
+        source.read("users", 0, 1)
+    with pytest.raises(SourceError, match=r"'ads' is \[4, 3\]: it has no rows 3 to 5"):
+        source.read("ads", 3, 5)
+    number = NumpySource(saved(tmp_path / "step.npy", 3))
+    with pytest.raises(SourceError, match=r"'step' is \[\]: it has no rows 0 to 1"):
+        number.read("step", 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype"),
+    [
+        (np.array(["a"]), "<U1"),
+        (np.array([b"a"]), r"\|S1"),
+        (np.zeros(2, "V2"), r"\|V2"),
+        (np.zeros(2, "M8[s]"), "datetime64"),
+        (np.zeros(2, [("a", "f4")]), "'a', '<f4'"),
+        (np.zeros(2, np.longdouble), "float128"),
+    ],
+)
+def test_what_is_no_number_is_refused_by_its_dtype(
+    array: object, dtype: str, tmp_path: Path
+) -> None:
+    words = f"expected numbers, got NumPy's dtype .*{dtype}.*NumPy has no bfloat16"
+    refused(saved(tmp_path / "ads.npy", array), words)
+
+
+def test_an_array_of_objects_is_refused_without_unpickling(tmp_path: Path) -> None:
+    path = saved(tmp_path / "ads.npy", np.array([{"a": 1}], dtype=object))
+    refused(path, "not a readable .npy file: .*Python objects")
+
+
+def test_a_pickle_and_an_archive_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ads.npy"
+    path.write_bytes(pickle.dumps(WEIGHT))
+    refused(path, "not a readable .npy file")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("ads.npy", b"")
+    refused(path, "not a readable .npy file")
+
+
+def test_one_bad_file_of_a_directory_is_named(tmp_path: Path) -> None:
+    saved(tmp_path / "ads.npy", WEIGHT)
+    saved(tmp_path / "users.npy", ["a"])
+    with pytest.raises(SourceError, match=f"{tmp_path}/users.npy: expected numbers"):
+        NumpySource(tmp_path)
+
+
+def test_what_is_not_there_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, "holds no .npy files")
+    refused(tmp_path / "ads.npy", "not a readable .npy file: .*No such file")
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.1, 0.5, 0.99])
+def test_a_truncated_file_is_refused(kept: float, tmp_path: Path) -> None:
+    path = saved(tmp_path / "ads.npy", np.zeros((100, 3)))
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(kept * len(whole))])
+    refused(path, "not a readable .npy file")
+
+
+def test_a_file_changed_after_it_was_opened_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "ads.npy", WEIGHT)
+    source = NumpySource(path)
+    saved(path, WEIGHT[:2])
+    words = rf"{path}: changed since it was opened: expected \[4, 3\], got \[2, 3\]"
+    with pytest.raises(SourceError, match=words):
+        source.read("ads", 0, 1)
+    path.unlink()
+    with pytest.raises(SourceError, match=f"{path}: not a readable .npy file"):
+        source.read("ads", 0, 1)
+
+
+# NumPy reads headers that Python 2 wrote, and says so.
+@pytest.mark.filterwarnings("ignore:Reading `.npy`:UserWarning")
+@given(data=st.data())
+@settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+def test_whatever_byte_is_changed_is_refused_or_read(data: st.DataObject, tmp_path: Path) -> None:
+    path = saved(tmp_path / "ads.npy", WEIGHT)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    try:
+        source = NumpySource(path)
+        shape = source.shape("ads")
+        assert source.read("ads", 0, shape[0]).shape == shape
+    except SourceError:
+        pass

@@ -1,0 +1,497 @@
+"""The load generator against gRPC servers in processes of their own, and against bare sockets."""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+
+from kernels.errors import InputError
+from serving.bench.load.generator import run_closed, run_open
+from serving.bench.load.library import load_generator_refusal
+from serving.bench.load.process import ClosedLoad, OpenLoad, run_in_process
+from serving.bench.load.schedule import constant_schedule, poisson_schedule
+from serving.bench.load.target import Target
+
+_REFUSAL = load_generator_refusal()
+pytestmark = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
+
+# What it does is said by the message: "sleep 0.5", "abort 9 why", "big 1000", else it is echoed.
+_SERVER = """
+import sys, time
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+
+def answer(message, context):
+    word, *rest = message.split(b" ", 2)
+    if word == b"sleep":
+        time.sleep(float(rest[0]))
+    if word == b"abort":
+        code = next(c for c in grpc.StatusCode if c.value[0] == int(rest[0]))
+        context.abort(code, rest[1].decode())
+    if word == b"big":
+        return bytes(int(rest[0]))
+    if word == b"left":
+        left = context.time_remaining()
+        return b"none" if left is None or left > 1e6 else str(left).encode()
+    return message
+
+port, threads, *options = sys.argv[1:]
+pairs = [(name, int(value)) for name, value in (option.split("=") for option in options)]
+server = grpc.server(
+    ThreadPoolExecutor(int(threads)),
+    options=[("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", -1), *pairs],
+)
+handler = grpc.unary_unary_rpc_method_handler(answer)
+server.add_registered_method_handlers(
+    "inference.GRPCInferenceService", {"ModelInfer": handler}
+)
+port = server.add_insecure_port(f"127.0.0.1:{port}")
+server.start()
+print(port, flush=True)
+server.wait_for_termination()
+"""
+
+
+@contextmanager
+def _server(
+    *options: str, port: int = 0, threads: int = 8
+) -> Iterator[tuple[Target, subprocess.Popen[str]]]:
+    command = [sys.executable, "-c", _SERVER, str(port), str(threads), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield Target("127.0.0.1", int(process.stdout.readline())), process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with _server() as (target, _):
+        yield target
+
+
+@contextmanager
+def _peer(serve: Callable[[socket.socket], None]) -> Iterator[Target]:
+    """Somebody who accepts connections and is no gRPC server."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                # The client may be gone before it is answered.
+                with connection, suppress(OSError):
+                    serve(connection)
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield Target("127.0.0.1", listener.getsockname()[1])
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_closed_loop_answers_every_call_and_spreads_them_over_the_connections(
+    target: Target,
+) -> None:
+    messages = [b"one", b"two!", b""]
+    result = run_closed(target, messages, connections=3, concurrency=6, seconds=0.5)
+    assert set(result.counts) == {"OK"} and result.errors == {}
+    assert result.responses == dict(enumerate(messages))
+    assert result.response_bytes[:3].tolist() == [3, 4, 0]
+    assert result.message_index[:4].tolist() == [0, 1, 2, 0]
+    assert result.connection_calls.sum() == len(result.codes)
+    assert result.connection_calls.min() > 0.1 * result.connection_calls.sum()
+    assert result.reconnects.tolist() == [0, 0, 0]
+    assert 0.5 <= result.seconds < 10 and result.ok_per_second > 5
+    assert (result.latency > 0).all() and (np.diff(result.scheduled) >= 0).all()
+
+
+def test_closed_loop_keeps_only_so_many_calls_open(target: Target) -> None:
+    result = run_closed(
+        target, [b"sleep 0.1"], connections=2, concurrency=4, seconds=9, max_calls=12
+    )
+    assert result.counts == {"OK": 12}
+    begun, ended = result.scheduled, result.scheduled + result.latency
+    open_calls = [int(((begun <= at) & (ended > at)).sum()) for at in begun]
+    assert max(open_calls) <= 4 and 0.3 <= result.seconds < 10
+    assert result.ok_per_second == pytest.approx(12 / result.seconds, rel=0.05)
+
+
+def test_calls_of_the_warm_up_are_left_out(target: Target) -> None:
+    result = run_closed(
+        target, [b"x"], connections=1, concurrency=2, seconds=0.3, warm_up_seconds=0.3
+    )
+    assert result.scheduled[0] >= 0 and result.scheduled[-1] <= 0.3
+    assert len(result.codes) < result.connection_calls[0]
+    assert result.window_seconds == 0.3 and result.seconds >= 0.3
+
+
+def test_open_loop_begins_calls_at_their_times(target: Target) -> None:
+    schedule = poisson_schedule(200, 1.0, seed=3)
+    result = run_open(target, [b"x", b"y"], connections=2, schedule=schedule)
+    assert result.counts == {"OK": len(schedule)}
+    np.testing.assert_array_equal(result.scheduled, schedule)
+    assert (result.sent >= schedule).all() and (result.lag >= 0).all()
+    assert 0 < np.median(result.lag) < 0.5
+    assert 0 <= result.p99_lag_seconds <= result.lag.max()
+
+
+def test_latency_counts_from_the_scheduled_time_whatever_stalls() -> None:
+    # One thread: each call waits for those before it, and none is sent later because of that.
+    with _server(threads=1) as (target, _):
+        result = run_open(
+            target,
+            [b"sleep 1"],
+            connections=1,
+            schedule=constant_schedule(100, 0.05),
+            drain_seconds=60,
+        )
+    assert result.counts == {"OK": 5}
+    assert (result.sent - result.scheduled < 3.5).all()
+    assert result.latency[-1] > 4.9
+
+
+def test_a_limit_of_streams_holds_calls_back_and_the_wait_counts() -> None:
+    with _server("grpc.max_concurrent_streams=2") as (target, _):
+        for _ in range(3):
+            result = run_open(target, [b"sleep 0.5"], connections=1, schedule=np.zeros(6))
+            # On a busy machine grpcio may still count a call whose end has been seen, and refuse;
+            # and the load itself may be late.
+            if result.counts == {"OK": 6} and result.lag.max() < 0.9:
+                break
+    assert result.counts == {"OK": 6}
+    # The last two wait for two others each; the waiting is the server's doing, not the load's.
+    assert result.lag.max() < 0.9 and result.sent[-1] >= 1.0
+    least = np.array([0.5, 0.5, 1.0, 1.0, 1.5, 1.5])
+    assert (np.sort(result.latency) >= least).all()
+
+
+def test_a_deadline_ends_calls_on_time_and_is_told_to_the_server(target: Target) -> None:
+    result = run_open(
+        target,
+        [b"left", b"sleep 2"],
+        connections=1,
+        schedule=constant_schedule(100, 0.04),
+        deadline_seconds=0.3,
+    )
+    assert result.codes.tolist() == [0, 4, 0, 4]
+    assert (result.latency[1::2] >= 0.3).all() and (result.latency[1::2] < 1.8).all()
+    assert 0 < float(result.responses[0]) <= 0.301
+    assert "deadline" in result.errors[4]
+
+
+def test_without_a_deadline_the_server_is_told_none(target: Target) -> None:
+    result = run_open(target, [b"left"], connections=1, schedule=np.zeros(1))
+    assert result.responses == {0: b"none"}
+
+
+def test_the_deadline_holds_while_a_call_waits_for_a_stream() -> None:
+    with _server("grpc.max_concurrent_streams=1") as (target, _):
+        result = run_open(
+            target,
+            [b"sleep 2", b"x"],
+            connections=1,
+            schedule=np.zeros(2),
+            deadline_seconds=0.2,
+        )
+    assert result.counts == {"DEADLINE_EXCEEDED": 2}
+    assert (result.latency < 1.8).all()
+
+
+def test_statuses_and_their_first_messages_are_kept(target: Target) -> None:
+    messages = [b"abort 8 the queue is full: 100% \xc3\xa4", b"ok", b"abort 3 no such input"]
+    result = run_open(target, messages, connections=1, schedule=np.zeros(6))
+    assert result.codes.tolist() == [8, 0, 3, 8, 0, 3]
+    assert result.errors == {8: "the queue is full: 100% \u00e4", 3: "no such input"}
+    assert result.counts == {"OK": 2, "INVALID_ARGUMENT": 2, "RESOURCE_EXHAUSTED": 2}
+    assert result.responses == {1: b"ok"}
+
+
+def test_an_unknown_method_is_unimplemented(target: Target) -> None:
+    unknown = Target(target.host, target.port, "/no.Such/Method")
+    result = run_open(unknown, [b"x"], connections=1, schedule=np.zeros(1))
+    assert result.counts == {"UNIMPLEMENTED": 1}
+
+
+def test_messages_larger_than_every_window_go_both_ways(target: Target) -> None:
+    large = bytes(range(256)) * 4096 * 8
+    result = run_closed(
+        target, [large, b"big 9000000"], connections=2, concurrency=4, seconds=30, max_calls=8
+    )
+    assert result.counts == {"OK": 8}
+    assert result.responses == {0: large, 1: bytes(9000000)}
+    assert result.response_bytes[:2].tolist() == [len(large), 9000000]
+
+
+def test_unanswered_calls_are_given_up_as_cancelled(target: Target) -> None:
+    result = run_open(target, [b"sleep 4"], connections=1, schedule=np.zeros(2), drain_seconds=0.2)
+    assert result.counts == {"CANCELLED": 2} and 0.2 <= result.seconds < 3.5
+    assert "given up" in result.errors[1]
+
+
+def test_responses_are_kept_only_on_request(target: Target) -> None:
+    result = run_open(target, [b"x"], connections=1, schedule=np.zeros(1), keep_responses=False)
+    assert result.responses == {} and result.response_bytes.tolist() == [1]
+
+
+def test_connections_that_grow_old_cost_no_call() -> None:
+    options = ("grpc.max_connection_age_ms=300", "grpc.max_connection_age_grace_ms=5000")
+    with _server(*options) as (target, _):
+        result = run_closed(
+            target, [b"x", b"sleep 0.02"], connections=3, concurrency=8, seconds=2.0
+        )
+    assert set(result.counts) == {"OK"}, result.errors
+    assert (result.reconnects >= 2).all()
+
+
+def test_a_killed_server_is_unavailable_until_it_is_back() -> None:
+    with _server() as (target, process):
+
+        def restart() -> None:
+            # The load's time: it is killed in the first second, and is away for more than one.
+            time.sleep(0.5)
+            process.kill()
+            process.wait()
+            time.sleep(1.5)
+            with _server(port=target.port) as _:
+                over.wait()
+
+        over = threading.Event()
+        thread = threading.Thread(target=restart)
+        thread.start()
+        try:
+            result = run_open(
+                target,
+                [b"sleep 0.05"],
+                connections=2,
+                schedule=constant_schedule(100, 14.0),
+                drain_seconds=3.0,
+            )
+        finally:
+            over.set()
+            thread.join()
+    assert set(result.counts) == {"OK", "UNAVAILABLE"}
+    failed = result.scheduled[result.codes == 14]
+    assert 0.3 < failed[0] < 4.0 and len(failed) > 20
+    assert result.latency[result.codes == 14].max() < 4.0
+    # Enough for a busy machine to start it again, and for the load to find it.
+    assert (result.codes[result.scheduled > 13.5] == 0).all()
+    assert (result.reconnects >= 1).all()
+
+
+def test_nobody_there_is_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(InputError, match=f"127.0.0.1:{port}: no connection"):
+        run_open(Target("127.0.0.1", port), [b"x"], connections=1, schedule=np.zeros(1))
+
+
+def test_a_peer_that_speaks_something_else_is_refused() -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.settimeout(1)
+        if connection.recv(100):
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    with _peer(serve) as target, pytest.raises(InputError, match="no HTTP/2 connection"):
+        run_open(target, [b"x"], connections=1, schedule=np.zeros(1))
+
+
+def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def _headers(stream: int, end: bool, **pairs: str) -> bytes:
+    """A HEADERS frame whose names and values are literals (RFC 7541, section 6.2.2)."""
+    block = b""
+    for name, value in pairs.items():
+        word = name.replace("status_", ":status").replace("_", "-").encode()
+        block += bytes([0, len(word)]) + word + bytes([len(value)]) + value.encode()
+    return _frame(1, 4 | end, stream, block)
+
+
+def _streams(connection: socket.socket) -> Iterator[int]:
+    """Numbers of the streams whose requests are complete, from a client's connection."""
+    if not connection.recv(24, socket.MSG_WAITALL).startswith(b"PRI"):
+        return  # the first look whether somebody listens
+    connection.sendall(_frame(4, 0, 0, b"") + _frame(4, 1, 0, b""))
+    while header := connection.recv(9, socket.MSG_WAITALL):
+        kind, flags, stream = struct.unpack(">BBI", header[3:])
+        if length := int.from_bytes(header[:3], "big"):
+            connection.recv(length, socket.MSG_WAITALL)
+        if kind == 0 and flags & 1:
+            yield stream
+
+
+def _ok(stream: int) -> bytes:
+    return (
+        _headers(stream, False, status_="200", content_type="application/grpc")
+        + _frame(0, 0, stream, b"\0\0\0\0\2ok")
+        + _headers(stream, True, grpc_status="0")
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "text"),
+    [
+        (lambda s: _headers(s, True, status_="503"), 14, "HTTP status 503"),
+        (lambda s: _headers(s, True, status_="200"), 2, "no grpc-status"),
+        (lambda s: _headers(s, True, status_="200", grpc_status="99"), 2, None),
+        (lambda s: _headers(s, True, status_="200", grpc_status="0"), 13, "exactly one"),
+        (lambda s: _frame(3, 0, s, struct.pack(">I", 8)), 1, "HTTP/2 error 8"),
+        (lambda s: _frame(3, 0, s, struct.pack(">I", 11)), 8, "HTTP/2 error 11"),
+        (lambda s: _frame(3, 0, s, struct.pack(">I", 2)), 13, "HTTP/2 error 2"),
+        (lambda s: _frame(3, 0, s, struct.pack(">I", 7)), 14, "HTTP/2 error 7"),
+        (lambda s: b"\xff" * 50, 14, "the connection was lost"),
+    ],
+)
+def test_answers_that_are_none_have_a_status_too(
+    answer: Callable[[int], bytes], code: int, text: str | None
+) -> None:
+    def serve(connection: socket.socket) -> None:
+        for stream in _streams(connection):
+            connection.sendall(answer(stream))
+
+    with _peer(serve) as target:
+        result = run_open(target, [b"x"], connections=1, schedule=np.zeros(1), drain_seconds=2)
+    assert result.codes.tolist() == [code]
+    assert result.errors == ({} if text is None else result.errors)
+    assert text is None or text in result.errors[code]
+
+
+def test_calls_that_a_leaving_server_did_not_take_are_sent_again() -> None:
+    seen: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        for stream in _streams(connection):
+            seen.append(stream)
+            if len(seen) == 3:
+                # It took the first two streams, 1 and 3, and answers them.
+                connection.sendall(_frame(7, 0, 0, struct.pack(">II", 3, 0)) + _ok(1) + _ok(3))
+                return
+            if len(seen) > 3:
+                connection.sendall(_ok(stream))
+
+    with _peer(serve) as target:
+        result = run_open(target, [b"x"], connections=1, schedule=np.zeros(3))
+    assert result.counts == {"OK": 3}
+    assert seen == [1, 3, 5, 1] and result.reconnects.tolist() == [1]
+    assert result.connection_calls.tolist() == [4]
+
+
+def test_calls_on_a_lost_connection_are_unavailable_and_later_ones_are_not() -> None:
+    seen: list[int] = []
+
+    def serve(connection: socket.socket) -> None:
+        for stream in _streams(connection):
+            seen.append(stream)
+            if len(seen) == 2:
+                return
+            if len(seen) > 2:
+                connection.sendall(_ok(stream))
+
+    with _peer(serve) as target:
+        schedule = np.array([0.0, 0.0, 2.0])
+        result = run_open(target, [b"x"], connections=1, schedule=schedule)
+    assert result.codes.tolist() == [14, 14, 0]
+    assert result.latency[:2].max() < 1.8 and "connection was lost" in result.errors[14]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"connections": 0}, "connections: expected at least 1, got 0"),
+        ({"concurrency": 0}, "concurrency: expected at least 1"),
+        ({"seconds": 0.0}, "seconds: expected a finite number above 0"),
+        ({"deadline_seconds": -1.0}, "deadline_seconds"),
+        ({"warm_up_seconds": float("nan")}, "warm_up_seconds"),
+        ({"max_calls": 0}, "max_calls"),
+        ({"messages": []}, "messages: expected at least one"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(arguments: dict[str, object], message: str) -> None:
+    good = {"messages": [b"x"], "connections": 1, "concurrency": 1, "seconds": 1.0}
+    with pytest.raises(InputError, match=message):
+        run_closed(Target("127.0.0.1", 1), **(good | arguments))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [np.array([1.0, 0.5]), np.array([-1.0]), np.array([np.nan]), np.array([1]), np.zeros((1, 1))],
+)
+def test_schedules_that_are_none_are_refused(schedule: np.ndarray) -> None:
+    with pytest.raises(InputError, match="schedule: expected"):
+        run_open(Target("127.0.0.1", 1), [b"x"], connections=1, schedule=schedule)
+
+
+def test_no_scheduled_calls_are_no_calls(target: Target) -> None:
+    result = run_open(target, [b"x"], connections=1, schedule=np.empty(0))
+    assert result.counts == {} and result.ok_per_second == 0 and result.p99_lag_seconds == 0
+
+
+def test_schedules_have_their_rate() -> None:
+    np.testing.assert_allclose(constant_schedule(4, 1.0), [0, 0.25, 0.5, 0.75])
+    times = poisson_schedule(1000, 20.0, seed=1)
+    assert abs(len(times) - 20000) < 600 and (np.diff(times) >= 0).all() and times[-1] < 20
+    # Of a Poisson process the distances vary as much as they are long.
+    assert np.diff(times).std() == pytest.approx(1e-3, rel=0.05)
+    np.testing.assert_array_equal(times, poisson_schedule(1000, 20.0, seed=1))
+
+
+def test_a_process_of_its_own_returns_the_same(target: Target) -> None:
+    cpus = {min(os.sched_getaffinity(0))}
+    messages = (b"one", b"abort 5 gone", b"")
+    closed = run_in_process(
+        ClosedLoad(target, messages, connections=1, concurrency=1, seconds=9, max_calls=6), cpus
+    )
+    assert closed.codes.tolist() == [0, 5, 0, 0, 5, 0] and closed.codes.dtype == np.uint8
+    assert closed.responses == {0: b"one", 2: b""} and closed.errors == {5: "gone"}
+    schedule = constant_schedule(100, 0.05)
+    opened = run_in_process(OpenLoad(target, messages, connections=2, schedule=schedule), None)
+    np.testing.assert_array_equal(opened.scheduled, schedule)
+    assert opened.counts == {"OK": 3, "NOT_FOUND": 2}
+
+
+def test_a_process_of_its_own_refuses_as_the_function_does(target: Target) -> None:
+    load = ClosedLoad(target, (), connections=1, concurrency=1, seconds=1)
+    with pytest.raises(InputError, match="messages: expected at least one"):
+        run_in_process(load, None)
+    with pytest.raises(InputError, match="cpus: cannot run on"):
+        run_in_process(load, {100000})
+
+
+def test_an_interrupt_ends_a_load(target: Target) -> None:
+    code = (
+        "import signal\n"
+        "from serving.bench.load.generator import run_closed\n"
+        "from serving.bench.load.target import Target\n"
+        # Whoever started the tests may have it ignored, and children inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "print(flush=True)\n"
+        f"run_closed(Target('127.0.0.1', {target.port}), [b'x'], connections=1, concurrency=1,"
+        " seconds=60)\n"
+    )
+    command = [sys.executable, "-c", code]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.readline()
+        # Compiled code runs the load by then, and tells nobody.
+        time.sleep(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(55) != 0
+        assert "KeyboardInterrupt" in process.stderr.read()

@@ -1,0 +1,269 @@
+"""`bench engine` and MLPerf's DLRM-v2, at a few rows a table."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import serving.bench.parts.engine as engine_measurement
+from kernels.backends.native import lookup_instruction_sets
+from serving.bench.load.cores import one_core
+from serving.bench.parts.lookup import private_memory
+from serving.bench.parts.machine_limit import MatrixProducts
+from serving.bench.peers.torchrec_planner import torchrec_is_installed
+from serving.bench.workloads.dlrm_v2 import DlrmV2, one_user
+from serving.bench.workloads.dlrm_v2_shape import IDS_OF_A_BAG, ROWS
+from serving.bench.workloads.drawn_ids import IdDistribution, draw_ids
+from serving.bench.workloads.plan_families import mlperf_dlrm_v2
+from serving.protocol.readers.input_reader import InputReader
+from sharded_infer.specs.precision import Precision
+from tests.support.servers import Command, run
+
+SMALL = DlrmV2(max_rows=50)
+needs_kernels = pytest.mark.skipif(
+    not lookup_instruction_sets(), reason="the package was built without a compiler"
+)
+needs_torchrec = pytest.mark.skipif(
+    not torchrec_is_installed(), reason="TorchRec is not installed: make bench-setup"
+)
+TINY = ("bench", "engine", "--max-rows", 50, "--pairs", 3, "--rounds", 1, "--seconds", 0.01)
+
+
+def check_figures(fields: dict[str, Any]) -> None:
+    assert (fields["workload"], fields["max_rows"], fields["ids"]) == ("dlrm-v2", 50, "zipf")
+    assert fields["pairs"] == 3 and list(fields["towers"]) == ["bf16", "int8"]
+    for tower in fields["towers"].values():
+        check_run(tower)
+    fastest = fields["towers"][fields["precision"]]
+    assert fields | fastest == fields
+    rates = [tower["pairs_per_second_per_core"] for tower in fields["towers"].values()]
+    assert fastest["pairs_per_second_per_core"] == max(rates)
+    user = fields["one_user"]
+    assert (user["user_features"], user["user_lookups_a_pair"]) == (20, 199)
+    assert user["gain"] == pytest.approx(user["expanded_seconds"] / user["shared_seconds"])
+    assert 0 < fields["core_share"] < 1.1
+    assert fields["kernels"]["lookup"] == {"int8": "native"}
+    assert fields["kernels"]["decode"] in {"native", "portable"}
+
+
+def check_run(fields: dict[str, Any]) -> None:
+    stages, whole = fields["stages"], fields["whole_seconds"]
+    assert fields["minor_faults_a_request"] >= 0
+    assert list(stages) == ["decode", "lookup", "tower", "encode"]
+    assert min(stages.values()) > 0
+    # Each call's parts are shorter than the call, and so are their medians than its median. Their
+    # sum need not be: another process may take the core in another part of each call.
+    assert max(stages.values()) <= whole
+    assert fields["pairs_per_second_per_core"] == pytest.approx(3 / whole)
+    limit = fields["limit"]
+    shapes = [(layer["inputs"], layer["outputs"]) for layer in limit["layers"]]
+    assert shapes == [
+        *((13, 512), (512, 256), (256, 128)),
+        *(((3456, 512), (512, 3456)) * 3),
+        *((3456, 1024), (1024, 1024), (1024, 512), (512, 256), (256, 1)),
+    ]
+    matrix_seconds = sum(layer["seconds"] for layer in limit["layers"])
+    assert limit["matrix_seconds"] == pytest.approx(matrix_seconds)
+    assert limit["seconds"] == pytest.approx(matrix_seconds + limit["gather_seconds"])
+    assert limit["gather_4k_seconds"] > 0
+    computing = stages["lookup"] + stages["tower"]
+    assert fields["limit_fraction"] == pytest.approx(limit["seconds"] / computing)
+    assert 0 < fields["whole_limit_fraction"] == pytest.approx(limit["seconds"] / whole)
+
+
+def test_the_model_has_the_tables_and_the_tower_of_mlperf() -> None:
+    spec = DlrmV2(max_rows=max(ROWS)).spec()
+    assert len(spec.tables) == 26 and spec.dense.inputs == {"dense": 13}
+    assert sum(table.rows for table in spec.tables) == 204_184_588
+    assert sum(IDS_OF_A_BAG) == 214 and len(IDS_OF_A_BAG) == 26
+    assert spec.embedding_width + 128 == 3456
+    linears = [module for module in SMALL.tower().modules() if isinstance(module, nn.Linear)]
+    assert sum(one.in_features * one.out_features for one in linears) == 16_030_464
+    with torch.inference_mode():
+        score = SMALL.tower()(torch.zeros(2, 13), torch.zeros(2, spec.embedding_width))
+    assert score.shape == (2,) and bool(((score > 0) & (score < 1)).all())
+
+
+def test_large_tables_are_cut_and_small_ones_are_not() -> None:
+    assert DlrmV2(max_rows=1000).rows[:6] == (1000, 1000, 1000, 1000, 1000, 3)
+    assert max(DlrmV2().rows) == 2_000_000
+
+
+def test_the_planners_case_is_of_the_same_tables() -> None:
+    assert [use.table.rows for use in mlperf_dlrm_v2(1).uses.values()] == list(ROWS)
+
+
+def test_its_messages_are_what_was_drawn() -> None:
+    request = SMALL.draw(np.random.default_rng(3), 5)
+    reader = InputReader(SMALL.spec(), max_batch=5)
+    model_input = reader.read_message(SMALL.message(request))
+    [group] = model_input.groups
+    assert np.array_equal(group.lengths, np.repeat([IDS_OF_A_BAG], 5, axis=0).T)
+    assert np.array_equal(group.values, np.concatenate([ids.ravel() for ids in request.ids]))
+    assert np.array_equal(model_input.dense[0], request.dense)
+
+
+def test_its_precision_can_be_another() -> None:
+    assert SMALL.in_precision(Precision.FP32).spec().tower.precision is Precision.FP32
+
+
+@pytest.mark.parametrize("distribution", list(IdDistribution))
+@pytest.mark.parametrize("rows", [1, 3, 100_000])
+def test_drawn_ids_are_rows_of_the_table(distribution: IdDistribution, rows: int) -> None:
+    ids = draw_ids(np.random.default_rng(0), distribution, rows, 10_000)
+    assert ids.dtype == np.int64 and ids.shape == (10_000,)
+    assert ids.min() >= 0 and ids.max() < rows
+
+
+def test_a_few_rows_get_much_of_zipfs_ids_and_little_of_uniform_ones() -> None:
+    shares = {}
+    for distribution in IdDistribution:
+        ids = draw_ids(np.random.default_rng(0), distribution, 100_000, 20_000)
+        counts = np.sort(np.unique(ids, return_counts=True)[1])
+        shares[distribution] = counts[-100:].sum() / counts.sum()
+    assert shares[IdDistribution.ZIPF] > 0.4 and shares[IdDistribution.UNIFORM] < 0.05
+
+
+@pytest.mark.parametrize("huge", [False, True])
+def test_private_memory_has_the_bytes_that_were_asked_for(huge: bool) -> None:
+    assert private_memory(5000, huge=huge).shape == (5000,)
+
+
+def test_a_core_is_given_back() -> None:
+    before = os.sched_getaffinity(0), torch.get_num_threads()
+    with one_core():
+        assert len(os.sched_getaffinity(0)) == 1 and torch.get_num_threads() == 1
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == before
+
+
+def test_requests_of_one_user_mean_the_same_said_once_or_for_every_pair() -> None:
+    request = SMALL.draw(np.random.default_rng(3), 5)
+    reader = InputReader(SMALL.spec(), max_batch=5)
+    shared, expanded = (
+        reader.read_message(SMALL.message(one_user(request, expanded=one))) for one in (False, True)
+    )
+    assert [group.batch_size for group in shared.groups] == [5, 1]
+    [every] = expanded.groups
+    assert every.lengths.shape == (26, 5)
+    together = np.concatenate([group.values for group in shared.groups])
+    assert set(together.tolist()) == set(every.values.tolist()) and len(together) < len(
+        every.values
+    )
+
+
+@pytest.mark.parametrize("precision", list(Precision))
+def test_a_layers_limit_is_its_faster_product(precision: Precision) -> None:
+    layers = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    products = MatrixProducts(layers, 5, precision)
+    assert products.shapes == ((4, 3), (3, 2))
+    parts = products()
+    assert min(parts.values()) > 0
+    # The last way that there is takes less than the others.
+    ways = len(parts) // 2
+    slower = {name: 9.0 - int(name.split()[1]) for name in parts}
+    expected = 9.0 - (ways - 1)
+    assert products.layer_seconds(slower) == [expected, expected]
+
+
+@pytest.mark.parametrize("bench", ["engine", "serve", "executors", "releases", "metrics"])
+def test_a_benchmark_of_processors_has_no_tf32(sharded_infer: Command, bench: str) -> None:
+    done = sharded_infer("bench", bench, "--precision", "tf32")
+    assert done.code == 2
+    assert "processors compute a tf32 tower in fp32: measure fp32" in done.err
+
+
+@needs_kernels
+@needs_torchrec
+def test_it_measures_the_engine_beside_torchrec_and_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "engine.json"
+    done = run(*TINY, "--json", file)
+    assert done.returncode == 0, done.stderr
+    assert "TorchRec, bf16" in done.stdout and "tables cut to 50 rows" in done.stdout
+    fields = json.loads(file.read_text())
+    check_figures(fields)
+    assert fields["torchrec_default_pairs_per_second"] > 0
+    assert fields["torchrec_bf16_pairs_per_second"] > 0
+    assert fields["torchrec_refusal"] is None
+
+
+@needs_kernels
+def test_without_torchrec_it_says_why_there_is_no_peer(
+    sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine_measurement, "torchrec_is_installed", lambda: False)
+    file = tmp_path / "engine.json"
+    done = sharded_infer(*TINY, "--json", file)
+    assert done.code == 0, done.err
+    assert "TorchRec is not installed: pip install" in done.out
+    fields = json.loads(file.read_text())
+    check_figures(fields)
+    assert fields["torchrec_default_pairs_per_second"] is None
+    assert fields["torchrec_bf16_pairs_per_second"] is None
+    assert "pip install" in fields["torchrec_refusal"]
+
+
+@needs_torchrec
+def test_torchrecs_model_pools_its_rows_and_scores_alike_in_both_precisions() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from serving.bench.peers.torchrec_dlrm import build_torchrec_models, jagged
+
+        default, lowered = build_torchrec_models(SMALL)
+        request = SMALL.draw(np.random.default_rng(1), 7)
+        with torch.inference_mode():
+            pooled = default.pooled(jagged(request))
+            dense = torch.from_numpy(request.dense)
+            scores = [one.scores(dense, jagged(request)) for one in (default, lowered)]
+    assert pooled.shape == (7, 26, 128)
+    # Rows are uniform in (-1/128, 1/128): so are their sums, of as many as a bag has ids.
+    for feature, ids in enumerate(IDS_OF_A_BAG):
+        assert 0 < float(pooled[:, feature].abs().max()) <= 1.01 * ids / 128
+    assert len(scores[0].unique()) == 7
+    assert torch.allclose(scores[0], scores[1], atol=0.01)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    done = run("bench", "engine", "--json", tmp_path / "none" / "engine.json")
+    assert done.returncode == 1
+    assert "cannot be written: expected a file in an existing folder" in done.stderr
+
+
+def test_another_workload_is_refused() -> None:
+    done = run("bench", "engine", "--workload", "ragged")
+    assert done.returncode != 0 and "dlrm-v2" in done.stderr
+
+
+def test_on_devices_it_measures_offline_and_server(tmp_path: Path) -> None:
+    file = tmp_path / "engine.json"
+    words = ("--device", "simulated", "--topology", "h100:2", "--gpus", "0,0", "--max-rows", 50)
+    more = ("--precision", "tf32", "--pairs", 2, "--seconds", 0.1, "--json", file)
+    done = run("bench", "engine", *words, *more)
+    assert done.returncode == 0, done.stderr
+    assert "offline" in done.stdout and "cuda:0: " in done.stdout
+    fields = json.loads(file.read_text())
+    tower = fields["towers"]["tf32"]
+    assert list(tower["offline_pairs_per_second"]) == ["2", "4", "8", "16"]
+    assert all(rate > 0 for rate in tower["offline_pairs_per_second"].values())
+    assert len(tower["server"]) == 5 and tower["golden_diff"] < 0.05
+    offered = [2 * one["offered_per_second"] for one in tower["server"]]
+    met = tower["server_pairs_per_second_within_60_ms"]
+    assert met == 0 or met == pytest.approx(
+        max(
+            rate
+            for rate, one in zip(offered, tower["server"], strict=True)
+            if one["latency_ms"]["p99"] <= 60
+        )
+    )
+
+
+def test_without_a_gpu_the_engine_on_gpus_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    done = run("bench", "engine", "--device", "cuda", "--max-rows", 50)
+    assert done.returncode == 1 and "no CUDA device was found" in done.stderr

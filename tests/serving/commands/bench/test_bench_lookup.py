@@ -1,0 +1,44 @@
+"""`bench lookup`, as users run it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernels.backends.native import lookup_instruction_sets
+from tests.support.servers import run
+
+pytestmark = pytest.mark.skipif(
+    not lookup_instruction_sets(), reason="the package was built without a compiler"
+)
+
+
+@pytest.mark.parametrize("row_format", ["int8", "bf16"])
+def test_it_measures_ours_beside_the_peers_and_the_limit(row_format: str, tmp_path: Path) -> None:
+    file = tmp_path / "lookup.json"
+    words = ("--rows", 2000, "--seconds", 0.05, "--json", file)
+    done = run("bench", "lookup", "--format", row_format, *words)
+    assert done.returncode == 0, done.stderr
+    fields = json.loads(file.read_text())
+    assert fields["format"] == row_format
+    cases = {(m["pages"], m["ids"], m["batch"]): m for m in fields["measurements"]}
+    assert set(cases) == {
+        (pages, ids, batch)
+        for pages in ("4 KiB", "2 MiB", "defaults")
+        for ids in ("uniform", "zipf")
+        for batch in (1, 16, 270)
+    }
+    for one in cases.values():
+        assert one["ours"] > 0 and one["gather_limit"] > 0
+        # FBGEMM does not read bf16 rows.
+        assert (one["fbgemm"] is None) == (row_format == "bf16")
+    chosen = cases["2 MiB", "uniform", 270]
+    assert fields["rows_per_second"] == chosen["ours"]
+    assert fields["fbgemm_rows_per_second"] == chosen["fbgemm"]
+    assert fields["gather_limit_rows_per_second"] == chosen["gather_limit"]
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    done = run("bench", "lookup", "--json", tmp_path / "none" / "lookup.json")
+    assert done.returncode == 1
+    assert "cannot be written: expected a file in an existing folder" in done.stderr

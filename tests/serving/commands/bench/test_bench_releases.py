@@ -1,0 +1,37 @@
+"""`bench releases`: the same load without and with a release."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from serving.bench.load.library import load_generator_refusal
+from serving.bench.workloads.workload import WORKLOADS, Workload
+from tests.support.servers import Command
+
+needs_load = pytest.mark.skipif(
+    load_generator_refusal() is not None, reason=str(load_generator_refusal())
+)
+
+
+@needs_load
+def test_it_releases_under_load_and_no_request_fails(
+    sharded_infer: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(WORKLOADS, "ragged", Workload("ragged", 5, 50, 4, 3, True, layers=(8,)))
+    file = tmp_path / "releases.json"
+    words = ("bench", "releases", "--workload", "ragged", "--rounds", 1, "--seconds", 4)
+    done = sharded_infer(*words, "--share", 0.1, "--json", file)
+    assert done.code == 0, done.err
+    assert "median of the p99's ratio" in done.out
+    fields = json.loads(file.read_text())
+    [one] = fields["rounds"]
+    assert fields["failed_requests"] == one["failed"] == 0
+    assert one["load_seconds"] > 0
+    ratio = one["release_ms"]["p99"] / one["quiet_ms"]["p99"]
+    assert fields["p99_ratio"] == pytest.approx(ratio)
+    assert (
+        0
+        < fields["requests_per_second"]
+        == pytest.approx(0.1 * fields["capacity_requests_per_second"])
+    )

@@ -1,0 +1,128 @@
+"""`sharded-infer plan` and `calibrate`, as a user runs them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from serving.cli import app
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.planning.topology_file import parse_topology
+
+SPEC = """
+name = "ranker"
+[[tables]]
+name = "item"
+rows = 200_000
+dim = 64
+[[tables]]
+name = "user"
+rows = 50_000
+dim = 32
+features = ["user", "friend"]
+[[tables]]
+name = "country"
+rows = 200
+dim = 16
+[statistics.item]
+pooling_factor = 20
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "model.toml"
+    path.write_text(SPEC)
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, words)), env={"COLUMNS": "160"})
+
+
+def planned(path: Path, *words: object) -> dict[str, object]:
+    done = run("plan", *words, "--json", path)
+    assert done.exit_code == 0, done.output
+    fields: dict[str, object] = json.loads(path.read_text())
+    return fields
+
+
+def test_a_plan_printed_as_json_is_the_last_line_and_what_a_file_would_hold(
+    spec: Path, tmp_path: Path
+) -> None:
+    words = ("--spec", spec, "--topology", "h100:4")
+    done = run("plan", *words, "--json", "-")
+    assert done.exit_code == 0 and "plan for h100:4" in done.output
+    printed = json.loads(done.output.splitlines()[-1])
+    written = planned(tmp_path / "plan.json", *words)
+    assert printed["ranks"] == written["ranks"] and printed.keys() == written.keys()
+
+
+def test_a_plan_is_explained_and_written(spec: Path, tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    done = run("plan", "--spec", spec, "--topology", "h100:4", "--html", page, "--batch", 64)
+    assert done.exit_code == 0
+    assert "plan for h100:4" in done.output and "no plan beats" in done.output
+    assert "country" in done.output
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    fields = planned(tmp_path / "a.json", "--spec", spec, "--topology", "h100:4", "--batch", 64)
+    assert fields["batch"] == 64
+    assert [rank["rank"] for rank in fields["ranks"]] == [0, 1, 2, 3]  # type: ignore[attr-defined]
+    assert fields["max_seconds"] >= fields["bound_seconds"]  # type: ignore[operator]
+
+
+def test_samples_change_what_is_known_of_features(spec: Path, tmp_path: Path) -> None:
+    samples = tmp_path / "samples.jsonl"
+    samples.write_text('{"item": [1, 2], "user": 3}\n{"friend": [4, 4, 4, 4]}\n')
+    words = ("--spec", spec, "--topology", "cpu:2")
+    without = planned(tmp_path / "a.json", *words)
+    counted = planned(tmp_path / "b.json", *words, "--samples", samples)
+    assert counted["max_seconds"] < without["max_seconds"]  # type: ignore[operator]
+
+
+def test_a_lost_rank_is_replanned_and_compared(spec: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "a.json", tmp_path / "b.json"
+    planned(first, "--spec", spec, "--topology", "cpu:3")
+    words = ("--spec", spec, "--topology", "cpu:2", "--from-plan", first, "--lost-rank", 0)
+    fields = planned(second, *words, "--max-move", "1MB")
+    moves = fields["moves"]
+    assert moves and {"table", "rank", "bytes"} == set(moves[0])  # type: ignore[index]
+    done = run("plan", "--compare", first, second)
+    assert done.exit_code == 0
+    assert "a.json -> b.json" in done.output and "gone" in done.output and "moves" in done.output
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((), "expected --spec, or --compare"),
+        (("--spec", "{spec}", "--max-move", "1GB"), "need --from-plan"),
+        (("--spec", "{spec}", "--topology", "moon:2"), "unknown device 'moon'"),
+        (("--spec", "{spec}", "--topology", "cpu:1x1MB"), "bytes too many"),
+        (("--spec", "{spec}", "--from-plan", "{spec}"), "not a file that"),
+        (("--spec", "{spec}", "--samples", "{spec}"), "line 2: not JSON"),
+        (("--compare", "{spec}", "{spec}"), "not a file that"),
+        (("--compare", "none.json", "none.json"), "none.json: cannot be read"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(spec: Path, words: tuple[str, ...], reason: str) -> None:
+    done = run("plan", *(word.format(spec=spec) for word in words))
+    assert isinstance(done.exception, ShardedInferError)
+    assert reason in str(done.exception)
+
+
+def test_this_machines_constants_are_measured_and_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "here.toml"
+    done = run("calibrate", "--out", path, "--ranks", 2, "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert (told["path"], told["ranks"]) == (str(path), 2)
+    topology = parse_topology(str(path))
+    (one, two) = topology.devices
+    assert one == two and topology.name == "here"
+    assert told["device"]["memory_bandwidth"] == pytest.approx(one.memory_bandwidth, rel=1e-3)
+    # Between a slow disk and a fast cache.
+    assert 1e8 < one.memory_bandwidth <= one.cache_bandwidth < 1e12
+    assert 1e8 < one.host_bandwidth < 1e12
+    assert 1e-7 < one.launch_seconds < 1e-1

@@ -1,0 +1,123 @@
+"""What the live page keeps: readings, their history, swaps of versions, and drawn plans."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from prometheus_client.core import Metric
+
+from serving.dashboard.history import KEPT_SECONDS, History
+from serving.dashboard.plans import Plans
+from serving.dashboard.reading import Reading, read_metrics
+from serving.dashboard.swaps import Swap, Swaps
+from serving.versions.state import DesiredState, Failure, ModelState
+from tests.serving.dashboard.test_dashboard import Clock, assigned_version
+from tests.support.servers import MODEL, Ranker
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def empty(at: float) -> Reading:
+    return Reading(at, {}, {}, {})
+
+
+def test_the_history_is_bounded_in_time_and_in_number(clock: Clock) -> None:
+    history = History(empty, clock)
+    for _ in range(2000):
+        clock.now += 1.0
+        history.newest()
+    kept = history.since(0)
+    assert kept[-1].at == clock.now and kept[0].at >= clock.now - KEPT_SECONDS
+    assert 250 <= len(kept) <= 320
+    assert all(b.at - a.at >= 1.0 for a, b in pairwise(kept))
+
+
+def test_a_clock_that_was_set_back_begins_a_new_history(clock: Clock) -> None:
+    history = History(empty, clock)
+    history.newest()
+    clock.now -= 3600
+    assert history.newest().at == clock.now
+    assert [reading.at for reading in history.since(0)] == [clock.now]
+
+
+def test_series_with_boundaries_of_their_own_keep_them() -> None:
+    metric = Metric("sharded_infer_request_seconds", "Time.", "histogram")
+    for version, uppers in (("1", ("0.1", "+Inf")), ("2", ("0.1", "0.2", "+Inf"))):
+        for total, upper in enumerate(uppers, start=1):
+            labels = {"version": version, "le": upper}
+            metric.add_sample("sharded_infer_request_seconds_bucket", labels, float(total))
+        metric.add_sample("sharded_infer_request_seconds_sum", {"version": version}, 0.5)
+    reading = read_metrics([metric], 1.0)
+    first, second = (("sharded_infer_request_seconds", (("version", v),)) for v in "12")
+    assert reading.values == {first: (2.0, 0.5, 1.0, 1.0), second: (3.0, 0.5, 1.0, 1.0, 1.0)}
+    assert reading.boundaries == {first: (0.1,), second: (0.1, 0.2)}
+
+
+def test_what_is_no_number_is_left_out() -> None:
+    metric = Metric("sharded_infer_hot_row_share", "Share.", "gauge")
+    for version, value in (("1", float("nan")), ("2", float("inf")), ("3", 0.5)):
+        metric.add_sample("sharded_infer_hot_row_share", {"version": version}, value)
+    reading = read_metrics([metric], 1.0)
+    assert list(reading.values.values()) == [0.5]
+    assert reading.by_label("sharded_infer_hot_row_share", "version") == {"3": 0.5}
+
+
+def seen(swaps: Swaps, model: ModelState, at: float = 7.0) -> list[Swap]:
+    """What comes up when the shared state says this."""
+    before = len(swaps.recent())
+    swaps.see(DesiredState({model.model: model}), at, lambda _: {"open": 0.5, "fetch": 0.0})
+    return swaps.recent()[before:]
+
+
+def test_swaps_are_what_differs_on_the_shared_state() -> None:
+    swaps, model = Swaps(), ModelState(MODEL, assigned=(assigned_version(1, 1, ready=False),))
+    assert seen(swaps, model) == []
+    model = replace(model, assigned=(assigned_version(1, 1),), names={"": 1})
+    loaded, named = seen(swaps, model)
+    assert (loaded.event, loaded.version, loaded.phases) == ("loaded", 1, {"open": 0.5})
+    assert (named.event, named.name, named.previous) == ("named", "default", 0)
+    assert seen(swaps, model) == []
+    model = replace(model, assigned=(assigned_version(1, 1), assigned_version(2, 2)), names={"": 2})
+    assert [(s.event, s.version, s.previous) for s in seen(swaps, model)] == [
+        ("loaded", 2, 0), ("named", 2, 1),
+    ]  # fmt: skip
+    model = replace(model, assigned=(assigned_version(2, 2), assigned_version(3, 3, ready=False)))
+    assert [(s.event, s.version) for s in seen(swaps, model)] == [("unloaded", 1)]
+    (failed,) = seen(swaps, model.failed(Failure(3, "golden", "scores differ", "x")))
+    assert (failed.event, failed.version, failed.phase, failed.reason) == (
+        "failed", 3, "golden", "scores differ",
+    )  # fmt: skip
+
+
+def test_swaps_are_bounded() -> None:
+    swaps = Swaps()
+    for version in range(1, 300):
+        seen(swaps, ModelState(MODEL, names={"": version}))
+    assert len(swaps.recent()) == 100 and swaps.recent()[-1].version == 299
+
+
+def test_plans_are_drawn_once_and_forgotten_with_their_versions(ranker: Ranker) -> None:
+    plans, path = Plans(None), str(ranker.model.artifact.path)
+    plans.draw([path])
+    drawn = plans.get(path)
+    assert drawn is not None and drawn.table_bytes > 0
+    plans.draw([path])
+    assert plans.get(path) is drawn
+    plans.draw([])
+    assert plans.get(path) is None
+
+
+@pytest.mark.parametrize("topology", [None, "cpu:77"])
+def test_a_plan_that_cannot_be_read_is_a_sentence(
+    ranker: Ranker, tmp_path: Path, topology: str | None
+) -> None:
+    path = tmp_path if topology is None else ranker.model.artifact.path
+    plans = Plans(topology)
+    plans.draw([str(path)])
+    drawn = plans.get(str(path))
+    assert drawn is not None and drawn.topology == ""
+    assert drawn.content.body.startswith(b"<p>The plan cannot be shown: ")

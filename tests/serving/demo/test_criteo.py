@@ -1,0 +1,182 @@
+"""The click log's format, its vocabulary and its generator."""
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.demo.criteo import (
+    CATEGORY_COUNT,
+    DENSE_COUNT,
+    FEATURES,
+    ClickLog,
+    Examples,
+    Vocabulary,
+    read_clicks,
+)
+from sharded_infer.errors import InputError
+
+DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[3].parent / "shared/data"))
+SAMPLE = DATA / "criteo_sample.tsv"
+
+
+def line(
+    label: str = "0",
+    integers: dict[int, str] | None = None,
+    categories: dict[int, str] | None = None,
+) -> str:
+    """One line of the format: the named fields, all others empty."""
+    dense = [(integers or {}).get(position, "") for position in range(DENSE_COUNT)]
+    named = [(categories or {}).get(position, "") for position in range(CATEGORY_COUNT)]
+    return "\t".join([label, *dense, *named])
+
+
+def log_of(tmp_path: Path, *lines: str) -> ClickLog:
+    path = tmp_path / "clicks.tsv"
+    path.write_text("\n".join(lines) + "\n")
+    return read_clicks(path, None)
+
+
+def test_a_line_is_a_label_13_integers_and_26_categories_any_of_which_may_be_empty(
+    tmp_path: Path,
+) -> None:
+    log = log_of(
+        tmp_path,
+        line("1", {0: "0", 1: "-2", 12: "999999999999999999"}, {0: "68fd1e64", 25: "ffFFffFF"}),
+        line("0"),
+    )
+    assert log.labels.tolist() == [1.0, 0.0] and log.labels.dtype == np.float32
+    assert log.dense.shape == (2, 13) and log.dense.dtype == np.int64
+    assert log.dense[0, [0, 1, 12]].tolist() == [0, -2, 999999999999999999]
+    assert np.flatnonzero(log.dense_present).tolist() == [0, 1, 12]
+    assert log.categories.shape == (2, 26)
+    assert log.categories[0, [0, 25]].tolist() == [0x68FD1E64, 0xFFFFFFFF]
+    assert (log.categories >= 0).sum() == 2 and (log.categories[1] == -1).all()
+
+
+def test_reading_stops_at_the_limit_and_takes_windows_line_ends(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    path.write_bytes((line("1") + "\r\n" + line("0") + "\r\nbroken").encode())
+    assert read_clicks(path, 2).labels.tolist() == [1.0, 0.0]
+    with pytest.raises(InputError, match="line 3"):
+        read_clicks(path, 3)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("", "line 2: expected 40 tab-separated fields, got 1"),
+        (line() + "\t", "line 2: expected 40 tab-separated fields, got 41"),
+        (line("2"), "line 2, column 1: expected a label, 0 or 1, got '2'"),
+        (line(""), "line 2, column 1: expected a label, 0 or 1, got ''"),
+        (line("0", {0: "1.5"}), "line 2, column 2: expected an integer .* got '1.5'"),
+        (line("0", {12: "1_0"}), "line 2, column 14: expected an integer .* got '1_0'"),
+        (line("0", {3: "9" * 19}), "line 2, column 5: expected an integer of at most 18 digits"),
+        (line("0", {}, {0: "xyz"}), "line 2, column 15: .* hexadecimal digits .* got 'xyz'"),
+        (line("0", {}, {25: "123456789"}), "line 2, column 40: expected at most 8 hexadecimal"),
+        (line("0", {}, {1: "\xff"}), r"line 2, column 16: .* got '\\xff'"),
+    ],
+)
+def test_a_bad_line_is_refused_with_its_file_line_column_and_what_was_expected(
+    tmp_path: Path, bad: str, message: str
+) -> None:
+    path = tmp_path / "clicks.tsv"
+    path.write_bytes(f"{line()}\n{bad}\n{line()}\n".encode("latin-1"))
+    with pytest.raises(InputError, match=f"clicks.tsv, {message}"):
+        read_clicks(path, None)
+
+
+def test_an_empty_or_absent_file_and_a_limit_of_nothing_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "clicks.tsv"
+    with pytest.raises(InputError, match=r"cannot read click log .*clicks.tsv: No such file"):
+        read_clicks(path, None)
+    path.touch()
+    with pytest.raises(InputError, match=r"clicks.tsv is empty"):
+        read_clicks(path, None)
+    with pytest.raises(InputError, match="limit must be at least 1 line, got 0"):
+        read_clicks(path, 0)
+
+
+def test_a_vocabulary_numbers_frequent_values_and_sends_all_others_to_id_0(tmp_path: Path) -> None:
+    training = log_of(
+        tmp_path,
+        *(line("0", {}, {0: value}) for value in ("b", "a", "b", "a", "c", "", "b")),
+    )
+    vocabulary = Vocabulary.fit(training)
+    assert vocabulary.rows == (3,) + (1,) * 25
+    test = log_of(tmp_path, *(line("0", {}, {0: value}) for value in ("a", "", "b", "c", "d")))
+    examples = vocabulary.encode(test)
+    assert examples.lengths[0].tolist() == [1, 0, 1, 1, 1]
+    assert examples.lengths[1:].sum() == 0
+    assert examples.values.tolist() == [1, 2, 0, 0]
+    assert Vocabulary.fit(training, min_count=1).rows[0] == 4
+    assert Vocabulary.fit(training, min_count=4).rows[0] == 1
+    with pytest.raises(InputError, match="min_count must be at least 1, got 0"):
+        Vocabulary.fit(training, min_count=0)
+
+
+def test_dense_values_are_clipped_logarithms_and_zero_when_missing(tmp_path: Path) -> None:
+    log = log_of(tmp_path, line("0", {0: "7", 1: "-3", 2: "0"}))
+    dense = Vocabulary.fit(log).encode(log).dense
+    assert dense.dtype == np.float32
+    np.testing.assert_allclose(dense, [[np.log(8.0)] + [0.0] * 12], rtol=1e-6)
+
+
+def jagged(lengths: np.ndarray, values: np.ndarray) -> Examples:
+    count = lengths.shape[1]
+    return Examples(
+        labels=np.arange(count, dtype=np.float32),
+        dense=np.arange(count * 13, dtype=np.float32).reshape(count, 13),
+        lengths=lengths.astype(np.int32),
+        values=values.astype(np.int64),
+        rows=(1000,) * lengths.shape[0],
+    )
+
+
+def bags(examples: Examples) -> list[list[list[int]]]:
+    """Each feature's bags, cut out of the values one by one."""
+    remaining = examples.values.tolist()
+    cut = [
+        [[remaining.pop(0) for _ in range(length)] for length in feature]
+        for feature in examples.lengths.tolist()
+    ]
+    assert not remaining
+    return cut
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 7), (2, 5), (6, 7), (3, 3), (5, 99)])
+def test_a_slice_of_examples_holds_the_bags_of_its_samples(start: int, stop: int) -> None:
+    generator = np.random.default_rng(0)
+    lengths = generator.integers(0, 4, size=(3, 7))
+    examples = jagged(lengths, generator.integers(0, 1000, size=lengths.sum()))
+    part = examples.slice(start, stop)
+    assert bags(part) == [feature[start:stop] for feature in bags(examples)]
+    assert part.labels.tolist() == examples.labels[start:stop].tolist()
+    assert part.dense.tolist() == examples.dense[start:stop].tolist()
+    assert part.lengths.dtype == np.int32 and part.values.dtype == np.int64
+
+
+def test_selected_examples_come_in_the_order_asked_for() -> None:
+    examples = jagged(np.array([[1, 0, 2], [0, 3, 1]]), np.arange(7))
+    picked = examples.select(np.array([2, 1, 2]))
+    assert bags(picked) == [[[1, 2], [], [1, 2]], [[6], [3, 4, 5], [6]]]
+    assert picked.labels.tolist() == [2.0, 1.0, 2.0]
+
+
+@pytest.mark.skipif(not SAMPLE.exists(), reason=f"the real sample is not at {SAMPLE}")
+def test_the_real_sample_reads_completely() -> None:
+    log = read_clicks(SAMPLE, None)
+    assert log.labels.shape == (8000,) and log.labels.sum() == 1728
+    assert (log.dense_present.sum(axis=0) == 8000).tolist().count(True) == 1
+    examples = Vocabulary.fit(log.slice(0, 6400)).encode(log.slice(6400, 8000))
+    assert len(examples) == 1600 and len(examples.rows) == len(FEATURES) == 26
+    assert (examples.lengths == 0).any()
+
+
+def test_a_log_slices_all_its_fields_alike(tmp_path: Path) -> None:
+    log = log_of(tmp_path, *(line(str(position % 2), {0: str(position)}) for position in range(5)))
+    part = log.slice(1, 4)
+    assert all(len(getattr(part, each.name)) == 3 for each in fields(part))
+    assert part.dense[:, 0].tolist() == [1, 2, 3]

@@ -1,0 +1,45 @@
+"""Work beside requests: its priority, its pauses, and the interpreter's lock."""
+
+import os
+import sys
+import threading
+import time
+
+from serving.host.background import lower_priority, paced, yielding_often
+
+
+def test_only_the_calling_threads_priority_is_lowered() -> None:
+    seen = []
+
+    def run() -> None:
+        lower_priority()
+        seen.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+    before = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen[0] > before
+    assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+
+
+def test_the_switch_interval_is_short_meanwhile_and_as_before_afterwards() -> None:
+    before = sys.getswitchinterval()
+    with yielding_often():
+        assert sys.getswitchinterval() <= 0.001
+    assert sys.getswitchinterval() == before
+
+
+def test_a_paced_step_is_followed_by_a_pause_as_long_but_bounded() -> None:
+    told = []
+    progress = paced(lambda *step: told.append(step))
+    # The steps' own work.
+    time.sleep(0.02)
+    began = time.monotonic()
+    progress("verifying", 1, 2)
+    assert time.monotonic() - began > 0.015
+    time.sleep(4.0)
+    began = time.monotonic()
+    progress("verifying", 2, 2)
+    assert time.monotonic() - began < 3.5
+    assert told == [("verifying", 1, 2), ("verifying", 2, 2)]

@@ -1,0 +1,135 @@
+"""The HTTP pages: what they say, and that no client holds them up."""
+
+import http.client
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.control.server_state import ServerState
+from serving.http_api.http_server import HttpServer, listen
+from serving.metrics.server_metrics import ServerMetrics
+from sharded_infer.errors import InputError
+
+
+@pytest.fixture
+def state() -> ServerState:
+    return ServerState(2)
+
+
+@pytest.fixture
+def pages(state: ServerState) -> Iterator[HttpServer]:
+    with closing(HttpServer(listen("127.0.0.1", 0), ServerMetrics(), state)) as pages:
+        yield pages
+
+
+def ask(pages: HttpServer, path: str, method: str = "GET") -> tuple[int, str, str]:
+    """Status, content type and text."""
+    connection = http.client.HTTPConnection("127.0.0.1", pages.server_port, timeout=10)
+    with closing(connection):
+        connection.request(method, path)
+        response = connection.getresponse()
+        return response.status, response.headers["Content-Type"], response.read().decode()
+
+
+# Of Linux's struct tcp_info: after 8 bytes, 24 words of 4, 4 of 8, and 2 more of 4.
+_DATA_SEGMENTS_IN = 152
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/nowhere"])
+def test_an_answer_comes_in_one_segment(pages: HttpServer, path: str) -> None:
+    with socket.create_connection(("127.0.0.1", pages.server_port), 10) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        came = b""
+        while part := client.recv(65536):
+            came += part
+        told = client.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DATA_SEGMENTS_IN + 4)
+    assert came.startswith(b"HTTP/1.1 ") and not came.endswith(b"\r\n\r\n")
+    assert int.from_bytes(told[_DATA_SEGMENTS_IN:], sys.byteorder) == 1
+
+
+def test_no_answer_waits_for_the_acknowledgement_of_one_before() -> None:
+    (listener,) = listen("127.0.0.1", 0)
+    with (
+        listener,
+        socket.create_connection(listener.getsockname()) as _,
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_the_metrics_page_is_readable_by_prometheus(pages: HttpServer) -> None:
+    status, kind, text = ask(pages, "/metrics")
+    assert status == 200 and kind.startswith("text/plain")
+    names = {family.name for family in text_string_to_metric_families(text)}
+    assert {"sharded_infer_requests_in_flight", "sharded_infer_workers"} <= names
+    assert ask(pages, "/")[0] == 200
+
+
+def test_ready_says_loading_then_ready_then_draining(pages: HttpServer, state: ServerState) -> None:
+    assert ask(pages, "/ready")[::2] == (503, "loading\n")
+    state.set_serving(0, True)
+    # The other has never been ready.
+    assert ask(pages, "/ready")[::2] == (503, "loading\n")
+    state.set_serving(1, True)
+    assert ask(pages, "/ready")[::2] == (200, "ready\n")
+    state.set_serving(0, False)
+    assert ask(pages, "/ready")[::2] == (200, "ready\n")
+    state.set_serving(1, False)
+    assert ask(pages, "/ready")[0] == 503
+    state.set_serving(1, True)
+    assert ask(pages, "/ready")[::2] == (200, "ready\n")
+    state.drain()
+    assert ask(pages, "/ready")[::2] == (503, "draining\n")
+
+
+def test_live_says_live_whether_ready_or_not(pages: HttpServer, state: ServerState) -> None:
+    assert ask(pages, "/live")[::2] == (200, "live\n")
+    state.drain()
+    assert ask(pages, "/live")[::2] == (200, "live\n")
+
+
+@pytest.mark.parametrize("path", ["/other", "/metrics/more", "/ready/"])
+def test_an_unknown_page_is_404_and_names_those_there_are(path: str, pages: HttpServer) -> None:
+    status, kind, text = ask(pages, path)
+    assert status == 404 and kind.startswith("text/plain")
+    assert all(known in text for known in ("/metrics", "/ready", "/live"))
+
+
+def test_clients_that_connect_and_say_nothing_hold_up_nobody(pages: HttpServer) -> None:
+    address = ("127.0.0.1", pages.server_port)
+    began = time.monotonic()
+    with ExitStack() as stack:
+        for number in range(20):
+            silent = stack.enter_context(socket.create_connection(address, 10))
+            if number % 2:
+                silent.sendall(b"GET /metr")
+        assert ask(pages, "/live")[0] == 200
+        assert ask(pages, "/metrics")[0] == 200
+    # They would be dropped after 10 seconds: the others were answered before.
+    assert time.monotonic() - began < 8
+
+
+def test_a_client_that_vanishes_before_its_page_is_nobodys_error(
+    pages: HttpServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", pages.server_port), 10) as client:
+            # Closed with data unread, the connection is reset.
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n" + b"x" * 100_000)
+    assert ask(pages, "/live")[0] == 200
+    # Nothing tells that no error comes.
+    time.sleep(0.3)
+    assert capfd.readouterr().err == ""
+
+
+def test_an_http_port_that_is_taken_is_refused_and_named() -> None:
+    (taken,) = listen("127.0.0.1", 0)
+    with taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"HTTP port 127.0.0.1:{port} cannot be had"):
+            listen("127.0.0.1", port)

@@ -1,0 +1,519 @@
+"""Calls that compiled code holds: what they become, beside the way of every other call."""
+
+import ctypes
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from time import monotonic, sleep
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from tritonclient.grpc import service_pb2
+
+from serving.errors import DeadlineError
+from serving.inference.data_plane import DataPlane
+from serving.inference.held_calls import HeldCalls
+from serving.inference.request_reports import RequestReports
+from serving.metrics.server_metrics import ServerMetrics
+from serving.observability.request_timeline import RequestTimeline
+from serving.observability.trace_settings import TraceSampling
+from serving.observability.tracer import Tracer
+from serving.protocol.codec import INFER_CODEC, MESSAGE_CODECS
+from serving.protocol.predict_method import PredictMethod
+from serving.protocol.readers.native_reader import NativeReader
+from serving.scheduler.batcher import QueueLimits
+from serving.scheduler.compiled_batcher import CompiledBatcher
+from serving.scheduler.compiled_queue import CompiledQueue
+from serving.scheduler.request_queue import BatchingMode, BatchingPolicy
+from serving.status import Status, StatusCode
+from serving.transport.library import EVENT
+from serving.versions.loaded_version import ServingOverrides
+from serving.versions.served_versions import ServedVersions
+from sharded_infer.engines.executor import run_batch
+from sharded_infer.inputs.merge import merge_inputs
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.v1 import predictor_pb2
+from tests.support.requests_by_chance import MAX_BATCH, SPEC, inputs_by_chance, serialized
+from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, scores_of
+
+METHODS = (None, PredictMethod.MODEL_INFER, PredictMethod.PREDICT)
+INFER, PREDICT = 1, 2
+CALL, CANCELLED = 0, 4
+_RESPOND = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
+)
+
+
+class Wire:
+    """Events as the compiled transport writes them, and the answers that it was given."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, bytes | Status] = {}
+        self._slots = 0
+        self._respond = _RESPOND(self._answered)
+
+    def attach(self, held: HeldCalls) -> None:
+        address = ctypes.cast(self._respond, ctypes.c_void_p).value or 0
+        held.attach((address, 0), METHODS, self.answers.__setitem__)
+
+    def take(
+        self, held: HeldCalls, messages: Sequence[bytes], *, method: int = INFER, **fields: Any
+    ) -> tuple[list[int], list[int]]:
+        """The calls' numbers, and the positions that are left."""
+        events = np.zeros(len(messages), EVENT)
+        kept = [ctypes.create_string_buffer(message, len(message)) for message in messages]
+        numbers = [7 << 32 | self._slots + at for at in range(len(messages))]
+        self._slots += len(messages)
+        headers = ctypes.create_string_buffer(fields.pop("headers", b""))
+        for at, message in enumerate(kept):
+            event = {
+                "call": numbers[at],
+                "data": ctypes.addressof(message),
+                "bytes": len(message),
+                "method": method,
+                "kind": CALL,
+                "seconds_left": math.inf,
+                "headers": ctypes.addressof(headers) if len(headers) > 1 else 0,
+                "header_bytes": len(headers) - 1,
+                **fields,
+            }
+            for name, value in event.items():
+                events[name][at] = value
+        left = list(held.take(events.ctypes.data, len(messages)))
+        # Nothing is read after it was taken.
+        for message in kept:
+            ctypes.memset(message, 0xFF, len(message))
+        return numbers, left
+
+    def _answered(self, _: int, call: int, message: int, size: int, ends: int) -> None:
+        assert ends == 1 and call not in self.answers
+        self.answers[call] = ctypes.string_at(message, size)
+
+
+@dataclass
+class Place:
+    """A `DataPlane` over the ranker whose calls are held, and one whose calls are not."""
+
+    store: ServedVersions
+    metrics: ServerMetrics
+    plane: DataPlane
+    other: DataPlane
+    other_metrics: ServerMetrics
+    wire: Wire = field(default_factory=Wire)
+
+    @property
+    def held(self) -> HeldCalls:
+        assert self.plane.held is not None
+        return self.plane.held
+
+    def ask(self, *messages: bytes, method: int = INFER, **fields: Any) -> list[bytes | Status]:
+        """All are held, and run as one batch if they fit in one."""
+        numbers, left = self.wire.take(self.held, messages, method=method, **fields)
+        assert left == []
+        while self.plane.dispatcher.work():
+            pass
+        return [self.wire.answers.pop(number) for number in numbers]
+
+
+def make_place(ranker: Ranker, reports: RequestReports | None = None) -> Place:
+    planes, stores, counts = [], [], []
+    for told in (reports, None):
+        metrics = ServerMetrics()
+        store = ServedVersions(
+            Repository(ranker.repository),
+            metrics,
+            topology=None,
+            max_batch=256,
+            overrides=ServingOverrides(BatchingMode.BATCHED, 0),
+        )
+        store.load(MODEL)
+        planes.append(DataPlane(store, metrics, slots=1, limits=QueueLimits(), reports=told))
+        stores.append(store)
+        counts.append(metrics)
+    made = Place(stores[0], counts[0], planes[0], planes[1], counts[1])
+    made.wire.attach(made.held)
+    return made
+
+
+@pytest.fixture(scope="module")
+def place(ranker: Ranker) -> Place:
+    return make_place(ranker)
+
+
+def message(samples: int = 2, seed: int = 0, **fields: Any) -> bytes:
+    request = infer_request(good_inputs(samples, seed), request_id=fields.pop("id", ""))
+    for name in fields.pop("outputs", ()):
+        request.outputs.add(name=name)
+    for name, value in fields.items():
+        request.parameters[name].int64_param = value
+    return bytes(request.SerializeToString())
+
+
+def predict_message(**fields: Any) -> bytes:
+    request = predictor_pb2.PredictRequest(model=MODEL, **fields)
+    inputs = good_inputs(3)
+    request.candidates.dense.add(name="dense", values=inputs["dense"].ravel())
+    for name in ("user", "item"):
+        request.candidates.sparse.add(name=name, ids=inputs[name].ravel())
+    return bytes(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        message(),
+        message(1, id="one"),
+        message(200, id="x" * 300, priority=1),
+        message(outputs=("labels",)),
+        message(outputs=("labels", "score")),
+        message(timeout=60_000_000),
+    ],
+)
+def test_an_answer_has_the_bytes_of_other_calls(place: Place, sent: bytes) -> None:
+    assert place.ask(sent) == [place.other.predict(INFER_CODEC, sent)]
+
+
+def test_a_predict_answer_differs_in_its_times_alone(place: Place) -> None:
+    codec = MESSAGE_CODECS[PredictMethod.PREDICT]
+    for sent in (predict_message(), predict_message(request_id="a-1", outputs=["score"])):
+        (own,) = place.ask(sent, method=PREDICT)
+        other = place.other.predict(codec, sent, method=PredictMethod.PREDICT)
+        assert isinstance(own, bytes) and isinstance(other, bytes) and len(own) == len(other)
+        read = [predictor_pb2.PredictResponse.FromString(one) for one in (own, other)]
+        for one in read:
+            assert one.timing.ByteSize() == 20
+            one.ClearField("timing")
+        assert read[0] == read[1]
+
+
+def test_calls_that_run_together_each_have_the_scores_of_the_merged_batch(place: Place) -> None:
+    sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 5, 2))]
+    version = place.store.get(MODEL)
+    inputs = [version.io.reader.read_message(one) for one in sent]
+    wanted = run_batch(version.model, inputs)
+    answers = place.ask(*sent)
+    for answer, result in zip(answers, wanted, strict=True):
+        found = scores_of(infer_response(answer))
+        for name, scores in zip(version.model.spec.tower.outputs, result.scores, strict=True):
+            np.testing.assert_array_equal(found[name], scores)
+
+
+def infer_response(answer: bytes | Status) -> Any:
+    assert isinstance(answer, bytes), answer
+    return service_pb2.ModelInferResponse.FromString(answer)
+
+
+@pytest.mark.parametrize(
+    ("sent", "fields"),
+    [
+        (message(), {"method": 0}),
+        (message(), {"kind": CANCELLED}),
+        (message(), {"encoding": 1}),
+        (message()[:-1], {}),
+        (b"", {}),
+        (infer_request(good_inputs(2), model="other").SerializeToString(), {}),
+        (message(outputs=("nothing",)), {}),
+        (message(timeout=-5), {}),
+        (message(label=3), {}),
+        (message(), {"seconds_left": -1.0}),
+        (message(300), {}),
+        (message() + b"\x32\x00" * 17, {}),
+    ],
+)
+def test_what_is_unusual_or_refused_is_left(
+    place: Place, sent: bytes, fields: dict[str, Any]
+) -> None:
+    assert place.wire.take(place.held, (sent,), **fields)[1] == [0]
+    assert place.plane.calls.in_progress == 0 and place.plane.dispatcher.waiting == (0, 0)
+    assert place.ask(message()) == [place.other.predict(INFER_CODEC, message())]
+
+
+def test_numbers_that_are_not_finite_are_left(place: Place) -> None:
+    inputs = good_inputs(2)
+    for name, array in inputs.items():
+        if array.dtype == np.float32:
+            for value in (np.nan, np.inf, -np.inf):
+                spoilt = {**inputs, name: array.copy()}
+                spoilt[name].flat[-1] = value
+                sent = infer_request(spoilt).SerializeToString()
+                assert place.wire.take(place.held, (sent,))[1] == [0]
+
+
+def test_calls_are_held_for_what_names_mean_now(ranker: Ranker) -> None:
+    place = make_place(ranker)
+    asked = infer_request(good_inputs(2))
+    asked.model_version = "canary"
+    sent = asked.SerializeToString()
+    assert place.wire.take(place.held, (sent,))[1] == [0]
+    place.store.offer({MODEL: {"": 1, "1": 1, "canary": 1}})
+    assert isinstance(place.ask(sent)[0], bytes)
+    version = place.store.get(MODEL)
+    numbers, _ = place.wire.take(place.held, (sent,))
+    place.store.clear()
+    assert place.wire.take(place.held, (sent,))[1] == [0]
+    # A call that waits keeps its version.
+    while place.plane.dispatcher.work():
+        pass
+    assert isinstance(place.wire.answers[numbers[0]], bytes)
+    place.held.versions.remove(version)
+    assert len(place.held.versions) == 0
+
+
+def page(metrics: ServerMetrics) -> dict[str, str]:
+    """The lines of what is counted, but not of what is timed."""
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    timed = ("seconds", "created", "process_", "python_", "cost_ratio", "available", "objective")
+    return {
+        name: value
+        for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        if not any(word in name for word in timed)
+    }
+
+
+def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
+    place = make_place(ranker)
+    sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 200))]
+    for one in sent:
+        place.ask(one)
+        place.other.predict(INFER_CODEC, one)
+    assert page(place.metrics) == page(place.other_metrics)
+    version, other = place.store.get(MODEL).metrics, place.other_metrics.version(MODEL, 1)
+    own, wanted = version.totals(), other.totals()
+    assert (own.requests, own.samples, own.executions) == (3, 204, 3)
+    assert [b.size for b in own.batches] == [b.size for b in wanted.batches]
+    assert own.success.count == wanted.success.count and own.queue.count == wanted.queue.count
+    place.ask(*sent[:2])
+    assert (version.totals().requests, version.totals().executions) == (5, 4)
+
+
+def test_a_cancelled_call_is_not_run(place: Place) -> None:
+    numbers, _ = place.wire.take(place.held, (message(), message(3)))
+    place.plane.cancel_held(numbers[0])
+    place.plane.cancel_held(numbers[0])
+    place.plane.cancel_held(numbers[1] + 1)
+    assert place.plane.dispatcher.waiting == (1, 3)
+    while place.plane.dispatcher.work():
+        pass
+    refused, answered = (place.wire.answers[number] for number in numbers)
+    assert isinstance(refused, Status) and refused.code is StatusCode.CANCELLED
+    assert isinstance(answered, bytes)
+    place.plane.cancel_held(numbers[1])
+    assert place.plane.calls.in_progress == 0
+
+
+def test_a_call_whose_deadline_passes_is_refused_as_others_are(place: Place) -> None:
+    number = place.wire.take(place.held, (message(),), seconds_left=0.05)[0][0]
+    while number not in place.wire.answers:
+        place.plane.dispatcher.expire()
+    refused = place.wire.answers[number]
+    assert isinstance(refused, Status) and refused.code is StatusCode.DEADLINE_EXCEEDED
+    assert place.plane.calls.in_progress == 0
+    assert isinstance(place.ask(message())[0], bytes)
+
+
+def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
+    place = make_place(ranker)
+    outcomes: list[bytes | Status] = []
+    place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
+    numbers, _ = place.wire.take(place.held, (message(3, 2), message(1, 3)))
+    place.plane.submit(INFER_CODEC, message(4, 4), outcomes.append)
+    while place.plane.dispatcher.work():
+        pass
+    assert len(outcomes) == 2 and place.store.get(MODEL).metrics.totals().executions == 1
+    for sent, answer in zip(
+        (message(3, 2), message(1, 3)), (place.wire.answers[n] for n in numbers), strict=True
+    ):
+        own = scores_of(infer_response(answer))
+        alone = scores_of(infer_response(place.other.predict(INFER_CODEC, sent)))
+        for name, scores in alone.items():
+            np.testing.assert_allclose(own[name], scores, atol=1e-2)
+
+
+def test_calls_that_share_different_features_are_answered(place: Place) -> None:
+    shared = dict(good_inputs(3))
+    first = next(n for n in shared if f"{n}.lengths" not in shared and shared[n].dtype == np.int64)
+    shared[first] = shared[first][:1]
+    sent = [message(3), bytes(infer_request(shared).SerializeToString())]
+    answers = place.ask(*sent)
+    for one, answer in zip(sent, answers, strict=True):
+        own = scores_of(infer_response(answer))
+        alone = scores_of(infer_response(place.other.predict(INFER_CODEC, one)))
+        for name, scores in alone.items():
+            np.testing.assert_allclose(own[name], scores, atol=1e-2)
+
+
+def test_a_batch_that_fails_is_run_call_by_call(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = type(place.store.get(MODEL).model.engine)
+    run = engine.run
+
+    def fail(self: Any, batch: ModelInput, deadline: float) -> Any:
+        if batch.batch_size != 3:
+            raise RuntimeError("a bug")
+        return run(self, batch, deadline)
+
+    monkeypatch.setattr(engine, "run", fail)
+    good, bad = place.ask(message(3), message(2))
+    assert isinstance(good, bytes)
+    assert isinstance(bad, Status) and bad.code is StatusCode.INTERNAL
+    assert place.plane.calls.in_progress == 0
+
+
+def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_answered(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = place.store.get(MODEL).model
+    run, ran = type(model.engine).run, []
+
+    def look_up_late(self: Any, batch: ModelInput, deadline: float) -> Any:
+        ran.append(batch.batch_size)
+        if deadline < math.inf:
+            sleep(max(0.0, deadline - monotonic()))
+            raise DeadlineError("shard host 1: no answer")
+        return run(self, batch, deadline)
+
+    monkeypatch.setattr(type(model.engine), "run", look_up_late)
+    monkeypatch.setattr(model, "is_front", True)
+    early = place.wire.take(place.held, (message(3),), seconds_left=2.0)[0]
+    numbers = early + place.wire.take(place.held, (message(2), message(1)))[0]
+    while place.plane.dispatcher.work():
+        pass
+    refused, *answered = (place.wire.answers[number] for number in numbers)
+    assert isinstance(refused, Status) and refused.code is StatusCode.DEADLINE_EXCEEDED
+    assert "shard host 1" in refused.message
+    assert all(isinstance(answer, bytes) for answer in answered)
+    assert ran == [6, 3] and place.plane.calls.in_progress == 0
+
+
+@pytest.fixture
+def sent_spans() -> list[RequestTimeline]:
+    return []
+
+
+@pytest.fixture
+def tracer(sent_spans: list[RequestTimeline]) -> Iterator[Callable[[float], Tracer]]:
+    made: list[Tracer] = []
+
+    def make(ratio: float) -> Tracer:
+        def send(requests: Sequence[RequestTimeline]) -> bool:
+            sent_spans.extend(requests)
+            return True
+
+        made.append(Tracer(TraceSampling(ratio), send, period_seconds=3600.0))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+def test_chance_draws_as_many_as_the_ratio_says_and_each_is_traced(
+    ranker: Ranker, tracer: Callable[[float], Tracer]
+) -> None:
+    made = tracer(0.25)
+    place = make_place(ranker, RequestReports(made, 0.0))
+    drawn = 0
+    for _ in range(20):
+        _, left = place.wire.take(place.held, (message(1),) * 100, headers=b"\0" * 8)
+        assert all(position < 0 for position in left)
+        drawn += len(left)
+        while place.plane.dispatcher.work():
+            pass
+    # Of 2,000 draws: more than seven standard deviations.
+    assert 360 < drawn < 640
+    traces = [made.begin((), drawn=True) for _ in range(100)]
+    assert all(one is not None and one.trace_id & (2**64 - 1) < made.bound for one in traces)
+    assert len({one.trace_id for one in traces if one is not None}) == 100
+
+
+def test_calls_whose_client_decides_on_tracing_are_left(
+    ranker: Ranker, tracer: Callable[[float], Tracer]
+) -> None:
+    place = make_place(ranker, RequestReports(tracer(0.0), 0.0))
+    header = (11).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"traceparentx"
+    other = (3).to_bytes(4, "little") + (1).to_bytes(4, "little") + b"foox"
+    assert place.wire.take(place.held, (message(),), headers=other + header)[1] == [0]
+    assert place.wire.take(place.held, (message(),), headers=other)[1] == []
+
+
+def test_slow_calls_are_reported_as_others_are(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = make_place(ranker, RequestReports(None, 1e-6))
+    with caplog.at_level("WARNING", logger="sharded_infer"):
+        place.ask(message(3, id="slow-one"), message(1))
+    assert {vars(one)["request_id"] for one in caplog.records} == {"slow-one", ""}
+    counted = page(place.metrics)
+    slow = sum(float(v) for n, v in counted.items() if "slow_requests_total" in n)
+    assert slow == 2
+
+
+def small_calls(keep: list[Any]) -> tuple[HeldCalls, CompiledBatcher[Any], NativeReader]:
+    """Held calls of the small model, whose batches never run."""
+    batcher: CompiledBatcher[Any] = CompiledBatcher(limits=QueueLimits())
+    held = HeldCalls(
+        batcher, changed=lambda _: None, show_queue=lambda _: None, outcome=lambda _: b""
+    )
+    reader = NativeReader(SPEC, max_batch=MAX_BATCH)
+    queue = CompiledQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
+    batcher.add_queue(queue)
+    model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC)
+    version: Any = SimpleNamespace(
+        io=SimpleNamespace(reader=SimpleNamespace(native=reader)), queue=queue, model=model
+    )
+    held.versions.add(version)
+    held.versions.set_names({(SPEC.name, ""): version})
+    keep.append(version)
+    return held, batcher, reader
+
+
+def arrays_of(batch: ModelInput) -> list[Any]:
+    groups = [
+        (
+            g.features,
+            g.values.tolist(),
+            g.lengths.tolist(),
+            None if g.weights is None else g.weights.tolist(),
+        )
+        for g in batch.groups
+    ]
+    repeats = None if batch.repeats is None else batch.repeats.tolist()
+    dense = [one.tolist() for one in batch.dense]
+    return [batch.batch_size, groups, dense, batch.ids_outside, repeats, batch.ids_checked]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(inputs_by_chance(), min_size=1, max_size=4))
+def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any]]) -> None:
+    keep: list[Any] = []
+    held, batcher, reader = small_calls(keep)
+    wire = Wire()
+    wire.attach(held)
+    messages = [serialized(inputs) for inputs in requests]
+    _, left = wire.take(held, messages)
+    inputs = [reader.read_message(one) for one in messages]
+    # Held are those that the compiled reader takes, unless they are not finite.
+    assert left == [at for at, one in enumerate(inputs) if one is None]
+    taken = [one for one in inputs if one is not None]
+    if not taken:
+        return
+    running = batcher.take(10.0**9).batch
+    assert running is not None
+    (batch,) = running.requests
+    described = held.described(batch.handles)
+    assert [arrays_of(one.model_input) for one in described] == [arrays_of(one) for one in taken]
+    merged = held.merged(batch)
+    if merged is not None and len(taken) > 1:
+        wanted = arrays_of(merge_inputs(taken))
+        # One row of a dense input is repeated for its samples in both.
+        assert arrays_of(merged) == wanted
+    alike = {tuple(g.features for g in one.groups) for one in taken}
+    if len(alike) == 1 and all(one.groups[0].batch_size == one.batch_size for one in taken):
+        assert merged is not None

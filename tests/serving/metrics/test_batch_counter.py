@@ -1,0 +1,177 @@
+"""Batches by the size at which they ran: counted here, and asked of real servers."""
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from serving.metrics.batch_counter import SIZES, ExecutedBatches
+from serving.metrics.cells import MetricCells
+from serving.metrics.request_counter import Answered
+from sharded_infer.towers.batch_sizes import padded_sizes
+from tests.support.servers import (
+    MODEL,
+    TRANSPORTS,
+    Ranker,
+    good_inputs,
+    infer_request,
+    running_server,
+)
+
+
+def answered(samples: int) -> Answered:
+    """A request: 1 s of decode, 2 of queue, 3 of lookup, 4 of tower, 5 of encode."""
+    return (samples, 1.0, 2.0, 3.0, 4.0, 5.0, 15.0, 0)
+
+
+def batches_of(batches: ExecutedBatches) -> dict[int, int]:
+    return {one.size: one.infer.count for one in batches.totals()}
+
+
+def seconds_of(batches: ExecutedBatches) -> list[tuple[float, float, float]]:
+    return [
+        (one.decode.nanoseconds / 1e9, one.infer.nanoseconds / 1e9, one.encode.nanoseconds / 1e9)
+        for one in batches.totals()
+    ]
+
+
+@pytest.fixture
+def batches() -> ExecutedBatches:
+    return ExecutedBatches(MetricCells(1))
+
+
+def test_a_batch_counts_at_the_size_that_it_was_padded_to(batches: ExecutedBatches) -> None:
+    for samples in (1, 5, 5, 17, 19, 20, 21):
+        batches.count([answered(samples)])
+    assert batches_of(batches) == {1: 1, 5: 2, 20: 3, 24: 1}
+    assert seconds_of(batches) == [(n, 7.0 * n, 5.0 * n) for n in (1, 2, 3, 1)]
+
+
+def test_a_version_may_run_at_sizes_of_its_own(batches: ExecutedBatches) -> None:
+    batches.count([answered(17)])
+    batches.run_at(lambda samples: 32)
+    for samples in (17, 20):
+        batches.count([answered(samples)])
+    assert batches_of(batches) == {20: 1, 32: 2}
+
+
+def test_requests_of_one_batch_are_one_batch(batches: ExecutedBatches) -> None:
+    batches.count([answered(3), answered(4), answered(2)])
+    assert batches_of(batches) == {9: 1}
+    # Its lookups and its tower ran once; its requests were read and answered one by one.
+    assert seconds_of(batches) == [(3.0, 7.0, 15.0)]
+    # One more request of the batch was not answered: the batch was none the smaller.
+    batches.count([answered(3)], samples=9)
+    assert batches_of(batches) == {9: 2}
+
+
+def test_nothing_is_said_of_sizes_that_did_not_run(batches: ExecutedBatches) -> None:
+    assert batches.totals() == ()
+
+
+def test_all_sizes_up_to_1024_have_a_place_and_those_for_which_there_is_none_are_left_out(
+    batches: ExecutedBatches,
+) -> None:
+    sizes = padded_sizes(2**16)
+    assert len(padded_sizes(1024)) <= SIZES
+    for size in sizes:
+        batches.count([answered(size)])
+        batches.count([answered(size)])
+    assert batches_of(batches) == dict.fromkeys(sizes[:SIZES], 2)
+    batches.count([answered(sizes[3])])
+    assert batches_of(batches)[sizes[3]] == 3
+
+
+def test_each_process_has_places_of_its_own_and_they_add_up() -> None:
+    cells = MetricCells(2)
+    batches = ExecutedBatches(cells)
+    for worker, sizes in ((0, (5, 7, 5)), (1, (7, 5, 7, 9)), (0, (7, 9))):
+        cells.use(worker)
+        for size in sizes:
+            batches.count([answered(size)])
+    assert batches_of(batches) == {5: 3, 7: 4, 9: 2}
+
+
+def test_a_version_that_takes_anothers_place_begins_at_zero() -> None:
+    cells = MetricCells(1)
+    batches = ExecutedBatches(cells)
+    cells.use(0)
+    batches.count([answered(5)])
+    batches.count([answered(7)])
+    cells.clear(0, (SIZES + 1) * 5)
+    assert batches.totals() == ()
+    batches.count([answered(7)])
+    assert batches_of(batches) == {7: 1}
+
+
+# ---------------------------------------------------------------- real servers
+
+
+def statistics_of(stub: Any) -> Any:
+    [found] = stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=MODEL)).model_stats
+    return found
+
+
+def counts_of(found: Any) -> dict[int, int]:
+    return {batch.batch_size: batch.compute_infer.count for batch in found.batch_stats}
+
+
+def ask(stubs: Sequence[Any], sizes: Sequence[int]) -> None:
+    """Requests one after another, in turn over connections."""
+    for number, size in enumerate(sizes):
+        stubs[number % len(stubs)].ModelInfer(infer_request(good_inputs(size)), timeout=30)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_servers_statistics_have_every_batch_at_its_size(
+    ranker: Ranker, tmp_path: Path, transport: str, workers: int
+) -> None:
+    options = ("--transport", transport, "--workers", workers, "--metrics", "off")
+    sizes = [5, 17, 5, 1, 40, 18, 5, 100] * 3
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options) as server,
+        ExitStack() as stack,
+    ):
+        # Connections of their own find every worker.
+        stubs = [stack.enter_context(server.stub()) for _ in range(8)]
+        assert counts_of(statistics_of(stubs[0])) == {}
+        ask(stubs, sizes)
+        found = statistics_of(stubs[0])
+    wanted = Counter(map(ranker.model.engine.run_size, sizes))
+    assert counts_of(found) == wanted
+    assert found.execution_count == len(sizes)
+    for phase in ("compute_input", "compute_infer", "compute_output"):
+        assert all(getattr(one, phase).count == wanted[one.batch_size] for one in found.batch_stats)
+        assert all(getattr(one, phase).ns > 0 for one in found.batch_stats)
+        spent = sum(getattr(one, phase).ns for one in found.batch_stats)
+        whole = getattr(found.inference_stats, phase).ns
+        # Each is rounded to nanoseconds; the inference's has what comes around lookups and tower.
+        rounding = 2 * len(found.batch_stats)
+        assert spent <= whole + rounding
+        assert phase == "compute_infer" or spent >= whole - rounding
+
+
+def test_requests_that_are_merged_are_one_batch_of_their_size(
+    ranker: Ranker, tmp_path: Path
+) -> None:
+    options = ("--executor", "batched", "--max-delay-us", 3_000_000)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options) as server,
+        server.stub() as stub,
+    ):
+        calls = [
+            stub.ModelInfer.future(infer_request(good_inputs(size)), timeout=60)
+            for size in (4, 4, 8)
+        ]
+        for call in calls:
+            call.result()
+        found = statistics_of(stub)
+    counted = counts_of(found)
+    assert sum(counted.values()) == found.execution_count < 3
+    # However they are merged, the tower has a size of so many samples.
+    assert sum(size * batches for size, batches in counted.items()) == found.inference_count == 16

@@ -1,0 +1,158 @@
+"""What a worker says of itself: from a real process, a real store and a real queue."""
+
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.metrics.families.family import Detail
+from serving.metrics.server_metrics import ServerMetrics
+from serving.process.process_sampler import ProcessSampler
+from serving.scheduler.request_queue import QueuedRequest
+from serving.scheduler.scheduler import new_scheduler
+from serving.versions.served_versions import ServedVersions, report_dropped, report_loaded
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.repositories.repository import Repository
+from tests.support.servers import MODEL, Ranker
+from tests.support.waiting import until
+
+
+def page_of(metrics: ServerMetrics) -> dict[str, float]:
+    """The page's samples by name; of series with several label values the last."""
+    text = generate_latest(metrics.registry).decode()
+    families = text_string_to_metric_families(text)
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+@pytest.fixture
+def metrics() -> ServerMetrics:
+    return ServerMetrics()
+
+
+@pytest.fixture
+def store(ranker: Ranker, metrics: ServerMetrics) -> ServedVersions:
+    store = ServedVersions(Repository(ranker.repository), metrics, topology=None, max_batch=16)
+    store.load(MODEL)
+    return store
+
+
+def test_the_oldest_request_has_the_age_of_the_look_and_none_has_none(
+    store: ServedVersions, metrics: ServerMetrics
+) -> None:
+    watch = ProcessSampler(store, metrics)
+    [loaded_version] = store.loaded_versions()
+    now = monotonic()
+    watch.look(now)
+    assert page_of(metrics)["sharded_infer_queue_oldest_seconds"] == 0.0
+    # The most pressing is not the oldest.
+    tickets = [
+        QueuedRequest(loaded_version.queue, samples=1, arrived=now - 0.25, priority=10),
+        QueuedRequest(loaded_version.queue, samples=1, arrived=now - 0.125, priority=1),
+    ]
+    scheduler = new_scheduler(slots=1)
+    scheduler.add_queue(loaded_version.queue)
+    for ticket in tickets:
+        scheduler.offer(ticket, now)
+    assert scheduler.next_request(now) is tickets[1]
+    loaded_version.metrics.queue(requests=2, samples=2)
+    watch.look(now)
+    assert page_of(metrics)["sharded_infer_queue_oldest_seconds"] == pytest.approx(0.25)
+    # All of them are run after the look at the lane, and before what it found is said.
+    loaded_version.metrics.queue(requests=0, samples=0)
+    assert page_of(metrics)["sharded_infer_queue_oldest_seconds"] == 0.0
+    watch.look(now)
+    assert page_of(metrics)["sharded_infer_queue_oldest_seconds"] == 0.0
+
+
+def test_gauges_of_a_version_that_is_unloaded_are_zero_and_its_objective_stays(
+    store: ServedVersions, metrics: ServerMetrics
+) -> None:
+    [loaded_version] = store.loaded_versions()
+    report_loaded(loaded_version)
+    lookups = loaded_version.metrics.lookups
+    assert lookups is not None
+    lookups.rows.take(generate_samples(loaded_version.model.spec, 4))
+    loaded_version.metrics.queue(requests=1, samples=1)
+    loaded_version.metrics.oldest(0.5)
+    ProcessSampler(store, metrics).look(monotonic())
+    gauges = ("model_loaded", "table_bytes", "rank_memory_bytes", "hot_row_share", "queue_requests")
+    before = page_of(metrics)
+    assert all(before[f"sharded_infer_{gauge}"] > 0 for gauge in gauges)
+    report_dropped(loaded_version)
+    # A look that had begun before.
+    lookups.hot_rows(0.25)
+    loaded_version.metrics.oldest(0.75)
+    after = page_of(metrics)
+    assert [after[f"sharded_infer_{gauge}"] for gauge in (*gauges, "queue_oldest_seconds")] == [
+        0
+    ] * 6
+    assert after["sharded_infer_latency_objective_seconds"] == 0.06
+
+
+def test_processor_time_and_memory_are_the_process_own(
+    store: ServedVersions, metrics: ServerMetrics
+) -> None:
+    watch = ProcessSampler(store, metrics)
+    watch.look(monotonic())
+    first = page_of(metrics)
+    assert first["sharded_infer_worker_cpu_seconds_total"] > 0.0
+    resident_kib = int(
+        next(
+            line.split()[1]
+            for line in Path("/proc/self/status").read_text().splitlines()
+            if line.startswith("VmRSS")
+        )
+    )
+    resident = first["sharded_infer_worker_resident_bytes"]
+    assert resident == pytest.approx(resident_kib * 1024, rel=0.1)
+    sum(range(3_000_000))
+    watch.look(monotonic())
+    grown = page_of(metrics)["sharded_infer_worker_cpu_seconds_total"]
+    burnt = grown - first["sharded_infer_worker_cpu_seconds_total"]
+    assert 0.0 < burnt < 60.0, "counted on, not anew"
+
+
+def test_huge_pages_of_all_kinds_are_added_up(
+    store: ServedVersions, metrics: ServerMetrics, tmp_path: Path
+) -> None:
+    (tmp_path / "statm").write_text("100 50 0 0 0 0 0\n")
+    lines = (
+        "AnonHugePages: 2048 kB",
+        "ShmemPmdMapped: 4096 kB",
+        "FilePmdMapped: 0 kB",
+        "Rss: 9 kB",
+    )
+    (tmp_path / "smaps_rollup").write_text("\n".join(lines))
+    ProcessSampler(store, metrics, tmp_path).look(monotonic())
+    assert page_of(metrics)["sharded_infer_worker_huge_page_bytes"] == 6144 * 1024
+
+
+def test_where_not_everything_is_counted_nobody_looks(store: ServedVersions) -> None:
+    watch = ProcessSampler(store, ServerMetrics(detail=Detail.BASIC))
+    watch.start()
+    watch.stop()
+    assert (
+        page_of(ServerMetrics(detail=Detail.BASIC))
+        .keys()
+        .isdisjoint({"sharded_infer_worker_resident_bytes", "sharded_infer_queue_oldest_seconds"})
+    )
+
+
+def test_files_that_cannot_be_read_are_said_once_without_a_traceback(
+    store: ServedVersions,
+    metrics: ServerMetrics,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    (tmp_path / "statm").symlink_to("statm")
+    watch = ProcessSampler(store, metrics, tmp_path)
+    watch.start()
+    try:
+        until(lambda: caplog.records, "it is said")
+    finally:
+        watch.stop()
+    [record] = caplog.records
+    assert record.getMessage().startswith("the process is not sampled: [Errno 40]")
+    assert record.exc_info is None

@@ -1,0 +1,198 @@
+"""Lookup messages: read as written, and as protobuf reads them; refused where arrays do not fit."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.bags import Bags
+from serving.protocol.lookups.lookup_messages import (
+    read_describe,
+    read_lookup,
+    read_sums,
+    write_describe,
+    write_lookup,
+    write_lookup_by_numpy,
+    write_sums,
+)
+from serving.protocol.lookups.version_key import VersionKey
+from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.tensors import tensor_of
+from sharded_infer.v1 import shard_host_pb2
+
+KEY = VersionKey("ranker", 7, 2**64 - 3)
+
+
+def group_of(
+    seed: int, *, pieces: int, bags: int, most_ids: int, most: int, weighted: bool = False
+) -> PieceBags:
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(0, most_ids + 1, (pieces, bags))
+    count = int(lengths.sum())
+    ids = generator.integers(0, most, count)
+    weights = tensor_of(generator.random(count, np.float32)) if weighted else None
+    bags = Bags(tensor_of(ids), tensor_of(lengths), weights)
+    return PieceBags(generator.integers(0, 40, pieces), bags)
+
+
+GROUPS = {
+    "one id": group_of(0, pieces=1, bags=1, most_ids=0, most=1),
+    "bytes": group_of(1, pieces=3, bags=5, most_ids=4, most=200),
+    "two bytes": group_of(2, pieces=2, bags=2, most_ids=700, most=60_000),
+    "four bytes": group_of(3, pieces=26, bags=40, most_ids=3, most=2**32),
+    "eight bytes": group_of(4, pieces=2, bags=9, most_ids=3, most=2**40),
+    "weights": group_of(5, pieces=4, bags=6, most_ids=5, most=1000, weighted=True),
+}
+
+
+def check(found: PieceBags, expected: PieceBags) -> None:
+    np.testing.assert_array_equal(found.pieces, expected.pieces)
+    assert torch.equal(found.bags.lengths, expected.bags.lengths)
+    assert torch.equal(found.bags.values, expected.bags.values)
+    if expected.bags.weights is None:
+        assert found.bags.weights is None
+    else:
+        assert found.bags.weights is not None
+        assert torch.equal(found.bags.weights, expected.bags.weights)
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_requests_are_read_as_they_were_written(name: str) -> None:
+    key, [group] = read_lookup(bytes(write_lookup(KEY, [GROUPS[name]])))
+    assert key == KEY
+    check(group, GROUPS[name])
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_compiled_code_writes_the_same_bytes(name: str) -> None:
+    for groups in ([GROUPS[name]], [GROUPS[name], *GROUPS.values()]):
+        assert bytes(write_lookup(KEY, groups)) == write_lookup_by_numpy(KEY, groups)
+
+
+def test_arrays_that_are_not_contiguous_are_written() -> None:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.ones(6, 4, dtype=torch.int64).T
+    values = torch.randint(0, 300, (48,), generator=generator)[::2]
+    weights = torch.rand(48, generator=generator)[::2]
+    group = PieceBags(np.arange(4), Bags(values, lengths, weights))
+    assert bytes(write_lookup(KEY, [group])) == write_lookup_by_numpy(KEY, [group])
+
+
+def test_groups_keep_their_order() -> None:
+    _, groups = read_lookup(bytes(write_lookup(KEY, list(GROUPS.values()))))
+    assert len(groups) == len(GROUPS)
+    for found, expected in zip(groups, GROUPS.values(), strict=True):
+        check(found, expected)
+
+
+def test_protobuf_writes_the_same_bytes() -> None:
+    message = bytes(write_lookup(KEY, list(GROUPS.values())))
+    assert shard_host_pb2.LookupRequest.FromString(message).SerializeToString() == message
+
+
+def test_numbers_take_no_more_bytes_than_they_need() -> None:
+    widths = {}
+    for name, group in GROUPS.items():
+        [found] = shard_host_pb2.LookupRequest.FromString(bytes(write_lookup(KEY, [group]))).groups
+        widths[name] = found.length_bytes, found.id_bytes
+    assert widths == {
+        "one id": (1, 1),
+        "bytes": (1, 1),
+        "two bytes": (2, 2),
+        "four bytes": (1, 4),
+        "eight bytes": (1, 8),
+        "weights": (1, 2),
+    }
+
+
+def test_sums_are_read_as_they_were_written() -> None:
+    generator = np.random.default_rng(0)
+    sums = [generator.random(shape, np.float32) for shape in ((1, 3), (4, 3), (300, 128), (2, 0))]
+    sums.append(sums[1][:, ::2])
+    found = read_sums(memoryview(write_sums(sums)), [len(one) for one in sums])
+    for one, other in zip(found, sums, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_protobuf_writes_the_same_sums() -> None:
+    message = write_sums([np.ones((2, 3), np.float32), np.zeros((1, 0), np.float32)])
+    assert shard_host_pb2.LookupResponse.FromString(message).SerializeToString() == message
+
+
+def test_sums_of_other_groups_are_refused() -> None:
+    written = memoryview(write_sums([np.zeros((2, 3), np.float32)]))
+    for expected in ([4], [2, 1], []):
+        with pytest.raises(InternalError, match=r"sums of \[24\] bytes, expected fp32 of \["):
+            read_sums(written, expected)
+
+
+@pytest.mark.parametrize(
+    "bad", [b"\xff", b"\x0a", b"\x0a\x05abcd", b"\x0a" + b"\xff" * 9, b"\x12\0"]
+)
+def test_bytes_that_are_no_sums_are_refused(bad: bytes) -> None:
+    with pytest.raises(InternalError, match="not a LookupResponse"):
+        read_sums(memoryview(bad), [1])
+
+
+def small(**changes: object) -> bytes:
+    """A request of one group: two pieces, two bags each, ids 1, 2 and 3."""
+    fields: dict[str, object] = {
+        "pieces": [0, 1],
+        "lengths": bytes((1, 0, 1, 1)),
+        "length_bytes": 1,
+        "ids": bytes((1, 2, 3)),
+        "id_bytes": 1,
+    }
+    group = shard_host_pb2.LookupGroup(**{**fields, **changes})  # type: ignore[arg-type]
+    return shard_host_pb2.LookupRequest(model="ranker", groups=[group]).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"pieces": []}, "group 0: 4 lengths for 0 pieces"),
+        ({"pieces": [0, 1, 2]}, "group 0: 4 lengths for 3 pieces"),
+        ({"lengths": b""}, "group 0: 0 lengths for 2 pieces"),
+        ({"ids": b"\1\2"}, "group 0: the lengths add up to 3, there are 2 ids"),
+        ({"id_bytes": 2}, "group 0: ids: 3 bytes of numbers of 2 bytes"),
+        ({"id_bytes": 0}, "group 0: ids: 3 bytes of numbers of 0 bytes"),
+        ({"id_bytes": 3}, "group 0: ids: 3 bytes of numbers of 3 bytes"),
+        ({"length_bytes": 8}, "group 0: lengths: 4 bytes of numbers of 8 bytes"),
+        ({"length_bytes": 2**31}, "group 0: lengths: 4 bytes of numbers of 2147483648 bytes"),
+        ({"weights": [1.0]}, "group 0: 1 weight for 3 ids"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused_by_name(
+    changes: dict[str, object], reason: str
+) -> None:
+    with pytest.raises(RequestError, match=reason):
+        read_lookup(small(**changes))
+
+
+def test_bytes_that_are_no_request_are_refused() -> None:
+    with pytest.raises(RequestError, match="not a LookupRequest"):
+        read_lookup(b"\xff\xff")
+
+
+def test_random_bytes_are_read_or_refused() -> None:
+    generator = np.random.default_rng(0)
+    message = bytearray(write_lookup(KEY, list(GROUPS.values())[:3]))
+    for _ in range(3000):
+        changed = bytearray(message)
+        for place in generator.integers(0, len(message), 3):
+            changed[place] = generator.integers(0, 256)
+        try:
+            _, groups = read_lookup(bytes(changed))
+        except RequestError:
+            continue
+        for group in groups:
+            assert len(group.bags.lengths) == group.pieces.size
+            assert group.bags.lengths.sum() == len(group.bags.values)
+
+
+@pytest.mark.parametrize("served", [[], [KEY], [KEY, VersionKey("other", 2**40, 0)]])
+def test_what_a_front_serves_is_read_as_it_was_written(served: list[VersionKey]) -> None:
+    for model in ("", "ranker"):
+        assert read_describe(write_describe(model, served)) == (model, served)
+    with pytest.raises(RequestError, match="not a DescribeRequest"):
+        read_describe(b"\xff")

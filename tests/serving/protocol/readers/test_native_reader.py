@@ -1,0 +1,358 @@
+"""Compiled decoding: what it accepts is what the portable path reads, array for array."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from serving.protocol.native_library import LIBRARIES
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.readers.native_reader import NativeReader
+from serving.protocol.readers.portable_reader import PortableReader
+from serving.protocol.wire_tensors import WireTensor
+from sharded_infer.errors import InputError, RequestError, RequestTooLargeError
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.support.requests_by_chance import (
+    DATATYPES,
+    MAX_BATCH,
+    SPEC,
+    Arrays,
+    check_same,
+    inputs_by_chance,
+    serialized,
+)
+
+compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
+PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
+DENSE: Arrays = {
+    "context": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "bid": np.ones((1, 1), np.float32),
+}
+GOOD: Arrays = {**DENSE, "item": np.array([1, 2]), "hashed": np.array([[8], [-1]])}
+NATIVE = None if LIBRARIES is None else NativeReader(SPEC, max_batch=MAX_BATCH)
+
+
+def native(message: bytes) -> Any:
+    assert NATIVE is not None
+    return NATIVE.read_message(message)
+
+
+def check_agrees(message: bytes) -> bool:
+    """Whether compiled code accepts a message; then it reads what the portable path reads."""
+    found = native(message)
+    if found is not None:
+        check_same(found, PORTABLE.read_message(message))
+    return found is not None
+
+
+@compiled
+@settings(deadline=None, max_examples=400)
+@given(inputs_by_chance())
+def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
+    assert check_agrees(serialized(inputs))
+
+
+REQUIRED = ("item", "tag", "user.country")
+REQUIRING = replace(
+    SPEC,
+    tables=tuple(
+        replace(table, required=tuple(name for name in table.features if name in REQUIRED) or None)
+        if table.features
+        else replace(table, required=table.name in REQUIRED)
+        for table in SPEC.tables
+    ),
+)
+
+
+@compiled
+@settings(deadline=None, max_examples=200)
+@given(inputs_by_chance())
+def test_a_required_feature_is_missed_by_both_readers(inputs: Arrays) -> None:
+    message = serialized(inputs)
+    reader = NativeReader(REQUIRING, max_batch=MAX_BATCH)
+    portable = PortableReader(REQUIRING, max_batch=MAX_BATCH)
+    missing = [name for name in REQUIRED if name not in inputs and "sparse.values" not in inputs]
+    found = reader.read_message(message)
+    assert (found is None) == bool(missing)
+    if found is not None:
+        check_same(found, portable.read_message(message))
+    else:
+        with pytest.raises(RequestError, match="is missing: the model requires it") as refusal:
+            portable.read_message(message)
+        assert any(repr(name) in str(refusal.value) for name in missing)
+
+
+def wire_tensors(inputs: Arrays) -> list[WireTensor]:
+    """Parts of one body that begin at any address, as those of an HTTP request."""
+    body = memoryview(b"x" + b"".join(array.tobytes() for array in inputs.values()))
+    tensors, at = [], 1
+    for name, array in inputs.items():
+        datatype = DATATYPES[array.dtype.name]
+        data = body[at : at + array.nbytes]
+        tensors.append(WireTensor(name, datatype, array.shape, data))
+        at += array.nbytes
+    return tensors
+
+
+@compiled
+@settings(deadline=None, max_examples=200)
+@given(inputs_by_chance())
+def test_tensors_by_themselves_are_read_as_in_a_message(inputs: Arrays) -> None:
+    assert NATIVE is not None
+    found = NATIVE.read_tensors(wire_tensors(inputs))
+    assert found is not None
+    check_same(found, PORTABLE.read_message(serialized(inputs)))
+    check_same(PORTABLE.read_tensors(wire_tensors(inputs)), found)
+
+
+TENSOR_EDITS: dict[str, Callable[[list[WireTensor]], list[WireTensor]]] = {
+    "no inputs": lambda tensors: [],
+    "a name that the model has not": lambda t: [*t, t[0]._replace(name="strange")],
+    "a name twice": lambda t: [*t, t[0]],
+    "another datatype": lambda t: [*t[:-1], t[-1]._replace(datatype="UINT64")],
+    "no shape": lambda t: [*t[:-1], t[-1]._replace(shape=[])],
+    "three sizes": lambda t: [*t[:-1], t[-1]._replace(shape=[2, 1, 1])],
+    "a size below 0": lambda t: [*t[:-1], t[-1]._replace(shape=[-2, -1])],
+    "a size beyond all memory": lambda t: [*t[:-1], t[-1]._replace(shape=[2**62, 4])],
+    "bytes too few": lambda t: [*t[:-1], t[-1]._replace(data=bytes(t[-1].data)[:-1])],
+    "elements": lambda t: [*t[:-1], t[-1]._replace(data=[8, -1])],
+}
+
+
+@compiled
+@pytest.mark.parametrize("edit", TENSOR_EDITS)
+def test_tensors_that_are_unusual_are_left_to_the_portable_path(edit: str) -> None:
+    assert NATIVE is not None
+    tensors = TENSOR_EDITS[edit](wire_tensors(GOOD))
+    assert NATIVE.read_tensors(tensors) is None
+    said: list[int | str] = []
+    for decode in (
+        InputReader(SPEC, max_batch=MAX_BATCH).read_tensors,
+        PORTABLE.read_tensors,
+    ):
+        try:
+            said.append(decode(tensors).batch_size)
+        except RequestError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
+@compiled
+@settings(deadline=None, max_examples=15)
+@given(inputs_by_chance())
+def test_a_message_cut_anywhere_is_left_to_the_portable_path(inputs: Arrays) -> None:
+    message = serialized(inputs, id="17")
+    for size in range(len(message)):
+        check_agrees(message[:size])
+
+
+@compiled
+@settings(deadline=None, max_examples=100)
+@given(inputs_by_chance(), st.integers(0, 2**32))
+def test_changed_bytes_are_never_read_differently(inputs: Arrays, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    message = np.frombuffer(serialized(inputs, id="a"), np.uint8)
+    for _ in range(50):
+        changed = message.copy()
+        places = generator.integers(0, len(message), generator.integers(1, 4))
+        if generator.random() < 0.5:
+            changed[places] = generator.integers(0, 256, len(places))
+        else:
+            changed[places] ^= (1 << generator.integers(0, 8, len(places))).astype(np.uint8)
+        check_agrees(changed.tobytes())
+
+
+def _append_typed(request: Any) -> None:
+    tensor = request.inputs.add(name="clicked", datatype="INT64", shape=[2])
+    tensor.contents.int64_contents.extend([1, 2])
+
+
+EDITS: dict[str, Callable[[Any], object]] = {
+    "typed contents": _append_typed,
+    "contents of one too many": lambda r: r.raw_input_contents.append(b""),
+    "contents of one too few": lambda r: r.raw_input_contents.pop(),
+    "no contents": lambda r: r.ClearField("raw_input_contents"),
+    "no inputs": lambda r: (r.ClearField("inputs"), r.ClearField("raw_input_contents")),
+    "a tensor's parameter": lambda r: r.inputs[0].parameters["x"].__setattr__("int64_param", 1),
+    "an output's parameter": lambda r: (
+        r.outputs.add(name="score").parameters["classification"].__setattr__("int64_param", 1)
+    ),
+    "a text that is not ASCII": lambda r: setattr(r, "id", "é"),
+    "an unknown name": lambda r: setattr(r.inputs[2], "name", "itm"),
+    "no name": lambda r: setattr(r.inputs[2], "name", ""),
+    "a companion without its feature": lambda r: setattr(r.inputs[2], "name", "item.lengths"),
+    "a dense companion": lambda r: setattr(r.inputs[2], "name", "context.lengths"),
+    "a name twice": lambda r: setattr(r.inputs[2], "name", "hashed"),
+    "beside sparse.values": lambda r: setattr(r.inputs[2], "name", "sparse.values"),
+    "another datatype": lambda r: setattr(r.inputs[2], "datatype", "UINT64"),
+    "the other size of integers": lambda r: setattr(r.inputs[2], "datatype", "INT32"),
+    "ids that are floats": lambda r: setattr(r.inputs[2], "datatype", "FP32"),
+    "no shape": lambda r: r.inputs[2].ClearField("shape"),
+    "three sizes": lambda r: r.inputs[2].shape.extend([1, 1]),
+    "another size": lambda r: r.inputs[2].shape.__setitem__(0, 3),
+    "a dense input of another width": lambda r: r.inputs[0].shape.__setitem__(slice(None), [3, 2]),
+    "a dense input of one dimension": lambda r: r.inputs[0].shape.__setitem__(slice(None), [6]),
+    "a dense input missing": lambda r: (r.inputs.pop(1), r.raw_input_contents.pop(1)),
+}
+
+
+@compiled
+@pytest.mark.parametrize("edit", EDITS)
+def test_what_is_unusual_is_left_to_the_portable_path(edit: str) -> None:
+    request = service_pb2.ModelInferRequest.FromString(serialized(GOOD))
+    EDITS[edit](request)
+    message = bytes(request.SerializeToString())
+    assert native(message) is None
+    readers: tuple[InputReader | PortableReader, ...] = (
+        InputReader(SPEC, max_batch=MAX_BATCH),
+        PORTABLE,
+    )
+    said: list[int | str] = []
+    for reader in readers:
+        try:
+            said.append(reader.read_message(message).batch_size)
+        except RequestError as error:
+            said.append(str(error))
+    assert said[0] == said[1]
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"item": np.array([1, 9])}, "'item', sample 1: id 9 is outside"),
+        ({"item": np.array([[1, -1]], np.int32)}, "'item', sample 0: id -1 is outside"),
+        ({"item": np.array([1, 2, 3])}, "2 samples, but .item. has 3"),
+        ({"item": np.array([1]), "item.lengths": np.array([-1, 2])}, "a length of -1"),
+        ({"item": np.array([1]), "item.lengths": np.array([1, 1])}, "sum to 2, but 1"),
+        (
+            {"item": np.array([1]), "item.lengths": np.array([2**63 - 1, -(2**63)])},
+            f"a length of {-(2**63)}",
+        ),
+        ({"item": np.ones((2, 1), np.int64), "item.lengths": np.array([1, 1])}, "expected"),
+        ({"item": np.array([1, 2]), "item.weights": np.ones((2, 1), np.float32)}, "like its ids"),
+        ({"item": np.array([1, 2]), "item.weights": np.array([1, 2])}, "expected FP32"),
+        ({"item": np.empty((0, 4), np.int64)}, "0 samples"),
+        (
+            {"sparse.values": np.zeros(5, np.int64), "sparse.lengths": np.ones((6, 2), np.int64)},
+            "sum to 12, but 5 ids",
+        ),
+        (
+            {"sparse.values": np.zeros(13, np.int64), "sparse.lengths": np.ones((6, 2), np.int64)},
+            "sum to 12, but 13 ids",
+        ),
+        (
+            {"sparse.values": np.zeros(8, np.int64), "sparse.lengths": np.ones((4, 2), np.int64)},
+            "expected INT32",
+        ),
+        ({"sparse.values": np.zeros(8, np.int64)}, "is missing"),
+        ({"sparse.lengths": np.ones((6, 2), np.int64)}, "is missing"),
+        # Inputs are counted, not the tables that look them up.
+        (
+            {"sparse.values": np.zeros(20, np.int64), "sparse.lengths": np.ones((10, 2), np.int64)},
+            r"expected INT32 or INT64 \[6, B\]",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_by_the_portable_path(inputs: Arrays, words: str) -> None:
+    message = serialized({**DENSE, **inputs})
+    assert native(message) is None
+    with pytest.raises(RequestError, match=words):
+        InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
+
+
+@compiled
+def test_a_batch_that_is_too_large_is_left_to_the_portable_path() -> None:
+    message = serialized({**DENSE, "context": np.ones((MAX_BATCH + 1, 3), np.float32)})
+    assert native(message) is None
+    with pytest.raises(RequestTooLargeError):
+        InputReader(SPEC, max_batch=MAX_BATCH).read_message(message)
+
+
+@compiled
+def test_requests_of_other_orders_and_forms_may_follow_each_other() -> None:
+    forms = [GOOD, dict(reversed(GOOD.items())), DENSE, {**GOOD, "clicked": np.array([3])}]
+    for _ in range(3):
+        assert all(check_agrees(serialized(form)) for form in forms)
+
+
+@compiled
+def test_a_result_outlives_its_message_and_later_requests() -> None:
+    message = serialized(GOOD)
+    first = native(message)
+    kept = [first.groups[0].values.copy(), first.dense[0].copy()]
+    other = {**GOOD, "item": np.array([7, 8]), "context": np.full((2, 3), 9, np.float32)}
+    native(serialized(other))
+    del message
+    assert np.array_equal(first.groups[0].values, kept[0])
+    assert np.array_equal(first.dense[0], kept[1])
+
+
+@compiled
+def test_threads_decode_side_by_side() -> None:
+    assert NATIVE is not None
+    messages = [
+        serialized({**DENSE, "item": np.array([i % 9, 1]), "hashed": np.array([i])})
+        for i in range(40)
+    ]
+    wanted = [PORTABLE.read_message(message) for message in messages]
+    failures: list[BaseException] = []
+
+    def work(first: int) -> None:
+        try:
+            for turn in range(400):
+                i = (first + turn) % len(messages)
+                check_same(native(messages[i]), wanted[i])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(7 * i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+@compiled
+def test_a_model_of_many_features_finds_each_by_name() -> None:
+    names = [f"f{'x' * (i % 23)}{i}" for i in range(300)]
+    spec = ModelSpec("wide", tuple(TableSpec(name, i + 1, 1) for i, name in enumerate(names)))
+    inputs = {name: np.array([i, 0]) for i, name in enumerate(names)}
+    shuffled = {name: inputs[name] for name in np.random.default_rng(0).permutation(names)}
+    found = NativeReader(spec, max_batch=2).read_message(serialized(shuffled))
+    assert found is not None
+    assert found.groups[0].values.reshape(300, 2)[:, 0].tolist() == list(range(300))
+
+
+def test_the_portable_path_may_be_asked_for() -> None:
+    reader = InputReader(SPEC, max_batch=MAX_BATCH, backend="portable")
+    assert reader.backend == "portable"
+    message = serialized(GOOD)
+    check_same(reader.read_message(message), PORTABLE.read_message(message))
+    # Two ids that are outside, each in two tables.
+    assert reader.read_message(message).ids_outside == 4
+
+
+def test_without_a_compiler_the_portable_path_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (
+        "serving.protocol.readers.native_reader",
+        "serving.protocol.readers.input_reader",
+    ):
+        monkeypatch.setattr(f"{module}.LIBRARIES", None)
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+    assert reader.backend == "portable"
+    check_same(reader.read_message(serialized(GOOD)), PORTABLE.read_message(serialized(GOOD)))
+    with pytest.raises(InputError, match="without a compiler"):
+        InputReader(SPEC, max_batch=MAX_BATCH, backend="native")
+
+
+def test_bytes_that_are_no_message_are_refused_in_words() -> None:
+    with pytest.raises(RequestError, match="the message is unreadable: .*ModelInferRequest"):
+        InputReader(SPEC, max_batch=MAX_BATCH).read_message(b"\xff")

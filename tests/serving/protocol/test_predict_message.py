@@ -1,0 +1,244 @@
+"""PredictRequests: compiled and portable reading agree, and say what the protocol's form says."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.protocol.message_format import MessageFormat
+from serving.protocol.native_library import LIBRARIES
+from serving.protocol.predict_writer import PredictWriter
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.readers.native_reader import NativeReader
+from serving.protocol.readers.portable_reader import PortableReader
+from serving.protocol.request_header import RequestHeader, predict_header_of, read_header
+from sharded_infer.client import Bags
+from sharded_infer.client.request_message import request_message
+from sharded_infer.errors import RequestError, ShardedInferError
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.v1 import predictor_pb2
+from tests.support.requests_by_chance import (
+    MAX_BATCH,
+    SPEC,
+    Arrays,
+    check_same,
+    inputs_by_chance,
+    serialized,
+)
+
+compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
+PORTABLE = PortableReader(SPEC, max_batch=MAX_BATCH)
+NATIVE = None if LIBRARIES is None else NativeReader(SPEC, max_batch=MAX_BATCH)
+INFER = PortableReader(SPEC, max_batch=MAX_BATCH)
+CONTEXT, BID = np.arange(6, dtype=np.float32).reshape(2, 3), np.ones(1, np.float32)
+DENSE = {"context": CONTEXT}
+FEATURES = {feature.name for feature in SPEC.features}
+
+
+def native(message: bytes) -> Any:
+    assert NATIVE is not None
+    return NATIVE.read_message(message, MessageFormat.PREDICT)
+
+
+def message(**fields: Any) -> bytes:
+    return bytes(predictor_pb2.PredictRequest(**fields).SerializeToString())
+
+
+def good(**more: Any) -> bytes:
+    candidates = {"item": [1, 2], **DENSE, **more}
+    return request_message("small", user={"bid": BID}, candidates=candidates)
+
+
+def as_predict(inputs: Arrays) -> bytes | None:
+    """A request of the protocol's form in ours; None: it uses all features at once."""
+    if any(name.startswith("sparse.") for name in inputs):
+        return None
+    user: dict[str, Any] = {}
+    candidates: dict[str, Any] = {}
+    for name, array in inputs.items():
+        if name in SPEC.dense.inputs:
+            (user if len(array) == 1 else candidates)[name] = array
+        elif name in FEATURES:
+            lengths, weights = inputs.get(f"{name}.lengths"), inputs.get(f"{name}.weights")
+            if lengths is None:
+                size = array.shape[1] if array.ndim == 2 else 1
+                lengths = np.full(len(array), size, np.int64)
+            bags = Bags(
+                array.reshape(-1), lengths, None if weights is None else weights.reshape(-1)
+            )
+            (user if len(lengths) == 1 else candidates)[name] = bags
+    return request_message("small", user=user, candidates=candidates)
+
+
+def has_nan(model_input: ModelInput) -> bool:
+    weights = [group.weights for group in model_input.groups if group.weights is not None]
+    return any(np.isnan(array).any() for array in (*model_input.dense, *weights))
+
+
+@compiled
+@settings(deadline=None, max_examples=400)
+@given(inputs_by_chance())
+def test_every_form_is_read_as_the_protocols_form_is(inputs: Arrays) -> None:
+    # Our form does not tell no weights from the weights of no ids.
+    inputs = {n: a for n, a in inputs.items() if a.size or not n.endswith(".weights")}
+    written = as_predict(inputs)
+    if written is None:
+        return
+    wanted = INFER.read_message(serialized(inputs))
+    check_same(PORTABLE.read_message(written, form=MessageFormat.PREDICT), wanted)
+    found = native(written)
+    assert found is not None
+    check_same(found, wanted)
+
+
+@compiled
+@settings(deadline=None, max_examples=500)
+@given(inputs_by_chance(), st.randoms(use_true_random=False))
+def test_mutated_messages_are_read_as_the_portable_path_reads_them(
+    inputs: Arrays, random: Any
+) -> None:
+    written = as_predict(inputs) or good()
+    for _ in range(8):
+        mutated = bytearray(written)
+        for _ in range(random.randint(1, 3)):
+            mutated[random.randrange(len(mutated))] = random.choice((0, 1, 2, 127, 128, 255))
+        if random.random() < 0.2:
+            del mutated[random.randrange(len(mutated)) :]
+        found = native(bytes(mutated))
+        try:
+            wanted = PORTABLE.read_message(bytes(mutated), form=MessageFormat.PREDICT)
+        except ShardedInferError:
+            assert found is None
+        else:
+            # Through protobuf's floats a signalling NaN does not keep its bits.
+            if found is not None and not has_nan(found):
+                check_same(found, wanted)
+
+
+@compiled
+def test_a_clients_messages_are_read_by_compiled_code() -> None:
+    for written in (
+        good(),
+        good(clicked=np.array([[1, 2], [3, 4]])),
+        good(clicked=[[], [1, 2, 3]]),
+        good(clicked=[[], []]),
+        good(clicked=Bags([1], [1, 0], [0.5])),
+        good(hashed=[-1, 2**40]),
+        good(hashed=[2**32 - 1, 3]),
+    ):
+        found = native(written)
+        assert found is not None
+        check_same(found, PORTABLE.read_message(written, form=MessageFormat.PREDICT))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"sparse": [{"name": "itm", "ids": [1, 2]}]}, "feature 'itm' is not one of .*'item'"),
+        ({"sparse": [{"name": "sparse.values", "ids": [1]}]}, "'sparse.values' is not one"),
+        ({"sparse": [{"name": "item.lengths", "ids": [1]}]}, "'item.lengths' is not one"),
+        (
+            {"sparse": [{"name": "context", "ids": [1]}]},
+            "'context' is a dense input: expected floats, got integers",
+        ),
+        (
+            {"dense": [{"name": "item", "values": [1]}]},
+            "'item' is a feature: expected integers, got floats",
+        ),
+        ({"dense": [{"name": "bid", "values": [1, 2]}]}, "'bid' came twice"),
+        ({"dense": [{"name": "context", "values": [1] * 4}]}, "2 candidates x 3 = 6 values, got 4"),
+        ({"dense": [{"name": "context", "values": [1] * 3}]}, "2 candidates x 3 = 6 values, got 3"),
+        ({"dense": [{"name": "context", "values": [1] * 9}]}, "2 candidates x 3 = 6 values, got 9"),
+        ({"dense": [{"name": "cntext", "values": [1]}]}, "'cntext' is not one .* 'context'"),
+        ({"sparse": [{"name": "item"}]}, "'item': neither ids nor lengths came: it has no cand"),
+        ({"sparse": [{"name": "item", "ids": [1], "long_ids": [1]}]}, "both ids and long_ids"),
+        (
+            {"sparse": [{"name": "item", "ids": [1, 2], "lengths": [2], "ids_per_bag": 2}]},
+            "lengths or ids_per_bag, got both",
+        ),
+        ({"sparse": [{"name": "item", "ids": [1, 2, 3], "ids_per_bag": 2}]}, "bags of 2"),
+        ({"sparse": [{"name": "item", "ids": [1, 2], "weights": [1]}]}, "weight for each of 2"),
+        ({"sparse": [{"name": "item", "ids": [1, 2], "lengths": [1, 2]}]}, "lengths"),
+        ({"sparse": [{"name": "item", "ids": [1, 9]}]}, "id 9 is outside"),
+        ({"sparse": [{"name": "item", "ids": [1, 2, 3]}]}, "3 candidates x 3 = 9 values, got 6"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(inputs: dict[str, Any], words: str) -> None:
+    written = message(
+        model="small",
+        user={"dense": [{"name": "bid", "values": [1]}]},
+        candidates={
+            "sparse": inputs.get("sparse", [{"name": "item", "ids": [1, 2]}]),
+            "dense": [
+                *inputs.get("dense", []),
+                *(
+                    []
+                    if any(d["name"] == "context" for d in inputs.get("dense", []))
+                    else [{"name": "context", "values": [0] * 6}]
+                ),
+            ],
+        },
+    )
+    if LIBRARIES is not None:
+        assert native(written) is None
+    with pytest.raises(RequestError, match=words):
+        InputReader(SPEC, max_batch=MAX_BATCH).read_message(written, form=MessageFormat.PREDICT)
+
+
+def test_candidates_without_features_are_as_many_as_their_dense_inputs_have_rows() -> None:
+    reader = InputReader(SPEC, max_batch=MAX_BATCH)
+
+    def decode(message: bytes) -> ModelInput:
+        return reader.read_message(message, form=MessageFormat.PREDICT)
+
+    shared = {"bid": BID}
+    assert decode(request_message("s", user=shared, candidates=DENSE)).batch_size == 2
+    one = {"context": CONTEXT[:1], "item": [1]}
+    assert decode(request_message("s", user=shared, candidates=one)).batch_size == 1
+    short = message(candidates={"dense": [{"name": "context", "values": [0] * 4}]})
+    with pytest.raises(RequestError, match="expected 3 values for each candidate, got 4"):
+        decode(short)
+
+
+def test_a_users_ids_are_one_bag() -> None:
+    sparse = [{"name": "item", "ids": [1, 2], "lengths": [1, 1]}]
+    with pytest.raises(RequestError, match="'item': the user's ids are one bag"):
+        PORTABLE.read_message(message(user={"sparse": sparse}), form=MessageFormat.PREDICT)
+
+
+def test_bytes_that_are_no_message_are_refused() -> None:
+    with pytest.raises(RequestError, match="unreadable"):
+        PORTABLE.read_message(b"\xff\xff", form=MessageFormat.PREDICT)
+
+
+def test_headers_are_the_same_by_either_reader() -> None:
+    written = request_message(
+        "small",
+        version="stable",
+        outputs=("score", "click"),
+        request_id="r-1",
+        priority=3,
+        candidates={"item": [1]},
+    )
+    wanted = RequestHeader("small", "stable", "r-1", 3, 0, ("score", "click"))
+    assert predict_header_of(predictor_pb2.PredictRequest.FromString(written)) == wanted
+    if LIBRARIES is not None:
+        assert read_header(written, MessageFormat.PREDICT) == wanted
+        assert read_header(message(model="münchen"), MessageFormat.PREDICT) is None
+
+
+def test_responses_are_what_the_generated_code_reads() -> None:
+    scores = [np.array([0.25, 0.5], np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)]
+    writer = PredictWriter("small", 300, ("a", "b", "c"))
+    written = writer.write("id", (0, 2), scores, (0.5, 0.0, 2.0, 4.0))
+    response = predictor_pb2.PredictResponse.FromString(written)
+    assert (response.model, response.version, response.request_id) == ("small", 300, "id")
+    assert [(o.name, list(o.values), o.width) for o in response.outputs] == [
+        ("a", [0.25, 0.5], 0),
+        ("c", [0, 1, 2, 3, 4, 5], 3),
+    ]
+    timing = response.timing
+    assert (timing.decode_seconds, timing.queue_seconds) == (0.5, 0.0)
+    assert (timing.lookup_seconds, timing.tower_seconds) == (2.0, 4.0)

@@ -1,0 +1,84 @@
+"""Wire tensors to model inputs and scores to bytes, without a server."""
+
+import numpy as np
+import pytest
+
+from serving.protocol.wire_tensors import WireTensor, read_tensors
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.request_reader import RequestReader
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
+
+SPEC = ModelSpec(
+    name="small",
+    tables=(TableSpec("a", 10, 2), TableSpec("b", 20, 3)),
+    dense=DenseSpec({"dense": 2}),
+)
+READER = RequestReader(SPEC)
+DENSE = WireTensor("dense", "FP32", [2, 2], np.array([1, 2, 3, 4], "<f4").tobytes())
+
+
+def test_bytes_are_read_as_little_endian_numbers() -> None:
+    ids = WireTensor("a", "INT64", [2], bytes([7, *[0] * 7, 2, 1, *[0] * 6]))
+    model_input = read_tensors([ids, DENSE], READER)
+    (group,) = model_input.groups
+    assert model_input.batch_size == 2 and group.features == (0, 1)
+    assert group.values.tolist() == [7, 258] and group.values.dtype == np.int64
+    assert group.lengths.tolist() == [[1, 1], [0, 0]]
+    assert model_input.dense[0].tolist() == [[1.0, 2.0], [3.0, 4.0]]
+
+
+def test_typed_elements_are_read_as_bytes_are() -> None:
+    dense = WireTensor("dense", "FP32", [2, 2], [1.0, 2.0, 3.0, 4.0])
+    by_elements = read_tensors([WireTensor("b", "INT32", [2, 1], [3, -5]), dense], READER)
+    raw = np.array([3, -5], "<i4").tobytes()
+    by_bytes = read_tensors([WireTensor("b", "INT32", [2, 1], raw), DENSE], READER)
+    assert by_elements.groups[0].values.tolist() == by_bytes.groups[0].values.tolist() == [3, -5]
+    assert np.array_equal(by_elements.dense[0], by_bytes.dense[0])
+
+
+def test_arrays_are_views_of_the_message() -> None:
+    values = np.arange(6, dtype="<i8").tobytes()
+    lengths = WireTensor("sparse.lengths", "INT32", [2, 2], np.array([2, 1, 0, 3], "<i4").tobytes())
+    model_input = read_tensors(
+        [WireTensor("sparse.values", "INT64", [6], values), lengths, DENSE], READER
+    )
+    address = np.frombuffer(values, np.int64).__array_interface__["data"][0]
+    assert model_input.groups[0].values.__array_interface__["data"][0] == address
+
+
+@pytest.mark.parametrize(
+    ("tensor", "words"),
+    [
+        (
+            WireTensor("a", "UINT8", [1], b"\0"),
+            "input 'a': datatype 'UINT8', expected INT64 or INT32",
+        ),
+        (
+            WireTensor("dense", "FP64", [1, 2], bytes(16)),
+            "'dense': datatype 'FP64', expected FP32$",
+        ),
+        (WireTensor("a.weights", "INT8", [1], b"0"), "datatype 'INT8', expected FP32$"),
+        (WireTensor("a.lengths", "FP64", [1], bytes(8)), "'FP64', expected INT32 or INT64$"),
+        (WireTensor("no", "FP64", [1], bytes(8)), "'FP64', expected INT64, INT32 or FP32$"),
+        (WireTensor("a", "INT64", [-1], b""), r"input 'a': shape \[-1\] has a negative size"),
+        (WireTensor("a", "INT64", [2], bytes(15)), r"'a': INT64 \[2\] is 16 bytes, got 15"),
+        (WireTensor("a", "INT32", [2**62, 4], b""), f"is {2**66} bytes, got 0"),
+        (WireTensor("a", "INT32", [2], [1]), r"'a': INT32 \[2\] has 2 elements, got 1"),
+        (WireTensor("a", "INT64", [2**62, 0, 2**62], b""), "sizes that are too large"),
+        (WireTensor("a", "INT64", [2**62, 0, 2**62], []), "sizes that are too large"),
+        (WireTensor("a", "INT64", [1] * 65, bytes(8)), "too many dimensions"),
+    ],
+)
+def test_a_tensor_that_contradicts_itself_is_refused(tensor: WireTensor, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        read_tensors([tensor, DENSE], READER)
+
+
+def test_an_input_may_not_come_twice() -> None:
+    with pytest.raises(RequestError, match="input 'dense' came twice"):
+        read_tensors([DENSE, DENSE], READER)
+
+
+def test_no_tensors_are_no_request() -> None:
+    with pytest.raises(RequestError, match="no inputs"):
+        read_tensors([], READER)

@@ -1,0 +1,51 @@
+from random import Random
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from serving.metrics.server_metrics import ServerMetrics
+from serving.remote_lookups.replica_group import MOST_FAILURES, Replica, ReplicaGroup
+from serving.remote_lookups.told_counts import ToldCounts
+
+
+def failing_group() -> tuple[ReplicaGroup, Replica]:
+    """A group that has ejected a replica, and the other one."""
+    one, two = Replica("h:1"), Replica("h:2")
+    group = ReplicaGroup(1, (one, two), Random(3))
+    for _ in range(MOST_FAILURES):
+        one.in_flight += 1
+        group.failed(one, 0.0)
+    return group, two
+
+
+def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back() -> None:
+    metrics = ServerMetrics()
+    told = ToldCounts(metrics)
+    group, two = failing_group()
+    assert group.hedge(0.0, None, [group.replicas[0]]) is two
+    for _ in range(3):
+        group.looked_up(0.02)
+    for _ in range(2):
+        told.tell([group])
+    group.looked_up(0.02)
+    told.tell([group.with_replicas([two])])
+    told.tell([failing_group()[0]])
+    host = (("host", "1"),)
+    page = {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(generate_latest(metrics.registry).decode())
+        for sample in family.samples
+        if "_shard_" in sample.name
+    }
+    found = {name: value for (name, labels), value in page.items() if labels == host}
+    assert found == {
+        "sharded_infer_shard_retries_total": 1,
+        "sharded_infer_shard_failures_total": 2 * MOST_FAILURES,
+        "sharded_infer_shard_ejections_total": 2,
+        "sharded_infer_shard_lookup_seconds_count": 4,
+        "sharded_infer_shard_lookup_seconds_sum": pytest.approx(0.08),
+    }
+    assert page["sharded_infer_shard_lookup_seconds_bucket", (("host", "1"), ("le", "0.025"))] == 4
+    # Hosts that there are not are not on the page.
+    assert {dict(labels)["host"] for _, labels in page} == {"1"}

@@ -1,0 +1,301 @@
+"""A server around the batcher on a virtual clock: what comes, what runs, and what becomes of it.
+
+It asks the batcher as a server does: `take` after every offer, every finish and at `due`.
+"""
+
+import heapq
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import count
+from typing import Any
+
+from serving.errors import DeadlineError, QueueFullError
+from serving.scheduler.batcher import Batch, Batcher, Taken
+from serving.scheduler.cost_table import CostTable
+from serving.scheduler.request_queue import (
+    BatchingMode,
+    BatchingPolicy,
+    QueuedRequest,
+    RequestQueue,
+)
+from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
+
+Curve = Callable[[int], float]
+NEVER = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that will come.
+
+    Attributes:
+        at: when, in seconds.
+        samples: to score.
+        queue: which queue it asks, by position.
+        deadline_seconds: how long its client waits for the answer.
+        priority: 1 to 10; 0 is the default.
+        size_bytes: of its message.
+        cancelled_seconds: how long after it came its client gives up.
+    """
+
+    at: float
+    samples: int = 1
+    queue: int = 0
+    deadline_seconds: float = NEVER
+    priority: int = 0
+    size_bytes: int = 0
+    cancelled_seconds: float = NEVER
+
+
+class Fate(Enum):
+    """What became of a request; every one has exactly one fate."""
+
+    RAN = "ran"
+    REFUSED = "refused"
+    DROPPED = "dropped"
+    CANCELLED = "cancelled"
+
+
+class Simulated(QueuedRequest):
+    """A request that knows what it was to be."""
+
+    __slots__ = ("arrival",)
+
+    def __init__(self, queue: RequestQueue[Any], arrival: Arrival, **fields: Any) -> None:
+        super().__init__(queue, **fields)
+        self.arrival = arrival
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A batch that has run.
+
+    Attributes:
+        batch: what ran.
+        ended: when it was ready.
+    """
+
+    batch: Batch
+    ended: float
+
+
+class VirtualServer:
+    """Drives a batcher through arrivals; subclasses watch `took`, `started` and `settled`."""
+
+    def __init__(
+        self,
+        batcher: Batcher,
+        queues: Sequence[RequestQueue],
+        service: Callable[[Batch], float],
+        *,
+        expire_seconds: float = 0.1,
+    ) -> None:
+        """Begins at 0, idle.
+
+        Args:
+            batcher: without queues.
+            queues: the versions.
+            service: seconds that a batch really takes.
+            expire_seconds: between two looks for requests whose deadline has passed.
+        """
+        self.batcher = batcher
+        self.queues = queues
+        self.now = 0.0
+        self.requests: list[QueuedRequest] = []
+        self.fates: dict[QueuedRequest, list[Fate]] = defaultdict(list)
+        self.errors: dict[QueuedRequest, QueueFullError | DeadlineError] = {}
+        self.runs: list[Run] = []
+        self.running: list[Batch] = []
+        self.most_waiting = 0
+        self._service = service
+        self._expire_seconds = expire_seconds
+        self._events: list[tuple[float, int, Callable[[Any], None], Any]] = []
+        self._order = count()
+        self._timer = NEVER
+        self._arrivals: Iterator[Arrival] = iter(())
+        for queue in queues:
+            batcher.add_queue(queue)
+
+    def run(self, arrivals: Iterable[Arrival]) -> "VirtualServer":
+        """Lives through everything that comes, in order of time, until nothing is left."""
+        self._arrivals = iter(arrivals)
+        self._expect_next()
+        self._at(self._expire_seconds, self._expire, None)
+        while self._events:
+            self.now, _, happen, subject = heapq.heappop(self._events)
+            happen(subject)
+        return self
+
+    def delays(self) -> list[float]:
+        """Seconds from coming to the answer, of each request that ran."""
+        return [run.ended - request.arrived for run in self.runs for request in run.batch.requests]
+
+    def in_time(self) -> list[QueuedRequest]:
+        """The requests that were answered before their deadline."""
+        return [
+            request
+            for run in self.runs
+            for request in run.batch.requests
+            if run.ended <= request.deadline
+        ]
+
+    def started(self, batch: Batch) -> None:
+        """A batch begins; what it holds has not been noted yet."""
+
+    def took(self, taken: Taken) -> None:
+        """The batcher was asked for a batch."""
+
+    def settled(self) -> None:
+        """Nothing more happens at this moment."""
+
+    def _at(self, when: float, happen: Callable[[Any], None], subject: Any) -> None:
+        heapq.heappush(self._events, (when, next(self._order), happen, subject))
+
+    def _expect_next(self) -> None:
+        arrival = next(self._arrivals, None)
+        if arrival is not None:
+            self._at(arrival.at, self._arrive, arrival)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        request = Simulated(
+            self.queues[arrival.queue],
+            arrival,
+            samples=arrival.samples,
+            arrived=self.now,
+            deadline=self.now + arrival.deadline_seconds,
+            size_bytes=arrival.size_bytes,
+            priority=arrival.priority,
+        )
+        self.requests.append(request)
+        try:
+            self.batcher.offer(request, self.now)
+        except (QueueFullError, DeadlineError) as error:
+            self.fates[request].append(Fate.REFUSED)
+            self.errors[request] = error
+        self.most_waiting = max(self.most_waiting, self.batcher.requests)
+        if arrival.cancelled_seconds < NEVER:
+            self._at(self.now + arrival.cancelled_seconds, self._cancel, request)
+        self._expect_next()
+        self._take()
+
+    def _cancel(self, request: QueuedRequest) -> None:
+        if self.batcher.cancel(request):
+            self.fates[request].append(Fate.CANCELLED)
+        self._take()
+
+    def _expire(self, _: None) -> None:
+        for request in self.batcher.expire(self.now):
+            self.fates[request].append(Fate.DROPPED)
+        if self._events:
+            self._at(self.now + self._expire_seconds, self._expire, None)
+        self._take()
+
+    def _wake(self, _: None) -> None:
+        if self.now >= self._timer:
+            self._timer = NEVER
+            self._take()
+
+    def _finish(self, subject: tuple[Batch, float]) -> None:
+        batch, seconds = subject
+        self.running.remove(batch)
+        self.runs.append(Run(batch, self.now))
+        self.batcher.finish(batch, seconds=seconds, now=self.now)
+        self._take()
+
+    def _take(self) -> None:
+        while True:
+            taken = self.batcher.take(self.now)
+            self.took(taken)
+            for request in taken.dropped:
+                self.fates[request].append(Fate.DROPPED)
+            if taken.batch is None:
+                break
+            self.started(taken.batch)
+            self.running.append(taken.batch)
+            for request in taken.batch.requests:
+                self.fates[request].append(Fate.RAN)
+            seconds = self._service(taken.batch)
+            self._at(self.now + seconds, self._finish, (taken.batch, seconds))
+        due = self.batcher.due(self.now)
+        if due < self._timer:
+            self._timer = due
+            self._at(due, self._wake, None)
+        self.settled()
+
+
+def linear(samples: int) -> float:
+    """Merging saves nothing: 10 µs a sample."""
+    return 10e-6 * samples
+
+
+def fixed(samples: int) -> float:
+    """Merging saves nearly all: 2 ms a batch, 2 µs a sample."""
+    return 2e-3 + 2e-6 * samples
+
+
+def mixed(samples: int) -> float:
+    """Something in between: 1 ms a batch, 10 µs a sample."""
+    return 1e-3 + 10e-6 * samples
+
+
+def measured(curve: Curve, *, largest: int = 1024, factor: float = 1.0) -> CostTable:
+    """The table of a warm-up at the powers of two; `factor`: what it is off by."""
+    sizes = [2**power for power in range(largest.bit_length())]
+    return CostTable({size: factor * curve(size) for size in sizes})
+
+
+def queue_of(
+    curve: Curve,
+    mode: BatchingMode = BatchingMode.AUTO,
+    *,
+    max_delay: float = 0.001,
+    factor: float = 1.0,
+) -> RequestQueue:
+    """A queue that merges up to 1,024 samples."""
+    return TwinQueue(BatchingPolicy(mode, 1024, max_delay), measured(curve, factor=factor))
+
+
+def noisy(curve: Curve, generator: random.Random, noise: float = 0.05) -> Callable[[Batch], float]:
+    """Service times around a curve: even within ± `noise`."""
+    return lambda batch: curve(batch.samples) * generator.uniform(1.0 - noise, 1.0 + noise)
+
+
+def poisson(
+    rate: float, seconds: float, generator: random.Random, **fields: Any
+) -> Iterator[Arrival]:
+    """Requests that come independently.
+
+    Args:
+        rate: requests a second.
+        seconds: for so long.
+        generator: of the gaps.
+        **fields: of every `Arrival`.
+    """
+    at = generator.expovariate(rate)
+    while at < seconds:
+        yield Arrival(at, **fields)
+        at += generator.expovariate(rate)
+
+
+def request_of(
+    queue: RequestQueue,
+    samples: int = 1,
+    *,
+    at: float = 0.0,
+    deadline: float = NEVER,
+    priority: int = 0,
+) -> QueuedRequest:
+    return QueuedRequest(queue, samples=samples, arrived=at, deadline=deadline, priority=priority)
+
+
+def batcher_with(queue: RequestQueue, *requests: QueuedRequest) -> Batcher:
+    """A batcher in which they wait."""
+    batcher = TwinBatcher()
+    batcher.add_queue(queue)
+    for request in requests:
+        batcher.offer(request, request.arrived)
+    return batcher

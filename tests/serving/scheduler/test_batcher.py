@@ -1,0 +1,665 @@
+"""Every promise of the batcher, over thousands of patterns of requests on a virtual clock."""
+
+import heapq
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import mean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serving.errors import DeadlineError, QueueFullError
+from serving.scheduler.batcher import Batch, Batcher, QueueLimits, Taken
+from serving.scheduler.cost_table import CostTable
+from serving.scheduler.request_queue import (
+    PATIENCE,
+    PRIORITY_SECONDS,
+    BatchingMode,
+    BatchingPolicy,
+    QueuedRequest,
+    RequestQueue,
+    RequestState,
+)
+from tests.serving.scheduler.batcher_simulation import (
+    NEVER,
+    Arrival,
+    Curve,
+    Fate,
+    VirtualServer,
+    fixed,
+    linear,
+    measured,
+    mixed,
+    noisy,
+    poisson,
+    queue_of,
+)
+from tests.serving.scheduler.twin_batcher import TwinBatcher, TwinQueue
+
+CURVES = (linear, fixed, mixed)
+# A curve, and requests with which it is as its name says.
+COSTS = ((linear, 270), (fixed, 20), (mixed, 30))
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A pattern of requests, and the server that they meet.
+
+    Attributes:
+        seed: of everything random.
+        slots: of the batcher.
+        limits: of the batcher.
+        modes: of the queues.
+        max_batch: of the queues.
+        max_delay: of the queues.
+        requests: how many come.
+        process: how they come.
+        deadlines: how long their clients wait.
+        priorities: from which theirs are drawn.
+        cancelled: share that is given up.
+        table_factor: what the cost tables are off by at first.
+        noise: of the service times.
+    """
+
+    seed: int
+    slots: int
+    limits: QueueLimits
+    modes: tuple[BatchingMode, ...]
+    max_batch: int
+    max_delay: float
+    requests: int
+    process: str
+    deadlines: str
+    priorities: tuple[int, ...]
+    cancelled: float
+    table_factor: float
+    noise: float
+
+    def queues(self) -> list[RequestQueue]:
+        return [
+            TwinQueue(
+                BatchingPolicy(mode, self.max_batch, self.max_delay),
+                measured(CURVES[at % 3], largest=self.max_batch, factor=self.table_factor),
+            )
+            for at, mode in enumerate(self.modes)
+        ]
+
+    def arrivals(self) -> Iterator[Arrival]:
+        """The requests; the adversary's come together, just when batches end or are due."""
+        generator = random.Random(self.seed)
+        at = 0.0
+        for _ in range(self.requests):
+            if self.process == "poisson":
+                at += generator.expovariate(500.0)
+            elif self.process == "constant":
+                at += 0.0005
+            elif self.process == "bursts":
+                at += generator.choice((0.0,) * 15 + (0.02,))
+            else:
+                step = (0.0, self.max_delay, fixed(1), mixed(1), generator.random() * 1e-9, 1.5)
+                at += generator.choices(step, (8, 4, 4, 4, 4, 1))[0]
+            deadline = {
+                "none": lambda: NEVER,
+                "tight": lambda: generator.uniform(0.0005, 0.01),
+                "loose": lambda: generator.uniform(0.02, 0.5),
+                "all": lambda: generator.choice((NEVER, 0.0, -0.1, 0.003, 0.01, 0.1, 3.0)),
+            }[self.deadlines]()
+            given_up = generator.random() < self.cancelled
+            size = generator.choice((1, self.max_batch, self.max_batch + 1, 0, 0, 0, 0))
+            yield Arrival(
+                at,
+                samples=size or round(self.max_batch ** generator.random()),
+                queue=generator.randrange(len(self.modes)),
+                deadline_seconds=deadline,
+                priority=generator.choice(self.priorities),
+                size_bytes=generator.randrange(2000),
+                cancelled_seconds=generator.uniform(0.0, 0.02) if given_up else NEVER,
+            )
+
+    def service(self) -> Callable[[Batch], float]:
+        generator = random.Random(self.seed + 1)
+        curves = dict(enumerate(CURVES))
+
+        def seconds(batch: Batch) -> float:
+            curve = curves[batch.requests[0].arrival.queue % 3]
+            return curve(batch.samples) * generator.uniform(1.0 - self.noise, 1.0 + self.noise)
+
+        return seconds
+
+
+def _traffic(
+    modes: tuple[BatchingMode, ...] = tuple(BatchingMode),
+    deadlines: tuple[str, ...] = ("none", "tight", "loose", "all"),
+    priorities: tuple[tuple[int, ...], ...] = ((0,), (1, 10), tuple(range(11))),
+) -> st.SearchStrategy[Traffic]:
+    return st.builds(
+        Traffic,
+        seed=st.integers(0, 2**32),
+        slots=st.integers(1, 4),
+        limits=st.builds(
+            QueueLimits,
+            requests=st.sampled_from((3, 20, 1024)),
+            samples=st.sampled_from((40, 1000, 2**20)),
+            size_bytes=st.sampled_from((1500, 20000, 2**28)),
+        ),
+        modes=st.lists(st.sampled_from(modes), min_size=1, max_size=3).map(tuple),
+        max_batch=st.sampled_from((1, 8, 64)),
+        max_delay=st.sampled_from((0.0, 0.001, 0.02)),
+        requests=st.integers(1, 60),
+        process=st.sampled_from(("poisson", "constant", "bursts", "adversarial")),
+        deadlines=st.sampled_from(deadlines),
+        priorities=st.sampled_from(priorities),
+        cancelled=st.sampled_from((0.0, 0.3)),
+        table_factor=st.sampled_from((1.0, 1 / 3, 3.0)),
+        noise=st.sampled_from((0.0, 0.05, 0.6)),
+    )
+
+
+class WatchedServer(VirtualServer):
+    """Keeps its own account of the queue, and compares at every step."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.limits = traffic.limits
+        self._account: list[QueuedRequest] = []
+        batcher = TwinBatcher(slots=traffic.slots, limits=traffic.limits)
+        super().__init__(batcher, traffic.queues(), traffic.service())
+
+    def waiting(self, queue: RequestQueue | None = None) -> list[QueuedRequest]:
+        """Who waits by our own account, in the order of the keys."""
+        requests = (t for t in self.requests if t not in self.fates)
+        return sorted(
+            (t for t in requests if queue in (None, t.queue)), key=lambda t: (t.key, t.sequence)
+        )
+
+    def took(self, taken: Taken) -> None:
+        for request in taken.dropped:
+            assert request.state in {RequestState.EXPIRED, RequestState.INFEASIBLE}
+            assert (request.state is RequestState.EXPIRED) == (request.deadline <= self.now)
+        if taken.batch is not None:
+            self._check(taken.batch, taken.dropped)
+
+    def _check(self, batch: Batch, dropped: list[QueuedRequest]) -> None:
+        policy, costs = batch.queue.policy, batch.queue.costs
+        assert {t.queue for t in batch.requests} == {batch.queue}
+        assert batch.started == self.now and batch.predicted == costs.predicted(batch.samples)
+        assert batch.samples == sum(t.samples for t in batch.requests)
+        if len(batch.requests) > 1:
+            assert batch.samples <= policy.max_batch and policy.mode is not BatchingMode.INLINE
+        # Those with the smallest keys, in their order.
+        gone = set(dropped)
+        left = [t for t in self.waiting(batch.queue) if t not in gone]
+        assert list(batch.requests) == left[: len(batch.requests)]
+        assert all(
+            t.state is RequestState.RUNNING and t.deadline > self.now for t in batch.requests
+        )
+        first = batch.requests[0]
+        if self.now + batch.predicted > min(t.latest_end for t in batch.requests):
+            assert len(batch.requests) == 1 and costs.is_stale(first.samples, self.now)
+
+    def settled(self) -> None:
+        batcher, limits, waiting = self.batcher, self.limits, self.waiting()
+        assert all(t.state is RequestState.WAITING for t in waiting)
+        counters = (batcher.requests, batcher.samples, batcher.size_bytes)
+        sums = (
+            len(waiting),
+            sum(t.samples for t in waiting),
+            sum(t.size_bytes for t in waiting),
+        )
+        assert counters == sums
+        if len(waiting) > 1:
+            most = (limits.requests, limits.samples, limits.size_bytes)
+            assert all(counter <= limit for counter, limit in zip(counters, most, strict=True))
+        for queue in self.queues:
+            assert list(queue.in_order()) == self.waiting(queue)
+            assert queue.samples == sum(t.samples for t in queue.in_order())
+        assert batcher.idle_slots == batcher.slots - len(self.running) >= 0
+        if batcher.idle_slots == 0:
+            assert batcher.due(self.now) == NEVER
+            return
+        # A free slot: whoever still waits is in a batched queue, and not for long.
+        assert all(t.queue.policy.mode is BatchingMode.BATCHED for t in waiting)
+        assert batcher.due(self.now) > self.now
+        for request in waiting:
+            delay = request.queue.policy.max_delay
+            assert self.now < request.arrived + delay
+            assert batcher.due(self.now) <= request.arrived + delay
+
+
+@settings(max_examples=2000)
+@given(_traffic())
+def test_every_request_has_one_fate_and_every_promise_holds_at_every_step(
+    traffic: Traffic,
+) -> None:
+    server = WatchedServer(traffic).run(traffic.arrivals())
+    assert len(server.requests) == traffic.requests
+    assert all(len(server.fates[request]) == 1 for request in server.requests)
+    ran = [request for run in server.runs for request in run.batch.requests]
+    assert len(ran) == len(set(ran))
+    assert set(ran) == {t for t, fates in server.fates.items() if fates == [Fate.RAN]}
+    batcher = server.batcher
+    assert (batcher.requests, batcher.samples, batcher.size_bytes) == (0, 0, 0)
+    assert batcher.idle_slots == traffic.slots and batcher.due(server.now) == NEVER
+    for request, error in server.errors.items():
+        if isinstance(error, QueueFullError):
+            assert 0.0 < error.retry_seconds < NEVER
+            assert request.state is RequestState.NEW
+        else:
+            assert request.state in {RequestState.EXPIRED, RequestState.INFEASIBLE}
+            assert request.deadline < NEVER
+
+
+@settings(max_examples=300)
+@given(_traffic(deadlines=("none",), priorities=((0,), (7,))))
+def test_without_priorities_and_deadlines_a_queue_is_first_in_first_out(traffic: Traffic) -> None:
+    server = WatchedServer(traffic).run(traffic.arrivals())
+    started = {t: run.batch.started for run in server.runs for t in run.batch.requests}
+    for queue in server.queues:
+        starts = [started[t] for t in server.requests if t.queue is queue and t in started]
+        assert all(one <= other for one, other in pairwise(starts))
+
+
+@settings(max_examples=300)
+@given(_traffic(modes=(BatchingMode.AUTO, BatchingMode.INLINE), deadlines=("none", "loose")))
+def test_an_idle_batcher_runs_what_comes_at_once(traffic: Traffic) -> None:
+    batcher = TwinBatcher(slots=traffic.slots, limits=traffic.limits)
+    queues = traffic.queues()
+    for queue in queues:
+        batcher.add_queue(queue)
+    for arrival in traffic.arrivals():
+        request = QueuedRequest(queues[arrival.queue], samples=arrival.samples, arrived=arrival.at)
+        batcher.offer(request, arrival.at)
+        assert batcher.due(arrival.at) == arrival.at
+        batch = batcher.take(arrival.at).batch
+        assert batch is not None and batch.requests == (request,)
+        batcher.finish(batch, seconds=batch.predicted, now=arrival.at)
+
+
+def _offered(
+    queue: RequestQueue, batcher: Batcher, samples: int = 1, **fields: float
+) -> QueuedRequest:
+    request = QueuedRequest(queue, samples=samples, arrived=0.0, **fields)  # type: ignore[arg-type]
+    batcher.offer(request, 0.0)
+    return request
+
+
+def _batcher(*queues: RequestQueue, slots: int = 1, limits: QueueLimits | None = None) -> Batcher:
+    batcher = TwinBatcher(slots=slots, limits=limits)
+    for queue in queues:
+        batcher.add_queue(queue)
+    return batcher
+
+
+def test_a_full_queue_says_what_is_full_and_when_to_come_again() -> None:
+    for limits, words in (
+        (QueueLimits(requests=1), "2 requests would wait, at most 1 may"),
+        (QueueLimits(samples=1200), "1800 samples would wait, at most 1200 may"),
+        (QueueLimits(size_bytes=10), "14 bytes would wait, at most 10 may"),
+    ):
+        queue = queue_of(linear)
+        batcher = _batcher(queue, limits=limits)
+        _offered(queue, batcher, 900, size_bytes=7)
+        with pytest.raises(QueueFullError, match=f"{words}; retry in 18 ms") as caught:
+            _offered(queue, batcher, 900, size_bytes=7)
+        assert caught.value.retry_seconds == pytest.approx(linear(1800))
+
+
+def test_a_request_larger_than_the_queue_may_wait_alone() -> None:
+    queue = queue_of(linear)
+    batcher = _batcher(queue, limits=QueueLimits(samples=10))
+    request = _offered(queue, batcher, 5000)
+    with pytest.raises(QueueFullError):
+        _offered(queue, batcher, 1)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.requests == (request,)
+
+
+def test_a_deadline_that_cannot_be_met_names_what_is_left_and_what_is_expected() -> None:
+    queue = queue_of(linear)
+    batcher = _batcher(queue)
+    _offered(queue, batcher, 2000)
+    assert batcher.take(0.0).batch is not None
+    _offered(queue, batcher, 1000)
+    with pytest.raises(DeadlineError, match="8 ms are left, an answer would take about 21 ms"):
+        _offered(queue, batcher, 100, deadline=0.008, priority=10)
+    assert batcher.requests == 1
+
+
+@pytest.mark.parametrize("deadline", [0.0, -NEVER, math.nan])
+def test_a_deadline_that_has_passed_or_is_no_number_is_refused(deadline: float) -> None:
+    queue = queue_of(linear)
+    with pytest.raises(DeadlineError, match="had passed"):
+        _offered(queue, _batcher(queue), deadline=deadline)
+
+
+def test_who_has_gone_is_not_run() -> None:
+    queue = queue_of(linear)
+    batcher = _batcher(queue)
+    gone, late, stays = (_offered(queue, batcher, deadline=d) for d in (0.5, 0.1, 0.7))
+    assert batcher.cancel(gone) and not batcher.cancel(gone)
+    assert batcher.expire(0.05) == [] and batcher.expire(0.1) == [late]
+    batch = batcher.take(0.1).batch
+    assert batch is not None and batch.requests == (stays,) and not batcher.cancel(stays)
+    assert [gone.state, late.state] == [RequestState.CANCELLED, RequestState.EXPIRED]
+
+
+def test_a_ready_queue_runs_while_a_more_pressing_one_waits_for_company() -> None:
+    waits, ready = queue_of(linear, BatchingMode.BATCHED, max_delay=0.05), queue_of(linear)
+    batcher = _batcher(waits, ready)
+    _offered(waits, batcher, priority=1)
+    request = _offered(ready, batcher, priority=9)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.requests == (request,)
+
+
+def test_an_urgent_request_is_not_refused_for_later_work_of_another_queue() -> None:
+    crowded, other = queue_of(linear), queue_of(linear)
+    batcher = _batcher(crowded, other)
+    for _ in range(20):
+        _offered(crowded, batcher, 1000)
+    urgent = _offered(other, batcher, 100, deadline=0.02)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.requests == (urgent,)
+
+
+def test_a_queue_that_is_removed_is_not_asked() -> None:
+    queue = queue_of(linear)
+    batcher = _batcher(queue)
+    batcher.remove_queue(queue)
+    assert batcher.take(0.0).batch is None and batcher.due(0.0) == NEVER
+
+
+def test_what_waits_in_a_queue_that_is_removed_or_comes_to_it_is_run() -> None:
+    queue, other = queue_of(linear), queue_of(linear)
+    batcher = _batcher(queue, other)
+    before = _offered(queue, batcher, 10)
+    batcher.remove_queue(queue)
+    first = batcher.take(0.0).batch
+    assert first is not None and first.requests == (before,)
+    batcher.finish(first, seconds=1e-3, now=0.0)
+    assert batcher.take(0.0).batch is None
+    # Its request had found its version before that was unloaded.
+    late = _offered(queue, batcher, 10)
+    second = batcher.take(0.0).batch
+    assert second is not None and second.requests == (late,)
+    batcher.finish(second, seconds=1e-3, now=0.0)
+    gone = _offered(queue, batcher, 10)
+    assert batcher.cancel(gone)
+    assert batcher.take(0.0).batch is None and batcher.due(0.0) == NEVER
+    assert batcher.requests == 0
+
+
+@pytest.mark.parametrize("stranger", [{"priority": 1}, {"deadline_seconds": 0.05}])
+@pytest.mark.parametrize("curve", CURVES, ids=("linear", "fixed", "mixed"))
+def test_no_stream_of_urgent_requests_holds_back_another_for_ever(
+    curve: Curve, stranger: dict[str, float]
+) -> None:
+    generator = random.Random(1)
+    stream = poisson(0.95 / curve(270), 4.0, generator, samples=270, **stranger)
+    arrivals = heapq.merge(
+        stream, [Arrival(0.5, samples=270, priority=10)], key=lambda arrival: arrival.at
+    )
+    server = VirtualServer(
+        TwinBatcher(), [queue_of(curve, BatchingMode.INLINE)], noisy(curve, generator)
+    )
+    server.run(arrivals)
+    waits = [
+        run.batch.started - request.arrived
+        for run in server.runs
+        for request in run.batch.requests
+        if request.arrival.priority == 10
+    ]
+    assert len(waits) == 1
+    assert waits[0] <= PATIENCE + 10 * PRIORITY_SECONDS + 3 * curve(270)
+
+
+def _throughput(curve: Curve, samples: int) -> float:
+    """Requests a second that one slot can answer, in batches of the best size."""
+    return max(n / curve(n * samples) for n in range(1, 1024 // samples + 1))
+
+
+def _goodput(server: VirtualServer, begin: float, end: float) -> float:
+    """Requests a second that were answered in time, between two moments."""
+    answered = [
+        request
+        for run in server.runs
+        for request in run.batch.requests
+        if begin < run.ended <= min(end, request.deadline)
+    ]
+    return len(answered) / (end - begin)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 4])
+@pytest.mark.parametrize("deadline_seconds", [0.02, 0.05, 0.1])
+@pytest.mark.parametrize(
+    ("curve", "samples"),
+    [(linear, 270), (fixed, 60), (mixed, 60)],
+    ids=("linear", "fixed", "mixed"),
+)
+def test_three_times_the_capacity_leaves_nine_tenths_of_it_in_time(
+    curve: Curve, samples: int, slots: int, deadline_seconds: float
+) -> None:
+    generator = random.Random(1)
+    capacity = slots * _throughput(curve, samples)
+    # The queue has filled when the first deadlines pass.
+    seconds = max(4500 / capacity / 3.0, 3.0 * deadline_seconds)
+    arrivals = poisson(
+        3.0 * capacity, seconds, generator, samples=samples, deadline_seconds=deadline_seconds
+    )
+    server = VirtualServer(TwinBatcher(slots=slots), [queue_of(curve)], noisy(curve, generator))
+    server.run(arrivals)
+    assert _goodput(server, deadline_seconds, seconds) >= 0.92 * capacity
+    # Who runs is answered in time, and no more wait than can be answered before their deadlines.
+    assert len(server.in_time()) >= 0.999 * len(server.delays())
+    assert server.most_waiting <= 1.1 * deadline_seconds * capacity
+
+
+def test_three_times_the_capacity_in_single_samples_is_merged_and_memory_is_bounded() -> None:
+    generator = random.Random(1)
+    capacity = _throughput(fixed, 1)
+    arrivals = poisson(3.0 * capacity, 0.04, generator, samples=1, deadline_seconds=0.02)
+    server = VirtualServer(TwinBatcher(), [queue_of(fixed)], noisy(fixed, generator)).run(arrivals)
+    assert _goodput(server, 0.005, 0.04) >= 0.92 * capacity
+    assert server.most_waiting == 1024
+
+
+@pytest.mark.parametrize(("curve", "samples"), COSTS[1:], ids=("fixed", "mixed"))
+def test_a_few_tight_deadlines_do_not_cost_the_others_theirs(curve: Curve, samples: int) -> None:
+    generator = random.Random(1)
+    rate = 0.8 * _throughput(curve, samples)
+    arrivals = [
+        Arrival(a.at, samples=samples, deadline_seconds=generator.choice((0.005,) + (0.1,) * 4))
+        for a in poisson(rate, 8000 / rate, generator)
+    ]
+    server = VirtualServer(TwinBatcher(), [queue_of(curve)], noisy(curve, generator)).run(arrivals)
+    patient = [a for a in arrivals if a.deadline_seconds == 0.1]
+    answered = [t for t in server.in_time() if t.arrival.deadline_seconds == 0.1]
+    assert len(answered) >= 0.97 * len(patient)
+
+
+def _mean_delay(curve: Curve, samples: int, mode: BatchingMode, slots: int, rate: float) -> float:
+    generator = random.Random(1)
+    queue = queue_of(curve, mode)
+    server = VirtualServer(TwinBatcher(slots=slots), [queue], noisy(curve, generator))
+    return mean(server.run(poisson(rate, 2000 / rate, generator, samples=samples)).delays())
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("load", [0.3, 0.7, 0.95])
+@pytest.mark.parametrize("merges", [False, True], ids=["alone", "merged"])
+@pytest.mark.parametrize(("curve", "samples"), COSTS, ids=("linear", "fixed", "mixed"))
+def test_auto_is_as_quick_as_the_better_of_inline_and_batched(
+    curve: Curve, samples: int, merges: bool, load: float, slots: int
+) -> None:
+    # A load that single requests can carry, or one that only batches of eight can.
+    together = max(n for n in (1, 2, 3, 4, 5, 6, 7, 8) if n * samples <= 1024) if merges else 1
+    rate = load * slots * together / curve(together * samples)
+    auto, inline, batched = (
+        _mean_delay(curve, samples, mode, slots, rate)
+        for mode in (BatchingMode.AUTO, BatchingMode.INLINE, BatchingMode.BATCHED)
+    )
+    assert auto <= 1.08 * min(inline, batched)
+
+
+def test_several_slots_share_the_work_ahead() -> None:
+    for slots, deadline in ((1, 0.05), (4, 0.02)):
+        queue = queue_of(linear)
+        batcher = _batcher(queue, slots=slots)
+        for _ in range(4):
+            _offered(queue, batcher, 1000, deadline=deadline, priority=1)
+        assert batcher.requests == 4
+
+
+def test_one_request_is_let_through_to_measure_a_table_though_others_wait() -> None:
+    high, busy = queue_of(linear, factor=10.0), queue_of(linear)
+    batcher = _batcher(high, busy)
+    _offered(busy, batcher, 1000)
+    _offered(busy, batcher, 1000)
+    measures = _offered(high, batcher, 100, deadline=0.005)
+    with pytest.raises(DeadlineError, match="cannot be met"):
+        _offered(high, batcher, 100, deadline=0.005)
+    batch = batcher.take(0.0).batch
+    assert batch is not None and batch.requests == (measures,)
+    batcher.finish(batch, seconds=linear(100), now=0.001)
+    assert batcher.requests == 2 and not high.costs.is_stale(100, 0.001)
+
+
+def test_a_table_that_is_far_too_high_recovers_beside_a_busy_queue() -> None:
+    generator = random.Random(1)
+    high, busy = queue_of(linear, factor=5.0), queue_of(linear)
+    arrivals = sorted(
+        [
+            *poisson(100.0, 40.0, generator, samples=100, deadline_seconds=0.003),
+            *poisson(60.0, 40.0, generator, samples=100, queue=1),
+        ],
+        key=lambda arrival: arrival.at,
+    )
+    server = VirtualServer(TwinBatcher(slots=1), [high, busy], noisy(linear, generator)).run(
+        arrivals
+    )
+    answered = [t for t in server.in_time() if t.queue is high and t.arrived > 30.0]
+    came = [t for t in server.requests if t.queue is high and t.arrived > 30.0]
+    assert len(answered) >= 0.9 * len(came)
+    assert high.costs.predicted(100) <= 1.8 * linear(100)
+
+
+def test_a_table_that_is_too_low_is_learnt_and_late_answers_cease() -> None:
+    generator = random.Random(1)
+    queue = queue_of(linear, factor=1 / 3)
+    rate = 2.0 / linear(270)
+    arrivals = poisson(rate, 2.0, generator, samples=270, deadline_seconds=0.05)
+    server = VirtualServer(TwinBatcher(), [queue], noisy(linear, generator)).run(arrivals)
+    ran = [t for run in server.runs for t in run.batch.requests if t.arrived > 0.5]
+    in_time = [t for t in server.in_time() if t.arrived > 0.5]
+    assert len(in_time) >= 0.99 * len(ran) > 0
+    assert queue.costs.predicted(270) == pytest.approx(linear(270), rel=0.1)
+
+
+# ---------------------------------------------------------------- refusing what is not read
+
+
+def _overloaded(*, samples: int = 270) -> tuple[RequestQueue, Batcher]:
+    """A queue in which requests wait for about as long as their deadlines of 50 ms allow."""
+    queue = queue_of(linear)
+    batcher = _batcher(queue)
+    with suppress(DeadlineError):
+        while True:
+            _offered(queue, batcher, samples, deadline=0.05)
+    return queue, batcher
+
+
+def test_nothing_deadline_unreachable_anywhere_that_an_empty_queue_would_take() -> None:
+    assert not _batcher().deadline_unreachable_anywhere(0.001, 0.0)
+    assert not _batcher(queue_of(linear)).deadline_unreachable_anywhere(0.05, 0.0)
+    assert _batcher(queue_of(linear)).deadline_unreachable_anywhere(linear(1) / 2, 0.0)
+
+
+def test_unread_is_refused_what_offer_would_refuse_if_it_were_like_the_others() -> None:
+    queue, batcher = _overloaded()
+    for _ in range(100):  # so that the first size, one sample, is forgotten
+        with pytest.raises(DeadlineError):
+            _offered(queue, batcher, 270, deadline=0.05)
+    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    waiting = batcher.requests
+    # The boundary is where `offer` has it.
+    later = 0.05 + linear(270) * 1.2
+    assert not batcher.deadline_unreachable_anywhere(later, 0.0)
+    _offered(queue, batcher, 270, deadline=later)
+    assert batcher.requests == waiting + 1 and batcher.deadline_unreachable_anywhere(later, 0.0)
+
+
+def test_unread_a_request_may_be_as_small_as_those_that_came_lately() -> None:
+    queue, batcher = _overloaded()
+    for _ in range(100):
+        queue.saw(270)
+    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    queue.saw(1)
+    queue.saw(270)
+    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    _offered(queue, batcher, 1, deadline=0.05)
+
+
+def test_unread_a_request_may_be_as_urgent_as_those_that_came_lately() -> None:
+    queue, batcher = _overloaded()
+    for _ in range(100):
+        queue.saw(270)
+    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    assert batcher.urgent_lead(0.0) == 0.0
+    _offered(queue, batcher, 270, deadline=0.05, priority=1)
+    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    assert batcher.urgent_lead(0.0) == 0.05
+    assert batcher.deadline_unreachable_anywhere(61.05, 61.0), "nobody urgent has come for a minute"
+    assert batcher.urgent_lead(61.0) == 0.0
+
+
+@pytest.mark.parametrize("samples", [3_000, 30_000, 150_000])
+def test_a_backlog_is_where_unread_requests_begin_to_be_refused(samples: int) -> None:
+    queue = queue_of(linear)
+    batcher = _batcher(queue)
+    assert batcher.backlog(0.0) == 0.0
+    _offered(queue, batcher, samples, deadline=NEVER)
+    assert batcher.take(0.0).batch is not None
+    for _ in range(100):
+        queue.saw(1)
+    backlog = batcher.backlog(0.0)
+    assert linear(samples) < backlog < linear(samples) + 0.05
+    assert not batcher.deadline_unreachable_anywhere(backlog, 0.0)
+    assert batcher.deadline_unreachable_anywhere(backlog - 1 / 128, 0.0)
+
+
+def test_unread_a_request_stands_behind_those_that_were_let_in_before_it() -> None:
+    queue = queue_of(linear)
+    batcher = _batcher(queue)
+    for _ in range(100):
+        queue.saw(270)
+    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0, in_transit=5)
+    assert batcher.deadline_unreachable_anywhere(0.05, 0.0, in_transit=50)
+
+
+def test_unread_no_request_is_refused_that_another_queue_could_answer() -> None:
+    queue, batcher = _overloaded()
+    for _ in range(100):
+        queue.saw(270)
+    assert batcher.deadline_unreachable_anywhere(0.05, 0.0)
+    # One of smaller requests, as far as is known.
+    batcher.add_queue(queue_of(linear))
+    assert not batcher.deadline_unreachable_anywhere(0.05, 0.0)
+
+
+def test_a_queue_whose_devices_hold_fewer_batches_sets_the_slots_while_it_is_there() -> None:
+    batcher = TwinBatcher(slots=8)
+    costs = CostTable({1: 1e-3})
+    cores, gpus = (
+        TwinQueue(BatchingPolicy(), costs),
+        TwinQueue(BatchingPolicy(device_slots=2), costs),
+    )
+    batcher.add_queue(cores)
+    assert batcher.slots == 8
+    batcher.add_queue(gpus)
+    assert batcher.slots == 2
+    batcher.remove_queue(gpus)
+    assert batcher.slots == 8

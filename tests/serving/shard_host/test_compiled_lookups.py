@@ -1,0 +1,222 @@
+"""Lookups answered by compiled code: the bits of the reference, and nothing that it refuses."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.bags import Bags
+from kernels.errors import LostMemoryError
+from serving.host.listeners import listen_on
+from serving.protocol.lookups.lookup_messages import (
+    LOOKUP_PATH,
+    read_lookup,
+    read_sums,
+    write_lookup,
+)
+from serving.protocol.lookups.version_key import VersionKey
+from serving.shard_host.compiled_lookups import CompiledLookups
+from serving.status import Status, StatusCode
+from serving.transport.client_settings import ClientLimits, Endpoint
+from serving.transport.events import EventReader
+from serving.transport.http2_client import Answer, Http2Client, OutgoingCall
+from serving.transport.http2_server import Http2Server
+from serving.transport.library import transport_refusal
+from serving.transport.limits import AccessBit, Method
+from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.lookups.placement import hold, share_of
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.share_lookups import ShareLookups
+from tests.serving.transport.test_http2_server import LIMITS
+from tests.sharded_infer.lookups.test_plan_lookups import SPEC, encoded_tables, stored_pieces
+from tests.sharded_infer.lookups.test_share_lookups import PLACED
+
+pytestmark = [
+    pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal())),
+    pytest.mark.usefixtures("poisoned_memory"),
+]
+KEY = VersionKey("ranker", 7, 2**64 - 3)
+SECONDS = 60.0
+# All pieces of one are columns, which are copied; the other has a table as it is mapped.
+HOST, MAPPED_HOST = 4, 7
+PIECES = share_of(PLACED, HOST)
+# What is left to Python.
+LEFT = Status(StatusCode.UNIMPLEMENTED, "left")
+Ask = Callable[[Sequence[bytes]], list[Answer]]
+
+
+@contextmanager
+def asking(compiled: CompiledLookups) -> Iterator[Ask]:
+    """Messages to a server whose lookups compiled code answers, two threads at a time."""
+    listeners = listen_on("127.0.0.1", 0)
+    port = listeners[0].getsockname()[1]
+    methods = [Method(LOOKUP_PATH, False, AccessBit.OPEN, with_headers=False)]
+    server = Http2Server(listeners, methods, LIMITS, tls=None)
+
+    def serve() -> None:
+        reader = EventReader(
+            lambda events, held, _, ms: compiled.fetch(server.address, 0, events, held, ms)
+        )
+        while (events := reader.fetch(1000)) is not None:
+            for event in events:
+                server.finish(event.call, LEFT)
+
+    def ask(messages: Sequence[bytes]) -> list[Answer]:
+        client.start([OutgoingCall(0, message, SECONDS) for message in messages])
+        return client.finish()
+
+    threads = [threading.Thread(target=serve) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    limits = ClientLimits(answer_bytes=2**24)
+    try:
+        with Http2Client([Endpoint(f"127.0.0.1:{port}", "host")], [LOOKUP_PATH], limits) as client:
+            yield ask
+    finally:
+        server.stop()
+        for thread in threads:
+            thread.join()
+
+
+@pytest.fixture
+def share(tmp_path: Path) -> ShareLookups:
+    return share_on(tmp_path, HOST)
+
+
+def share_on(folder: Path, host: int) -> ShareLookups:
+    held = hold(share_of(PLACED, host), stored_pieces(folder, encoded_tables()))
+    return ShareLookups(SPEC, PLACED, held, host, max_answer_bytes=2**20)
+
+
+def random_group(generator: np.random.Generator) -> PieceBags:
+    entries = int(generator.integers(1, len(PIECES) + 1))
+    numbers = generator.choice(len(PIECES), entries)
+    bags = int(generator.integers(1, 9))
+    most = int(generator.choice([1, 3, 300]))
+    lengths = generator.integers(0, most + 1, (entries, bags))
+    ids = [
+        generator.integers(0, PIECES[number].rows, count)
+        for number, count in zip(numbers, lengths.sum(1), strict=True)
+    ]
+    values = torch.from_numpy(np.concatenate(ids).astype(np.int64))
+    weights = torch.rand(len(values)) if generator.random() < 0.3 else None
+    return PieceBags(numbers, Bags(values, torch.from_numpy(lengths), weights))
+
+
+def random_groups(generator: np.random.Generator, share: ShareLookups) -> list[PieceBags]:
+    groups: list[PieceBags] = []
+    left = share.most_entries
+    for _ in range(int(generator.integers(1, 4))):
+        group = random_group(generator)
+        left -= len(group.pieces)
+        if left >= 0:
+            groups.append(group)
+    return groups or [PieceBags(np.array([0]), Bags(torch.tensor([0]), torch.tensor([[1]])))]
+
+
+def expected_of(share: ShareLookups, message: bytes) -> list[torch.Tensor] | None:
+    """What the reference answers; None if it refuses."""
+    try:
+        key, groups = read_lookup(message)
+        return None if key != KEY else share.look_up(groups).pooled
+    except (RequestError, RequestTooLargeError):
+        return None
+
+
+def check(answer: Answer, expected: Sequence[torch.Tensor]) -> None:
+    assert answer.status is None
+    found = read_sums(answer.message, [len(one) for one in expected])
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other.numpy())
+
+
+def test_answers_have_the_bits_of_the_reference(share: ShareLookups) -> None:
+    generator = np.random.default_rng(0)
+    compiled = CompiledLookups()
+    assert compiled.add(KEY, share) is not None
+    messages = [bytes(write_lookup(KEY, random_groups(generator, share))) for _ in range(400)]
+    with asking(compiled) as ask:
+        for answer, message in zip(ask(messages), messages, strict=True):
+            expected = expected_of(share, message)
+            assert expected is not None
+            check(answer, expected)
+    assert compiled.answered == len(messages)
+
+
+def test_what_the_reference_refuses_is_left_to_it(share: ShareLookups) -> None:
+    generator = np.random.default_rng(1)
+    compiled = CompiledLookups()
+    compiled.add(KEY, share)
+    refused = 0
+    with asking(compiled) as ask:
+        for _ in range(40):
+            messages = []
+            for _ in range(50):
+                message = bytearray(write_lookup(KEY, random_groups(generator, share)))
+                for place in generator.integers(0, len(message), int(generator.integers(1, 4))):
+                    message[place] = generator.integers(0, 256)
+                messages.append(bytes(message[: generator.integers(1, len(message) + 40)]))
+            for answer, message in zip(ask(messages), messages, strict=True):
+                expected = expected_of(share, message)
+                if expected is None:
+                    refused += 1
+                    assert answer.status == LEFT
+                elif answer.status is None:
+                    check(answer, expected)
+                else:
+                    assert answer.status == LEFT
+    assert refused > 500
+
+
+@pytest.mark.parametrize(
+    "key", [KEY._replace(model="rank"), KEY._replace(version=8), KEY._replace(manifest=3)]
+)
+def test_other_versions_are_left_to_python(share: ShareLookups, key: VersionKey) -> None:
+    compiled = CompiledLookups()
+    compiled.add(KEY, share)
+    group = random_group(np.random.default_rng(2))
+    with asking(compiled) as ask:
+        [good, other] = ask([bytes(write_lookup(one, [group])) for one in (KEY, key)])
+    assert good.status is None
+    assert other.status == LEFT
+
+
+def test_a_version_goes_while_it_is_asked_for(share: ShareLookups) -> None:
+    compiled = CompiledLookups()
+    message = bytes(write_lookup(KEY, [random_group(np.random.default_rng(3))]))
+    with asking(compiled) as ask:
+        for _ in range(20):
+            added = compiled.add(KEY, share)
+            assert added is not None
+            with ThreadPoolExecutor(1) as asker:
+                asked = asker.submit(ask, [message] * 100)
+                compiled.drop(added)
+                answers = asked.result()
+            assert len(answers) == 100
+            assert {answer.status for answer in answers} <= {None, LEFT}
+            assert ask([message])[0].status == LEFT
+
+
+def test_a_file_that_has_lost_bytes_is_left_to_python(tmp_path: Path) -> None:
+    share = share_on(tmp_path, MAPPED_HOST)
+    compiled = CompiledLookups()
+    compiled.add(KEY, share)
+    pieces = share_of(PLACED, MAPPED_HOST)
+    assert any(piece.holds_all_columns for piece in pieces)
+    ids = torch.tensor([piece.rows - 1 for piece in pieces])
+    lengths = torch.ones(len(pieces), 1, dtype=torch.int64)
+    group = PieceBags(np.arange(len(pieces)), Bags(ids, lengths))
+    message = bytes(write_lookup(KEY, [group]))
+    with asking(compiled) as ask:
+        assert ask([message])[0].status is None
+        for file in tmp_path.rglob("tables/*"):
+            with file.open("r+b") as opened:
+                opened.truncate(1)
+        assert ask([message])[0].status == LEFT
+    with pytest.raises(LostMemoryError):
+        share.look_up([group])

@@ -1,0 +1,370 @@
+"""The compiled client beside real servers: what arrives, in which form, and how calls end."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from serving.status import Status, StatusCode
+from serving.transport.client_settings import ClientLimits, ClientTls, Endpoint
+from serving.transport.events import Event
+from serving.transport.http2_client import (
+    Answer,
+    Http2Client,
+    OutgoingCall,
+)
+from serving.transport.http2_server import Http2Server
+from serving.transport.library import transport_refusal
+from sharded_infer.errors import InputError, InternalError
+from tests.support.echo_servers import MESSAGE_BYTES, PATH, compiled_echo, grpcio_echo
+from tests.support.tls import IssuedFiles, issue_files
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
+SECONDS = 60.0
+SERVERS = {"compiled": compiled_echo, "grpcio": grpcio_echo}
+
+
+@pytest.fixture(scope="module")
+def issued(tmp_path_factory: pytest.TempPathFactory) -> IssuedFiles:
+    return issue_files(tmp_path_factory.mktemp("tls"))
+
+
+def client_of(
+    *addresses: str,
+    limits: ClientLimits = ClientLimits(),  # noqa: B008 (it is frozen)
+    tls: ClientTls | None = None,
+    token: str | None = None,
+    paths: tuple[str, ...] = (PATH,),
+) -> Http2Client:
+    endpoints = [Endpoint(address, f"host-{at}") for at, address in enumerate(addresses)]
+    return Http2Client(endpoints, paths, limits, tls=tls, token=token)
+
+
+def messages_of(answers: list[Answer]) -> list[bytes]:
+    assert [answer.status for answer in answers] == [None] * len(answers)
+    return [bytes(answer.message) for answer in answers]
+
+
+def only(answers: list[Answer]) -> Status:
+    (answer,) = answers
+    assert answer.status is not None
+    return answer.status
+
+
+@pytest.fixture(params=["compiled", "grpcio"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(params=["plain", "tls"])
+def four(
+    request: pytest.FixtureRequest, kind: str, issued: IssuedFiles
+) -> Iterator[tuple[list[str], ClientTls | None]]:
+    """Four servers of a kind, and what their client needs."""
+    files = issued if request.param == "tls" else None
+    with ExitStack() as stack:
+        servers: list[AbstractContextManager[str]] = [SERVERS[kind](files) for _ in range(4)]
+        yield [stack.enter_context(one) for one in servers], files and ClientTls(files.ca)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 2**20, 8 * 2**20])
+def test_four_servers_are_asked_at_once(
+    four: tuple[list[str], ClientTls | None], size: int
+) -> None:
+    addresses, tls = four
+    generator = np.random.default_rng(size)
+    with client_of(*addresses, tls=tls) as client:
+        for _ in range(3):
+            sent = [generator.bytes(size) for _ in addresses]
+            numbers = client.start([OutgoingCall(at, sent[at], SECONDS) for at in range(4)])
+            assert list(numbers) == [0, 1, 2, 3]
+            assert messages_of(client.finish()) == sent
+
+
+def test_many_calls_share_a_connection(kind: str) -> None:
+    with SERVERS[kind]() as address, client_of(address) as client:
+        sent = [bytes([at % 256]) * at for at in range(300)]
+        client.start([OutgoingCall(0, one, SECONDS) for one in sent[:150]])
+        client.start([OutgoingCall(0, one, SECONDS) for one in sent[150:]])
+        assert messages_of(client.finish()) == sent
+
+
+def test_messages_may_be_any_bytes_in_a_row() -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with compiled_echo() as address, client_of(address) as client:
+        kinds = [rows.tobytes(), bytearray(rows.tobytes()), memoryview(rows).cast("B"), rows]
+        client.start([OutgoingCall(0, one, SECONDS) for one in kinds])
+        assert messages_of(client.finish()) == [rows.tobytes()] * 4
+        with pytest.raises(BufferError, match="contiguous"):
+            client.start([OutgoingCall(0, memoryview(b"abcd")[::2], SECONDS)])
+
+
+def test_an_answer_that_is_still_read_keeps_its_memory() -> None:
+    with compiled_echo() as address, client_of(address) as client:
+        client.start([OutgoingCall(0, b"\x01" * 5000, SECONDS)])
+        first = client.finish()[0].message
+        read = np.frombuffer(first, np.uint8)
+        for value in range(2, 20):
+            client.start([OutgoingCall(0, bytes([value]) * 5000, SECONDS)])
+            client.finish()
+    del first
+    assert read.tolist() == [1] * 5000
+
+
+def test_the_memory_of_answers_is_used_again() -> None:
+    with compiled_echo() as address, client_of(address) as client:
+        addresses = set()
+        for _ in range(10):
+            client.start([OutgoingCall(0, bytes(5000), SECONDS) for _ in range(4)])
+            for answer in client.finish():
+                addresses.add(np.frombuffer(answer.message, np.uint8).ctypes.data)
+            del answer
+        assert len(addresses) == 4
+        assert all(one % 64 == 0 for one in addresses)
+
+
+def test_headers_are_those_of_grpc() -> None:
+    seen: list[Event] = []
+
+    def keep(server: Http2Server, event: Event) -> None:
+        seen.append(event)
+        server.respond(event.call, b"")
+
+    with (
+        compiled_echo(respond=keep) as address,
+        client_of(address, token="secret") as client,  # noqa: S106
+    ):
+        trace = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        client.start(
+            [OutgoingCall(0, b"", 7.0, traceparent=trace), OutgoingCall(0, b"", 3_000_000.0)]
+        )
+        messages_of(client.finish())
+    first, second = (dict(event.metadata) for event in seen)
+    assert first["traceparent"] == trace.decode()
+    assert "traceparent" not in second
+    assert first["authorization"] == "Bearer secret"
+    assert first["user-agent"] == "sharded-infer"
+    assert seen[0].seconds_left is not None and 0.0 < seen[0].seconds_left <= 7.0
+    assert seen[1].seconds_left is not None and seen[1].seconds_left > 2_000_000.0
+
+
+def test_a_status_and_its_words_arrive() -> None:
+    words = "größer als 100% / \n\x7f"
+
+    def refuse(server: Http2Server, event: Event) -> None:
+        server.finish(event.call, Status(StatusCode.FAILED_PRECONDITION, words))
+
+    with compiled_echo(respond=refuse) as address, client_of(address) as client:
+        client.start([OutgoingCall(0, b"x" * 100_000, SECONDS)])
+        assert only(client.finish()) == Status(StatusCode.FAILED_PRECONDITION, words)
+
+
+def test_an_unknown_method_is_unimplemented(kind: str) -> None:
+    with SERVERS[kind]() as address, client_of(address, paths=("/a.B/C",)) as client:
+        client.start([OutgoingCall(0, b"x" * 2**20, SECONDS)])
+        assert only(client.finish()).code is StatusCode.UNIMPLEMENTED
+
+
+def test_an_answer_above_the_limit_costs_no_other_call() -> None:
+    limits = ClientLimits(answer_bytes=1000)
+    with compiled_echo() as address, client_of(address, limits=limits) as client:
+        client.start([OutgoingCall(0, b"x" * size, SECONDS) for size in (1001, 1000, 2**20)])
+        first, second, third = client.finish()
+        assert second.message == b"x" * 1000
+        assert third.status is not None
+        assert first.status == Status(
+            StatusCode.RESOURCE_EXHAUSTED,
+            "host-0: the answer has 1001 bytes, at most 1000 are allowed",
+        )
+
+
+def test_calls_end_one_by_one_and_more_may_be_added() -> None:
+    held: list[int] = []
+
+    def hold(server: Http2Server, event: Event) -> None:
+        if event.message == b"hold":
+            held.append(event.call)
+            return
+        server.respond(event.call, event.message)
+        if event.message == b"free":
+            server.respond(held.pop(), b"held")
+
+    with (
+        compiled_echo(respond=hold) as one,
+        compiled_echo() as other,
+        client_of(one, other) as client,
+    ):
+        for _ in range(3):
+            client.start([OutgoingCall(0, b"hold", SECONDS), OutgoingCall(1, b"quick", SECONDS)])
+            assert client.wait(SECONDS) == [1]
+            assert client.result(1).message == b"quick"
+            assert client.wait(0.01) == []
+            with pytest.raises(InternalError, match="has not ended"):
+                client.result(0)
+            # The same from another, and the one that is late is given up.
+            assert list(client.start([OutgoingCall(1, b"again", SECONDS)])) == [2]
+            assert client.wait(SECONDS) == [2]
+            client.cancel(0)
+            client.cancel(0)
+            late, _, again = client.finish()
+            assert late.status is not None and late.status.code is StatusCode.CANCELLED
+            assert again.message == b"again"
+        held.clear()
+        client.start([OutgoingCall(0, b"hold", SECONDS)])
+        client.clear()
+        client.start([OutgoingCall(0, b"hold", SECONDS), OutgoingCall(0, b"free", SECONDS)])
+        assert messages_of(client.finish()) == [b"held", b"free"]
+
+
+def test_unix_sockets_carry_calls(tmp_path: Path) -> None:
+    address = f"unix:{tmp_path / 'socket'}"
+    with grpcio_echo(address=address) as _, client_of(address) as client:
+        client.start([OutgoingCall(0, b"x" * 2**20, SECONDS)])
+        assert messages_of(client.finish()) == [b"x" * 2**20]
+
+
+def test_a_name_is_looked_up() -> None:
+    with compiled_echo() as address:
+        port = address.rpartition(":")[2]
+        with client_of(f"localhost:{port}") as client:
+            client.start([OutgoingCall(0, b"x", SECONDS)])
+            assert messages_of(client.finish()) == [b"x"]
+
+
+def test_an_unknown_name_is_unavailable_and_named() -> None:
+    with client_of("no-such-host.invalid:1") as client:
+        client.start([OutgoingCall(0, b"x", SECONDS)])
+        status = only(client.finish())
+    assert status.code is StatusCode.UNAVAILABLE
+    assert status.message.startswith("host-0: the name cannot be looked up")
+
+
+def test_a_port_that_nobody_listens_on_is_unavailable_and_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with client_of(f"127.0.0.1:{port}", f"unix:{tmp_path / 'none'}") as client:
+        for _ in range(4):
+            client.start([OutgoingCall(at, b"x", SECONDS) for at in range(2)])
+            refused, missing = (answer.status for answer in client.finish())
+            assert refused == Status(StatusCode.UNAVAILABLE, "host-0: Connection refused")
+            assert missing == Status(StatusCode.UNAVAILABLE, "host-1: No such file or directory")
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", "host:0", "host:65536", ":80", "host:x"])
+def test_other_addresses_are_refused(address: str) -> None:
+    with pytest.raises(InputError, match="host-0: expected HOST:PORT or unix:PATH"):
+        client_of(address)
+
+
+def test_positions_that_are_not_there_are_refused() -> None:
+    with client_of("127.0.0.1:1") as client:
+        for call in (OutgoingCall(1, b"", 1.0), OutgoingCall(0, b"", 1.0, path=1)):
+            with pytest.raises(InternalError, match="endpoint"):
+                client.start([call])
+        with pytest.raises(InternalError, match="call 0 of a round of 0"):
+            client.result(0)
+
+
+def test_both_ends_may_show_certificates(issued: IssuedFiles) -> None:
+    known = ClientTls(issued.ca, issued.certificate, issued.key)
+    with (
+        compiled_echo(issued, client_ca=issued.ca) as address,
+        client_of(address, tls=known) as client,
+        client_of(address, tls=ClientTls(issued.ca)) as unknown,
+    ):
+        client.start([OutgoingCall(0, b"x", SECONDS)])
+        assert messages_of(client.finish()) == [b"x"]
+        unknown.start([OutgoingCall(0, b"x", SECONDS)])
+        # The server's words are lost where it closes before it has read the call.
+        assert only(unknown.finish()).code is StatusCode.UNAVAILABLE
+
+
+def test_authorities_that_have_changed_are_used_by_the_next_connection(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    old, new = issue_files(tmp_path / "old"), issue_files(tmp_path / "new")
+    known = tmp_path / "known.pem"
+    shutil.copy(old.ca, known)
+    with (
+        compiled_echo(old) as first,
+        compiled_echo(new) as second,
+        client_of(first, second, tls=ClientTls(known)) as client,
+    ):
+        calls = [OutgoingCall(at, b"x", SECONDS) for at in range(2)]
+        client.start(calls)
+        assert [answer.status is None for answer in client.finish()] == [True, False]
+        # Half a file is there for a moment: what was read before stays in use.
+        known.write_text("-----BEGIN CERTIFICATE-----\n")
+        client.start(calls)
+        assert [answer.status is None for answer in client.finish()] == [True, False]
+        shutil.copy(new.ca, known)
+
+        def is_trusted() -> bool:
+            client.start(calls)
+            return [answer.status is None for answer in client.finish()] == [True, True]
+
+        until(is_trusted, "the second is connected to after its pause")
+
+
+def test_a_closed_client_says_so() -> None:
+    client = client_of("127.0.0.1:1")
+    client.close()
+    client.close()
+    for use in (client.finish, client.clear, lambda: client.start([]), lambda: client.wait(0.0)):
+        with pytest.raises(InternalError, match="the client is closed"):
+            use()
+
+
+def test_a_certificate_of_another_authority_or_name_is_refused(
+    kind: str, issued: IssuedFiles, tmp_path: Path
+) -> None:
+    stranger = issue_files(tmp_path)
+    with SERVERS[kind](issued) as address:
+        with client_of(address, tls=ClientTls(stranger.ca)) as client:
+            client.start([OutgoingCall(0, b"x", SECONDS)])
+            status = only(client.finish())
+            assert status.code is StatusCode.UNAVAILABLE
+            assert status.message.startswith("host-0: TLS: ")
+            assert "certificate" in status.message
+        for name, reason in (("127.0.0.2", "IP address mismatch"), ("other", "hostname mismatch")):
+            endpoint = Endpoint(address, "host", name)
+            tls = ClientTls(issued.ca)
+            with Http2Client([endpoint], [PATH], ClientLimits(), tls=tls) as client:
+                client.start([OutgoingCall(0, b"x", SECONDS)])
+                assert reason.lower() in only(client.finish()).message.lower()
+        named = Endpoint(address, "host", "localhost")
+        with Http2Client([named], [PATH], ClientLimits(), tls=ClientTls(issued.ca)) as client:
+            client.start([OutgoingCall(0, b"x", SECONDS)])
+            assert messages_of(client.finish()) == [b"x"]
+
+
+def test_plain_and_tls_do_not_meet(issued: IssuedFiles) -> None:
+    with compiled_echo(issued) as address, client_of(address) as plain:
+        plain.start([OutgoingCall(0, b"x", SECONDS)])
+        assert only(plain.finish()).code is StatusCode.UNAVAILABLE
+    with compiled_echo() as address, client_of(address, tls=ClientTls(issued.ca)) as secure:
+        secure.start([OutgoingCall(0, b"x", SECONDS)])
+        assert only(secure.finish()).code is StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("missing", ["ca", "certificate", "key"])
+def test_files_that_cannot_be_used_are_refused(issued: IssuedFiles, missing: str) -> None:
+    files = {"ca": issued.ca, "certificate": issued.certificate, "key": issued.key}
+    files[missing] = issued.ca.parent
+    with pytest.raises(InputError, match="is no regular file"):
+        client_of("127.0.0.1:1", tls=ClientTls(**files))
+
+
+def test_messages_are_as_large_as_the_server_takes() -> None:
+    with compiled_echo() as address, client_of(address) as client:
+        sizes = (MESSAGE_BYTES, MESSAGE_BYTES + 1)
+        client.start([OutgoingCall(0, bytes(size), SECONDS) for size in sizes])
+        taken, refused = client.finish()
+        assert taken.status is None and len(taken.message) == MESSAGE_BYTES
+        assert refused.status is not None
+        assert refused.status.code is StatusCode.RESOURCE_EXHAUSTED

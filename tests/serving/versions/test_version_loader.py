@@ -1,0 +1,119 @@
+"""What a load says of memory, and what it refuses."""
+
+import logging
+
+import pytest
+
+import serving.versions.version_loader
+from serving.host.table_copies import TableCopies, shared_copies
+from serving.metrics.server_metrics import ServerMetrics
+from serving.versions.load_phases import LoadPhases
+from serving.versions.loaded_version import ServingOverrides
+from serving.versions.memory_fit import needed_bytes
+from serving.versions.version_loader import VersionLoader
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.engines.model import Model
+from sharded_infer.errors import CapacityError
+from tests.support.servers import MODEL, Ranker
+
+
+def load(ranker: Ranker, memory: TableMemory, copies: TableCopies | None = None) -> LoadPhases:
+    metrics = ServerMetrics()
+    metrics.follow(MODEL, slots=3, labels=())
+    counters = metrics.releases(MODEL)
+    counters.assign(1, set())
+    overrides = ServingOverrides(memory=memory, copies=copies)
+    loader = VersionLoader(topology=None, max_batch=4, overrides=overrides)
+    phases = LoadPhases("open")
+    loader.load(ranker.repository / MODEL / "1", counters.version(1), phases=phases)
+    return phases
+
+
+def test_a_load_says_what_it_takes_and_what_there_is(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(ranker, TableMemory.MAP)
+    (said,) = (r.getMessage() for r in caplog.records if "are available" in r.getMessage())
+    assert said.startswith(f"{MODEL} version 1 takes ") and "its tables" in said and "(map)" in said
+
+
+def test_a_copy_that_cannot_fit_is_refused_with_figures(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
+    with pytest.raises(CapacityError, match=r"ranker version 1 does not fit: it takes .*1.00 kB"):
+        load(ranker, TableMemory.HUGE)
+
+
+def test_a_copy_that_another_process_made_takes_no_memory(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (copies := shared_copies(2)) is None:
+        pytest.skip("this kernel cannot share huge pages")
+    manifest = ranker.model.artifact.manifest
+    needed = needed_bytes(manifest, TableMemory.HUGE, 1)
+    monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: needed - 1)
+    with pytest.raises(CapacityError, match="does not fit"):
+        load(ranker, TableMemory.HUGE, copies)
+    files = [ranker.repository / MODEL / "1" / name for name in manifest.table_files]
+    held = [copies.copy(file, lambda _: None) for file in files]
+    assert "golden" in load(ranker, TableMemory.HUGE, copies).seconds and held
+
+
+def test_mapped_tables_larger_than_memory_are_served_and_it_is_said(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
+    assert "golden" in load(ranker, TableMemory.MAP).seconds
+    (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert "are mapped, but 1.00 kB of memory are available" in warned
+
+
+def test_a_limit_on_the_address_space_is_named(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.versions.version_loader, "address_space_left", lambda: 1000)
+    with pytest.raises(CapacityError, match=r"1.00 kB are left .* \(ulimit -v\)"):
+        load(ranker, TableMemory.MAP)
+
+
+def test_where_tables_lie_in_huge_pages_nothing_is_to_be_looked_at(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its tables are smaller than one huge page: small ones are as they should be."""
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(ranker, TableMemory.HUGE)
+    (said,) = (r for r in caplog.records if "its tables are copied" in r.getMessage())
+    assert said.levelno == logging.INFO and "/sys/" not in said.getMessage()
+
+
+def test_tables_that_should_lie_in_huge_pages_and_do_not_are_warned_of(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving.versions.version_loader, "HUGE_PAGE_BYTES", 1)
+    monkeypatch.setattr(Model, "huge_page_bytes", lambda _: 0)
+    load(ranker, TableMemory.HUGE)
+    (said,) = (r for r in caplog.records if "its tables are copied" in r.getMessage())
+    assert said.levelno == logging.WARNING and "/sys/kernel/mm" in said.getMessage()
+
+
+def test_auto_maps_tables_and_says_which_pages_they_have(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(ranker, TableMemory.AUTO)
+    (said,) = (r for r in caplog.records if "its tables are" in r.getMessage())
+    assert said.levelno == logging.INFO
+    assert "version 1: its tables are mapped: 0 B in 2 MiB pages, " in said.getMessage()
+
+
+def test_auto_asks_for_no_large_pages_of_tables_that_are_larger_than_memory(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(ranker, TableMemory.AUTO)
+    assert any("(map), its tower" in r.getMessage() for r in caplog.records)
+    (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
+    assert "are mapped, but 1.00 kB of memory are available" in warned

@@ -1,0 +1,62 @@
+"""Which batches run before a server is ready, and what is measured of them."""
+
+import threading
+
+import pytest
+
+import serving.versions.warm_up
+from serving.versions.warm_up import measure_costs, warm_thread
+from sharded_infer.engines.executor import run_batch
+from sharded_infer.engines.model import Model
+from sharded_infer.inputs.model_input import ModelInput
+from tests.support.servers import Ranker
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The size of each batch that runs, and its thread."""
+    seen: list[tuple[int, int]] = []
+
+    def run(model: Model, requests: list[ModelInput]) -> object:
+        seen.append((sum(r.batch_size for r in requests), threading.get_ident()))
+        return run_batch(model, requests)
+
+    monkeypatch.setattr(serving.versions.warm_up, "run_batch", run)
+    return seen
+
+
+def test_every_size_runs_and_powers_of_two_are_measured(
+    ranker: Ranker, runs: list[tuple[int, int]]
+) -> None:
+    told: list[tuple[int, int]] = []
+    costs = measure_costs(ranker.model, 64, lambda _, done, total: told.append((done, total)))
+    sizes = [size for size, _ in runs]
+    assert {*sizes} >= {*ranker.model.engine.run_sizes(64)}
+    assert {*costs} == {1, 2, 4, 8, 16, 32, 64} and min(costs.values()) > 0
+    assert told[-1][0] == told[-1][1]
+
+
+def test_batches_that_take_long_run_only_twice(
+    ranker: Ranker, runs: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving.versions.warm_up, "_MEASURED_SECONDS", 0.0)
+    costs = measure_costs(ranker.model, 64)
+    sizes = [size for size, _ in runs]
+    # Once for their kernels, once more to see what they cost with them.
+    assert [sizes.count(size) for size in costs] == [2] * len(costs)
+    assert all(sizes.count(size) == 1 for size in {*sizes} - {*costs})
+
+
+def test_a_version_of_a_known_tower_runs_a_few_sizes_once(
+    ranker: Ranker, runs: list[tuple[int, int]]
+) -> None:
+    known = {1: 0.5, 64: 1.0, 512: 2.0}
+    assert measure_costs(ranker.model, 64, known=known) is known
+    assert [size for size, _ in runs] == [1, 16, 256]
+
+
+def test_a_thread_runs_one_sample(ranker: Ranker, runs: list[tuple[int, int]]) -> None:
+    thread = threading.Thread(target=warm_thread, args=(ranker.model,))
+    thread.start()
+    thread.join()
+    assert runs == [(1, thread.ident)]

@@ -1,0 +1,85 @@
+"""A version's files, compared with its manifest: by one thread or several, to the same end."""
+
+import hashlib
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.errors import ArtifactError
+
+
+@pytest.fixture
+def version(published_version: Path, tmp_path: Path) -> Path:
+    """A copy of a version, to be damaged."""
+    return shutil.copytree(published_version, tmp_path / published_version.name)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_every_byte_is_read_once_and_told_in_order(published_version: Path, threads: int) -> None:
+    artifact = open_artifact(published_version)
+    told: list[tuple[int, int]] = []
+    inside = threading.Lock()
+
+    def tell(_: str, done: int, total: int) -> None:
+        # One call at a time.
+        assert inside.acquire(blocking=False)
+        told.append((done, total))
+        inside.release()
+
+    size = sum(record.bytes for record in artifact.manifest.files.values())
+    assert verify_files(artifact, tell, threads=threads) == size
+    assert told[-1] == (size, size)
+    assert told == sorted(set(told)) and len(told) >= len(artifact.manifest.files)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_the_first_altered_file_is_named_by_any_number_of_threads(
+    version: Path, threads: int
+) -> None:
+    artifact = open_artifact(version)
+    names = list(artifact.manifest.files)
+    for name in names[1:]:
+        content = bytearray((version / name).read_bytes())
+        content[-1] ^= 1
+        (version / name).write_bytes(content)
+    with pytest.raises(ArtifactError, match="altered: its SHA-256") as error:
+        verify_files(artifact, threads=threads)
+    assert str(version / names[1]) in str(error.value)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_whoever_is_told_can_end_it(published_version: Path, threads: int) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        verify_files(open_artifact(published_version), stop, threads=threads)
+    assert not [t for t in threading.enumerate() if "ThreadPoolExecutor" in t.name]
+
+
+def test_a_block_that_differs_is_named(version: Path) -> None:
+    artifact = open_artifact(version)
+    name = sorted(artifact.manifest.table_files)[0]
+    content = bytearray((version / name).read_bytes())
+    content[-1] ^= 1
+    (version / name).write_bytes(content)
+    words = rf"{name}: altered: block 0, bytes 0 to {len(content)}: .* {name}\.blocks"
+    with pytest.raises(ArtifactError, match=words):
+        verify_files(artifact, blocks=True)
+
+
+def test_hashes_of_another_number_of_blocks_are_refused(version: Path) -> None:
+    artifact = open_artifact(version)
+    name = sorted(artifact.manifest.table_files)[0]
+    hashes = (version / f"{name}.blocks").read_bytes() * 2
+    record = FileRecord(len(hashes), hashlib.sha256(hashes).hexdigest())
+    (version / f"{name}.blocks").write_bytes(hashes)
+    files = artifact.manifest.files | {f"{name}.blocks": record}
+    other = replace(artifact, manifest=replace(artifact.manifest, files=files))
+    with pytest.raises(ArtifactError, match=rf"{name}\.blocks: 64 bytes, expected 32: 32 for each"):
+        verify_files(other, blocks=True)

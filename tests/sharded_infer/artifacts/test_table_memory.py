@@ -1,0 +1,167 @@
+"""Tables in huge pages: the same bytes and scores, real huge pages, memory that comes back."""
+
+import gc
+import mmap
+import os
+import resource
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from sharded_infer import open_model
+from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.artifacts.table_memory import (
+    TableMemory,
+    copy_to_huge_pages,
+    huge_page_bytes,
+    interleave,
+    map_pages,
+    numa_nodes,
+)
+from sharded_infer.errors import ArtifactError
+
+_SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="huge pages are Linux's")
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[Path]:
+    """A file of some huge pages and a bit."""
+    path = tmp_path / "large"
+    generator = np.random.default_rng(3)
+    path.write_bytes(generator.bytes(9 * HUGE_PAGE_BYTES + 12345))
+    yield path
+    path.unlink()
+
+
+def _have_huge_pages() -> bool:
+    return _SETTING.exists() and "[never]" not in _SETTING.read_text()
+
+
+def test_a_copy_has_the_files_bytes_and_tells_of_each_step(large: Path) -> None:
+    steps: list[int] = []
+    memory = copy_to_huge_pages(large, steps.append)
+    assert memory.dtype is torch.uint8
+    assert memory.numpy().tobytes() == large.read_bytes()
+    assert sum(steps) == large.stat().st_size and len(steps) > 1
+    assert memory.data_ptr() % HUGE_PAGE_BYTES == 0
+
+
+@needs_linux
+def test_a_copy_lies_in_huge_pages(large: Path) -> None:
+    if not _have_huge_pages():
+        pytest.skip("this kernel gives no transparent huge pages")
+    memory = copy_to_huge_pages(large, lambda _: None)
+    # The last bit may share a page with what is mapped behind it.
+    assert 9 * HUGE_PAGE_BYTES <= huge_page_bytes([memory]) <= large.stat().st_size
+    mapping = mmap.mmap(-1, 4 * HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    mapping.madvise(mmap.MADV_NOHUGEPAGE)
+    small = torch.frombuffer(mapping, dtype=torch.uint8).fill_(1)
+    assert small.sum() > 0 and huge_page_bytes([small]) == 0
+
+
+@needs_linux
+def test_several_copies_are_counted_once_each(large: Path) -> None:
+    if not _have_huge_pages():
+        pytest.skip("this kernel gives no transparent huge pages")
+    some = [copy_to_huge_pages(large, lambda _: None) for _ in range(3)]
+    assert huge_page_bytes(some) >= 27 * HUGE_PAGE_BYTES
+    assert huge_page_bytes(some[:1]) <= large.stat().st_size
+
+
+@needs_linux
+def test_a_copys_memory_comes_back(large: Path) -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    gc.collect()
+    before = resident()
+    for _ in range(20):
+        copy_to_huge_pages(large, lambda _: None)
+        gc.collect()
+    assert resident() - before < 5 * large.stat().st_size
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="nowhere: cannot be copied to huge pages"):
+        copy_to_huge_pages(tmp_path / "nowhere", lambda _: None)
+
+
+@needs_linux
+def test_a_file_that_ends_early_is_named(large: Path) -> None:
+    def truncate(_: int) -> None:
+        os.truncate(large, 0)
+
+    with pytest.raises(ArtifactError, match=r"large: ends at byte \d+, expected \d+"):
+        copy_to_huge_pages(large, truncate)
+
+
+@needs_linux
+def test_memory_is_spread_over_the_nodes_that_are_given() -> None:
+    nodes = numa_nodes()
+    assert nodes == sorted(set(nodes)) and nodes[0] == 0
+    memory = torch.empty(4 * HUGE_PAGE_BYTES, dtype=torch.uint8)
+    page = os.sysconf("SC_PAGE_SIZE")
+    start = -memory.data_ptr() % page
+    size = (memory.numel() - start) // page * page
+    if not interleave(memory.data_ptr() + start, size, nodes):
+        pytest.skip("this kernel or container does not place memory")
+    memory.fill_(1)
+    policies = Path("/proc/self/numa_maps").read_text()
+    assert f"{memory.data_ptr() + start:x} interleave" in policies
+
+
+@pytest.mark.parametrize("topology", ["cpu:1", "cpu:2"])
+def test_a_model_scores_to_the_bit_as_from_mapped_files(
+    published_version: Path, topology: str
+) -> None:
+    mapped = open_model(published_version, topology=topology, memory=TableMemory.MAP)
+    told: list[tuple[str, int, int]] = []
+    huge = open_model(
+        published_version,
+        topology=topology,
+        memory=TableMemory.HUGE,
+        progress=lambda *step: told.append(step),
+    )
+    assert (mapped.memory, huge.memory) == (TableMemory.MAP, TableMemory.HUGE)
+    samples = generate_samples(mapped.spec, 33, seed=4)
+    for name, scores in mapped.run(samples).items():
+        np.testing.assert_array_equal(huge.run(samples)[name], scores)
+    copying = [(done, total) for what, done, total in told if what == "copying tables"]
+    assert copying and copying[-1][0] == copying[-1][1]
+    assert 0 <= mapped.huge_page_bytes() <= huge.artifact.manifest.table_bytes
+    assert 0 <= huge.huge_page_bytes() <= huge.artifact.manifest.table_bytes + HUGE_PAGE_BYTES
+
+
+@needs_linux
+def test_mapped_pages_are_there_before_they_are_read(large: Path) -> None:
+    mapping = mmap.mmap(os.open(large, os.O_RDONLY), 0, access=mmap.ACCESS_READ)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given buffer is not writable")
+        memory = torch.frombuffer(mapping, dtype=torch.uint8)
+    steps: list[int] = []
+    # The last part begins in the middle of a page.
+    if not map_pages([memory[12345:]], steps.append):
+        pytest.skip("this kernel cannot be asked")
+    assert large.stat().st_size - 12345 <= sum(steps) < large.stat().st_size
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    assert int(memory[::4096].sum()) >= 0
+    # 4,600 pages, of which the kernel would have mapped 16 at each fault.
+    assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 100
+
+
+def test_a_models_mapped_tables_are_mapped_and_copies_are_there_already(
+    published_version: Path,
+) -> None:
+    told: list[tuple[int, int]] = []
+    model = open_model(published_version)
+    model.map_pages(lambda _what, done, total: told.append((done, total)))
+    if told:
+        assert told[-1][0] == told[-1][1] > 0
+    assert open_model(published_version, memory=TableMemory.HUGE).map_pages()

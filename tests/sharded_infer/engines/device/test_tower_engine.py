@@ -1,0 +1,349 @@
+"""Engines on simulated devices: any plan, any batch, any order of the streams gives one result.
+
+The oracle is the host's lookup of the same tables, unsharded.
+"""
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.gpu.device_tables import DeviceTables
+from kernels.gpu.reference_lookup import ReferenceLookup
+from sharded_infer.engines.device.batch_memory import EngineShape, Towers
+from sharded_infer.engines.device.buckets import device_buckets
+from sharded_infer.engines.device.device_lookups import LookupMaker
+from sharded_infer.engines.device.engine_set import Backends, EngineSet
+from sharded_infer.engines.device.rank_tables import place_ranks
+from sharded_infer.engines.device.runtime.runtime import Work
+from sharded_infer.engines.device.runtime.simulated_runtime import SimulatedRuntime
+from sharded_infer.errors import CapacityError, InternalError
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.lookups.plan_lookups import PlanLookups
+from sharded_infer.specs.model_spec import DenseSpec
+from tests.sharded_infer.lookups.test_plan_lookups import (
+    FEATURES,
+    PLANS,
+    SPEC,
+    TABLES,
+    WHOLE,
+    batch_of,
+    build_lookup,
+    encoded_tables,
+    plan_of,
+    stored_pieces,
+)
+
+DENSE = replace(SPEC, dense=DenseSpec({"a": 2, "b": 3}))
+POLICY = InputPolicy(SPEC)
+SHAPE = EngineShape(buckets=device_buckets(12), ids=400)
+# Where ranks are: each on a GPU, all on one, one in pinned memory.
+DEVICE_MODELS = tuple(torch.device("cuda", index) for index in range(3))
+PLACES: dict[str, tuple[torch.device | None, ...]] = {
+    "three GPUs": DEVICE_MODELS,
+    "one GPU": (DEVICE_MODELS[0],) * 3,
+    "two GPUs": (DEVICE_MODELS[1], DEVICE_MODELS[0], DEVICE_MODELS[1]),
+    "a GPU and the host": (DEVICE_MODELS[0], None, DEVICE_MODELS[0]),
+}
+
+
+class EchoTower:
+    """Gives its inputs back: what it was given shows in the scores."""
+
+    def __call__(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        first = embeddings.sum(1) + dense[0][:, 0] if dense else embeddings.sum(1)
+        return first, torch.cat([*dense, embeddings], 1)
+
+
+WIDTHS = (None, 5 + SPEC.embedding_width)
+
+
+def reference(
+    tables: DeviceTables, _device: torch.device, _usual_ids: Sequence[float]
+) -> ReferenceLookup:
+    return ReferenceLookup(tables)
+
+
+def engines_of(
+    folder: Path,
+    plan: str,
+    places: Sequence[torch.device | None] = DEVICE_MODELS,
+    *,
+    runtime: SimulatedRuntime | None = None,
+    replicated: tuple[str, ...] = (),
+    shape: EngineShape = SHAPE,
+    make_lookup: LookupMaker = reference,
+) -> EngineSet:
+    runtime = runtime or SimulatedRuntime(seed=3)
+    made = plan_of(PLANS[plan], replicated=replicated)
+    folder.mkdir(exist_ok=True)
+    pieces = stored_pieces(folder, encoded_tables(), 150)
+    placed = place_ranks(made, TABLES, pieces, places, runtime)
+    return EngineSet(
+        DENSE,
+        placed,
+        places,
+        Towers(lambda device: EchoTower(), WIDTHS, lambda tower, batch: (0, 0)),
+        shape=shape,
+        backends=Backends(runtime, make_lookup, "simulated"),
+    )
+
+
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory: pytest.TempPathFactory) -> PlanLookups:
+    return build_lookup(tmp_path_factory.mktemp("oracle"), encoded_tables(), WHOLE)
+
+
+def input_of(
+    *groups: JaggedBatch, repeats: Sequence[int] | None = None, seed: int = 0
+) -> ModelInput:
+    size = max(group.batch_size for group in groups) if repeats is None else sum(repeats)
+    generator = np.random.default_rng(seed)
+    dense = tuple(generator.standard_normal((size, w), np.float32) for w in (2, 3))
+    return ModelInput(
+        size, groups, dense, repeats=None if repeats is None else np.array(repeats, np.int64)
+    )
+
+
+def check(engines: EngineSet, oracle: PlanLookups, batch: ModelInput) -> None:
+    check_scores(engines.run(POLICY.apply(batch)), oracle, batch)
+
+
+def check_scores(
+    scores: Sequence[NDArray[np.float32]], oracle: PlanLookups, batch: ModelInput
+) -> None:
+    embeddings = oracle.look_up(batch, rows=batch.batch_size).pooled
+    whole = [np.broadcast_to(one, (batch.batch_size, one.shape[1])) for one in batch.dense]
+    expected = np.concatenate([*whole, embeddings.numpy()], 1)
+    assert scores[0].shape == (batch.batch_size,)
+    np.testing.assert_allclose(scores[1], expected, rtol=1e-5, atol=1e-5)
+    first = embeddings.numpy().sum(1) + whole[0][:, 0]
+    np.testing.assert_allclose(scores[0], first, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_plan_on_any_devices_gives_what_the_host_gives(
+    tmp_path: Path, oracle: PlanLookups, plan: str, places: str
+) -> None:
+    engines = engines_of(tmp_path, plan, PLACES[places])
+    for size in (1, 6, 12):
+        check(engines, oracle, input_of(batch_of(size, seed=size), seed=size))
+
+
+@pytest.mark.parametrize("plan", ["whole", "rows", "mixed"])
+def test_shared_bags_are_looked_up_once_and_given_to_their_samples(
+    tmp_path: Path, oracle: PlanLookups, plan: str
+) -> None:
+    engines = engines_of(tmp_path, plan)
+    for shared in ((0,), (1, 3), (1, 2, 3, 4, 5)):
+        own = [feature for feature in FEATURES if feature not in shared]
+        groups = batch_of(7, features=own, seed=1), batch_of(1, features=shared, seed=2)
+        check(engines, oracle, input_of(*groups))
+        groups = batch_of(9, features=own, seed=3), batch_of(3, features=shared, seed=4)
+        check(engines, oracle, input_of(*groups, repeats=(2, 1, 6)))
+    # A plain batch after one that shares.
+    check(engines, oracle, input_of(batch_of(5, seed=9)))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("plan", ["whole", "columns", "rows"])
+def test_weights_and_ids_outside_their_tables_are_as_on_the_host(
+    tmp_path: Path, oracle: PlanLookups, plan: str, captured: bool
+) -> None:
+    engines = engines_of(tmp_path, plan, shape=replace(SHAPE, weighted=captured))
+    batch = input_of(batch_of(6, weighted=True, outside=True))
+    checked = POLICY.apply(batch)
+    assert checked.ids_outside > 0
+    check_scores(engines.run(checked), oracle, batch)
+    check(engines, oracle, input_of(batch_of(6)))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+@pytest.mark.parametrize("plan", ["whole", "mixed"])
+def test_groups_with_weights_and_without_are_run_together(
+    tmp_path: Path, oracle: PlanLookups, plan: str, captured: bool
+) -> None:
+    engines = engines_of(tmp_path, plan, shape=replace(SHAPE, weighted=captured))
+    for weighted in ((0, 2, 4), (1, 3, 5)):
+        plain = [feature for feature in FEATURES if feature not in weighted]
+        groups = [batch_of(7, features=plain, seed=1), batch_of(7, features=weighted, seed=2)]
+        groups[1] = batch_of(7, features=weighted, weighted=True, seed=2)
+        check(engines, oracle, input_of(*groups))
+        groups[1] = batch_of(1, features=weighted, weighted=True, seed=3)
+        check(engines, oracle, input_of(*groups))
+
+
+class CountingRuntime(SimulatedRuntime):
+    """Counts what is replayed."""
+
+    replays = 0
+
+    def capture(self, stream: Any, work: Work) -> Work:
+        kept = super().capture(stream, work)
+
+        def replay() -> None:
+            self.replays += 1
+            kept()
+
+        return replay
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_batches_with_weights_are_replayed_where_they_are_expected(
+    tmp_path: Path, captured: bool
+) -> None:
+    runtime = CountingRuntime()
+    shape = replace(SHAPE, weighted=captured)
+    engines = engines_of(tmp_path, "whole", (DEVICE_MODELS[0],) * 3, runtime=runtime, shape=shape)
+    kinds = 4 if captured else 2  # with and without shared bags, and weights
+    assert runtime.captures == kinds * SHAPE.slots * len(SHAPE.buckets)
+    engines.run(POLICY.apply(input_of(batch_of(6, weighted=True))))
+    assert runtime.replays == captured
+    engines.run(POLICY.apply(input_of(batch_of(6))))
+    assert runtime.replays == captured + 1
+
+
+@pytest.mark.parametrize("plan", ["whole", "mixed"])
+def test_batches_that_no_graph_fits_are_run_all_the_same(
+    tmp_path: Path, oracle: PlanLookups, plan: str
+) -> None:
+    engines = engines_of(tmp_path, plan, shape=EngineShape(device_buckets(4), ids=30))
+    check(engines, oracle, input_of(batch_of(50)))  # too many samples
+    full = JaggedBatch(FEATURES, np.zeros(240, np.int64), np.full((len(FEATURES), 4), 10))
+    check(engines, oracle, input_of(full))  # too many ids
+    check(engines, oracle, input_of(batch_of(2)))
+
+
+def test_empty_bags_are_zero(tmp_path: Path, oracle: PlanLookups) -> None:
+    engines = engines_of(tmp_path, "mixed")
+    check(engines, oracle, input_of(batch_of(12)))
+    empty = JaggedBatch(FEATURES, np.empty(0, np.int64), np.zeros((len(FEATURES), 3), np.int64))
+    check(engines, oracle, input_of(empty))
+
+
+@pytest.mark.parametrize("replicated", [("ads",), ("ads", "country", "user", "page")])
+@pytest.mark.parametrize("places", ["three GPUs", "one GPU", "two GPUs"])
+def test_replicated_tables_are_read_where_the_tower_is(
+    tmp_path: Path, oracle: PlanLookups, replicated: tuple[str, ...], places: str
+) -> None:
+    engines = engines_of(tmp_path, "ranks", PLACES[places], replicated=replicated)
+    for seed in range(len(engines.engines)):
+        check(engines, oracle, input_of(batch_of(6, seed=seed)))
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("plan", ["whole", "mixed"])
+def test_batches_in_flight_do_not_meet_whatever_the_streams_do(
+    tmp_path: Path, oracle: PlanLookups, plan: str, seed: int
+) -> None:
+    engines = engines_of(tmp_path, plan, runtime=SimulatedRuntime(seed=seed))
+    begin = threading.Barrier(4)
+
+    def client(number: int) -> None:
+        begin.wait(30)
+        for turn in range(8):
+            size = 1 + (number + turn) % 12
+            check(engines, oracle, input_of(batch_of(size, seed=10 * number + turn)))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(client, number) for number in range(4)]:
+            done.result(120)
+
+
+def test_towers_take_turns(tmp_path: Path, oracle: PlanLookups) -> None:
+    engines = engines_of(tmp_path, "ranks")
+    assert engines.devices == DEVICE_MODELS and len(engines.engines) == 3
+    for _ in range(3):
+        check(engines, oracle, input_of(batch_of(4)))
+
+
+def test_every_bucket_of_every_slot_is_captured_once(tmp_path: Path) -> None:
+    runtime = SimulatedRuntime()
+    engines = engines_of(tmp_path, "whole", (DEVICE_MODELS[0],) * 3, runtime=runtime)
+    assert len(engines.engines) == 1
+    made = 2 * SHAPE.slots * len(SHAPE.buckets)  # with and without shared bags
+    assert runtime.captures == made
+    for size in (1, 5, 12):
+        engines.run(POLICY.apply(input_of(batch_of(size))))
+    assert runtime.captures == made
+
+
+def test_embeddings_and_scores_can_be_had_apart(tmp_path: Path, oracle: PlanLookups) -> None:
+    engine = engines_of(tmp_path, "mixed").engines[0]
+    batch = input_of(batch_of(5))
+    expected = oracle.look_up(batch, rows=batch.batch_size).pooled
+    found = engine.embeddings(replace(batch, ids_checked=True))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    dense = [torch.from_numpy(one) for one in batch.dense]
+    scores = engine.score(dense, found)
+    assert torch.equal(scores[1], torch.cat([*dense, found], 1))
+
+
+def test_tables_beyond_a_devices_memory_are_refused_with_figures(tmp_path: Path) -> None:
+    with pytest.raises(
+        CapacityError, match=r"rank 0 of 'cpu:3': its tables need \d+ bytes: cuda:0"
+    ):
+        engines_of(tmp_path, "rows", runtime=SimulatedRuntime(device_bytes=200))
+
+
+@pytest.mark.parametrize("places", PLACES)
+@pytest.mark.parametrize("plan", PLANS)
+def test_devices_hold_what_was_estimated(tmp_path: Path, plan: str, places: str) -> None:
+    runtime = SimulatedRuntime()
+    engines = engines_of(tmp_path, plan, PLACES[places], runtime=runtime)
+    for device, memory in engines.memory.items():
+        # Activations are the tower's own, which is none.
+        held = memory.tables + memory.inputs + memory.buffers
+        assert runtime.allocated(device) == held > 0
+        assert memory.total == held + memory.activations
+
+
+def test_what_matrix_products_take_is_estimated(tmp_path: Path) -> None:
+    runtime = SimulatedRuntime()
+    runtime.workspace_bytes = 1000
+    engines = engines_of(
+        tmp_path, "whole", (DEVICE_MODELS[0], DEVICE_MODELS[1], DEVICE_MODELS[0]), runtime=runtime
+    )
+    # Each tower's device has an engine of its own.
+    assert {memory.workspace for memory in engines.memory.values()} == {1000}
+    memory = engines.memory[DEVICE_MODELS[0]]
+    assert memory.total == runtime.allocated(DEVICE_MODELS[0]) + 1000 + memory.activations
+
+
+def test_an_event_is_of_one_device() -> None:
+    runtime = SimulatedRuntime()
+    event = runtime.event()
+    runtime.record(event, runtime.stream(DEVICE_MODELS[0]))
+    with pytest.raises(InternalError, match="an event of cuda:0 is recorded on cuda:1"):
+        runtime.record(event, runtime.stream(DEVICE_MODELS[1]))
+
+
+def test_what_batches_need_counts_too(tmp_path: Path) -> None:
+    runtime = SimulatedRuntime(device_bytes=8000)
+    with pytest.raises(
+        CapacityError, match=r"cuda:\d: out of memory: batches need .* kB, .* free; the model takes"
+    ):
+        engines_of(tmp_path, "rows", runtime=runtime)
+
+
+def test_a_batch_beyond_a_devices_memory_is_refused_and_the_next_is_run(
+    tmp_path: Path, oracle: PlanLookups
+) -> None:
+    estimated = engines_of(tmp_path / "free", "whole", (DEVICE_MODELS[0],) * 3).memory[
+        DEVICE_MODELS[0]
+    ]
+    tight = SimulatedRuntime(device_bytes=estimated.total + 2000)
+    engines = engines_of(tmp_path / "tight", "whole", (DEVICE_MODELS[0],) * 3, runtime=tight)
+    with pytest.raises(CapacityError, match="cuda:0: out of memory: .* asked for"):
+        engines.run(POLICY.apply(input_of(batch_of(500))))
+    check(engines, oracle, input_of(batch_of(12)))

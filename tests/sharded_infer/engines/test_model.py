@@ -1,0 +1,358 @@
+"""An opened version: what it scores, how it is opened, and how it is run."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.backends.native import lookup_instruction_sets
+from kernels.errors import InputError
+from kernels.stored_rows import decode
+from quant.encoding.rowwise import encode
+from quant.sources.table_weight import TableWeight
+from quant.sources.weight_source import TensorSource
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import Model, open_model
+from sharded_infer.errors import ArtifactError, NotFoundError, RequestError
+from sharded_infer.publishing.publication import publish
+from sharded_infer.quality.fp32_model import fp32_scores
+from sharded_infer.quality.quality import CalibrationSamples
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, ServingSpec, TableSpec, TowerSpec
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.tower import Tower
+
+BACKENDS = {"int8": "fbgemm", "bf16": "gather"}  # where no compiler was
+if lookup_instruction_sets():
+    BACKENDS = {"int8": "native", "bf16": "native"}
+
+Arrays = dict[str, NDArray[np.generic]]
+TOPOLOGIES = ("cpu:1", "cpu:2", "cpu:3x0.55KB")
+SAMPLES = 200
+
+
+@pytest.fixture(scope="module")
+def model(published_version: Path) -> Model:
+    return open_model(published_version)
+
+
+def request_of(spec: ModelSpec, batch: int, seed: int = 0) -> Arrays:
+    """Two ids a feature, and dense inputs."""
+    generator = np.random.default_rng(seed)
+    ids = {f.name: generator.integers(0, f.table.rows, (batch, 2)) for f in spec.features}
+    widths = spec.dense.inputs.items()
+    return ids | {n: generator.standard_normal((batch, w), dtype=np.float32) for n, w in widths}
+
+
+def assert_same(
+    got: dict[str, NDArray[np.float32]], wanted: dict[str, NDArray[np.float32]]
+) -> None:
+    assert list(got) == list(wanted) == ["click", "rating"]
+    for name, scores in wanted.items():
+        assert np.array_equal(got[name], scores)
+
+
+def test_scores_have_their_outputs_shapes(model: Model) -> None:
+    scores = model.predict(request_of(model.spec, 3))
+    assert {name: array.shape for name, array in scores.items()} == {
+        "click": (3,),
+        "rating": (3, 3),
+    }
+    assert {array.dtype for array in scores.values()} == {np.dtype(np.float32)}
+
+
+def weights_of(tensors: dict[str, Tensor]) -> dict[str, TableWeight]:
+    source = TensorSource(tensors)
+    return {name: TableWeight(source, name, *tensor.shape) for name, tensor in tensors.items()}
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_scores_are_the_fp32_models_within_the_gate(
+    published_version: Path,
+    trained_weights: dict[str, Tensor],
+    trained_tower: nn.Module,
+    topology: str,
+) -> None:
+    model = open_model(published_version, topology=topology)
+    model_input = generate_samples(model.spec, SAMPLES, seed=9)
+    found = weights_of(trained_weights)
+    wanted = fp32_scores(model.spec, found, trained_tower, model_input)
+    scores = model.run(model_input)
+    for name, array in wanted.items():
+        difference = np.abs(scores[name] - array).max()
+        assert 0 < difference <= model.spec.gate.max_score_diff
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_scores_are_those_of_the_stored_rows(
+    published_version: Path,
+    trained_weights: dict[str, Tensor],
+    trained_tower: nn.Module,
+    topology: str,
+) -> None:
+    # All that is lost is lost in storing: nothing more than fp32 rounding in serving.
+    model = open_model(published_version, topology=topology)
+    formats = {table.name: model.spec.row_format(table) for table in model.spec.tables}
+    rows = {
+        name: decode(formats[name], encode(formats[name], weight), weight.shape[1])
+        for name, weight in trained_weights.items()
+    }
+    model_input = generate_samples(model.spec, SAMPLES, seed=9)
+    wanted = fp32_scores(model.spec, weights_of(rows), trained_tower, model_input)
+    for name, scores in model.run(model_input).items():
+        np.testing.assert_allclose(scores, wanted[name], rtol=1e-5, atol=1e-5)
+
+
+def test_every_form_of_a_request_scores_alike(model: Model) -> None:
+    matrix = request_of(model.spec, 5)
+    names = [feature.name for feature in model.spec.features]
+    dense = {name: matrix[name] for name in model.spec.dense.inputs}
+    jagged: Arrays = dict(dense)
+    for name in names:
+        jagged |= {name: matrix[name].reshape(-1), f"{name}.lengths": np.full(5, 2, np.int32)}
+    at_once: Arrays = dense | {
+        "sparse.values": np.concatenate([matrix[name].reshape(-1) for name in names]),
+        "sparse.lengths": np.full((len(names), 5), 2, np.int32),
+    }
+    wanted = model.predict(matrix)
+    assert_same(model.predict(jagged), wanted)
+    assert_same(model.predict(at_once), wanted)
+
+
+def test_a_sample_scores_alike_in_every_batch(model: Model) -> None:
+    inputs = request_of(model.spec, 7)
+    together = model.predict(inputs)
+    for sample in range(7):
+        alone = model.predict({name: array[[sample]] for name, array in inputs.items()})
+        for name, scores in alone.items():
+            np.testing.assert_allclose(scores[0], together[name][sample], rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_of_several_pieces_scores_as_its_parts_do(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    run = Tower.__call__
+
+    def counted(tower: Tower, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        ran.append(len(embeddings))
+        return run(tower, dense, embeddings)
+
+    monkeypatch.setattr(Tower, "__call__", counted)
+    samples = generate_samples(model.spec, 1100, seed=3)
+    whole = model.run(samples)
+    assert sum(ran) == model.engine.run_size(1100) and len(ran) > 2
+    assert set(ran) <= set(model.engine.run_sizes(1100))
+    parts = [model.run(samples.samples(at, at + 100)) for at in range(0, 1100, 100)]
+    for name, scores in whole.items():
+        alone = np.concatenate([part[name] for part in parts])
+        np.testing.assert_allclose(scores, alone, rtol=1e-5, atol=1e-6)
+
+
+def test_what_all_candidates_share_may_be_sent_once(model: Model) -> None:
+    inputs = request_of(model.spec, 6)
+    for name in ("user", "country", "context"):
+        inputs[name] = inputs[name][:1]
+    repeated = {name: np.repeat(a, 6 // len(a), axis=0) for name, a in inputs.items()}
+    assert_same(model.predict(inputs), model.predict(repeated))
+
+
+def test_read_only_arrays_are_scored(model: Model) -> None:
+    inputs = request_of(model.spec, 3)
+    wanted = model.predict(inputs)
+    for array in inputs.values():
+        array.setflags(write=False)
+    assert_same(model.predict(inputs), wanted)
+
+
+def test_an_id_outside_a_strict_table_is_refused(model: Model) -> None:
+    inputs = request_of(model.spec, 3) | {"item": np.array([0, 40, 0])}
+    with pytest.raises(RequestError, match="feature 'item', sample 1: id 40 is outside"):
+        model.predict(inputs)
+
+
+def test_numbers_that_are_none_are_refused_where_the_spec_says_so(model: Model) -> None:
+    inputs = request_of(model.spec, 3)
+    inputs["context"][1, 2] = np.nan
+    with pytest.raises(RequestError, match="'context', sample 1: expected finite numbers, got nan"):
+        model.predict(inputs)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
+def test_a_nan_that_a_model_takes_gives_nan_to_its_sample_alone(
+    precision: str, tmp_path: Path
+) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        tower = _Wide()
+    spec = ModelSpec(
+        name="taking",
+        tables=(TableSpec("item", 20, 64),),
+        dense=DenseSpec({"dense": 13}),
+        tower=TowerSpec(precision=Precision(precision)),
+        serving=ServingSpec(non_finite="pass"),
+    )
+    weights = {"item": torch.randn(20, 64, generator=torch.Generator().manual_seed(1))}
+    samples = generate_samples(spec, 300, seed=2)
+    published = publish(spec, weights, tower, tmp_path, calibration=CalibrationSamples(samples))
+    opened = open_model(published.path)
+    inputs = request_of(spec, 4)
+    expected = opened.predict(inputs)["score"]
+    inputs["dense"][1, 0] = np.nan
+    by_dense = opened.predict(inputs)["score"]
+    assert np.isnan(by_dense).tolist() == [False, True, False, False]
+    assert np.array_equal(by_dense[[0, 2, 3]], expected[[0, 2, 3]])
+    weighted = request_of(spec, 4) | {"item.weights": np.ones((4, 2), np.float32)}
+    weighted["item.weights"][2, 1] = np.nan
+    assert np.isnan(opened.predict(weighted)["score"]).tolist() == [False, False, True, False]
+
+
+class _Wide(nn.Module):
+    """Products before ReLUs: oneDNN's own would make 0 of NaN."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bottom = nn.Sequential(nn.Linear(13, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        self.top = nn.Sequential(nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU())
+        self.last = nn.Linear(64, 1)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        hidden = self.top(torch.cat([self.bottom(dense), embeddings], 1))
+        scores: Tensor = self.last(hidden).squeeze(1).sigmoid()
+        return scores
+
+
+def test_threads_that_predict_at_once_agree(model: Model) -> None:
+    requests = [request_of(model.spec, size, seed=size) for size in range(1, 7)]
+    alone = [model.predict(inputs) for inputs in requests]
+    with ThreadPoolExecutor(6) as threads:
+        together = list(threads.map(model.predict, requests * 10))
+    for index, scores in enumerate(together):
+        assert_same(scores, alone[index % len(alone)])
+
+
+def test_a_model_says_what_it_is(published_version: Path) -> None:
+    model = open_model(str(published_version), topology="cpu:2")
+    assert (model.name, model.version, model.plan.topology.name) == ("small", 1, "cpu:2")
+    assert model.engine.backends == BACKENDS
+
+
+def test_a_towers_signature_says_what_kernels_it_needs(
+    model: Model, published_version: Path, trained_spec: ModelSpec, tmp_path: Path
+) -> None:
+    assert open_model(published_version).tower_signature() == model.tower_signature()
+    weights = {t.name: torch.zeros(t.rows, t.dim) for t in trained_spec.tables}
+
+    def published(width: int) -> Model:
+        tower = Wider(width)
+        return open_model(publish(trained_spec, weights, tower, tmp_path / str(width)).path)
+
+    signatures = [published(width).tower_signature() for width in (16, 16, 24)]
+    assert signatures[0] == signatures[1] != signatures[2]
+
+
+class Wider(nn.Module):
+    """Both outputs, through a layer of some width."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.LazyLinear(width)
+        self.click, self.rating = nn.Linear(width, 1), nn.Linear(width, 3)
+        self.hidden(torch.zeros(1, 35))
+
+    def forward(self, user_age: Tensor, context: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        hidden = self.hidden(torch.cat([user_age, context, embeddings], dim=1)).relu()
+        return {"click": self.click(hidden).squeeze(1), "rating": self.rating(hidden)}
+
+
+def test_golden_requests_score_as_the_manifest_says(published_version: Path) -> None:
+    for topology in TOPOLOGIES:
+        model = open_model(published_version, topology=topology)
+        said = model.artifact.manifest.golden.max_score_diff
+        assert check_golden(model) == pytest.approx(said, rel=1e-3)
+
+
+def test_every_byte_is_verified_unless_told_otherwise(published_version: Path) -> None:
+    told: Counter[str] = Counter()
+    totals = set()
+
+    def progress(what: str, done: int, total: int) -> None:
+        told[what] += 1
+        totals.add((done == total, total))
+
+    model = open_model(published_version, progress=progress)
+    wanted = sum(record.bytes for record in model.artifact.manifest.files.values())
+    assert told == {"verifying": len(model.artifact.manifest.files)}
+    assert (True, wanted) in totals
+    open_model(published_version, verify=False, progress=progress)
+    assert told.total() == len(model.artifact.manifest.files)
+
+
+def test_a_backend_that_cannot_read_a_format_is_refused(published_version: Path) -> None:
+    with pytest.raises(InputError, match="no kernel for bf16 tables"):
+        open_model(published_version, backend="fbgemm")
+
+
+def test_an_unknown_topology_is_refused_with_the_known(published_version: Path) -> None:
+    with pytest.raises(NotFoundError, match="topology 'cpu:9'; .* cpu:1, cpu:2, cpu:3x0.55KB"):
+        open_model(published_version, topology="cpu:9")
+
+
+def test_a_folder_without_a_manifest_is_no_version(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=f"{tmp_path}: no manifest.json"):
+        open_model(tmp_path)
+    with pytest.raises(NotFoundError, match="no manifest.json"):
+        open_model(tmp_path / "nowhere")
+
+
+def test_a_missing_file_is_refused_even_unverified(version_copy: Path) -> None:
+    for name in ("tower.pt2", "plans/cpu-1.json", "tables/int8-00000.safetensors"):
+        path = version_copy / name
+        content = path.read_bytes()
+        path.unlink()
+        with pytest.raises(ArtifactError, match=path.name):
+            open_model(version_copy, verify=False)
+        path.write_bytes(content)
+    open_model(version_copy)
+
+
+@pytest.mark.parametrize("form", ["lists", "tensors", "float64", "frame", "rows", "labelled"])
+def test_the_data_of_a_notebook_scores_as_a_request_does(form: str, model: Model) -> None:
+    inputs = request_of(model.spec, 5)
+    frame = pd.DataFrame({name: array.tolist() for name, array in inputs.items()})
+    data: dict[str, Callable[[], object]] = {
+        "lists": lambda: {name: array.tolist() for name, array in inputs.items()},
+        "tensors": lambda: {name: torch.from_numpy(array) for name, array in inputs.items()},
+        "float64": lambda: {
+            n: a.astype(np.float64) if a.dtype == np.float32 else a for n, a in inputs.items()
+        },
+        "frame": lambda: frame,
+        "rows": lambda: frame.to_dict("records"),
+        "labelled": lambda: frame.assign(label=1, **{"reference.click": 0.5}),
+    }
+    assert_same(model.predict(data[form]()), model.predict(inputs))
+
+
+def test_weights_and_padding_of_a_notebook_are_those_of_a_request(model: Model) -> None:
+    inputs = request_of(model.spec, 3)
+    name = model.spec.features[0].name
+    ids, scales = inputs[name], np.array([[0.5, 2], [3, 1], [1, 1]], np.float32)
+    jagged = {
+        **inputs,
+        name: ids.reshape(-1)[[0, 1, 2]],
+        f"{name}.lengths": np.array([2, 1, 0], np.int32),
+        f"{name}.weights": scales.reshape(-1)[[0, 1, 2]],
+    }
+    padded = {
+        **inputs,
+        f"{name}.lengths": torch.tensor([2, 1, 0]),
+        f"{name}.weights": torch.from_numpy(scales),
+    }
+    assert_same(model.predict(padded), model.predict(jagged))

@@ -1,0 +1,241 @@
+"""Towers that specs name: a program that is not the spec's is refused with both sides."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from quant.sources.weight_source import TensorSource
+from sharded_infer.errors import TowerError
+from sharded_infer.importing.tower_source import ProgramTower, load_tower
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.program.archive import read_program, write_program
+from sharded_infer.towers.program.graph import NAMES
+from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.zoo.registry import build_tower
+
+
+class OneScore(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(13 + 8, 1)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> Tensor:
+        scores: Tensor = self.layer(torch.cat([dense, embeddings], 1)).squeeze(1)
+        return scores
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program")
+    program = export_tower(
+        OneScore(),
+        dense={"dense": 13},
+        embedding_width=8,
+        outputs=("score",),
+        precision=Precision.FP32,
+    )
+    write_program(program, folder / "tower.pt2")
+    return folder
+
+
+def load(
+    folder: Path, *, dense: dict[str, int], dim: int = 8, outputs: tuple[str, ...] = ("score",)
+) -> nn.Module:
+    spec = ModelSpec(
+        name="m",
+        tables=(TableSpec("item", 9, dim),),
+        dense=DenseSpec(dense),
+        tower=TowerSpec(program="tower.pt2", outputs=outputs),
+    )
+    return load_tower(spec, TensorSource({"x": torch.zeros(1)}), folder)
+
+
+def test_a_program_that_is_the_specs_gives_its_outputs_by_name(folder: Path) -> None:
+    tower = load(folder, dense={"dense": 13})
+    scores = tower(dense=torch.zeros(2, 13), embeddings=torch.zeros(2, 8))
+    assert {name: tuple(score.shape) for name, score in scores.items()} == {"score": (2,)}
+
+
+@pytest.mark.parametrize(
+    ("dense", "dim", "outputs", "words"),
+    [
+        ({"dense": 13}, 8, ("s",), "its outputs are score, tower.outputs names s"),
+        ({"dense": 13}, 8, ("a", "b"), r"it has 1 output, tower.outputs names 2 \(a, b\)"),
+        (
+            {"dense": 12},
+            8,
+            ("score",),
+            "for 'dense' has a width of 13, dense.inputs says dense = 12",
+        ),
+        (
+            {"dense": 13},
+            4,
+            ("score",),
+            "for 'embeddings' has a width of 8, the dims .* add up to 4: [a-z]+ 4$",
+        ),
+        (
+            {},
+            8,
+            ("score",),
+            r"it has 2 inputs, dense.inputs and the embeddings are 1 \(embeddings\)",
+        ),
+        ({"dense": 9, "more": 4}, 8, ("score",), "it has 2 inputs, dense.inputs .* are 3"),
+        (
+            {"other": 13},
+            8,
+            ("score",),
+            "inputs are dense, embeddings, dense.inputs .* are other, em",
+        ),
+    ],
+)
+def test_a_program_of_other_inputs_or_outputs_is_refused_with_both_sides(
+    folder: Path, dense: dict[str, int], dim: int, outputs: tuple[str, ...], words: str
+) -> None:
+    with pytest.raises(TowerError, match=rf"tower.pt2: .*{words}"):
+        load(folder, dense=dense, dim=dim, outputs=outputs)
+
+
+class TwoCounts(nn.Module):
+    """Tells a user's numbers from an item's, which are as wide."""
+
+    def forward(self, user_num: Tensor, item_num: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        embedded = embeddings.sum(1)
+        return {"click": user_num.sum(1) - 3 * item_num.sum(1) + embedded, "like": embedded}
+
+
+class Positional(nn.Module):
+    """As `forward(*inputs)`: what export_tower exported before it recorded names."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(TwoCounts()(*inputs).values())
+
+
+class Grouped(nn.Module):
+    """Takes its numbers as one dict."""
+
+    def forward(self, dense: dict[str, Tensor], *, embeddings: Tensor) -> dict[str, Tensor]:
+        found: dict[str, Tensor] = TwoCounts()(**dense, embeddings=embeddings)
+        return found
+
+
+INPUTS = {
+    "user_num": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+    "item_num": torch.tensor([[5.0, 6.0], [7.0, 8.0]]),
+    "embeddings": torch.ones(2, 8),
+}
+BATCH = torch.export.Dim("batch", min=1)
+
+
+def recorded(path: Path) -> None:
+    program = export_tower(
+        TwoCounts(),
+        dense={"user_num": 2, "item_num": 2},
+        embedding_width=8,
+        outputs=("click", "like"),
+        precision=Precision.FP32,
+    )
+    write_program(program, path)
+
+
+def by_argument(path: Path) -> None:
+    shapes = {name: {0: BATCH} for name in INPUTS}
+    program = torch.export.export(TwoCounts(), (), dict(INPUTS), dynamic_shapes=shapes)
+    torch.export.save(program, path)
+
+
+def by_key(path: Path) -> None:
+    dense = {name: INPUTS[name] for name in ("user_num", "item_num")}
+    shapes = {"dense": {name: {0: BATCH} for name in dense}, "embeddings": {0: BATCH}}
+    named = {"embeddings": INPUTS["embeddings"]}
+    torch.export.save(torch.export.export(Grouped(), (dense,), named, dynamic_shapes=shapes), path)
+
+
+def unnamed(path: Path) -> None:
+    shapes = (({0: BATCH},) * 3,)
+    program = torch.export.export(Positional(), tuple(INPUTS.values()), dynamic_shapes=shapes)
+    write_program(program, path)
+
+
+@pytest.mark.parametrize("write", [recorded, by_argument, by_key])
+def test_a_programs_inputs_and_outputs_are_bound_by_name_whatever_the_specs_order(
+    write: Callable[[Path], None], tmp_path: Path
+) -> None:
+    write(tmp_path / "tower.pt2")
+    tower = load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("like", "click"))
+    assert isinstance(tower, ProgramTower)
+    assert tower.names_inputs
+    scores = tower(**INPUTS)
+    expected = TwoCounts()(**INPUTS)
+    assert {name: score.tolist() for name, score in scores.items()} == {
+        name: score.tolist() for name, score in expected.items()
+    }
+    for wrong in ({"item_num": 2, "user": 2}, {"item_num": 2, "embedded": 2}):
+        with pytest.raises(TowerError, match="inputs are user_num, item_num, embeddings, dense"):
+            load(tmp_path, dense=wrong, outputs=("like", "click"))
+    with pytest.raises(TowerError, match="outputs are click, like, tower.outputs names like, buy"):
+        load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("like", "buy"))
+
+
+def test_a_program_without_names_is_refused_where_inputs_could_be_confused(tmp_path: Path) -> None:
+    unnamed(tmp_path / "tower.pt2")
+    with pytest.raises(TowerError, match="'item_num' and 'user_num' of dense.inputs are both 2"):
+        load(tmp_path, dense={"item_num": 2, "user_num": 2}, outputs=("click", "like"))
+
+
+def test_a_program_without_names_is_bound_by_position_and_says_so(tmp_path: Path) -> None:
+    shapes = (({0: BATCH},) * 3,)
+    inputs = (torch.ones(2, 3), torch.ones(2, 2), torch.ones(2, 8))
+    program = torch.export.export(Positional(), inputs, dynamic_shapes=shapes)
+    write_program(program, tmp_path / "tower.pt2")
+    tower = load(tmp_path, dense={"user_num": 3, "item_num": 2}, outputs=("click", "like"))
+    assert isinstance(tower, ProgramTower)
+    assert not tower.names_inputs
+    with pytest.raises(TowerError, match="its input for 'item_num' has a width of 3, dense.inputs"):
+        load(tmp_path, dense={"item_num": 2, "user_num": 3}, outputs=("click", "like"))
+
+
+def test_a_stored_tower_of_other_names_is_not_served(tmp_path: Path) -> None:
+    path = tmp_path / "tower.pt2"
+    recorded(path)
+    with pytest.raises(TowerError, match="expected the inputs item_num, user_num, embeddings, the"):
+        Tower.load(
+            path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
+        )
+    with pytest.raises(TowerError, match="expected the outputs like, click, the program's are"):
+        Tower.load(
+            path, dense={"user_num": 2, "item_num": 2}, embedding_width=8, outputs=("like", "click")
+        )
+    unnamed(path)
+    Tower.load(
+        path, dense={"item_num": 2, "user_num": 2}, embedding_width=8, outputs=("click", "like")
+    )
+
+
+def test_names_outlive_torchs_own_tools(tmp_path: Path) -> None:
+    path = tmp_path / "tower.pt2"
+    recorded(path)
+    torch.export.save(torch.export.load(path), tmp_path / "again.pt2")
+    for file in (path, tmp_path / "again.pt2"):
+        names = read_program(file).meta[NAMES]
+        assert names.inputs == ("user_num", "item_num", "embeddings")
+        assert names.outputs == ("click", "like")
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_dmp_wrapped_module.module."])
+def test_a_towers_parameters_are_found_behind_what_wrapped_the_model(prefix: str) -> None:
+    spec = ModelSpec(
+        name="m",
+        tables=(TableSpec("item", 9, 4),),
+        dense=DenseSpec({"dense": 3}),
+        tower=TowerSpec(architecture="dlrm", options={"bottom": [4], "top": [1]}),
+    )
+    tower = build_tower(
+        "dlrm", dense_inputs={"dense": 3}, feature_dims=[4], options=spec.tower.options
+    )
+    state = {f"{prefix}tower.{name}": value for name, value in tower.state_dict().items()}
+    loaded = load_tower(spec, TensorSource(state), Path()).state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in tower.state_dict().items())

@@ -1,0 +1,126 @@
+"""Ids outside their tables: refused, ignored or wrapped, feature by feature."""
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.bags import Bags
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.id_policy import IdPolicy, InputPolicy, keep_ids
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec, TableSpec
+
+STRICT = FeatureSpec("user_id", TableSpec("user", rows=4, dim=1))
+IGNORING = FeatureSpec("ad_id", TableSpec("ad", rows=3, dim=1, out_of_range="ignore"))
+WRAPPING = FeatureSpec("page_id", TableSpec("page", rows=5, dim=1, out_of_range="modulo"))
+
+
+def bags_of(values: list[int], lengths: list[list[int]], *, weighted: bool = False) -> Bags:
+    weights = torch.arange(float(len(values))) if weighted else None
+    return Bags(torch.tensor(values, dtype=torch.int64), torch.tensor(lengths), weights)
+
+
+def test_ids_inside_are_handed_on_untouched() -> None:
+    bags = bags_of([3, 2, 4], [[1], [1], [1]])
+    assert IdPolicy([STRICT, IGNORING, WRAPPING]).apply(bags) == (bags, 0)
+
+
+@pytest.mark.parametrize("outside", [4, -1, 2**40, -(2**63)])
+def test_an_error_names_feature_sample_id_and_table(outside: int) -> None:
+    bags = bags_of([3, 7, 0, outside, 9], [[1, 0, 2], [1, 0, 1]])
+    policy = IdPolicy([FeatureSpec("ok", TableSpec("ok", rows=8, dim=1)), STRICT])
+    words = f"feature 'user_id', sample 0: id {outside} is outside table 'user', expected 0 to 3"
+    with pytest.raises(RequestError, match=words):
+        policy.apply(bags)
+
+
+def test_an_error_is_raised_even_beside_features_that_ignore() -> None:
+    with pytest.raises(RequestError, match="feature 'user_id', sample 1: id 4"):
+        IdPolicy([IGNORING, STRICT]).apply(bags_of([9, 4], [[1, 0], [0, 1]]))
+
+
+def test_ignored_ids_leave_their_bags_with_their_weights() -> None:
+    bags = bags_of([0, 3, -1, 2, 5, 5], [[3, 1, 0, 2]], weighted=True)
+    kept, outside = IdPolicy([IGNORING]).apply(bags)
+    assert outside == 4
+    assert kept.values.tolist() == [0, 2]
+    assert kept.lengths.tolist() == [[1, 1, 0, 0]]
+    assert kept.weights is not None
+    assert kept.weights.tolist() == [0.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "wrapped"), [(5, 0), (7, 2), (-1, 4), (-5, 0), (2**63 - 1, 2), (-(2**63), 2)]
+)
+def test_wrapped_ids_are_never_negative(given: int, wrapped: int) -> None:
+    kept, outside = IdPolicy([WRAPPING]).apply(bags_of([given, 1], [[1, 1]]))
+    assert outside == 1
+    assert wrapped == given % 5
+    assert kept.values.tolist() == [wrapped, 1]
+
+
+def test_every_feature_has_its_own_policy() -> None:
+    bags = bags_of([3, 3, 0, 8, 3], [[1], [2], [2]])
+    kept, outside = IdPolicy([STRICT, IGNORING, WRAPPING]).apply(bags)
+    assert outside == 2
+    assert kept.values.tolist() == [3, 0, 3, 3]
+    assert kept.lengths.tolist() == [[1], [1], [2]]
+
+
+def test_keeping_no_ids_empties_every_bag() -> None:
+    kept = keep_ids(bags_of([1, 2], [[1, 0], [0, 1]]), torch.tensor([False, False]))
+    assert kept.values.tolist() == []
+    assert kept.lengths.tolist() == [[0, 0], [0, 0]]
+
+
+# Policies on whole inputs: ids inside their tables after, or a refusal.
+SPEC = ModelSpec(
+    "policies",
+    (
+        TableSpec("strict", rows=4, dim=2),
+        TableSpec("lenient", rows=4, dim=2, out_of_range="ignore"),
+        TableSpec("hashed", rows=4, dim=2, out_of_range="modulo"),
+    ),
+)
+
+
+def request(*ids: int) -> ModelInput:
+    """A strict id of its own, and two that three samples share."""
+    own = JaggedBatch((0,), np.full(3, ids[0]), np.ones((1, 3), np.int64))
+    scales = np.array([0.5, 2.0], np.float32)
+    shared = JaggedBatch((1, 2), np.array(ids[1:]), np.ones((2, 1), np.int64), scales)
+    return ModelInput(3, (own, shared), ())
+
+
+def test_ids_that_are_inside_stay_as_they_are() -> None:
+    asked = request(1, 2, 3)
+    checked = InputPolicy(SPEC).apply(asked)
+    assert checked.ids_checked and checked.ids_outside == 0
+    assert all(a is b for a, b in zip(checked.groups, asked.groups, strict=True))
+    assert InputPolicy(SPEC).apply(checked) is checked
+
+
+def test_ids_outside_are_ignored_or_wrapped_and_counted() -> None:
+    checked = InputPolicy(SPEC).apply(request(1, 4, -1))
+    assert checked.ids_checked and checked.ids_outside == 2
+    _, shared = checked.groups
+    assert shared.lengths.tolist() == [[0], [1]] and shared.values.tolist() == [3]
+    assert shared.weights is not None and shared.weights.tolist() == [2.0]
+
+
+def test_an_id_that_is_refused_is_named() -> None:
+    words = "feature 'strict', sample 0: id 4 is outside table 'strict', expected 0 to 3"
+    with pytest.raises(RequestError, match=words):
+        InputPolicy(SPEC).apply(request(4, 1, 1))
+
+
+def test_any_number_of_patterns_is_checked() -> None:
+    spec = ModelSpec("many", tuple(TableSpec(f"t{i}", rows=4, dim=2) for i in range(9)))
+    policy = InputPolicy(spec)
+    for mask in range(1, 2**9 - 1):
+        sides = [tuple(i for i in range(9) if mask >> i & 1 == side) for side in (1, 0)]
+        groups = tuple(
+            JaggedBatch(side, np.zeros(len(side), np.int64), np.ones((len(side), 1), np.int64))
+            for side in sides
+        )
+        assert policy.apply(ModelInput(1, groups, ())).ids_checked

@@ -1,0 +1,245 @@
+"""Merged requests: samples keep their bags, what requests share is kept once, no bit changes."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+from kernels.pooled_lookup import PooledLookup
+from kernels.row_format import RowFormat
+from quant.encoding.rowwise import encode
+from sharded_infer.errors import InternalError
+from sharded_infer.inputs.merge import merge_inputs, sample_slices
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.native_merge import has_native_merge
+
+ROWS, DIM, WIDTHS = 11, 5, (3, 1)
+FEATURES = 4
+BACKENDS = [
+    pytest.param(False, id="numpy"),
+    pytest.param(
+        True,
+        id="native",
+        marks=pytest.mark.skipif(not has_native_merge(), reason="built without a compiler"),
+    ),
+]
+
+
+def group(
+    generator: np.random.Generator, features: tuple[int, ...], bags: int, *, weighted: bool
+) -> JaggedBatch:
+    lengths = generator.integers(0, 4, (len(features), bags))
+    count = int(lengths.sum())
+    weights = generator.normal(size=count).astype(np.float32) if weighted else None
+    return JaggedBatch(features, generator.integers(0, ROWS, count), lengths, weights)
+
+
+def request(
+    seed: int,
+    batch: int,
+    shared: tuple[int, ...] = (),
+    *,
+    weighted: bool = False,
+    features: int = FEATURES,
+) -> ModelInput:
+    """A request as the reader lays it out: its own features, then those its samples share."""
+    generator = np.random.default_rng(seed)
+    shared = shared if batch > 1 else ()
+    own = tuple(f for f in range(features) if f not in shared)
+    parts = ((own, batch), (shared, 1))
+    return ModelInput(
+        batch,
+        tuple(group(generator, f, size, weighted=weighted) for f, size in parts if f),
+        tuple(
+            generator.normal(size=(int(generator.choice([1, batch])), width)).astype(np.float32)
+            for width in WIDTHS
+        ),
+        ids_checked=True,
+        ids_outside=seed % 3,
+    )
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[ModelInput]:
+    subsets = st.sets(st.integers(0, FEATURES - 1)).map(lambda s: tuple(sorted(s)))
+    return [
+        request(
+            draw(st.integers(0, 2**32)),
+            draw(st.integers(1, 4)),
+            draw(subsets),
+            weighted=draw(st.booleans()),
+        )
+        for _ in range(draw(st.integers(1, 6)))
+    ]
+
+
+def of_samples(one: ModelInput, jagged: JaggedBatch) -> NDArray[np.int64]:
+    """Which of a group's bags each sample has."""
+    bags = jagged.lengths.shape[1]
+    if bags == one.batch_size:
+        return np.arange(bags)
+    counts = np.array([one.batch_size]) if one.repeats is None else one.repeats
+    return np.repeat(np.arange(bags), counts)
+
+
+def bags_of(one: ModelInput) -> list[list[tuple[list[int], list[float]]]]:
+    """Ids and weights of each feature's samples."""
+    found: dict[int, list[tuple[list[int], list[float]]]] = {}
+    for jagged in one.groups:
+        weights = jagged.weights
+        if weights is None:
+            weights = np.ones(len(jagged.values), np.float32)
+        ends = np.cumsum(jagged.lengths.ravel())
+        cut = list(
+            zip(
+                np.split(jagged.values, ends[:-1]),
+                np.split(weights, ends[:-1]),
+                strict=True,
+            )
+        )
+        bags = jagged.lengths.shape[1]
+        for position, feature in enumerate(jagged.features):
+            mine = cut[position * bags : (position + 1) * bags]
+            found[feature] = [
+                (mine[bag][0].tolist(), mine[bag][1].tolist()) for bag in of_samples(one, jagged)
+            ]
+    assert sorted(found) == list(range(len(found)))
+    return [found[feature] for feature in sorted(found)]
+
+
+def check_same(found: ModelInput, wanted: ModelInput) -> None:
+    assert found.batch_size == wanted.batch_size and len(found.groups) == len(wanted.groups)
+    assert found.ids_checked == wanted.ids_checked and found.ids_outside == wanted.ids_outside
+    assert (found.repeats is None) == (wanted.repeats is None)
+    if found.repeats is not None and wanted.repeats is not None:
+        assert found.repeats.tolist() == wanted.repeats.tolist()
+    for mine, theirs in zip(found.groups, wanted.groups, strict=True):
+        assert mine.features == theirs.features
+        assert (mine.weights is None) == (theirs.weights is None)
+        for name in ("values", "lengths", "weights"):
+            ours, other = getattr(mine, name), getattr(theirs, name)
+            if ours is not None:
+                assert ours.dtype == other.dtype and ours.flags.c_contiguous
+                assert np.array_equal(ours, other), name
+    for ours, other in zip(found.dense, wanted.dense, strict=True):
+        assert np.array_equal(ours, other)
+
+
+def pooled(one: ModelInput) -> torch.Tensor:
+    """Pooled embeddings `[B, F * DIM]`, each group looked up as it is."""
+    out = torch.full((one.batch_size, FEATURES * DIM), torch.nan)
+    generator = torch.Generator().manual_seed(3)
+    tables = [torch.randn(ROWS, DIM, generator=generator) for _ in range(FEATURES)]
+    for jagged in one.groups:
+        chosen = jagged.features
+        memory = torch.cat([encode(RowFormat.INT8, tables[f]).view(-1) for f in chosen])
+        row_bytes = RowFormat.INT8.row_bytes(DIM)
+        count = len(chosen)
+        fused = FusedTables(
+            memory,
+            RowFormat.INT8,
+            tuple(i * ROWS * row_bytes for i in range(count)),
+            (ROWS,) * count,
+            (DIM,) * count,
+            tuple(f % 2 == 1 for f in chosen),
+        )
+        weights = None if jagged.weights is None else torch.from_numpy(jagged.weights)
+        bags = Bags(torch.from_numpy(jagged.values), torch.from_numpy(jagged.lengths), weights)
+        found = PooledLookup(fused)(bags)[torch.from_numpy(of_samples(one, jagged))]
+        for position, feature in enumerate(chosen):
+            part = found[:, position * DIM : (position + 1) * DIM]
+            out[:, feature * DIM : (feature + 1) * DIM] = part
+    return out
+
+
+@settings(deadline=None)
+@given(requests())
+def test_the_samples_of_all_requests_keep_their_bags(inputs: list[ModelInput]) -> None:
+    merged = merge_inputs(inputs, native=False)
+    parts = [bags_of(one) for one in inputs]
+    wanted = [[bag for part in parts for bag in part[feature]] for feature in range(FEATURES)]
+    assert bags_of(merged) == wanted
+    assert merged.batch_size == sum(one.batch_size for one in inputs)
+    assert merged.ids_checked and merged.ids_outside == sum(one.ids_outside for one in inputs)
+    for position, width in enumerate(WIDTHS):
+        rows = [np.broadcast_to(r.dense[position], (r.batch_size, width)) for r in inputs]
+        if len(inputs) > 1:
+            assert np.array_equal(merged.dense[position], np.concatenate(rows))
+
+
+@pytest.mark.skipif(not has_native_merge(), reason="built without a compiler")
+@settings(deadline=None)
+@given(requests())
+def test_compiled_copying_gives_what_indexing_gives(inputs: list[ModelInput]) -> None:
+    check_same(merge_inputs(inputs, native=True), merge_inputs(inputs, native=False))
+
+
+@settings(deadline=None, max_examples=30)
+@given(requests())
+def test_embeddings_of_the_merged_batch_are_those_of_each_request_to_the_bit(
+    inputs: list[ModelInput],
+) -> None:
+    alone = torch.cat([pooled(one) for one in inputs])
+    assert torch.equal(pooled(merge_inputs(inputs)), alone)
+
+
+@pytest.mark.parametrize("native", BACKENDS)
+def test_what_every_request_shares_is_kept_once_a_request(native: bool) -> None:
+    inputs = [request(1, 3, (0, 2)), request(2, 1), request(3, 2, (0, 1, 2))]
+    merged = merge_inputs(inputs, native=native)
+    assert [g.features for g in merged.groups] == [(1, 3), (0, 2)]
+    assert [g.lengths.shape for g in merged.groups] == [(2, 6), (2, 3)]
+    assert merged.repeats is not None and merged.repeats.tolist() == [3, 1, 2]
+
+
+@pytest.mark.parametrize("native", BACKENDS)
+def test_requests_that_share_everything_are_one_group(native: bool) -> None:
+    merged = merge_inputs([request(i, 3, (0, 1, 2, 3)) for i in range(4)], native=native)
+    assert [g.lengths.shape for g in merged.groups] == [(4, 4)]
+    assert merged.repeats is not None and merged.repeats.tolist() == [3] * 4
+
+
+@pytest.mark.parametrize("native", BACKENDS)
+def test_requests_of_one_sample_share_nothing(native: bool) -> None:
+    merged = merge_inputs([request(i, 1) for i in range(5)], native=native)
+    assert [g.lengths.shape for g in merged.groups] == [(4, 5)] and merged.repeats is None
+
+
+@pytest.mark.parametrize("native", BACKENDS)
+def test_many_requests_of_many_features_are_merged(native: bool) -> None:
+    inputs = [request(i, 1 + i % 3, features=200) for i in range(256)]
+    merged = merge_inputs(inputs, native=native)
+    assert merged.groups[0].lengths.shape == (200, merged.batch_size)
+    check_same(merged, merge_inputs(inputs, native=False))
+
+
+def test_one_request_is_returned_as_it_is() -> None:
+    one = request(1, 3, (0,))
+    assert merge_inputs([one]) is one
+
+
+def test_requests_know_their_samples() -> None:
+    inputs = [request(1, 3), request(2, 1), request(3, 2)]
+    assert sample_slices(inputs) == (slice(0, 3), slice(3, 4), slice(4, 6))
+
+
+def test_misuse_is_said_to_be_a_bug() -> None:
+    one = request(1, 3, (0,))
+    with pytest.raises(InternalError, match="checked"):
+        merge_inputs([one, replace(one, ids_checked=False)])
+    with pytest.raises(InternalError, match="checked"):
+        merge_inputs([])
+    with pytest.raises(InternalError, match="cannot be merged again"):
+        merge_inputs([one, merge_inputs([one, one])])
+    with pytest.raises(InternalError, match="different models"):
+        merge_inputs([one, request(2, 2, features=3)])
+    with pytest.raises(InternalError, match="3 bags a feature for 4 samples"):
+        merge_inputs([one, replace(request(2, 3), batch_size=4)])
+    with pytest.raises(InternalError, match="every feature once"):
+        merge_inputs([one, replace(one, groups=one.groups[:1] * 2)])

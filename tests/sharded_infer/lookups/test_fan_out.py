@@ -1,0 +1,282 @@
+"""Ranks of other hosts, beside ranks of this process: the same bits, and their own errors."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.errors import LostMemoryError
+from kernels.pooled_lookup import PooledLookup
+from sharded_infer.artifacts.mapped_tables import TablePiece
+from sharded_infer.errors import PlanError, RequestError, ShardHostError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.lookups.placement import PlacedPiece, hold, place, share_of
+from sharded_infer.lookups.plan_lookups import PlanLookups
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.share_lookups import ShareLookups
+from sharded_infer.planning.plan import Plan
+from sharded_infer.publishing.table_layout import MAX_FILE_BYTES, lay_out
+from tests.sharded_infer.lookups.test_plan_lookups import (
+    FEATURES,
+    PLANS,
+    SPEC,
+    TABLES,
+    batch_of,
+    encoded_tables,
+    look_up,
+    plan_of,
+    stored_pieces,
+)
+from tests.support.shard_hosts import Answer, ThreadedHosts
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+Pieces = Mapping[str, Sequence[TablePiece]]
+
+
+@pytest.fixture
+def threads() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as running:
+        yield running
+
+
+def pooled_by(share: ShareLookups, groups: Sequence[PieceBags]) -> Sequence[Tensor]:
+    return share.look_up(groups).pooled
+
+
+class Deployment:
+    """A plan whose ranks lie on hosts, and each host's share, looked up by threads."""
+
+    def __init__(
+        self, plan: Plan, pieces: Pieces, threads: ThreadPoolExecutor, file_bytes: int
+    ) -> None:
+        self.placed = place(plan, TABLES, lay_out(list(TABLES.values()), file_bytes))
+        self.pieces, self._threads = pieces, threads
+
+    def in_one_process(self) -> PlanLookups:
+        return PlanLookups(SPEC, self.placed, hold(self.placed, self.pieces))
+
+    def share(self, host: int) -> ShareLookups:
+        held = hold(share_of(self.placed, host), self.pieces)
+        return ShareLookups(SPEC, self.placed, held, host)
+
+    def hosts(self, here: Iterable[int], **others: Answer) -> ThreadedHosts:
+        """All hosts but those `here`; `host_2` gives another answer than host 2's."""
+        answers: dict[int, Answer] = {}
+        for host in {piece.host for piece in self.placed} - set(here):
+            answers[host] = others.get(f"host_{host}") or partial(pooled_by, self.share(host))
+        return ThreadedHosts(answers, self._threads)
+
+    def front(self, hosts: ThreadedHosts, here: Sequence[int] = ()) -> PlanLookups:
+        own = [piece for piece in self.placed if piece.host in here]
+        return PlanLookups(SPEC, self.placed, hold(own, self.pieces), hosts=hosts)
+
+
+Deploy = Callable[..., Deployment]
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, threads: ThreadPoolExecutor) -> Deploy:
+    def deployed(
+        plan: str,
+        hosts: Sequence[int] = (0, 1, 2),
+        *,
+        file_bytes: int = MAX_FILE_BYTES,
+        replicated: tuple[str, ...] = (),
+    ) -> Deployment:
+        rectangles = {n: r for n, r in PLANS[plan].items() if n not in replicated}
+        made = on_hosts(plan_of(rectangles, replicated=replicated), hosts)
+        pieces = stored_pieces(tmp_path, encoded_tables(), file_bytes)
+        return Deployment(made, pieces, threads, file_bytes)
+
+    return deployed
+
+
+def on_hosts(plan: Plan, hosts: Sequence[int]) -> Plan:
+    """The plan with each rank on a host."""
+    devices = zip(plan.topology.devices, hosts, strict=True)
+    placed = tuple(replace(device, host=host) for device, host in devices)
+    return replace(plan, topology=replace(plan.topology, devices=placed))
+
+
+def inputs() -> Sequence[ModelInput]:
+    """A bag a sample; some that all samples share; some that requests share; weights; no ids."""
+    own, shared = FEATURES[:3], FEATURES[3:]
+    plain = ModelInput(6, (batch_of(6, weighted=True, outside=True),), ())
+    one = ModelInput(6, (batch_of(6, features=own), batch_of(1, features=shared)), ())
+    some = (batch_of(6, features=own, weighted=True), batch_of(3, features=shared))
+    nothing = JaggedBatch(FEATURES, np.empty(0, np.int64), np.zeros((len(FEATURES), 2), np.int64))
+    several = ModelInput(6, some, (), repeats=np.array([1, 3, 2]))
+    return plain, one, several, ModelInput(2, (nothing,), ())
+
+
+def same_bits(found: Tensor, expected: Tensor) -> bool:
+    return torch.equal(found.view(torch.int32), expected.view(torch.int32))
+
+
+@pytest.mark.parametrize("file_bytes", [MAX_FILE_BYTES, 150], ids=["one file", "some files"])
+@pytest.mark.parametrize("here", [(), (0,), (1,), (0, 2)], ids=str)
+@pytest.mark.parametrize("plan", PLANS)
+def test_hosts_give_the_bits_of_one_process(
+    deploy: Deploy, plan: str, here: tuple[int, ...], file_bytes: int
+) -> None:
+    deployment = deploy(plan, file_bytes=file_bytes)
+    alone = deployment.in_one_process()
+    front = deployment.front(deployment.hosts(here), here)
+    for asked in inputs():
+        expected = alone.look_up(asked, rows=8)
+        found = front.look_up(asked, rows=8)
+        assert same_bits(found.pooled, expected.pooled)
+        assert found.ids_outside == expected.ids_outside
+        assert sorted(work_of(found.work.steps)) == sorted(work_of(expected.work.steps))
+        assert found.work.rows_saved == expected.work.rows_saved
+
+
+def work_of(steps: Sequence[tuple[int, int, int, float]]) -> list[tuple[int, int, int]]:
+    """Rows and bytes of each rank that had any."""
+    totals: dict[int, tuple[int, int]] = {}
+    for rank, rows, row_bytes, seconds in steps:
+        assert 0.0 < seconds < 10.0
+        before = totals.get(rank, (0, 0))
+        totals[rank] = before[0] + rows, before[1] + row_bytes
+    return [(rank, *counts) for rank, counts in totals.items() if counts[0]]
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_samples_share_is_looked_up_apart_on_hosts_too(deploy: Deploy, plan: str) -> None:
+    deployment = deploy(plan)
+    alone, front = deployment.in_one_process(), deployment.front(deployment.hosts((1,)), (1,))
+    for asked in inputs()[1:3]:
+        expected, found = (
+            one.look_up_apart(asked, rows=8, request_rows=4) for one in (alone, front)
+        )
+        assert same_bits(found.own, expected.own)
+        assert same_bits(found.shared, expected.shared)
+        assert found.work.rows_saved == expected.work.rows_saved
+
+
+def test_replicas_are_read_here_if_there_are_any_and_else_in_turns(deploy: Deploy) -> None:
+    deployment = deploy("whole", (0, 1, 1), replicated=tuple(TABLES))
+    expected = look_up(deployment.in_one_process(), inputs()[0]).pooled
+    own: tuple[int, ...]
+    for own, asked, ranks in ((0,), [], {0}), ((), [0, 1], {0, 1, 2}), ((1,), [], {1, 2}):
+        hosts = deployment.hosts(own)
+        front = deployment.front(hosts, own)
+        found_on = set()
+        for _ in range(3):
+            found = look_up(front, inputs()[0])
+            assert same_bits(found.pooled, expected)
+            found_on |= {step[0] for step in found.work.steps}
+        assert {host for batch in hosts.asked for host in batch} == set(asked)
+        assert found_on == ranks
+
+
+def test_all_groups_of_a_batch_are_asked_at_once_and_awaited_last(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = deploy("rows")
+    hosts = deployment.hosts((0,))
+    front = deployment.front(hosts, (0,))
+    pool = PooledLookup.__call__
+
+    def noted(
+        lookup: PooledLookup, bags: Bags, *, ids_checked: bool = False, out: Tensor | None = None
+    ) -> Tensor:
+        if "finished" not in hosts.events:
+            hosts.events.append("looked up here")
+        return pool(lookup, bags, ids_checked=ids_checked, out=out)
+
+    monkeypatch.setattr(PooledLookup, "__call__", noted)
+    groups = batch_of(60, features=FEATURES[:3]), batch_of(20, features=FEATURES[3:])
+    look_up(front, ModelInput(60, groups, (), repeats=np.full(20, 3)))
+    here = hosts.events.count("looked up here")
+    assert here > 1
+    assert hosts.events == ["started", *["looked up here"] * here, "finished"]
+    (asked,) = hosts.asked
+    assert sorted(asked) == [1, 2]
+    assert [group.bags.lengths.shape[1] for group in asked[1]] == [60, 20]
+
+
+def test_a_host_that_has_none_of_the_ids_is_not_asked(deploy: Deploy) -> None:
+    deployment = deploy("rows", (0, 1, 2))
+    hosts = deployment.hosts(())
+    front = deployment.front(hosts)
+    lengths = np.ones((len(FEATURES), 1), np.int64)
+    first_rows = ModelInput(
+        1, (JaggedBatch(FEATURES, np.zeros(len(FEATURES), np.int64), lengths),), ()
+    )
+    expected = look_up(deployment.in_one_process(), first_rows).pooled
+    assert same_bits(look_up(front, first_rows).pooled, expected)
+    # Row 0 of each table: host 2 has that of `user`, host 1 that of `page`, host 0 the others.
+    assert [sorted(batch) for batch in hosts.asked] == [[0, 1, 2]]
+    ads = JaggedBatch(FEATURES, np.zeros(1, np.int64), np.eye(len(FEATURES), 1, dtype=np.int64))
+    look_up(front, ModelInput(1, (ads,), ()))
+    assert sorted(hosts.asked[-1]) == [0]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_host_that_fails_fails_the_lookup_and_is_named(deploy: Deploy, lost: int) -> None:
+    def lose(_groups: Sequence[PieceBags]) -> Sequence[Tensor]:
+        raise LostMemoryError("its tables are lost")
+
+    deployment = deploy("rows")
+    hosts = deployment.hosts((), **{f"host_{lost}": lose})
+    with pytest.raises(ShardHostError, match=f"shard host {lost}: its tables are lost"):
+        look_up(deployment.front(hosts), inputs()[0])
+    assert hosts.events == ["started", "finished"]
+
+
+def test_what_was_asked_is_cancelled_if_a_rank_here_fails(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment = deploy("rows")
+    hosts = deployment.hosts((0,))
+    front = deployment.front(hosts, (0,))
+
+    def lose(*_: object, **__: object) -> Tensor:
+        raise LostMemoryError("tables of this process are lost")
+
+    monkeypatch.setattr(PooledLookup, "__call__", lose)
+    with pytest.raises(LostMemoryError, match="tables of this process are lost"):
+        look_up(front, inputs()[0])
+    assert hosts.events == ["started", "cancelled"]
+
+
+@pytest.mark.parametrize("kind", ["none", "fewer", "other shape"])
+def test_an_answer_of_another_shape_is_refused_and_the_host_named(
+    deploy: Deploy, kind: str
+) -> None:
+    deployment = deploy("ranks")
+    share = deployment.share(1)
+
+    def answer(groups: Sequence[PieceBags]) -> Sequence[Tensor]:
+        pooled = share.look_up(groups).pooled
+        return {"none": [], "fewer": pooled[:-1], "other shape": [p[:, 1:] for p in pooled]}[kind]
+
+    front = deployment.front(deployment.hosts((0,), host_1=answer), (0,))
+    with pytest.raises(ShardHostError, match=r"shard host 1: expected answers of shapes \[\(6, "):
+        look_up(front, inputs()[0])
+
+
+def test_an_id_outside_its_table_is_refused_before_anyone_is_asked(deploy: Deploy) -> None:
+    deployment = deploy("rows")
+    hosts = deployment.hosts(())
+    group = batch_of(6)
+    group.values[0] = 99
+    with pytest.raises(RequestError, match="feature 'shown', sample 0: id 99 is outside"):
+        look_up(deployment.front(hosts), ModelInput(6, (group,), ()))
+    assert hosts.events == []
+
+
+def test_a_plan_on_hosts_that_nobody_can_ask_is_refused(deploy: Deploy) -> None:
+    deployment = deploy("rows")
+    held: list[PlacedPiece] = share_of(deployment.placed, 0)
+    with pytest.raises(PlanError, match="table 'ads': rank 1 is on host 1, which is neither"):
+        PlanLookups(SPEC, deployment.placed, hold(held, deployment.pieces))

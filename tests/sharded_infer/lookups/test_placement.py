@@ -1,0 +1,107 @@
+"""Pieces of a plan: their order and numbers, and their rows in memory."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.stored_rows import decode
+from sharded_infer.errors import InternalError
+from sharded_infer.lookups.placement import hold, place, share_digest, share_of
+from sharded_infer.planning.plan import Plan
+from sharded_infer.publishing.table_layout import lay_out
+from tests.sharded_infer.lookups.test_fan_out import on_hosts
+from tests.sharded_infer.lookups.test_plan_lookups import (
+    MIXED,
+    PLANS,
+    TABLES,
+    encoded_tables,
+    placed_pieces,
+    plan_of,
+    stored_pieces,
+)
+
+REPLICATED = ("page",)
+
+
+def mixed() -> Plan:
+    rectangles = {name: shards for name, shards in MIXED.items() if name not in REPLICATED}
+    return on_hosts(plan_of(rectangles, replicated=REPLICATED), (5, 0, 5))
+
+
+@pytest.mark.parametrize("file_bytes", [8 * 2**30, 150, 23])
+def test_each_host_numbers_its_pieces_by_itself(file_bytes: int) -> None:
+    placed = placed_pieces(mixed(), file_bytes)
+    for host, ranks in (5, {0, 2}), (0, {1}):
+        share = share_of(placed, host)
+        assert [piece.number for piece in share] == list(range(len(share)))
+        assert {piece.rank for piece in share} == ranks
+    assert Counter(piece.host for piece in placed).total() == len(placed)
+
+
+def test_the_order_of_a_share_never_changes() -> None:
+    # Old and new releases number pieces alike: what is written here is what processes say.
+    share = share_of(placed_pieces(mixed(), 150), 0)
+    assert [
+        (p.table.name, p.first_row, p.rows, p.first_column, p.columns, p.turn) for p in share
+    ] == [
+        ("ads", 0, 4, 4, 4, None),
+        ("ads", 4, 11, 4, 4, None),
+        ("ads", 15, 1, 0, 4, None),
+        ("ads", 16, 12, 0, 4, None),
+        ("ads", 28, 2, 0, 4, None),
+        ("country", 0, 7, 2, 3, None),
+        ("user", 0, 7, 2, 4, None),
+        ("user", 7, 2, 2, 4, None),
+        ("user", 9, 8, 5, 1, None),
+        ("page", 0, 18, 0, 4, 1),
+        ("page", 18, 7, 0, 4, 1),
+    ]
+    digest = "611510ff213483ccc6033f2934d7c88cdf47076c35cb3a11534637bcaad25242"
+    assert share_digest(share) == digest
+
+
+def test_a_digest_tells_shares_apart() -> None:
+    placed = placed_pieces(mixed())
+    digests = {share_digest(share_of(placed, host)) for host in (0, 5)}
+    assert len(digests) == 2
+    assert share_digest(share_of(placed_pieces(mixed()), 0)) in digests
+    for change in {"rank": 0}, {"first_row": 1}, {"columns": 3}, {"file": "other"}, {"turn": 0}:
+        first, *rest = share_of(placed, 0)
+        assert share_digest([replace(first, **change), *rest]) not in digests
+
+
+@pytest.mark.parametrize("file_bytes", [8 * 2**30, 150, 23])
+@pytest.mark.parametrize("plan", PLANS)
+def test_rows_of_pieces_are_those_of_the_table(tmp_path: Path, plan: str, file_bytes: int) -> None:
+    stored = encoded_tables()
+    placed = placed_pieces(plan_of(PLANS[plan]), file_bytes)
+    held = hold(placed, stored_pieces(tmp_path, stored, file_bytes))
+    assert list(held) == placed
+    for piece, rows in held.items():
+        row_format, table = piece.table.row_format, piece.table
+        end = rows.byte_offset + piece.rows * row_format.row_bytes(piece.columns)
+        found = rows.memory[rows.byte_offset : end].view(piece.rows, -1)
+        whole = decode(row_format, stored[table.name], table.dim)
+        last_row, last_column = piece.first_row + piece.rows, piece.first_column + piece.columns
+        wanted = whole[piece.first_row : last_row, piece.first_column : last_column]
+        assert torch.equal(decode(row_format, found, piece.columns), wanted)
+
+
+def test_rows_that_are_in_no_memory_are_our_bug(tmp_path: Path) -> None:
+    placed = placed_pieces(plan_of({}))
+    with pytest.raises(InternalError, match=r"table 'ads': rows \[0, 30\) lie in no piece"):
+        hold(placed, stored_pieces(tmp_path, encoded_tables(), 150))
+
+
+def test_no_piece_is_placed_twice() -> None:
+    layout = lay_out(list(TABLES.values()), 23)
+    for rectangles in PLANS.values():
+        placed = place(plan_of(rectangles), TABLES, layout)
+        assert len(set(placed)) == len(placed)
+        cells = Counter(dict.fromkeys(TABLES, 0))
+        for piece in placed:
+            cells[piece.table.name] += piece.rows * piece.columns
+        assert cells == {name: table.rows * table.dim for name, table in TABLES.items()}

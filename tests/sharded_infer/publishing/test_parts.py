@@ -1,0 +1,371 @@
+"""Publishing in parts: what is joined is what a whole publish makes, or nothing."""
+
+import hashlib
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.distributed import checkpoint
+
+from kernels.row_format import RowFormat
+from quant.sources.checkpoint import open_weights
+from quant.stream import chunk_rows
+from sharded_infer import publish, publish_part
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.errors import ArtifactError, GateError, InputError, NotFoundError
+from sharded_infer.planning.plan import StoredTable
+from sharded_infer.publishing import table_layout
+from sharded_infer.publishing.part_publication import PublishedPart
+from sharded_infer.publishing.table_layout import lay_out
+from sharded_infer.publishing.table_shares import share_of
+from sharded_infer.repositories.garbage_collection import collect
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec
+from tests.support.part_model import SPEC, Scorer, trained_tables
+
+Weights = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def weights() -> Weights:
+    return trained_tables()
+
+
+@pytest.fixture(scope="module")
+def whole(weights: Weights, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The manifest of the same version, published whole."""
+    path = publish(SPEC, weights, Scorer(), tmp_path_factory.mktemp("whole")).path
+    return manifest_of(path)
+
+
+def manifest_of(path: Path) -> dict[str, Any]:
+    """All that a manifest says, but when it was written, under which number, and its own hash."""
+    fields: dict[str, Any] = json.loads((path / "manifest.json").read_text())
+    for name in ("created_at", "version", "sha256"):
+        del fields[name]
+    return fields
+
+
+def joined(repository: Repository, weights: Weights, parts: int, **more: Any) -> dict[str, Any]:
+    """Joins, verifies every file, and gives the manifest."""
+    version = publish(SPEC, weights, Scorer(), repository, parts=parts, **more).version
+    path = repository.fetch("ranker", version)
+    verify_files(open_artifact(path))
+    return manifest_of(path)
+
+
+def make(
+    repository: Repository, weights: Weights, part: int, parts: int, spec: ModelSpec = SPEC
+) -> PublishedPart:
+    return publish_part(spec, weights, repository, part=part, parts=parts)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7])
+def test_joined_parts_are_a_whole_publish_hash_for_hash(
+    parts: int, stored: Repository, weights: Weights, whole: dict[str, Any]
+) -> None:
+    # In any order.
+    made = [make(stored, weights, part, parts) for part in reversed(range(1, parts + 1))]
+    assert sum(part.rows for part in made) == sum(table.rows for table in SPEC.tables)
+    assert stored.models() == []
+    assert joined(stored, weights, parts) == whole
+
+
+@pytest.mark.parametrize("parts", [3, 5])
+def test_files_of_one_part_and_of_several_are_joined(
+    parts: int, stored: Repository, weights: Weights, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(table_layout.lay_out, "__defaults__", (400_000,))
+    plain = manifest_of(publish(SPEC, weights, Scorer(), tmp_path / "whole").path)
+    made = [make(stored, weights, part, parts) for part in range(1, parts + 1)]
+    held = [file for part in made for file in part.files]
+    files = [name for name in plain["files"] if name.startswith("tables/")]
+    assert set(held) == {name for name in files if not name.endswith(".blocks")}
+    assert parts < len(set(held)) < len(held) < len(set(held)) + parts
+    assert joined(stored, weights, parts) == plain
+
+
+def test_a_whole_file_of_a_folder_is_linked_not_written_again(
+    weights: Weights, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path)
+    location = Path(make(repository, weights, 1, 1).location)
+    inodes = {file.name: file.stat().st_ino for file in (location / "tables").iterdir()}
+    path = publish(SPEC, weights, Scorer(), repository, parts=1).path
+    assert {name: (path / "tables" / name).stat().st_ino for name in inodes} == inodes
+    # Joined parts are removed.
+    assert repository.parts.names("ranker") == []
+    assert not list(path.parent.glob(".*"))
+
+
+def test_small_tables_leave_parts_without_rows(tmp_path: Path) -> None:
+    spec = ModelSpec("tiny", (TableSpec("a", rows=2, dim=4), TableSpec("b", rows=1, dim=4)))
+    small = {t.name: torch.randn(t.rows, t.dim) for t in spec.tables}
+    plain = manifest_of(publish(spec, small, Scorer(), tmp_path / "whole").path)
+    made = [publish_part(spec, small, tmp_path, part=i, parts=7) for i in range(1, 8)]
+    assert sorted(part.rows for part in made) == [0, 0, 0, 0, 0, 1, 2]
+    assert manifest_of(publish(spec, small, Scorer(), tmp_path, parts=7).path) == plain
+
+
+def test_rows_of_a_distributed_checkpoint_are_joined(
+    weights: Weights, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    with warnings.catch_warnings():
+        # That it is saved by a single process.
+        warnings.simplefilter("ignore", UserWarning)
+        checkpoint.save(dict(weights), checkpoint_id=tmp_path / "saved", no_dist=True)
+    source = open_weights(tmp_path / "saved")
+    for part in (1, 2, 3):
+        publish_part(SPEC, source, tmp_path / "models", part=part, parts=3)
+    path = publish(SPEC, source, Scorer(), tmp_path / "models", parts=3).path
+    assert manifest_of(path) == whole
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 100])
+def test_every_chunk_belongs_to_one_part(parts: int) -> None:
+    tables = [StoredTable(t.name, t.rows, t.dim, t.format or RowFormat.INT8) for t in SPEC.tables]
+    pieces = lay_out(tables, 400_000)
+    held: dict[tuple[str, str], list[tuple[int, int]]] = {}
+    for part in range(1, parts + 1):
+        for share in share_of(tables, pieces, part, parts):
+            for rows in share.ranges:
+                of_table = held.setdefault((share.file, rows.table.name), [])
+                of_table.append((rows.first_row, rows.last_row))
+    for table in tables:
+        for piece in pieces[table.name]:
+            ranges = held.pop((piece.file, table.name))
+            bounds = [first for first, _ in ranges] + [piece.first_row + piece.rows]
+            assert [last for _, last in ranges] == bounds[1:]
+            assert bounds[0] == piece.first_row
+            assert all((b - bounds[0]) % chunk_rows(table.dim) == 0 for b in bounds[:-1])
+    assert held == {}
+
+
+def test_a_repeated_part_has_the_same_bytes(
+    stored: Repository, weights: Weights, whole: dict[str, Any]
+) -> None:
+    first = make(stored, weights, 1, 2)
+    [name] = stored.parts.names("ranker")
+    record = stored.parts.record("ranker", name)
+    assert make(stored, weights, 1, 2) == first
+    assert stored.parts.names("ranker") == [name]
+    assert stored.parts.record("ranker", name) == record
+    make(stored, weights, 2, 2)
+    assert joined(stored, weights, 2) == whole
+
+
+def test_parts_and_the_same_part_at_once(
+    stored: Repository, weights: Weights, whole: dict[str, Any]
+) -> None:
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda part: make(stored, weights, part, 2), (1, 2, 1, 2)))
+    assert len(stored.parts.names("ranker")) == 2
+    assert joined(stored, weights, 2) == whole
+
+
+def test_missing_parts_are_named(stored: Repository, weights: Weights) -> None:
+    make(stored, weights, 2, 4)
+    with pytest.raises(NotFoundError) as failed:
+        publish(SPEC, weights, Scorer(), stored, parts=4)
+    for part, missing in {1: True, 2: False, 3: True, 4: True}.items():
+        assert (f"part {part}/4 is missing" in str(failed.value)) == missing
+    assert stored.models() == []
+
+
+def other_weights(weights: Mapping[str, Tensor]) -> Weights:
+    return {name: weight + 0.25 * (name == "ads") for name, weight in weights.items()}
+
+
+FOREIGN = {
+    "other weights": "table 'ads': made from other weights",
+    "another format": "table 'user': format int8 there, int4 here",
+    "another number of parts": "the number of parts: 3 there, 2 here",
+    "another way to quantize": "quantization.clip: False there, True here",
+    "another table": r"tables: \['ads', 'user', 'flag', 'shop'\] there",
+}
+
+
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_a_part_that_does_not_fit_is_refused_with_what_differs(
+    kind: str, stored: Repository, weights: Weights, whole: dict[str, Any]
+) -> None:
+    user, rest = SPEC.tables[1], SPEC.tables[2:]
+    spec, trained, parts = SPEC, weights, 2
+    if kind == "other weights":
+        trained = other_weights(weights)
+    elif kind == "another format":
+        spec = replace(SPEC, tables=(SPEC.tables[0], replace(user, format=RowFormat.INT8), *rest))
+    elif kind == "another number of parts":
+        parts = 3
+    elif kind == "another way to quantize":
+        spec = replace(SPEC, quantization=replace(SPEC.quantization, clip=False))
+    else:
+        spec = replace(SPEC, tables=SPEC.tables[:-1])
+    make(stored, weights, 1, 2)
+    make(stored, trained, 2, parts, spec)
+    with pytest.raises(NotFoundError, match=rf"part 2/2 does not fit: {FOREIGN[kind]}"):
+        publish(SPEC, weights, Scorer(), stored, parts=2)
+    # The right one beside it makes the version.
+    make(stored, weights, 2, 2)
+    assert joined(stored, weights, 2) == whole
+
+
+def test_a_part_of_another_release_does_not_fit(
+    stored: Repository, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(
+            "sharded_infer.publishing.part_record.producer", lambda: {"sharded-infer": "0.0.1"}
+        )
+        make(stored, weights, 1, 1)
+    with pytest.raises(NotFoundError, match="part 1/1 does not fit: sharded-infer: 0.0.1 there"):
+        publish(SPEC, weights, Scorer(), stored, parts=1)
+
+
+def damages(folder: Path) -> Iterator[tuple[Path, bytes | None, str]]:
+    """A file to damage, its new content (None: none), and what is said of it."""
+    rows = folder / "tables" / "int8-00000.safetensors"
+    content = rows.read_bytes()
+    flipped = bytearray(content)
+    flipped[-1] ^= 1
+    yield rows, bytes(flipped), "int8-00000.safetensors was altered"
+    yield rows, content[:-3], f"has {len(content) - 3:d} bytes, expected {len(content)}"
+    yield rows, content + b"abc", f"has {len(content) + 3:d} bytes"
+    yield rows, None, "int8-00000.safetensors is missing"
+    record = folder / "part.json"
+    text = record.read_bytes()
+    yield record, text[: len(text) // 2], "not a part's record"
+    yield record, b"{}", "not a part's record"
+    fields = json.loads(text)
+    fields["files"]["tables/int8-00000.safetensors"]["bytes"] -= 12
+    yield record, json.dumps(fields).encode(), "does not describe part 1/2"
+    yield record, None, "part 1/2 is missing"
+
+
+def test_a_damaged_part_is_refused_by_name_and_mended_by_making_it_again(
+    weights: Weights, whole: dict[str, Any], tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path)
+    make(repository, weights, 2, 2)
+    folder = Path(make(repository, weights, 1, 2).location)
+    sound = content_of(folder)
+    for path, content, words in damages(folder):
+        path.unlink()
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises((ArtifactError, NotFoundError)) as refused:
+            publish(SPEC, weights, Scorer(), repository, parts=2)
+        assert words in str(refused.value).replace(",", "") or words in str(refused.value)
+        assert "part 1/2" in str(refused.value)
+        assert repository.models() == []
+        make(repository, weights, 1, 2)
+        assert content_of(folder) == sound
+    assert joined(repository, weights, 2) == whole
+
+
+def test_a_lost_object_of_a_store_is_named_with_its_part(
+    s3: Any, s3_url: str, weights: Weights, whole: dict[str, Any]
+) -> None:
+    repository = Repository(s3_url)
+    for part in (1, 2):
+        make(repository, weights, part, 2)
+    [key, *_] = [key for key in s3.keys(s3_url.removeprefix("s3://models/")) if "/files/" in key]
+    s3.client().delete_object(Bucket="models", Key=key)
+    with pytest.raises(ArtifactError, match=r"is missing: .*no such object\. Make part \d/2 again"):
+        publish(SPEC, weights, Scorer(), repository, parts=2)
+    for part in (1, 2):
+        make(repository, weights, part, 2)
+    assert joined(repository, weights, 2) == whole
+
+
+def content_of(folder: Path) -> dict[str, str]:
+    return {
+        str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
+
+
+def test_a_failed_gate_leaves_the_parts_to_be_joined_again(
+    stored: Repository, weights: Weights, whole: dict[str, Any]
+) -> None:
+    for part in (1, 2):
+        make(stored, weights, part, 2)
+    strict = replace(SPEC, gate=GateSpec(max_score_diff=1e-9))
+    with pytest.raises(GateError):
+        publish(strict, weights, Scorer(), stored, parts=2)
+    assert stored.models() == []
+    assert len(stored.parts.names("ranker")) == 2
+    assert joined(stored, weights, 2) == whole
+
+
+def test_quantized_rows_are_joined_unchanged(tmp_path: Path) -> None:
+    spec = ModelSpec("q", (TableSpec("ads", rows=70_000, dim=32, format=RowFormat.INT8),))
+    rows = torch.randint(0, 255, (70_000, 36), dtype=torch.uint8)
+    rows[:, :4] = torch.tensor([0, 0x14, 0, 0x34], dtype=torch.uint8)
+    stored = {"ads": rows}
+    plain = manifest_of(publish(spec, stored, Scorer(), tmp_path / "whole").path)
+    for part in (1, 2, 3):
+        publish_part(spec, stored, tmp_path, part=part, parts=3)
+    assert manifest_of(publish(spec, stored, Scorer(), tmp_path, parts=3).path) == plain
+
+
+def test_a_budget_gives_every_part_the_same_formats(weights: Weights, tmp_path: Path) -> None:
+    free = replace(
+        SPEC,
+        tables=tuple(replace(table, format=None) for table in SPEC.tables),
+        quantization=replace(SPEC.quantization, memory_budget="3.5MB"),
+    )
+    plain = manifest_of(publish(free, weights, Scorer(), tmp_path / "whole").path)
+    for part in (1, 2):
+        publish_part(free, weights, tmp_path, part=part, parts=2)
+    assert manifest_of(publish(free, weights, Scorer(), tmp_path, parts=2).path) == plain
+
+
+@pytest.mark.parametrize(("part", "parts"), [(0, 2), (3, 2), (1, 0), (1, 10**6)])
+def test_numbers_that_name_no_part_are_refused(
+    part: int, parts: int, weights: Weights, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="expected 1 to"):
+        make(Repository(tmp_path), weights, part, parts)
+
+
+def test_progress_of_parts_and_of_the_join_reaches_its_end(
+    stored: Repository, weights: Weights
+) -> None:
+    told: dict[str, list[tuple[int, int]]] = {}
+
+    def progress(what: str, done: int, total: int) -> None:
+        told.setdefault(what, []).append((done, total))
+
+    fp32 = [
+        publish_part(SPEC, weights, stored, part=part, parts=2, progress=progress).fp32_bytes
+        for part in (1, 2)
+    ]
+    ends = [total for done, total in told["quantizing"] if done == total]
+    assert ends == fp32
+    publish(SPEC, weights, Scorer(), stored, parts=2, progress=progress)
+    joining = told["joining parts"]
+    assert joining == sorted(joining) and joining[-1][0] == joining[-1][1] > 0
+
+
+def test_old_parts_are_collected_and_new_ones_stay(stored: Repository, weights: Weights) -> None:
+    for part in (1, 2):
+        make(stored, weights, part, 2)
+    publish(SPEC, weights, Scorer(), stored, parts=2)
+    make(stored, weights, 1, 3)
+    assert any(name.startswith("1-of-3") for name in stored.parts.names("ranker"))
+    collect(stored, "ranker", keep=1)
+    assert any(name.startswith("1-of-3") for name in stored.parts.names("ranker"))
+    left = collect(stored, "ranker", keep=1, safe_seconds=-1)
+    assert left.leftovers.bytes > 0
+    assert stored.parts.names("ranker") == []
+    stored.verify("ranker")

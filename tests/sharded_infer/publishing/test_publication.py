@@ -1,0 +1,631 @@
+"""Publishing: from trained weights to a verified version, or nothing at all."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from quant.encoding.rowwise import encode
+from quant.sources.checkpoint import open_weights
+from sharded_infer import publish as publish_function
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.artifacts.manifest import FileRecord, dump_manifest
+from sharded_infer.artifacts.mapped_tables import table_pieces
+from sharded_infer.engines.device.device_choice import DeviceChoice
+from sharded_infer.engines.golden_check import check_golden, check_independence
+from sharded_infer.engines.model import open_model
+from sharded_infer.errors import (
+    GateError,
+    InputError,
+    NotFoundError,
+    PlanError,
+    RequestError,
+    ShardedInferError,
+    SpecError,
+    TowerError,
+    WeightsError,
+)
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.planning.plan import check_plan
+from sharded_infer.publishing.publication import publish
+from sharded_infer.quality.quality import CalibrationSamples
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.precision import Precision
+
+Weights = dict[str, Tensor]
+
+
+class Scorer(nn.Module):
+    """The smallest tower: the sum of its embeddings."""
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings.sum(1)
+
+
+class Collection(nn.Module):
+    """A module with the shape of TorchRec's EmbeddingBagCollection."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.embedding_bags = nn.ModuleDict(
+            {name: nn.EmbeddingBag.from_pretrained(weight) for name, weight in weights.items()}
+        )
+
+    def embedding_bag_configs(self) -> list[str]:
+        return list(self.embedding_bags)
+
+
+class Ranker(nn.Module):
+    """A whole model around a collection."""
+
+    def __init__(self, weights: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.sparse = Collection(weights)
+        self.dense = nn.Linear(3, 3)
+
+
+TINY = ModelSpec(
+    "tiny",
+    (
+        TableSpec("ads", rows=9, dim=4, format=RowFormat.INT8),
+        TableSpec("user", rows=5, dim=3, format=RowFormat.BF16),
+        TableSpec("flag", rows=1, dim=1, format=RowFormat.INT8),
+    ),
+)
+
+
+@pytest.fixture
+def weights() -> Weights:
+    generator = torch.Generator().manual_seed(0)
+    return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TINY.tables}
+
+
+def content_of(path: Path) -> dict[str, str]:
+    return {
+        entry.relative_to(path).as_posix(): hashlib.sha256(entry.read_bytes()).hexdigest()
+        for entry in path.rglob("*")
+        if entry.is_file()
+    }
+
+
+def checkpoint(weights: Weights, path: Path) -> object:
+    torch.save({"state_dict": Ranker(weights).state_dict()}, path / "weights.pt")
+    return open_weights(path / "weights.pt")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda weights, _: weights,
+        lambda weights, _: {n: nn.EmbeddingBag.from_pretrained(w) for n, w in weights.items()},
+        lambda weights, _: Collection(weights),
+        lambda weights, _: Ranker(weights).state_dict(),
+        checkpoint,
+    ],
+    ids=["tensors", "embedding bags", "a collection", "a state dict", "a checkpoint"],
+)
+def test_every_kind_of_weights_makes_the_same_tables(
+    given: Callable[[Weights, Path], object], weights: Weights, tmp_path: Path
+) -> None:
+    published = publish(TINY, given(weights, tmp_path), Scorer(), tmp_path / "models")
+    for table in TINY.tables:
+        (piece,) = table_pieces(open_artifact(published.path))[table.name]
+        row_format = TINY.row_format(table)
+        stored = encode(row_format, weights[table.name]).view(-1)
+        start = piece.byte_offset
+        assert torch.equal(piece.memory[start : start + len(stored)], stored)
+
+
+def test_a_version_holds_what_its_manifest_says(
+    published_version: Path, trained_spec: ModelSpec
+) -> None:
+    artifact = open_artifact(published_version)
+    manifest = artifact.manifest
+    assert verify_files(artifact) == sum(record.bytes for record in manifest.files.values())
+    formats = {table.name: table.row_format for table in manifest.tables}
+    tables = tuple(
+        replace(t, format=formats[t.name], pooling=t.pooling or "sum") for t in trained_spec.tables
+    )
+    assert manifest.model_spec() == replace(trained_spec, tables=tables)
+    assert (manifest.model, manifest.version) == ("small", 1)
+    assert [(o.name, o.width) for o in manifest.tower.outputs] == [("click", None), ("rating", 3)]
+    assert set(manifest.files) == {
+        "golden.safetensors",
+        "plans/cpu-1.json",
+        "plans/cpu-2.json",
+        "plans/cpu-3x0.55KB.json",
+        "report.html",
+        "report.json",
+        "tables/bf16-00000.safetensors",
+        "tables/bf16-00000.safetensors.blocks",
+        "tables/int8-00000.safetensors",
+        "tables/int8-00000.safetensors.blocks",
+        "tower.pt2",
+    }
+    assert manifest.golden.samples == 64
+    assert 0 < manifest.golden.max_score_diff < 0.05
+
+
+def test_a_plan_is_exported_for_every_topology(published_version: Path) -> None:
+    artifact = open_artifact(published_version)
+    assert list(artifact.manifest.plans) == ["cpu:1", "cpu:2", "cpu:3x0.55KB"]
+    shards = {}
+    for topology in artifact.manifest.plans:
+        plan = artifact.plan(topology)
+        assert plan.topology.name == topology
+        check_plan(plan, artifact.manifest.stored_tables())
+        shards[topology] = len(plan.shards)
+    # Small ranks cannot hold every table whole.
+    assert shards["cpu:1"] == 4 < shards["cpu:3x0.55KB"]
+    assert artifact.plan() == artifact.plan("cpu:1")
+    with pytest.raises(NotFoundError, match="no plan for topology 'cpu:4'; it was published for"):
+        artifact.plan("cpu:4")
+
+
+def test_the_report_says_each_tables_size_and_error(
+    published_version: Path, trained_spec: ModelSpec
+) -> None:
+    tables = json.loads((published_version / "report.json").read_text())["tables"]
+    assert [table["name"] for table in tables] == [table.name for table in trained_spec.tables]
+    for report, table in zip(tables, trained_spec.tables, strict=True):
+        row_format = trained_spec.row_format(table)
+        assert report["row_format"] == row_format
+        assert report["fp32_bytes"] == 4 * table.rows * table.dim
+        assert report["stored_bytes"] == table.rows * row_format.row_bytes(table.dim)
+        assert 0 < report["mean_squared_error"] < 1e-4 * report["mean_square"]
+        assert sum(report["row_errors"]["counts"]) == table.rows
+
+
+def test_what_publish_returns_is_what_it_made(weights: Weights, tmp_path: Path) -> None:
+    first = publish(TINY, weights, Scorer(), tmp_path)
+    second = publish(TINY, weights, Scorer(), Repository(tmp_path))
+    assert (first.version, second.version) == (1, 2)
+    assert second.path == tmp_path / "tiny" / "2"
+    assert second.fp32_bytes == 4 * (9 * 4 + 5 * 3 + 1)
+    tables = (second.path / "tables").glob("*.safetensors")
+    assert second.table_bytes == sum(file.stat().st_size for file in tables)
+    assert second.max_score_diff == open_artifact(second.path).manifest.golden.max_score_diff
+    # What a notebook shows of it is a line, not the report's histograms.
+    assert len(repr(second)) < 500 + 2 * len(str(second.path))
+
+
+def test_the_same_model_makes_the_same_files(weights: Weights, tmp_path: Path) -> None:
+    versions = [content_of(publish(TINY, weights, Scorer(), tmp_path).path) for _ in range(2)]
+    for files in versions:
+        del files["manifest.json"]
+    assert versions[0] == versions[1]
+
+
+def test_progress_reaches_the_end_of_every_step(weights: Weights, tmp_path: Path) -> None:
+    steps: dict[str, list[tuple[int, int]]] = {}
+    publish(
+        TINY,
+        weights,
+        Scorer(),
+        tmp_path,
+        progress=lambda what, done, total: steps.setdefault(what, []).append((done, total)),
+    )
+    assert list(steps) == ["exporting the tower", "quantizing", "scoring golden requests"]
+    for told in steps.values():
+        assert told == sorted(told)
+        assert told[-1][0] == told[-1][1]
+    assert steps["quantizing"][-1] == (208, 208)
+
+
+def test_given_samples_are_the_golden_requests(weights: Weights, tmp_path: Path) -> None:
+    samples = make_input(TINY, {"ads": np.array([3, 8]), "user": np.array([[4], [0]])})
+    path = publish(TINY, weights, Scorer(), tmp_path, samples=samples).path
+    assert open_artifact(path).manifest.golden.samples == 2
+    scores = open_model(path).run(samples)["score"]
+    wanted = (weights["ads"][[3, 8]].sum(1) + weights["user"][[4, 0]].sum(1)).numpy()
+    np.testing.assert_allclose(scores, wanted, atol=0.05)
+
+
+def fails_to_publish(
+    error: type[ShardedInferError],
+    words: str,
+    tmp_path: Path,
+    *,
+    spec: ModelSpec = TINY,
+    weights: object,
+    tower: nn.Module | None = None,
+    topologies: tuple[str, ...] = ("cpu:1",),
+    samples: ModelInput | None = None,
+) -> None:
+    """Publishing raises `error`, and the repository stays as it was."""
+    models = tmp_path / "models"
+    (models / "tiny" / "1").mkdir(parents=True)
+    (models / "tiny" / "1" / "manifest.json").write_text("{}")
+    before = content_of(models)
+    with pytest.raises(error, match=words):
+        publish(spec, weights, tower or Scorer(), models, topologies=topologies, samples=samples)
+    assert content_of(models) == before
+    assert [entry.name for entry in (models / "tiny").iterdir()] == ["1"]
+
+
+def test_a_version_beyond_its_gate_is_refused(weights: Weights, tmp_path: Path) -> None:
+    strict = replace(TINY, gate=GateSpec(max_score_diff=1e-9))
+    words = (
+        r"model 'tiny': .* differs from the fp32 model's by 0\.\d+, the spec allows 1e-09 .*; the "
+        r"tables that contribute most, each by itself: ads \(mean 0\.\d+, largest 0\.\d+\), user"
+    )
+    fails_to_publish(GateError, words, tmp_path, spec=strict, weights=weights)
+
+
+class Deep(nn.Module):
+    """Wide enough for int8 products, and one more behind them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        )
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        scores: Tensor = self.layers(embeddings).squeeze(1)
+        return scores
+
+
+def int8_spec(**gate: float) -> ModelSpec:
+    return replace(TINY, tower=TowerSpec(precision=Precision.INT8), gate=GateSpec(**gate))
+
+
+def test_an_int8_tower_is_calibrated_on_the_samples(weights: Weights, tmp_path: Path) -> None:
+    samples = generate_samples(TINY, 300)
+    published = publish(int8_spec(), weights, drawn(Deep), tmp_path, samples=samples)
+    assert published.max_score_diff < 0.02
+    assert open_artifact(published.path).manifest.tower.precision is Precision.INT8
+    # Its integers come from what the samples look like: calibration samples go before golden ones.
+    quiet = generate_samples(TINY, 300, seed=1)
+    other = publish(
+        int8_spec(),
+        weights,
+        drawn(Deep),
+        tmp_path,
+        samples=samples,
+        calibration=CalibrationSamples(quiet),
+    )
+    assert content_of(other.path)["tower.pt2"] != content_of(published.path)["tower.pt2"]
+
+
+def test_an_int8_tower_without_samples_is_refused(weights: Weights, tmp_path: Path) -> None:
+    words = "tower.precision int8: needs samples of real requests"
+    fails_to_publish(SpecError, words, tmp_path, spec=int8_spec(), weights=weights, tower=Deep())
+
+
+def test_the_gate_says_what_an_int8_tower_does_by_itself(weights: Weights, tmp_path: Path) -> None:
+    fails_to_publish(
+        GateError,
+        r"contribute most.*; the int8 tower by itself: largest 0\.\d+$",
+        tmp_path,
+        spec=int8_spec(max_score_diff=1e-9),
+        weights=weights,
+        tower=Deep(),
+        samples=generate_samples(TINY, 100),
+    )
+
+
+def in_precision(precision: Precision, max_score_diff: float = 0.05) -> ModelSpec:
+    gate = GateSpec(max_score_diff=max_score_diff)
+    tables = tuple(replace(table, format=RowFormat.FP32) for table in TINY.tables)
+    return replace(TINY, tables=tables, tower=TowerSpec(precision=precision), gate=gate)
+
+
+def drawn(kind: type[Deep]) -> Deep:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        return kind()
+
+
+def test_a_tf32_tower_is_stored_as_an_fp32_one_and_judged_as_tf32(
+    weights: Weights, tmp_path: Path
+) -> None:
+    tower = drawn(Deep)
+    fp32, tf32 = (
+        publish(in_precision(precision), weights, tower, tmp_path)
+        for precision in (Precision.FP32, Precision.TF32)
+    )
+    assert content_of(tf32.path)["tower.pt2"] == content_of(fp32.path)["tower.pt2"]
+    assert open_artifact(tf32.path).manifest.tower.precision is Precision.TF32
+    # Opened on a processor it scores in fp32: the difference is none that this has.
+    assert fp32.max_score_diff < 5e-6 < tf32.max_score_diff < 5e-3
+    assert open_artifact(tf32.path).manifest.golden.max_score_diff == tf32.max_score_diff
+
+
+def test_the_gate_refuses_what_tf32_changes(weights: Weights, tmp_path: Path) -> None:
+    tower = drawn(Deep)
+    publish(in_precision(Precision.FP32, 5e-6), weights, tower, tmp_path / "fp32")
+    words = r"golden request.*the spec allows 5e-06.*; the tf32 tower by itself: largest [0-9.e-]+$"
+    fails_to_publish(
+        GateError,
+        words,
+        tmp_path,
+        spec=in_precision(Precision.TF32, 5e-6),
+        weights=weights,
+        tower=tower,
+    )
+
+
+def test_calibration_samples_judge_tf32_too(weights: Weights, tmp_path: Path) -> None:
+    calibration = CalibrationSamples(generate_samples(TINY, 50, seed=2))
+    fp32, tf32 = (
+        publish(in_precision(one), weights, drawn(Deep), tmp_path, calibration=calibration).report
+        for one in (Precision.FP32, Precision.TF32)
+    )
+    assert fp32.calibration is not None and tf32.calibration is not None
+    assert fp32.calibration.mixes[1].max_score_diff < 5e-6
+    assert tf32.calibration.mixes[1].max_score_diff > 5e-6
+
+
+def test_an_fp16_tower_is_published(weights: Weights, tmp_path: Path) -> None:
+    published = publish(in_precision(Precision.FP16), weights, drawn(Deep), tmp_path)
+    assert 5e-6 < published.max_score_diff < 5e-3
+    assert open_artifact(published.path).manifest.tower.precision is Precision.FP16
+
+
+def test_products_that_overflow_fp16_are_refused_with_the_reason(
+    weights: Weights, tmp_path: Path
+) -> None:
+    class Loud(Deep):
+        """Numbers beyond 65504 between its layers, and ordinary ones outside."""
+
+        def forward(self, embeddings: Tensor) -> Tensor:
+            return super().forward(embeddings * 3e5) / 3e5
+
+    spec = in_precision(Precision.BF16, 0.2)
+    publish(spec, weights, drawn(Loud), tmp_path / "bf16")
+    words = (
+        r"by inf, the spec allows 0.2.*; the fp16 tower by itself: largest inf "
+        r"\(products beyond 65504 are infinite in fp16, not in bf16 and tf32\)$"
+    )
+    spec = in_precision(Precision.FP16, 0.2)
+    fails_to_publish(GateError, words, tmp_path, spec=spec, weights=weights, tower=drawn(Loud))
+
+
+def test_a_score_that_is_not_a_number_is_refused(weights: Weights, tmp_path: Path) -> None:
+    class Logarithm(nn.Module):
+        def forward(self, embeddings: Tensor) -> Tensor:
+            return embeddings.sum(1).log()
+
+    words = "output 'score' of the trained model is nan .*: the tower makes it"
+    fails_to_publish(TowerError, words, tmp_path, weights=weights, tower=Logarithm())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"ads": torch.zeros(8, 4)}, r"table 'ads': the spec says 9 rows of dim 4, .* is \[8, 4\]"),
+        ({"ads": torch.zeros(9, 5)}, r"table 'ads': .* is \[9, 5\]"),
+        ({"user": torch.zeros(5, 3, dtype=torch.int64)}, "table 'user': .* is torch.int64"),
+        ({"flag": torch.tensor([[float("nan")]])}, "table 'flag', row 0: holds NaN"),
+        ({"user": torch.full((5, 3), torch.inf)}, "table 'user', row 0: holds NaN or inf"),
+        ({"ads": torch.full((9, 4), 1e6)}, "table 'ads', row 0: .*fp16's range .* as int8"),
+    ],
+)
+def test_weights_that_contradict_the_spec_are_refused(
+    weights: Weights, change: Weights, words: str, tmp_path: Path
+) -> None:
+    fails_to_publish(WeightsError, words, tmp_path, weights=weights | change)
+
+
+def test_weights_without_a_table_are_refused(weights: Weights, tmp_path: Path) -> None:
+    del weights["user"]
+    fails_to_publish(WeightsError, "table 'user': .* holds none of", tmp_path, weights=weights)
+
+
+def test_weights_under_another_key_are_refused(weights: Weights, tmp_path: Path) -> None:
+    tables = (TINY.tables[0], replace(TINY.tables[1], weights="users"), TINY.tables[2])
+    fails_to_publish(
+        WeightsError,
+        "table 'user': .* holds no weight 'users'",
+        tmp_path,
+        spec=replace(TINY, tables=tables),
+        weights=weights,
+    )
+
+
+def test_what_is_no_weights_is_refused(tmp_path: Path) -> None:
+    fails_to_publish(WeightsError, "weights: expected .* got a int", tmp_path, weights=3)
+
+
+def test_a_tower_of_another_width_is_refused(weights: Weights, tmp_path: Path) -> None:
+    class Narrow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(7, 1)
+
+        def forward(self, embeddings: Tensor) -> Tensor:
+            return self.layer(embeddings).squeeze(1)
+
+    fails_to_publish(TowerError, r"\[\d, 8\]", tmp_path, weights=weights, tower=Narrow())
+
+
+def test_a_tower_with_other_outputs_is_refused(weights: Weights, tmp_path: Path) -> None:
+    spec = replace(TINY, tower=TowerSpec(outputs=("click", "buy")))
+    words = "expected the outputs"
+    fails_to_publish(TowerError, words, tmp_path, spec=spec, weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("topologies", "error", "words"),
+    [
+        ((), SpecError, "topologies: expected at least one"),
+        (("moon:1",), PlanError, "unknown device 'moon'"),
+        (("cpu:1", "cpu:2x0.04KB"), PlanError, "'cpu:2x0.04KB': .* 2. bytes too many"),
+    ],
+)
+def test_topologies_that_cannot_be_planned_are_refused(
+    weights: Weights,
+    tmp_path: Path,
+    topologies: tuple[str, ...],
+    error: type[ShardedInferError],
+    words: str,
+) -> None:
+    fails_to_publish(error, words, tmp_path, weights=weights, topologies=topologies)
+
+
+def test_samples_with_an_id_outside_a_strict_table_are_refused(
+    weights: Weights, tmp_path: Path
+) -> None:
+    samples = generate_samples(TINY)
+    samples.groups[0].values[0] = 9
+    words = "feature 'ads', sample .*: id 9 is outside"
+    fails_to_publish(RequestError, words, tmp_path, weights=weights, samples=samples)
+
+
+def test_a_first_publish_that_fails_leaves_no_model(weights: Weights, tmp_path: Path) -> None:
+    strict = replace(TINY, gate=GateSpec(max_score_diff=1e-9))
+    with pytest.raises(GateError):
+        publish(strict, weights, Scorer(), tmp_path)
+    assert Repository(tmp_path).models() == []
+    assert content_of(tmp_path) == {}
+
+
+def test_the_package_exports_it() -> None:
+    assert publish_function is publish
+
+
+def test_an_unchanged_model_keeps_its_plan_and_a_changed_one_does_not(
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path: Path,
+) -> None:
+    parts = (trained_spec, trained_weights, trained_tower, tmp_path)
+    first = publish(*parts, topologies=("cpu:2", "cpu:3"))
+    # A plan of the same key that no planner would make: if it comes back, it was kept.
+    path = first.path / "plans" / "cpu-2.json"
+    plan = json.loads(path.read_text())
+    for shard in plan["shards"]:
+        shard["rank"] = 0
+    path.write_text(json.dumps(plan))
+    manifest = open_artifact(first.path).manifest
+    content = path.read_bytes()
+    record = FileRecord(len(content), hashlib.sha256(content).hexdigest())
+    files = {**manifest.files, "plans/cpu-2.json": record}
+    (first.path / "manifest.json").write_bytes(dump_manifest(replace(manifest, files=files)))
+    second = publish(*parts, topologies=("cpu:2",))
+    kept = json.loads((second.path / "plans" / "cpu-2.json").read_text())
+    assert {shard["rank"] for shard in kept["shards"]} == {0}
+    other = publish(*parts, topologies=("cpu:2",), batch=7)
+    fresh = json.loads((other.path / "plans" / "cpu-2.json").read_text())
+    assert fresh["key"] != plan["key"] and {s["rank"] for s in fresh["shards"]} == {0, 1}
+
+
+def test_a_plan_for_gpus_is_published_and_executed_by_the_host_unless_devices_are_wanted(
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path: Path,
+) -> None:
+    published = publish(
+        trained_spec, trained_weights, trained_tower, tmp_path, topologies=("h100:2", "cpu:2")
+    )
+    for topology in ("h100:2", "cpu:2"):
+        assert check_golden(open_model(published.path, topology=topology)) < 0.05
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match="no CUDA device was found"):
+            open_model(published.path, devices=DeviceChoice())
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_a_model_of_every_format_is_published_and_scores_like_fp32(
+    row_format: RowFormat,
+    trained_spec: ModelSpec,
+    trained_weights: dict[str, torch.Tensor],
+    trained_tower: nn.Module,
+    tmp_path: Path,
+) -> None:
+    tables = tuple(replace(table, format=row_format) for table in trained_spec.tables)
+    spec = replace(trained_spec, tables=tables, gate=GateSpec(max_score_diff=10.0))
+    published = publish(spec, trained_weights, trained_tower, tmp_path, topologies=("cpu:2",))
+    # Rows are normal, scores of size 1: each format's step, over a dozen rows of a sample.
+    allowed = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 0.05, "int8": 0.05, "fp8": 0.5, "int4": 1.0}
+    assert published.max_score_diff < allowed.get(row_format, 5.0)
+    assert (published.max_score_diff > 1e-5) == (row_format is not RowFormat.FP32)
+    model = open_model(published.path)
+    assert set(model.engine.backends) == {row_format}
+
+
+class Mixing(nn.Module):
+    """A tower that lets the samples of a batch know of each other in one of several ways."""
+
+    def __init__(self, way: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.way = way
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return 0.1 * self.way(embeddings.sum(1)).tanh()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda x: x - x.mean(0),
+        lambda x: x.softmax(0),
+        lambda x: x / (1.0 + x.abs().amax(0)),
+        lambda x: x.cumsum(0),
+        lambda x: x.flip(0),
+        lambda x: x + 0.05 * x.mean(),
+    ],
+    ids=["mean", "softmax", "largest", "running sum", "turned round", "a little"],
+)
+def test_a_tower_that_mixes_the_samples_of_a_batch_is_refused(
+    way: Callable[[Tensor], Tensor], weights: Weights, tmp_path: Path
+) -> None:
+    words = r"model 'tiny': a sample's score 'score' .* by 0\.\d+, .*tower mixes the samples"
+    fails_to_publish(GateError, words, tmp_path, weights=weights, tower=Mixing(way))
+
+
+def test_a_tower_that_makes_padding_everybodys_nan_is_refused(
+    weights: Weights, tmp_path: Path
+) -> None:
+    tower = Mixing(lambda x: x + (x / x).mean(0))
+    words = "in a batch of 17 differs from its score alone by inf, .*tower mixes the samples"
+    fails_to_publish(GateError, words, tmp_path, weights=weights, tower=tower)
+
+
+def test_a_tower_that_keeps_samples_apart_is_independent_of_the_batch(
+    weights: Weights, tmp_path: Path
+) -> None:
+    published = publish(TINY, weights, Mixing(lambda x: x), tmp_path / "models")
+    assert check_independence(open_model(published.path)) < 1e-6
+
+
+class Narrow(nn.Module):
+    """Made for embeddings of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 1)
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return torch.sigmoid(self.layer(embeddings)).squeeze(1)
+
+
+def test_a_tower_of_another_width_is_refused_with_the_tables_and_their_dims(
+    weights: Weights, tmp_path: Path
+) -> None:
+    wide = replace(TINY, tables=(*TINY.tables[:2], replace(TINY.tables[2], dim=2)))
+    weights = {**weights, "flag": torch.zeros(1, 2)}
+    words = r"embeddings 9: ads 4, user 3, flag 2\) fails on inputs of shapes"
+    fails_to_publish(TowerError, words, tmp_path, spec=wide, weights=weights, tower=Narrow())
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(9, 5), (8, 4), (9, 1)])
+def test_weights_of_another_shape_are_refused_by_table_key_and_both_shapes(
+    rows: int, dim: int, weights: Weights, tmp_path: Path
+) -> None:
+    words = rf"table 'ads': the spec says 9 rows of dim 4, but 'ads' in .* is \[{rows}, {dim}\]"
+    wrong = {**weights, "ads": torch.zeros(rows, dim)}
+    fails_to_publish(WeightsError, words, tmp_path, weights=wrong)

@@ -1,0 +1,249 @@
+"""The gate by output: bounds, labels and areas under curves of several outputs."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sharded_infer.artifacts.golden import generate_samples, load_golden, save_golden
+from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import open_model
+from sharded_infer.errors import GateError, SpecError, TowerError
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.publishing.publication import PublishedVersion, publish
+from sharded_infer.quality.quality import CalibrationSamples
+from sharded_infer.quality.quality_gate import allowed_difference
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.version_diff import diff_versions
+from sharded_infer.samples.calibration import read_calibration
+from sharded_infer.specs.model_spec import (
+    DenseSpec,
+    GateSpec,
+    ModelSpec,
+    OutputGate,
+    QuantizationSpec,
+    TableSpec,
+    TowerSpec,
+)
+from sharded_infer.specs.spec_file import dump_spec, parse_spec
+
+ROWS, DIM = 50, 8
+OUTPUTS = ("click", "value")
+
+
+class TwoHeads(nn.Module):
+    """A probability, and a value some hundred times as large."""
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        logit = embeddings.sum(1)
+        return {"click": (logit / 50).sigmoid(), "value": 400 * logit + dense.sum(1)}
+
+
+class Spoilt(nn.Module):
+    """Makes NaN by a weight, or by an operator."""
+
+    def __init__(self, weight: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(DIM, 1)
+        with torch.no_grad():
+            self.layer.weight[0, 3] = weight
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        score = self.layer(embeddings).squeeze(1)
+        return {"click": embeddings.sum(1), "value": (dense.sum(1) - 100).log() + score}
+
+
+def spec_of(gate: GateSpec) -> ModelSpec:
+    return ModelSpec(
+        name="heads",
+        tables=(TableSpec("item", ROWS, DIM),),
+        dense=DenseSpec({"dense": 2}),
+        tower=TowerSpec(outputs=OUTPUTS),
+        quantization=QuantizationSpec(format="int4", clip=False),  # type: ignore[arg-type]
+        gate=gate,
+    )
+
+
+def weights() -> dict[str, Tensor]:
+    return {"item.weight": torch.randn(ROWS, DIM, generator=torch.Generator().manual_seed(0))}
+
+
+def samples_of(spec: ModelSpec) -> ModelInput:
+    return generate_samples(spec, 300, seed=5)
+
+
+def published(
+    folder: Path, gate: GateSpec, calibration: CalibrationSamples | None = None
+) -> PublishedVersion:
+    return publish(spec_of(gate), weights(), TwoHeads(), folder, calibration=calibration)
+
+
+RELATIVE = GateSpec(outputs={"value": OutputGate(max_relative_diff=0.3)})
+
+
+def test_an_output_with_a_relative_bound_may_be_of_any_magnitude(tmp_path: Path) -> None:
+    with pytest.raises(GateError, match=r"'value' differs .* allows 0.05 \(gate.max_score_diff\)"):
+        published(tmp_path, GateSpec())
+    version = published(tmp_path, RELATIVE)
+    assert version.max_score_diff > 1
+    outputs = Repository(tmp_path).open("heads").manifest.golden.outputs
+    assert outputs is not None
+    click, value = outputs
+    assert (click.name, click.allowed_score_diff, click.allowed_relative_diff) == (
+        "click", 0.05, None,
+    )  # fmt: skip
+    assert click.max_score_diff < 0.05 < 1 < value.max_score_diff == version.max_score_diff
+    assert value.max_relative_diff is not None
+    assert 0.001 < value.max_relative_diff < 0.3
+    assert (value.allowed_score_diff, value.allowed_relative_diff) == (None, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("gate", "words"),
+    [
+        (
+            OutputGate(max_relative_diff=1e-6),
+            r"'value' .*square .*1e-06 \(gate.outputs.value.max_r",
+        ),
+        (OutputGate(max_score_diff=0.5), r"'value' differs .*0.5 \(gate.outputs.value.max_score_d"),
+        (
+            OutputGate(max_score_diff=1e9, max_relative_diff=1e-6),
+            r"'value' .*\(gate.outputs.value.max_relative_diff\)",
+        ),
+    ],
+)
+def test_a_bound_that_fails_is_told_with_its_output(
+    gate: OutputGate, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(GateError, match=words):
+        published(tmp_path, GateSpec(outputs={"value": gate}))
+
+
+def test_a_server_checks_golden_requests_by_output(tmp_path: Path) -> None:
+    version = published(tmp_path, RELATIVE)
+    model = open_model(version.path)
+    check_golden(model)
+    spec = spec_of(RELATIVE)
+    path = version.path / "golden.safetensors"
+    golden = load_golden(path, spec)
+    path.chmod(0o600)
+    save_golden(
+        path, spec, replace(golden, scores=golden.scores | {"value": golden.scores["value"] * 3})
+    )
+    with pytest.raises(GateError, match=r"'value' differs .*gate.outputs.value.max_relative_diff"):
+        check_golden(model)
+
+
+def labelled(spec: ModelSpec) -> CalibrationSamples:
+    """Labels that the trained scores rank perfectly, of values that differ by little."""
+    given = samples_of(spec)
+    group = given.groups[0]
+    rows = weights()["item.weight"].sum(1).numpy()
+    owners = np.repeat(np.arange(given.batch_size), group.lengths[0])
+    logits = np.bincount(owners, rows[group.values], given.batch_size)
+    truth = (logits > np.median(logits)).astype(np.float32)
+    return CalibrationSamples(given, {"value": truth})
+
+
+def test_the_auc_of_an_output_that_is_not_the_first_is_judged(tmp_path: Path) -> None:
+    gate = GateSpec(outputs={"value": OutputGate(max_relative_diff=1.0, max_auc_drop=0.0)})
+    with pytest.raises(GateError, match=r"AUC of 'value' falls .*gate.outputs.value.max_auc_drop"):
+        published(tmp_path, gate, labelled(spec_of(gate)))
+    default = GateSpec(max_auc_drop=0.0, outputs={"value": OutputGate(max_relative_diff=1.0)})
+    with pytest.raises(GateError, match=r"AUC of 'value' falls .*\(gate.max_auc_drop\)"):
+        published(tmp_path, default, labelled(spec_of(default)))
+
+
+def test_a_bound_on_auc_needs_labels_of_that_output(tmp_path: Path) -> None:
+    gate = GateSpec(outputs={"click": OutputGate(max_auc_drop=0.1)})
+    with pytest.raises(SpecError, match=r"gate.outputs.click.max_auc_drop: .*labels of 'click'"):
+        published(tmp_path, gate, labelled(spec_of(gate)))
+
+
+def test_an_output_can_name_the_column_of_its_labels(tmp_path: Path) -> None:
+    spec = spec_of(
+        GateSpec(
+            outputs={"value": OutputGate(label="bought"), "click": OutputGate(label="clicked")}
+        )
+    )
+    path = tmp_path / "samples.jsonl"
+    rows = [
+        {"item": [1], "dense": [0.0, 1.0], "bought": 1, "clicked": 0},
+        {"item": [2], "dense": [0.0, 1.0], "bought": 0, "clicked": 1},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    found = read_calibration(spec, path)
+    assert found.labels["value"].tolist() == [1.0, 0.0]
+    assert found.labels["click"].tolist() == [0.0, 1.0]
+
+
+def test_the_report_says_scores_by_output(tmp_path: Path) -> None:
+    gate = replace(RELATIVE, outputs={"value": OutputGate(max_relative_diff=1.0)})
+    version = published(tmp_path, gate, labelled(spec_of(gate)))
+    assert version.report.calibration is not None
+    mixes = version.report.calibration.mixes
+    click, value = mixes[1].outputs
+    assert (click.name, value.name) == OUTPUTS
+    assert click.auc is None
+    assert mixes[0].outputs[1].auc == 1.0
+    assert value.auc is not None
+    assert value.auc < 1.0
+    assert click.max_score_diff < 1 < value.max_score_diff
+    assert "<h3>By output</h3>" in (version.path / "report.html").read_text()
+    published(tmp_path, gate, labelled(spec_of(gate)))
+    gates = diff_versions(Repository(tmp_path), "heads", (1, 2)).gates
+    assert [found.name for found in gates[0].outputs] == list(OUTPUTS)
+    assert [found.fp32_auc for found in gates[1].output_auc] == [None, 1.0]
+
+
+def test_an_unknown_output_is_refused() -> None:
+    with pytest.raises(ValueError, match="gate.outputs: 'valeu' is not one of the outputs click, "):
+        spec_of(GateSpec(outputs={"valeu": OutputGate()}))
+
+
+def test_a_spec_and_a_version_without_outputs_of_their_own_say_nothing_of_them(
+    tmp_path: Path,
+) -> None:
+    spec = ModelSpec(name="one", tables=(TableSpec("item", ROWS, DIM),))
+    assert "outputs" not in dump_spec(spec)["gate"]
+    with_one = spec_of(RELATIVE)
+    assert parse_spec(dump_spec(with_one)) == with_one
+    version = publish(spec, weights(), Summed(), tmp_path)
+    manifest = json.loads((version.path / "manifest.json").read_text())
+    assert "outputs" not in manifest["golden"]
+    assert b'"outputs"' not in (version.path / "report.json").read_bytes()
+
+
+class Summed(nn.Module):
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings.sum(1)
+
+
+def test_what_a_relative_bound_allows_grows_with_the_scores() -> None:
+    assert allowed_difference(RELATIVE, "value", 100.0) == pytest.approx(30.0)
+    assert allowed_difference(RELATIVE, "click", 100.0) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("weight", "words"),
+    [
+        (
+            float("nan"),
+            "'value' of the trained model is nan .*tower makes it; its parameter 'layer.",
+        ),
+        (1.0, "'value' .*inputs are finite: the tower makes it; all its parameters are finite, so"),
+    ],
+)
+def test_scores_that_are_no_numbers_are_blamed_on_the_tower(
+    weight: float, words: str, tmp_path: Path
+) -> None:
+    for calibration in (None, CalibrationSamples(samples_of(spec_of(GateSpec())))):
+        with pytest.raises(TowerError, match=words) as refused:
+            publish(
+                spec_of(GateSpec()), weights(), Spoilt(weight), tmp_path, calibration=calibration
+            )
+        assert "table" not in str(refused.value)

@@ -1,0 +1,99 @@
+"""Labels: names of versions, and what they named before."""
+
+import pytest
+
+from sharded_infer.errors import ArtifactError, InputError, NotFoundError
+from sharded_infer.repositories.labels import Labels, dump_labels, parse_labels
+
+
+def test_a_label_remembers_where_it_pointed() -> None:
+    labels = Labels().moved("stable", 1).moved("stable", 3).moved("stable", 2)
+    assert labels.versions == {"stable": 2}
+    assert labels.history["stable"] == (3, 1)
+    assert labels.before("stable", [1, 2, 3]) == 3
+
+
+def test_going_back_twice_goes_further_back() -> None:
+    labels = Labels().moved("stable", 1).moved("stable", 2).moved("stable", 3)
+    labels = labels.moved_back("stable", labels.before("stable", [1, 2, 3]))
+    assert labels.versions["stable"] == 2
+    labels = labels.moved_back("stable", labels.before("stable", [1, 2, 3]))
+    assert labels.versions["stable"] == 1
+    with pytest.raises(NotFoundError, match="no version before 1"):
+        labels.before("stable", [1, 2, 3])
+
+
+def test_going_back_skips_versions_that_are_gone() -> None:
+    labels = Labels().moved("stable", 1).moved("stable", 3).moved("stable", 5)
+    assert labels.before("stable", [1, 5]) == 1
+
+
+def test_without_history_the_next_lower_version_is_before() -> None:
+    assert Labels({"stable": 5}).before("stable", [1, 2, 4, 5, 6]) == 4
+
+
+def test_moving_a_label_where_it_is_changes_nothing() -> None:
+    labels = Labels().moved("stable", 1).moved("stable", 2)
+    assert labels.moved("stable", 2) is labels
+
+
+def test_history_is_short() -> None:
+    labels = Labels()
+    for version in range(1, 100):
+        labels = labels.moved("stable", version)
+    assert labels.history["stable"] == tuple(range(98, 82, -1))
+
+
+def test_no_label_moves_to_a_version_that_is_being_removed() -> None:
+    with pytest.raises(NotFoundError, match="version 2 is being removed"):
+        Labels(removing=(2,)).moved("stable", 2)
+
+
+def test_an_unknown_label_is_refused_with_those_there_are() -> None:
+    with pytest.raises(NotFoundError, match="no label 'beta'; there are canary, stable$"):
+        Labels({"stable": 1, "canary": 2}).without("beta")
+
+
+@pytest.mark.parametrize(
+    "name", ["", "3", "1st", "a b", "ä", "a/b", "..", "history", "removing", "latest", "a" * 65]
+)
+def test_what_could_be_mistaken_for_something_else_is_no_label(name: str) -> None:
+    with pytest.raises(InputError, match="label|reserved"):
+        Labels().moved(name, 1)
+
+
+def test_what_is_written_is_read_back_and_labels_stand_at_the_top() -> None:
+    labels = Labels().moved("stable", 1).moved("stable", 2).moved("canary", 3)
+    text = dump_labels(labels)
+    assert b'"stable": 2' in text and b'"canary": 3' in text
+    read = parse_labels(text, "labels.json")
+    assert read.versions == labels.versions
+    assert read.history["stable"] == (1,)
+    assert dump_labels(read) == text
+
+
+def test_labels_written_by_hand_need_no_history() -> None:
+    assert parse_labels(b'{"stable": 3}', "labels.json").versions == {"stable": 3}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'{"stable": "3"}',
+        b'{"stable": true}',
+        b'{"stable": 0}',
+        b'{"stable": 3.0}',
+        b'{"7": 3}',
+        b'{"history": []}',
+        b'{"history": {"stable": 3}}',
+        b'{"history": {"stable": ["x"]}}',
+        b'{"removing": 3}',
+        b'{"stable": ' + b"[" * 10**5,
+    ],
+)
+def test_what_are_no_labels_is_refused_by_place(text: bytes) -> None:
+    with pytest.raises(ArtifactError, match=r"small/labels.json: not a file of labels"):
+        parse_labels(text, "small/labels.json")

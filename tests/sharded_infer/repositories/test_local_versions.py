@@ -1,0 +1,51 @@
+"""Versions in a folder: what is shared between them, and what keeps them from being removed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sharded_infer.artifacts.artifact import verify_files
+from sharded_infer.repositories.repository import Repository
+from tests.support.publisher import Publisher
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "models")
+
+
+def test_a_file_that_was_damaged_is_not_shared(
+    repository: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(repository)
+    damaged = repository.open("small", 1).path / "tower.pt2"
+    content = bytearray(damaged.read_bytes())
+    content[100] ^= 1
+    damaged.write_bytes(content)
+    publish_copy(repository)
+    second = repository.open("small", 2)
+    assert not damaged.samefile(second.path / "tower.pt2")
+    verify_files(second)
+
+
+def test_a_version_that_is_used_is_not_removed(
+    repository: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(repository)
+    path = Repository(repository.path).fetch("small", 1)
+    server = Repository(repository.path)
+    assert server.fetch("small", 1) == path == repository.path / "small" / "1"
+    assert not repository.remove("small", 1)
+    server.release(path)
+    assert repository.remove("small", 1)
+    assert os.listdir(repository.path / "small") == []
+
+
+def test_a_version_that_somebody_else_removed_is_gone(
+    repository: Repository, publish_copy: Publisher
+) -> None:
+    publish_copy(repository)
+    assert repository.remove("small", 1)
+    assert repository.remove("small", 1)
+    assert repository.models() == []

@@ -1,0 +1,251 @@
+"""Repositories: numbered versions, published whole or not at all, by any number of publishers."""
+
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
+from sharded_infer.errors import NotFoundError
+from sharded_infer.repositories.repository import Repository
+
+CHECKOUT = Path(__file__).parents[3]
+PUBLISH_MANY = """
+import sys
+from pathlib import Path
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.repositories.repository import Repository
+repository, manifest = Repository(sys.argv[1]), open_artifact(Path(sys.argv[2])).manifest
+for _ in range(int(sys.argv[3])):
+    with repository.staging("small") as staged:
+        (staged / "file").write_text("content")
+        print(repository.commit(staged, manifest).name, flush=True)
+"""
+STAGE_AND_HANG = """
+import sys, time
+from sharded_infer.repositories.repository import Repository
+with Repository(sys.argv[1]).staging("small") as staged:
+    (staged / "tables").mkdir()
+    (staged / "tables" / "half").write_text("half")
+    print(staged.name, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(scope="module")
+def manifest(published_version: Path) -> Manifest:
+    return open_artifact(published_version).manifest
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "models")
+
+
+def commit(repository: Repository, manifest: Manifest) -> int:
+    with repository.staging(manifest.model) as staged:
+        (staged / "tables").mkdir()
+        (staged / "tables" / "rows").write_text("rows")
+        return int(repository.commit(staged, manifest).name)
+
+
+def started(script: str, *words: object) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *map(str, words)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+    )
+
+
+def everything_below(path: Path) -> list[str]:
+    return sorted(entry.relative_to(path).as_posix() for entry in path.rglob("*"))
+
+
+def test_versions_count_from_one_and_say_their_number(
+    repository: Repository, manifest: Manifest
+) -> None:
+    assert [commit(repository, manifest) for _ in range(3)] == [1, 2, 3]
+    assert repository.models() == ["small"]
+    assert repository.versions("small") == [1, 2, 3]
+    for version in (1, 2, 3):
+        artifact = open_artifact(repository.path / "small" / str(version))
+        assert artifact.manifest == replace(manifest, version=version)
+    assert repository.open("small").path == repository.path / "small" / "3"
+
+
+def test_a_committed_version_is_all_that_is_left(
+    repository: Repository, manifest: Manifest
+) -> None:
+    commit(repository, manifest)
+    wanted = ["1", "1/manifest.json", "1/tables", "1/tables/rows"]
+    assert everything_below(repository.path / "small") == wanted
+
+
+def test_a_model_has_versions_of_its_own(repository: Repository, manifest: Manifest) -> None:
+    commit(repository, manifest)
+    assert commit(repository, replace(manifest, model="other")) == 1
+    assert repository.models() == ["other", "small"]
+
+
+def test_numbers_go_on_after_the_highest_and_are_never_reused(
+    repository: Repository, manifest: Manifest
+) -> None:
+    for name in ("7", "12"):
+        (repository.path / "small" / name).mkdir(parents=True)
+    # Not even after one whose manifest is gone.
+    assert commit(repository, manifest) == 13
+    assert repository.versions("small") == [13]
+
+
+def test_a_folder_without_a_manifest_is_no_version(
+    repository: Repository, manifest: Manifest
+) -> None:
+    commit(repository, manifest)
+    commit(repository, manifest)
+    (repository.path / "small" / "2" / MANIFEST_NAME).unlink()
+    assert repository.versions("small") == [1]
+    assert repository.open("small").path.name == "1"
+    with pytest.raises(NotFoundError, match="model 'small' has no version 2; it has 1"):
+        repository.open("small", 2)
+
+
+@pytest.mark.parametrize("name", ["01", "0", "-1", "1.5", "one", "²", "1a", ".staging-1"])
+def test_only_plain_numbers_are_versions(
+    repository: Repository, manifest: Manifest, name: str
+) -> None:
+    commit(repository, manifest)
+    (repository.path / "small" / "1").rename(repository.path / "small" / name)
+    assert repository.models() == []
+    with pytest.raises(NotFoundError, match="no model 'small'; it holds none"):
+        repository.versions("small")
+
+
+def test_an_unknown_model_is_refused_with_what_there_is(
+    repository: Repository, manifest: Manifest
+) -> None:
+    commit(repository, manifest)
+    with pytest.raises(
+        NotFoundError, match="no model 'smal'; it holds small; did you mean 'small'"
+    ):
+        repository.versions("smal")
+    with pytest.raises(NotFoundError, match="no model 'big'; it holds small$"):
+        repository.versions("big")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../models", "small/../small", "/", "a" * 300, "\0"]
+)
+def test_a_name_reaches_nothing_outside_the_repository(
+    repository: Repository, manifest: Manifest, name: str
+) -> None:
+    commit(repository, manifest)
+    # A version lies where each of these names would lead.
+    for place in (repository.path, repository.path.parent):
+        (place / "1").mkdir(exist_ok=True)
+        (place / "1" / MANIFEST_NAME).write_text("{}")
+    with pytest.raises(NotFoundError, match="no model "):
+        repository.open(name)
+
+
+def test_a_missing_repository_is_refused_by_path(repository: Repository) -> None:
+    with pytest.raises(NotFoundError, match=f"{repository.path}: no such repository"):
+        repository.models()
+    with pytest.raises(NotFoundError, match=f"{repository.path}: no such repository"):
+        repository.open("small")
+
+
+def test_what_was_staged_is_gone_after_an_error(repository: Repository, manifest: Manifest) -> None:
+    commit(repository, manifest)
+    before = everything_below(repository.path)
+
+    def fail() -> None:
+        with repository.staging("small") as staged:
+            (staged / "tables").mkdir()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert everything_below(repository.path) == before
+
+
+def test_a_version_is_not_seen_before_it_is_committed(
+    repository: Repository, manifest: Manifest
+) -> None:
+    with repository.staging("small") as staged:
+        assert repository.models() == []
+        (staged / MANIFEST_NAME).write_text("{}")
+        assert repository.models() == []
+        repository.commit(staged, manifest)
+        assert repository.models() == ["small"]
+
+
+def test_what_is_being_staged_is_not_swept(repository: Repository, manifest: Manifest) -> None:
+    with repository.staging("small") as first:
+        (first / "file").write_text("first")
+        with repository.staging("small") as second:
+            assert (first / "file").read_text() == "first"
+            assert repository.commit(second, manifest).name == "1"
+        assert repository.commit(first, manifest).name == "2"
+    assert (repository.path / "small" / "2" / "file").read_text() == "first"
+
+
+def test_what_a_killed_publisher_left_is_swept_and_what_a_living_one_has_is_not(
+    repository: Repository, manifest: Manifest
+) -> None:
+    with started(STAGE_AND_HANG, repository.path) as publisher:
+        try:
+            assert publisher.stdout is not None
+            left = repository.path / "small" / publisher.stdout.readline().strip()
+            commit(repository, manifest)
+            assert (left / "tables" / "half").read_text() == "half"
+        finally:
+            publisher.send_signal(signal.SIGKILL)
+            publisher.wait()
+    assert left.is_dir()
+    commit(repository, manifest)
+    assert sorted(os.listdir(repository.path / "small")) == ["1", "2"]
+
+
+def test_threads_never_share_a_number(repository: Repository, manifest: Manifest) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        versions = list(threads.map(lambda _: commit(repository, manifest), range(40)))
+    assert sorted(versions) == list(range(1, 41))
+    assert sorted(map(int, os.listdir(repository.path / "small"))) == sorted(versions)
+    for version in versions:
+        assert repository.open("small", version).manifest.version == version
+
+
+def test_processes_never_share_a_number(
+    repository: Repository, manifest: Manifest, published_version: Path
+) -> None:
+    with started(PUBLISH_MANY, repository.path, published_version, 20) as other:
+        assert other.stdout is not None
+        versions = [int(other.stdout.readline())]
+        # From here on both publish.
+        versions += [commit(repository, manifest) for _ in range(20)]
+        versions += map(int, other.stdout.read().split())
+    assert other.returncode == 0
+    assert sorted(versions) == list(range(1, 41)) == repository.versions("small")
+    assert sorted(map(int, os.listdir(repository.path / "small"))) == sorted(versions)
+    for version in versions:
+        assert repository.open("small", version).manifest.version == version
+
+
+def test_stagings_that_begin_and_end_at_once_do_not_sweep_each_other(
+    repository: Repository,
+) -> None:
+    def stage(number: int) -> None:
+        with repository.staging("small") as staged:
+            (staged / "number").write_text(str(number))
+            assert (staged / "number").read_text() == str(number)
+
+    with ThreadPoolExecutor(16) as threads:
+        list(threads.map(stage, range(600)))
+    assert os.listdir(repository.path / "small") == []

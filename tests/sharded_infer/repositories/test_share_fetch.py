@@ -1,0 +1,315 @@
+"""What one host of a plan needs of a version is fetched and verified, and nothing else."""
+
+import logging
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernels.row_format import RowFormat
+from sharded_infer.artifacts.artifact import Artifact, open_artifact
+from sharded_infer.artifacts.manifest import BLOCK_BYTES, dump_manifest
+from sharded_infer.engines.model_share import ModelShare
+from sharded_infer.errors import ArtifactError, StorageError
+from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.topology import Device, Topology
+from sharded_infer.publishing.publication import publish
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.share_fetch import fetch_share
+from sharded_infer.repositories.storage.file_cache import FileCache
+from sharded_infer.repositories.storage.version_cache import VersionCache
+from sharded_infer.repositories.version_copy import copy_version
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from tests.support.s3_server import BUCKET, S3Server
+
+ROWS, DIM = 65536, 124  # int8 rows of 128 bytes: 8 MiB a table
+HALF = ROWS // 2
+SPEC = ModelSpec(
+    name="wide",
+    tables=tuple(
+        TableSpec(name, rows=ROWS, dim=DIM, format=RowFormat.INT8) for name in ("ads", "user")
+    ),
+)
+PLAN = Plan(
+    Topology("hosts", tuple(Device(host=host) for host in range(4))),
+    (
+        Shard("ads", 0, 0, HALF, 0, DIM),
+        Shard("ads", 1, HALF, ROWS, 0, DIM),
+        Shard("user", 2, 0, ROWS, 0, 62),
+        Shard("user", 3, 0, ROWS, 62, DIM),
+    ),
+)
+# A share of 4 MiB begins and ends within a block; the header's and the last block are needed too.
+FILE = "tables/int8-00000.safetensors"
+
+
+class Scorer(nn.Module):
+    """The smallest tower: the sum of its embeddings."""
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        return embeddings.sum(1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Repository:
+    repository = Repository(tmp_path_factory.mktemp("wide"))
+    generator = torch.Generator().manual_seed(1)
+    weights = {t.name: torch.rand(ROWS, DIM, generator=generator) for t in SPEC.tables}
+    publish(SPEC, weights, Scorer(), repository)
+    return repository
+
+
+@pytest.fixture
+def bucket(folder: Repository, s3: S3Server, s3_url: str, tmp_path: Path) -> Repository:
+    copy_version(folder, "wide", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
+    s3.requests.clear()
+    return opened(s3_url, tmp_path / "cache")
+
+
+def opened(url: str, cache: Path) -> Repository:
+    return Repository(url, VersionCache(cache))
+
+
+def fetched(repository: Repository, host: int | None, *, with_tower: bool = False) -> Artifact:
+    artifact = repository.open("wide", 1)
+    path = fetch_share(repository, artifact, PLAN, host, with_tower=with_tower)
+    return Artifact(path, artifact.manifest)
+
+
+def check_rows(artifact: Artifact, folder: Repository, host: int) -> None:
+    """The share's rows are those of the version."""
+    share = ModelShare(artifact, PLAN, host)
+    expected = ModelShare(folder.open("wide", 1), PLAN, host)
+    for piece, rows in share.rows.pieces.items():
+        other = expected.rows.pieces[piece]
+        count = rows.rows * piece.table.row_format.row_bytes(piece.columns)
+        got, want = (r.memory[r.byte_offset :][:count] for r in (rows, other))
+        assert torch.equal(got, want)
+
+
+def asked(s3: S3Server, repository: Repository, file: str = FILE) -> int:
+    """Bytes of a file that were asked for, and forgets them."""
+    sha256 = repository.manifest("wide", 1).files[file].sha256
+    ranges = [
+        r.removeprefix("bytes=").split("-") for m, p, r in s3.requests if m == "GET" and sha256 in p
+    ]
+    s3.requests.clear()
+    return sum(int(last) + 1 - int(first) for first, last in ranges)
+
+
+def disk_bytes(path: Path) -> int:
+    found = {f.stat().st_ino: 512 * f.stat().st_blocks for f in path.rglob("*") if f.is_file()}
+    return sum(found.values())
+
+
+@pytest.mark.parametrize("host", [0, 1, 2])
+def test_a_host_asks_for_the_blocks_of_its_rows_and_keeps_no_more(
+    folder: Repository, bucket: Repository, s3: S3Server, tmp_path: Path, host: int
+) -> None:
+    artifact = fetched(bucket, host)
+    share = 2 * HALF * 128 if host == 2 else HALF * 128
+    came = asked(s3, bucket)
+    assert share <= came <= share + 3 * BLOCK_BYTES
+    assert disk_bytes(tmp_path / "cache") <= share + 3.2 * BLOCK_BYTES
+    size = (artifact.path / FILE).stat().st_size
+    assert size == artifact.manifest.files[FILE].bytes
+    check_rows(artifact, folder, host)
+    assert asked(s3, bucket, "tower.pt2") == asked(s3, bucket, "golden.safetensors") == 0
+
+
+def test_what_is_here_is_not_asked_for_again(
+    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    fetched(bucket, 0)
+    asked(s3, bucket)
+    fetched(opened(s3_url, tmp_path / "cache"), 0)
+    assert asked(s3, bucket) == 0
+    # The block in which both shares meet is here, and so are the first and the last.
+    check_rows(fetched(bucket, 1), folder, 1)
+    assert asked(s3, bucket) <= HALF * 128
+
+
+def test_processes_at_once_fetch_once(
+    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    together = threading.Barrier(4)
+
+    def fetch(_: int) -> Artifact:
+        together.wait()
+        return fetched(opened(s3_url, tmp_path / "cache"), 0)
+
+    with ThreadPoolExecutor(4) as threads:
+        artifacts = list(threads.map(fetch, range(4)))
+    assert asked(s3, bucket) <= HALF * 128 + 3 * BLOCK_BYTES
+    check_rows(artifacts[0], folder, 0)
+
+
+def test_a_front_without_rows_fetches_the_tower_and_no_table(
+    bucket: Repository, s3: S3Server, tmp_path: Path
+) -> None:
+    artifact = fetched(bucket, None, with_tower=True)
+    assert asked(s3, bucket) == 0
+    assert open_artifact(artifact.path).manifest == artifact.manifest
+    for name in ("tower.pt2", "golden.safetensors", "plans/cpu-1.json"):
+        assert len(artifact.read_small(name)) == artifact.manifest.files[name].bytes
+    assert not (artifact.path / "tables").exists()
+    assert disk_bytes(tmp_path / "cache") < BLOCK_BYTES
+
+
+def test_rows_that_were_not_fetched_are_refused_by_name(bucket: Repository) -> None:
+    artifact = fetched(bucket, 0)
+    with pytest.raises(ArtifactError, match=rf"{FILE}: block 5, bytes .*: was not fetched"):
+        ModelShare(artifact, PLAN, 1)
+
+
+def test_an_interrupted_fetch_goes_on_where_it_was(
+    folder: Repository, bucket: Repository, s3: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One block a request: larger parts are lost whole.
+    monkeypatch.setattr("sharded_infer.repositories.storage.remote_file._PART_BYTES", BLOCK_BYTES)
+    sha256 = bucket.manifest("wide", 1).files[FILE].sha256
+
+    def is_late(method: str, path: str) -> bool:
+        return sum(m == "GET" and sha256 in p for m, p, _ in s3.requests) > 4 and sha256 in path
+
+    s3.refuse = is_late
+    with pytest.raises(StorageError, match="access denied"):
+        fetched(bucket, 1)
+    s3.refuse = None
+    first = asked(s3, bucket)
+    check_rows(fetched(bucket, 1), folder, 1)
+    # The header's block, the last and two of the rows were here.
+    assert first >= 4 * BLOCK_BYTES and asked(s3, bucket) <= 3 * BLOCK_BYTES
+
+
+def test_a_block_that_differs_in_the_store_is_refused_by_name_and_never_kept(
+    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    sha256 = bucket.manifest("wide", 1).files[FILE].sha256
+    key = f"{s3_url.removeprefix(f's3://{BUCKET}/')}/wide/files/{sha256}"
+    good = s3.content(key)
+    altered = bytearray(good)
+    altered[6 * BLOCK_BYTES + 5] ^= 1
+    s3.put(key, bytes(altered))
+    words = (
+        rf"files/{sha256} \({FILE}\): altered: block 6, bytes {6 * BLOCK_BYTES} to "
+        rf"{7 * BLOCK_BYTES}: its SHA-256 is not the one in {FILE}\.blocks"
+    )
+    with pytest.raises(ArtifactError, match=words):
+        fetched(bucket, 1)
+    # It is no block of this host.
+    check_rows(fetched(bucket, 0), folder, 0)
+    s3.put(key, good)
+    check_rows(fetched(bucket, 1), folder, 1)
+
+
+def test_a_block_that_was_damaged_in_the_cache_is_fetched_again_alone(
+    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    artifact = fetched(bucket, 0)
+    bucket.release(artifact.path)
+    with (artifact.path / FILE).open("r+b") as file:
+        file.seek(2 * BLOCK_BYTES + 7)
+        file.write(b"damaged")
+    asked(s3, bucket)
+    check_rows(fetched(opened(s3_url, tmp_path / "cache"), 0), folder, 0)
+    assert asked(s3, bucket) == BLOCK_BYTES
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_rows_that_do_not_fit_the_disk_are_refused_and_those_held_stay(
+    folder: Repository, bucket: Repository, s3: S3Server, s3_url: str, tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    with mounted(disk, 7 * BLOCK_BYTES):
+        repository = opened(s3_url, disk)
+        held = fetched(repository, 0)
+        with pytest.raises(StorageError, match=r"the version needs .* more, .* are free"):
+            fetched(repository, 1)
+        check_rows(held, folder, 0)
+        subprocess.run(
+            ["mount", "-o", f"remount,size={12 * BLOCK_BYTES}", disk],  # noqa: S607
+            check=True,
+        )
+        asked(s3, repository)
+        check_rows(fetched(repository, 1), folder, 1)
+        assert 0 < asked(s3, repository) <= HALF * 128
+        repository.release(held.path)
+
+
+@contextmanager
+def mounted(disk: Path, size: int) -> Iterator[None]:
+    """A file system of this size."""
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],  # noqa: S607
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        pytest.skip(f"no small disk can be mounted here: {done.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", disk], check=True)  # noqa: S607
+
+
+def test_the_cache_counts_and_frees_what_rows_take(bucket: Repository, tmp_path: Path) -> None:
+    bucket.release(fetched(bucket, 0).path)
+    files = FileCache(tmp_path / "cache" / "files")
+    used = files.used_bytes()
+    assert HALF * 128 <= used <= HALF * 128 + 4 * BLOCK_BYTES
+    assert files.remove_unused(used) == 0
+    shutil.rmtree(tmp_path / "cache" / "versions")
+    assert files.remove_unused(used) == used
+    assert files.used_bytes() == 0
+
+
+def test_a_version_without_hashes_is_fetched_whole_and_that_is_said(
+    folder: Repository,
+    s3: S3Server,
+    s3_url: str,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    old = Repository(tmp_path / "old")
+    copy_version(folder, "wide", 1, old)
+    path = tmp_path / "old" / "wide" / "1"
+    manifest = open_artifact(path).manifest
+    (path / f"{FILE}.blocks").unlink()
+    files = {name: record for name, record in manifest.files.items() if name[-7:] != ".blocks"}
+    (path / "manifest.json").write_bytes(dump_manifest(replace(manifest, files=files)))
+    bucket = Repository(s3_url, VersionCache(tmp_path / "cache"))
+    copy_version(old, "wide", 1, bucket)
+    s3.requests.clear()
+    for repository in (old, bucket):
+        with caplog.at_level(logging.INFO):
+            check_rows(fetched(repository, 0), folder, 0)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == 2 * ["wide version 1 has no hashes of blocks: it is fetched and verified whole"]
+
+
+@pytest.mark.parametrize(("at", "noticed_by"), [(2 * BLOCK_BYTES, 0), (6 * BLOCK_BYTES, 1)])
+def test_in_a_folder_a_host_verifies_its_own_blocks(
+    folder: Repository, tmp_path: Path, at: int, noticed_by: int
+) -> None:
+    other = Repository(tmp_path / "other")
+    copy_version(folder, "wide", 1, other)
+    with (tmp_path / "other" / "wide" / "1" / FILE).open("r+b") as file:
+        file.seek(at)
+        file.write(b"altered")
+    words = f"{FILE}: altered: block {at // BLOCK_BYTES}, bytes {at} to {at + BLOCK_BYTES}"
+    with pytest.raises(ArtifactError, match=words):
+        fetched(other, noticed_by)
+    artifact = fetched(other, 1 - noticed_by)
+    assert artifact.path == tmp_path / "other" / "wide" / "1"
+    check_rows(artifact, folder, 1 - noticed_by)

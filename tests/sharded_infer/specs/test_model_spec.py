@@ -1,0 +1,332 @@
+"""Descriptions of models: as TOML, as dataclasses, and what is refused."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.row_format import RowFormat
+from sharded_infer.errors import SpecError
+from sharded_infer.specs.model_spec import (
+    DenseSpec,
+    GateSpec,
+    ModelSpec,
+    QuantizationSpec,
+    TableSpec,
+    TowerSpec,
+)
+from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.spec_file import dump_spec, load_spec, parse_spec
+
+FULL = """
+name = "criteo_dlrm"
+[[tables]]
+name = "C1"
+rows = 100_000
+dim = 64
+pooling = "mean"
+features = ["clicked", "shown"]
+weights = "embedding_bags.C1.weight"
+format = "bf16"
+out_of_range = "modulo"
+[[tables]]
+name = "C2"
+rows = 7
+dim = 3
+[dense]
+inputs = { age = 1, context = 13 }
+[tower]
+architecture = "dlrm"
+bottom = [512, 64]
+top = [1024, 1]
+precision = "bf16"
+outputs = ["score"]
+weights = "model.tower."
+[quantization]
+format = "int8"
+[gate]
+max_score_diff = 0.001
+"""
+EXPECTED = ModelSpec(
+    name="criteo_dlrm",
+    tables=(
+        TableSpec(
+            "C1",
+            rows=100_000,
+            dim=64,
+            pooling="mean",
+            features=("clicked", "shown"),
+            weights="embedding_bags.C1.weight",
+            format=RowFormat.BF16,
+            out_of_range="modulo",
+        ),
+        TableSpec("C2", rows=7, dim=3),
+    ),
+    dense=DenseSpec({"age": 1, "context": 13}),
+    tower=TowerSpec(
+        architecture="dlrm",
+        precision=Precision.BF16,
+        outputs=("score",),
+        weights="model.tower.",
+        options={"bottom": [512, 64], "top": [1024, 1]},
+    ),
+    quantization=QuantizationSpec(RowFormat.INT8),
+    gate=GateSpec(0.001),
+)
+SMALL: dict[str, Any] = {"name": "m", "tables": [{"name": "a", "rows": 4, "dim": 6}]}
+
+
+def small_with_table(**fields: object) -> dict[str, Any]:
+    return {**SMALL, "tables": [SMALL["tables"][0] | fields]}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "model.toml"
+
+
+def test_a_full_description_is_read_from_toml(path: Path) -> None:
+    path.write_text(FULL)
+    assert load_spec(path) == EXPECTED
+
+
+def test_a_name_and_a_table_are_enough() -> None:
+    spec = parse_spec(SMALL)
+    assert spec == ModelSpec("m", (TableSpec("a", rows=4, dim=6),))
+    assert (spec.tables[0].pooling, spec.tables[0].out_of_range) == (None, "error")
+    assert spec.row_format(spec.tables[0]) is RowFormat.INT8
+    assert spec.tower.outputs == ("score",)
+
+
+def test_features_follow_the_order_of_tables_and_default_to_the_tables_name() -> None:
+    names = [(feature.name, feature.table.name) for feature in EXPECTED.features]
+    assert names == [("clicked", "C1"), ("shown", "C1"), ("C2", "C2")]
+    assert EXPECTED.embedding_width == 64 + 64 + 3
+
+
+def test_a_feature_of_several_tables_is_one_input_and_columns_for_each() -> None:
+    tables = (
+        TableSpec("gmf", rows=9, dim=2, features=("user",)),
+        TableSpec("item", rows=5, dim=3),
+        TableSpec("wide", rows=9, dim=1, features=("item", "user")),
+    )
+    spec = ModelSpec("m", tables)
+    names = [(feature.name, feature.table.name) for feature in spec.features]
+    assert names == [("user", "gmf"), ("item", "item"), ("item", "wide"), ("user", "wide")]
+    assert spec.sparse_inputs == ("user", "item")
+    assert spec.embedding_width == 2 + 3 + 1 + 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "required"),
+    [
+        ({}, set()),
+        ({"required": False}, set()),
+        ({"required": []}, set()),
+        ({"required": True}, {"a"}),
+        ({"features": ["b", "c"], "required": True}, {"b", "c"}),
+        ({"features": ["b", "c"], "required": ["c"]}, {"c"}),
+    ],
+)
+def test_a_table_says_which_of_its_features_are_required(
+    fields: dict[str, Any], required: set[str]
+) -> None:
+    document = small_with_table(**fields)
+    document["tables"].append({"name": "d", "rows": 3, "dim": 1, "features": ["a", "b", "c"]})
+    spec = parse_spec(document)
+    assert spec.required_inputs == required
+    assert parse_spec(dump_spec(spec)) == spec
+    assert ("required" in dump_spec(spec)["tables"][0]) == bool(required)
+
+
+def test_a_tables_format_comes_before_the_models() -> None:
+    assert [EXPECTED.row_format(table) for table in EXPECTED.tables] == ["bf16", "fp16"]
+    other = replace(EXPECTED, quantization=QuantizationSpec(RowFormat.BF16))
+    assert other.row_format(other.tables[1]) is RowFormat.BF16
+
+
+@pytest.mark.parametrize(
+    ("row_format", "dim", "stored"),
+    [
+        ("int8", 1, "fp16"),
+        ("int8", 4, "fp16"),
+        ("int8", 5, "int8"),
+        ("fp8", 2, "fp16"),
+        ("int4", 2, "fp16"),
+        ("int4", 3, "fp16"),
+        ("int4", 4, "int4"),
+        ("bf16", 1, "bf16"),
+        ("fp32", 1, "fp32"),
+    ],
+)
+def test_rows_too_narrow_for_the_default_are_fp16(row_format: str, dim: int, stored: str) -> None:
+    tables = [{"name": "a", "rows": 4, "dim": dim}]
+    spec = parse_spec({**SMALL, "tables": tables, "quantization": {"format": row_format}})
+    assert spec.row_format(spec.tables[0]) == stored
+    # What is asked for by name is done.
+    asked = replace(spec.tables[0], format=RowFormat(row_format))
+    assert spec.row_format(asked) == row_format
+
+
+@pytest.mark.parametrize(
+    "spec", [EXPECTED, parse_spec(SMALL), parse_spec(small_with_table(padding_idx=0))]
+)
+def test_a_dumped_description_is_read_back(spec: ModelSpec) -> None:
+    dumped = dump_spec(spec)
+    assert parse_spec(dumped) == spec
+    assert dump_spec(parse_spec(dumped)) == dumped
+
+
+def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
+    assert set(dump_spec(parse_spec(SMALL))["tables"][0]) == {
+        *("name", "rows", "dim", "features", "out_of_range")
+    }
+
+
+def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
+    tower = {"architecture": "dcnv2", "options": {"bottom": [4], "top": [1]}, "cross_rank": 2}
+    parsed = parse_spec({**SMALL, "tower": tower})
+    assert parsed.tower.options == {"bottom": [4], "top": [1], "cross_rank": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tables": SMALL["tables"]}, "name: Field required"),
+        ({"name": "m"}, "tables: Field required"),
+        ({"name": "m", "tables": []}, "tables: .* at least 1 item"),
+        ({"name": "m", "tables": {"name": "a"}}, "tables: .* valid array"),
+        ({**SMALL, "name": 3}, "name: .* valid string, got 3"),
+        ({**SMALL, "colour": 3}, "colour: Unexpected keyword argument, got 3"),
+        (small_with_table(rowz=3), "table 'a': rowz: Unexpected .*'rows'.*, got 3"),
+        *(
+            (
+                small_with_table(padding_idx=padding),
+                f"table 'a': padding_idx: expected a row, 0 to 3, got {padding}",
+            )
+            for padding in (-1, 4, 2**70)
+        ),
+        *(
+            (small_with_table(required=value), "table 'a': required: expected true, false or names")
+            for value in (1, "a", [1], {"a": True})
+        ),
+        (
+            small_with_table(features=["b", "c"], required=["a"]),
+            "table 'a': required: 'a' is not one of the table's features: b, c",
+        ),
+        (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
+        (small_with_table(padding_idx="0"), "table 'a': padding_idx: .* valid integer"),
+        (small_with_table(poling="sum"), r"poling: Unexpected .* \(did you mean 'pooling'\?\)"),
+        ({**SMALL, "tabels": []}, "tabels: Unexpected .*did you mean 'tables'"),
+        (
+            {**SMALL, "gate": {"max_score_dif": 1}},
+            "dif: Unexpected .*did you mean 'max_score_diff'",
+        ),
+        ({**SMALL, "serving": {"non_finit": 1}}, "non_finit: .*did you mean 'non_finite'"),
+        (small_with_table(rows=0), "table 'a': rows: .* greater than or equal to 1, got 0"),
+        (small_with_table(rows=2**48), "table 'a': rows: .* less than 281474976710656"),
+        (small_with_table(rows="many"), "table 'a': rows: .* valid integer.*, got 'many'"),
+        (small_with_table(rows=4.5), "table 'a': rows: .* valid integer.*, got 4.5"),
+        (small_with_table(dim=0), "table 'a': dim: .* greater than or equal to 1, got 0"),
+        (small_with_table(dim=8193), "table 'a': dim: .* less than or equal to 8192, got 8193"),
+        (small_with_table(pooling="max"), "table 'a': pooling: .* 'sum' or 'mean', got 'max'"),
+        (small_with_table(format="int3"), "table 'a': format: .* 'int4' or 'int2', got 'int3'"),
+        (
+            small_with_table(out_of_range="wrap"),
+            "table 'a': out_of_range: .* 'error', 'ignore' or 'modulo', got 'wrap'",
+        ),
+        (small_with_table(features=["b", "c d"]), r"table 'a': features\[1\]: 'c d' is not a name"),
+        (small_with_table(features=["b", "b"]), "table 'a': feature 'b' is defined more than once"),
+        ({**SMALL, "tables": SMALL["tables"] * 2}, "table 'a' is defined more than once"),
+        ({**SMALL, "dense": {"inputs": {"a": 1}}}, "input 'a' is defined more than once"),
+        ({**SMALL, "dense": {"inputs": {"x": 0}}}, "dense: inputs: x: .* equal to 1, got 0"),
+        ({**SMALL, "dense": {"inputs": {"x/y": 1}}}, "dense: inputs: x/y: .* is not a name"),
+        ({**SMALL, "dense": {"input": {}}}, "dense: input: Unexpected .*did you mean 'inputs'"),
+        ({**SMALL, "tower": {"outputs": []}}, "tower: outputs: .* at least 1 item"),
+        ({**SMALL, "tower": {"outputs": ["s", "s"]}}, "tower: outputs: names repeat"),
+        (
+            {**SMALL, "tower": {"precision": "fp8"}},
+            "tower: precision: .* 'fp32', 'tf32', 'bf16', 'fp16' or 'int8'",
+        ),
+        ({**SMALL, "tower": {"program": "t", "bottom": [3]}}, "tower: bottom: Unexpected keyword"),
+        ({**SMALL, "tower": {"program": "t", "architecture": "dlrm"}}, "exclude each other"),
+        ({**SMALL, "quantization": {"format": "fp4"}}, "quantization: format: .* got 'fp4'"),
+        ({**SMALL, "gate": {"max_score_diff": 0}}, "gate: max_score_diff: .* greater than 0"),
+        ({**SMALL, "gate": {"max_score_diff": math.inf}}, "gate: max_score_diff: .* finite"),
+        ({**SMALL, "gate": {"max_score_diff": math.nan}}, "gate: max_score_diff: .* finite"),
+    ],
+)
+def test_an_error_names_its_field_and_what_came(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=f"^spec: .*{words}"):
+        parse_spec(fields)
+
+
+def test_every_error_is_said_and_none_besides() -> None:
+    tables = [{"name": "a", "rows": 0, "dim": 2}, {"name": "b", "rows": 1, "dim": 2, "x": 1}]
+    with pytest.raises(SpecError) as caught:
+        parse_spec({"name": "m", "tables": tables})
+    first, second = str(caught.value).split("; ")
+    assert first.startswith("spec: table 'a': rows: ")
+    assert second.startswith("table 'b': x: ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "a/b", "a\\b", "a b", ".a", "a.", "a..b", "-a", "a\n", "å", "a#0", "a" * 201],
+)
+def test_what_could_leave_a_folder_or_blur_two_names_is_no_name(name: str) -> None:
+    with pytest.raises(SpecError, match="is not a name"):
+        parse_spec({**SMALL, "name": name})
+    with pytest.raises(SpecError, match="is not a name"):
+        parse_spec(small_with_table(name=name))
+
+
+@pytest.mark.parametrize("name", ["a", "_", "C1", "a.b-c.d_e", "0", "a" * 200])
+def test_plain_words_are_names(name: str) -> None:
+    assert parse_spec(small_with_table(features=[name])).features[0].name == name
+
+
+@pytest.mark.parametrize(
+    "name", ["x.lengths", "x.weights", "sparse.x", "dense.x", "score.x", "__metadata__"]
+)
+def test_names_that_inputs_and_files_need_are_reserved(name: str) -> None:
+    for fields in (
+        small_with_table(name=name),
+        small_with_table(features=[name]),
+        {**SMALL, "dense": {"inputs": {name: 1}}},
+        {**SMALL, "tower": {"outputs": [name]}},
+    ):
+        with pytest.raises(SpecError, match=f"'{name}' is reserved"):
+            parse_spec(fields)
+
+
+def test_a_missing_file_is_refused_by_path(path: Path) -> None:
+    with pytest.raises(SpecError, match=f"{path}: cannot be read: No such file"):
+        load_spec(path)
+
+
+@pytest.mark.parametrize("content", [b"name = ", b"[[tables]\n", b"\xff\xfe", b"{}"])
+def test_a_file_that_is_not_toml_is_refused_by_path(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=f"{path}: not TOML"):
+        load_spec(path)
+
+
+def test_an_error_in_a_file_names_the_file(path: Path) -> None:
+    path.write_text('name = "m"\n')
+    with pytest.raises(SpecError, match=f"^{path}: tables: Field required"):
+        load_spec(path)
+
+
+@pytest.mark.parametrize("memory", [None, "auto", "map", "huge"])
+def test_memory_is_stored_only_where_older_readers_know_it(memory: str | None) -> None:
+    document = small_with_table()
+    if memory is not None:
+        document["serving"] = {"memory": memory}
+    spec = parse_spec(document)
+    assert spec.serving.memory == (memory or "auto")
+    stored = dump_spec(spec)
+    assert stored["serving"].get("memory") == (memory if memory in ("map", "huge") else None)
+    assert "executor" in stored["serving"] and parse_spec(stored) == spec

@@ -1,0 +1,161 @@
+"""Kills publishers and readers at moments drawn by chance, and looks at what they leave."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.publishing.part_publication import publish_part
+from sharded_infer.publishing.publication import publish
+from sharded_infer.repositories.garbage_collection import collect
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.storage.version_cache import VersionCache
+from tests.support.part_model import SPEC, Scorer, trained_tables
+from tests.support.publisher import Publisher
+
+CHECKOUT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("killed_process.py")
+
+
+class Victims:
+    """Starts processes that are killed at a step of their work."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+
+    def steps(self, action: str) -> int:
+        """The steps of the whole work, which one process does unharmed."""
+        status, steps = self._run(action, 0)
+        assert status == 0
+        return steps
+
+    def kill_at(self, action: str, step: int) -> bool:
+        """Starts one process to be killed at a step; False if its work took fewer."""
+        status, _ = self._run(action, step)
+        assert status in (-signal.SIGKILL, 0)
+        return status != 0
+
+    def _run(self, action: str, step: int) -> tuple[int, int]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        print(action, step, file=self._process.stdin, flush=True)
+        status, steps = map(int, self._process.stdout.readline().split())
+        return status, steps
+
+
+@contextmanager
+def victims(location: str, version: Path, folder: Path) -> Iterator[Victims]:
+    folder.mkdir()
+    with subprocess.Popen(
+        [sys.executable, SCRIPT, location, version],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(folder)},
+    ) as process:
+        yield Victims(process)
+
+
+def kill_publishers(
+    location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
+) -> None:
+    """After each kill all that is listed verifies, and the next publisher succeeds."""
+    repository, chance = Repository(location), random.Random(seed)
+    with victims(location, publish.source.path, folder) as killed:
+        # The first makes the folders that all others find.
+        killed.steps("publish")
+        steps, checked, kills = killed.steps("publish"), set[int](), 0
+        for _ in range(moments):
+            kills += killed.kill_at("publish", chance.randint(1, steps))
+            version = publish(repository)
+            listed = repository.versions("small")
+            assert listed[-1] == version
+            assert repository.labels("small")["stable"] in listed
+            for number in set(listed) - checked:
+                path = repository.fetch("small", number)
+                verify_files(open_artifact(path))
+                repository.release(path)
+            checked |= set(listed)
+        assert kills > moments // 2
+
+
+def kill_readers(
+    location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
+) -> None:
+    """After each kill every version can be fetched into the same cache, and verifies."""
+    chance = random.Random(seed)
+    for number in range(2):
+        publish(Repository(location), {"large.bin": random.Random(number).randbytes(100_000)})
+    cache, kills = VersionCache(folder / "killed", max_bytes=200_000), 0
+
+    def fetch_all() -> None:
+        repository = Repository(location, cache)
+        for number in repository.versions("small"):
+            path = repository.fetch("small", number)
+            verify_files(open_artifact(path))
+            repository.release(path)
+
+    with victims(location, publish.source.path, folder) as killed:
+        # The cache has no room for both: the first version has always gone when a victim wants it.
+        fetch_all()
+        steps = killed.steps("fetch")
+        for _ in range(moments):
+            fetch_all()
+            kills += killed.kill_at("fetch", chance.randint(1, steps))
+        fetch_all()
+    assert kills > moments // 2
+
+
+def kill_collections(
+    location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
+) -> None:
+    """After each kill all that is listed verifies, and the next collection finishes the work."""
+    repository, chance, kills = Repository(location), random.Random(seed), 0
+    repository.set_label("small", "stable", publish(repository))
+
+    def publish_three() -> None:
+        for _ in range(3):
+            publish(repository, {"notes.bin": chance.randbytes(1000)})
+
+    with victims(location, publish.source.path, folder) as killed:
+        publish_three()
+        steps = killed.steps("collect")
+        for _ in range(moments):
+            publish_three()
+            kills += killed.kill_at("collect", chance.randint(1, steps))
+            labels = repository.label_history("small")
+            assert labels.versions == {"stable": 1}
+            listed = repository.versions("small")
+            for number in listed:
+                repository.verify("small", number)
+            collect(repository, "small", keep=1, safe_seconds=-1)
+            assert repository.versions("small") == [1, listed[-1]]
+            assert repository.label_history("small").removing == ()
+            assert repository.leftovers("small", -1).names == ()
+    assert kills > moments // 2
+
+
+def kill_parts(location: str, source: Path, folder: Path, *, moments: int, seed: int) -> None:
+    """After each kill a part is whole or not there, and made again it is joined."""
+    repository, chance, kills = Repository(location), random.Random(seed), 0
+    weights = trained_tables()
+    with victims(location, source, folder) as killed:
+        killed.steps("part")
+        [name] = repository.parts.names("ranker")
+        record, steps = repository.parts.record("ranker", name), killed.steps("part")
+        for _ in range(moments):
+            # Killed while it is made for the first time, and while it is made again.
+            if chance.random() < 0.5:
+                repository.remove_leftovers("ranker", repository.leftovers("ranker", -1))
+            kills += killed.kill_at("part", chance.randint(1, steps))
+            assert repository.parts.record("ranker", name) in (None, record)
+            for part in (1, 2):
+                publish_part(SPEC, weights, repository, part=part, parts=2)
+            assert repository.parts.record("ranker", name) == record
+            version = publish(SPEC, weights, Scorer(), repository, parts=2).version
+            repository.verify("ranker", version)
+    assert kills > moments // 2

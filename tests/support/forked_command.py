@@ -1,0 +1,162 @@
+"""The command in processes that need not import it: they are forked from one that has.
+
+Importing torch and the rest takes most of three seconds of processor time, everything else of a
+server's start a tenth of that.
+"""
+
+import atexit
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+CHECKOUT = Path(__file__).parents[2]
+_MODULE = "tests.support.forking_command"
+# Read when something runs; whatever else is set may have been read by an import.
+_READ_LATER = ("AWS_", "ONEDNN_", "PYTEST_", "SHARDED_INFER_", "TORCHINDUCTOR_")
+_STEP_SECONDS = 60.0
+
+
+class ForkedProcess:
+    """A forked command, used as a `subprocess.Popen` is.
+
+    Attributes:
+        returncode: its exit code once `poll` or `wait` has seen it end; minus a signal's number.
+        stdout: what it prints, if a pipe was asked for.
+    """
+
+    def __init__(self, words: list[str], told: IO[str], stdout: IO[str] | None) -> None:
+        """Takes over the descriptor on which its id and its end are told."""
+        self.args = words
+        self.stdout = stdout
+        self.returncode: int | None = None
+        self._told = told
+        line = self._line(_STEP_SECONDS)
+        assert line, "the process that forks commands is gone"
+        self.pid = int(line)
+
+    def _line(self, seconds: float | None) -> str | None:
+        """The next line that is told of it; None where none comes in time."""
+        return self._told.readline() if select.select([self._told], [], [], seconds)[0] else None
+
+    def poll(self) -> int | None:
+        """Its exit code if it has ended."""
+        if self.returncode is None and (line := self._line(0)) is not None:
+            self._told.close()
+            assert line, "the process that forks commands is gone"
+            self.returncode = int(line)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for its end, seconds at most.
+
+        Raises:
+            subprocess.TimeoutExpired: it lives.
+        """
+        if self.returncode is None:
+            select.select([self._told], [], [], timeout)
+        code = self.poll()
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, if it lives."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Asks it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Ends it."""
+        self.send_signal(signal.SIGKILL)
+
+
+class CommandForker:
+    """The process that has imported the command."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Starts it; the first command waits for its imports."""
+        self._environment = {
+            name: value for name, value in environment.items() if not name.startswith(_READ_LATER)
+        }
+        self._control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with other:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", _MODULE, str(other.fileno())],
+                cwd=CHECKOUT,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[other.fileno()],
+            )
+
+    def fits(self, environment: Mapping[str, str]) -> bool:
+        """Whether its imports have seen all that they read of an environment."""
+        return not self.misfits(environment)
+
+    def misfits(self, environment: Mapping[str, str]) -> dict[str, str | None]:
+        """The variables that its imports may have read otherwise, with its own values."""
+        changed = (n for n in self._changed(environment) if not n.startswith(_READ_LATER))
+        return {name: self._environment.get(name) for name in changed}
+
+    def _changed(self, environment: Mapping[str, str]) -> dict[str, str | None]:
+        names = self._environment.keys() | environment.keys()
+        changed = {name: environment.get(name) for name in names}
+        return {n: v for n, v in changed.items() if v != self._environment.get(n)}
+
+    def start(
+        self,
+        words: list[str],
+        environment: Mapping[str, str],
+        streams: tuple[int, int, int],
+        stdout: IO[str] | None = None,
+    ) -> ForkedProcess:
+        """Forks a command.
+
+        Args:
+            environment: its own, one that fits.
+            streams: descriptors for its stdin, stdout and stderr.
+            stdout: the end of a pipe that is read here, kept with the process.
+        """
+        asked = {"words": words, "folder": os.getcwd(), "changed": self._changed(environment)}
+        read, write = os.pipe()
+        try:
+            message = [json.dumps(asked).encode()]
+            socket.send_fds(self._control, message, [*streams, write])
+        finally:
+            os.close(write)
+        # Once both lines are written it is at its end, which select sees whatever has been read.
+        return ForkedProcess(words, os.fdopen(read), stdout)
+
+    def close(self) -> None:
+        """Ends it; commands that still run go on."""
+        self._control.close()
+        self._process.wait(_STEP_SECONDS)
+
+
+@cache
+def command_forker() -> CommandForker:
+    """The one of this process, started when it is first wanted."""
+    forker = CommandForker(_AT_FIRST)
+    atexit.register(forker.close)
+    return forker
+
+
+def environment() -> dict[str, str]:
+    """The environment for commands: the checkout's packages come first."""
+    path = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "PYTHONPATH": path}
+
+
+# The test that wants the first command may have set variables of its own.
+_AT_FIRST = environment()

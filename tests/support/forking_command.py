@@ -1,0 +1,123 @@
+"""A process that imports the command once, and forks a child for every command line it is given.
+
+usage: python -m tests.support.forking_command DESCRIPTOR of a Unix socket. A message there is JSON:
+`words` of a command line, the `folder` to run it in, the `changed` environment variables (null for
+those that are gone). It brings four descriptors: the child's stdin, stdout and stderr, and one that
+is told the child's process id and, when it has ended, its exit code: a line each.
+"""
+
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any
+
+import serving.cli
+from serving.commands.bench import group as bench
+from serving.commands.cluster import group as cluster
+from serving.commands.repo import group as repo
+
+_MOST_BYTES = 1 << 18
+_DESCRIPTORS = 4
+
+
+class Children:
+    """The children that live: by the descriptor of each, its id and who is told of its end."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._living: dict[int, tuple[int, int]] = {}
+        self._selector = DefaultSelector()
+        self._selector.register(control, EVENT_READ)
+
+    def fork_until_told(self) -> list[str] | None:
+        """A command line, in the child that is to run it; None where no more are wanted."""
+        while True:
+            for key, _ in self._selector.select():
+                if key.fileobj is not self._control:
+                    self._handle_exit(key.fd)
+                    continue
+                message, descriptors, _, _ = socket.recv_fds(
+                    self._control, _MOST_BYTES, _DESCRIPTORS
+                )
+                if not message:
+                    return None
+                words = self._fork(json.loads(message), descriptors)
+                if words is not None:
+                    return words
+
+    def _fork(self, asked: dict[str, Any], descriptors: list[int]) -> list[str] | None:
+        *streams, told = descriptors
+        pid = os.fork()
+        if pid == 0:
+            self._forget()
+            os.close(told)
+            return _become(asked, streams)
+        for stream in streams:
+            os.close(stream)
+        os.write(told, b"%d\n" % pid)
+        watched = os.pidfd_open(pid)
+        self._living[watched] = pid, told
+        self._selector.register(watched, EVENT_READ)
+        return None
+
+    def _handle_exit(self, watched: int) -> None:
+        pid, told = self._living.pop(watched)
+        self._selector.unregister(watched)
+        os.close(watched)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        # Perhaps nobody waits for it any more.
+        with suppress(BrokenPipeError):
+            os.write(told, b"%d\n" % code)
+        os.close(told)
+
+    def _forget(self) -> None:
+        self._selector.close()
+        self._control.close()
+        for watched, (_, told) in self._living.items():
+            os.close(watched)
+            os.close(told)
+
+
+def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(asked["folder"])
+    for name, value in asked["changed"].items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    words: list[str] = asked["words"]
+    return words
+
+
+if __name__ == "__main__":
+    # Ctrl-C is for who runs the tests.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Children would import them one by one.
+    for entry in (
+        *serving.cli.COMMANDS,
+        *repo.REPO_COMMANDS,
+        *cluster.CLUSTER_COMMANDS,
+        *bench.BENCH_COMMANDS,
+    ):
+        entry.load()
+    for name in ("serving.process.server", "serving.commands.predict_here"):
+        importlib.import_module(name)
+    # Children would copy the pages of whatever the collector looks at.
+    gc.collect()
+    gc.freeze()
+    told_words = Children(socket.socket(fileno=int(sys.argv[1]))).fork_until_told()
+    if told_words is not None:
+        # From here on as its entry point runs it, which is of no package, to the interpreter's end.
+        __package__ = ""
+        sys.argv = ["sharded-infer", *told_words]
+        serving.cli.main()

@@ -1,0 +1,105 @@
+"""Processes of `serve --shard-hosts`, and what is asked of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+
+from tests.support.servers import (
+    Arrays,
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+from tests.support.shard_host_processes import ShardHostProcess, running_shard_host
+
+SECONDS = 60.0
+
+
+@contextmanager
+def running_hosts(
+    ranker: Ranker, folder: Path, numbers: Sequence[int], *options: object
+) -> Iterator[dict[int, ShardHostProcess]]:
+    """A shard host for each number."""
+    with ExitStack() as stack:
+        yield {
+            number: stack.enter_context(
+                running_shard_host(ranker.repository, number, folder / f"host{number}", *options)
+            )
+            for number in numbers
+        }
+
+
+@contextmanager
+def running_front(
+    ranker: Ranker,
+    folder: Path,
+    hosts: Mapping[int, ShardHostProcess],
+    *options: object,
+    more: str = "",
+) -> Iterator[RunningServer]:
+    """A server that asks these hosts, by `hosts.toml` in the folder."""
+    named = ("--shard-hosts", hosts_file(folder, hosts, more))
+    with running_server(ranker.repository, folder / "front", *named, *options) as server:
+        yield server
+
+
+def hosts_file(folder: Path, hosts: Mapping[int, ShardHostProcess], more: str = "") -> Path:
+    """Writes the file of hosts that have one replica each."""
+    return replicas_file(folder, {number: (host,) for number, host in hosts.items()}, more)
+
+
+def replicas_file(
+    folder: Path, hosts: Mapping[int, Sequence[ShardHostProcess]], more: str = ""
+) -> Path:
+    """Writes the file of hosts and their replicas."""
+    file, new = folder / "hosts.toml", folder / "hosts.toml.new"
+    lines = []
+    for number, replicas in hosts.items():
+        addresses = ", ".join(f'"{replica.address}"' for replica in replicas)
+        lines.append(
+            f"{number} = [{addresses}]" if len(replicas) > 1 else f"{number} = {addresses}"
+        )
+    new.write_text("\n".join((more, "[hosts]", *lines, "")))
+    new.replace(file)
+    return file
+
+
+def infer(server: RunningServer, inputs: Arrays, seconds: float = SECONDS) -> Arrays:
+    """The scores of a request."""
+    with server.stub() as stub:
+        return scores_of(stub.ModelInfer(infer_request(inputs), timeout=seconds))
+
+
+def check(server: RunningServer, ranker: Ranker, batch: int, seed: int = 0) -> None:
+    """Asks, and compares with the model of this process."""
+    inputs = good_inputs(batch, seed)
+    found = infer(server, inputs)
+    for name, expected in ranker.predict(inputs).items():
+        assert np.abs(found[name] - expected).max() < 1e-5
+
+
+def code_of(server: RunningServer, seconds: float = SECONDS) -> tuple[str, str]:
+    """The status of a request, and its words."""
+    try:
+        infer(server, good_inputs(2), seconds)
+    except grpc.RpcError as error:
+        return error.code().name, error.details()
+    return "OK", ""
+
+
+def all_are_answered(server: RunningServer) -> bool:
+    """Whether many requests are, so that each thread of the front is asked."""
+    return all(code_of(server)[0] == "OK" for _ in range(20))
+
+
+def is_of(front: RunningServer, ranker: Ranker) -> bool:
+    """Whether the scores are this model's."""
+    inputs = good_inputs(3)
+    found, expected = infer(front, inputs), ranker.predict(inputs)
+    return all(np.abs(found[name] - scores).max() < 1e-5 for name, scores in expected.items())

@@ -1,0 +1,31 @@
+"""Publishes copies of a version, without quantizing anything."""
+
+import hashlib
+import shutil
+from dataclasses import dataclass, replace
+
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.manifest import MANIFEST_NAME, FileRecord
+from sharded_infer.repositories.repository import Repository
+
+
+@dataclass(frozen=True)
+class Publisher:
+    """Publishes copies of a small version; more files may be added, or change what is in them."""
+
+    source: Artifact
+
+    def __call__(
+        self, repository: Repository, more: dict[str, bytes] | None = None, model: str = "small"
+    ) -> int:
+        manifest = self.source.manifest
+        with repository.staging(model) as staged:
+            shutil.copytree(self.source.path, staged, dirs_exist_ok=True)
+            (staged / MANIFEST_NAME).unlink()
+            files: dict[str, FileRecord] = dict(manifest.files)
+            for name, content in (more or {}).items():
+                (staged / name).write_bytes(content)
+                files[name] = FileRecord(len(content), hashlib.sha256(content).hexdigest())
+            spec = {**manifest.spec, "name": model}
+            changed = replace(manifest, files=files, model=model, spec=spec)
+            return int(repository.commit(staged, changed).name)

@@ -1,0 +1,391 @@
+"""The command, a published model and running servers, for every test that talks to one."""
+
+import io
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+import grpc
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+import serving.cli
+from kernels.row_format import RowFormat
+from serving.transport.library import transport_refusal
+from sharded_infer import (
+    DenseSpec,
+    Model,
+    ModelSpec,
+    QuantizationSpec,
+    TableSpec,
+    TowerSpec,
+    open_model,
+    publish,
+)
+from tests.support.forked_command import ForkedProcess, command_forker, environment
+
+Arrays = Mapping[str, NDArray[np.generic]]
+CommandProcess = subprocess.Popen[str] | ForkedProcess
+MODEL = "ranker"
+DENSE_WIDTH = 4
+NATIVE = pytest.param(
+    "native",
+    marks=pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal())),
+)
+TRANSPORTS = ("grpcio", NATIVE)
+DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
+_START_SECONDS = 120.0
+_STOP_SECONDS = 60.0
+
+
+# What the ranker's publisher says of it; a page must not take it for markup.
+PROVENANCE = {"note": "nightly <b>[red]", "run_id": "mlflow/7", "source_revision": "4f2a9c1"}
+PROVENANCE_TEXT = "note nightly <b>[red]; run mlflow/7; source 4f2a9c1"
+
+
+class RankerTower(nn.Module):
+    """Two heads over one hidden layer: a score `[B]` and three labels `[B, 3]`."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(DENSE_WIDTH + width, 16)
+        self.score = nn.Linear(16, 1)
+        self.labels = nn.Linear(16, 3)
+
+    def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
+        hidden = torch.relu(self.hidden(torch.cat([dense, embeddings], dim=1)))
+        score = torch.sigmoid(self.score(hidden)).squeeze(1)
+        return {"score": score, "labels": self.labels(hidden)}
+
+
+def ranker_spec() -> ModelSpec:
+    """Every policy, both poolings, two formats, several dims, and a table of two features."""
+    return ModelSpec(
+        name=MODEL,
+        tables=(
+            TableSpec("user", 50, 8),
+            TableSpec(
+                "item",
+                97,
+                16,
+                pooling="mean",
+                features=("item", "history"),
+                out_of_range="ignore",
+            ),
+            TableSpec("category", 13, 4, format=RowFormat.BF16, out_of_range="modulo"),
+            TableSpec("brand", 20, 12, pooling="mean", format=RowFormat.BF16),
+        ),
+        dense=DenseSpec({"dense": DENSE_WIDTH}),
+        tower=TowerSpec(outputs=("score", "labels")),
+        quantization=QuantizationSpec(format=RowFormat.INT8),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranker:
+    """The published model, opened here, and what it was published from.
+
+    Attributes:
+        repository: where it is published, as version 1.
+    """
+
+    repository: Path
+    model: Model
+    tables: dict[str, nn.EmbeddingBag]
+    tower: RankerTower
+
+    def predict(self, inputs: Arrays) -> dict[str, NDArray[np.float32]]:
+        """Scores a request here, with one intra-op thread as the server has."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return self.model.predict(inputs)
+        finally:
+            torch.set_num_threads(threads)
+
+
+def publish_ranker(
+    repository: Path, seed: int = 5, name: str = MODEL, topology: str = "cpu:2"
+) -> Ranker:
+    """Publishes the ranker, planned for two ranks; another seed gives it other scores."""
+    spec = replace(ranker_spec(), name=name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        tables = {
+            t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum") for t in spec.tables
+        }
+        tower = RankerTower(spec.embedding_width)
+    published = publish(spec, tables, tower, repository, topologies=(topology,), **PROVENANCE)
+    return Ranker(repository, open_model(published.path), tables, tower)
+
+
+def good_inputs(batch: int, seed: int = 0) -> dict[str, NDArray[np.generic]]:
+    """A request that uses every input in one form or another."""
+    generator = np.random.default_rng(seed)
+    lengths = generator.integers(0, 4, batch, dtype=np.int32)
+    return {
+        "dense": generator.standard_normal((batch, DENSE_WIDTH), dtype=np.float32),
+        "user": generator.integers(0, 50, batch),
+        "item": generator.integers(0, 97, (batch, 1)),
+        "history": generator.integers(0, 97, int(lengths.sum())),
+        "history.lengths": lengths,
+        "category": generator.integers(0, 13, (batch, 3)),
+        "category.weights": generator.random((batch, 3), dtype=np.float32),
+        "brand": generator.integers(0, 20, batch, dtype=np.int32),
+    }
+
+
+def infer_request(inputs: Arrays, *, model: str = MODEL, request_id: str = "") -> Any:
+    """A ModelInferRequest with raw contents."""
+    tensor = service_pb2.ModelInferRequest.InferInputTensor
+    return service_pb2.ModelInferRequest(
+        model_name=model,
+        id=request_id,
+        inputs=[
+            tensor(name=name, datatype=DATATYPES[array.dtype.name], shape=array.shape)
+            for name, array in inputs.items()
+        ],
+        raw_input_contents=[array.tobytes() for array in inputs.values()],
+    )
+
+
+def scores_of(response: Any) -> dict[str, NDArray[np.float32]]:
+    """The outputs of a ModelInferResponse, from its raw contents."""
+    return {
+        output.name: np.frombuffer(raw, "<f4").reshape(output.shape)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+    }
+
+
+@dataclass(slots=True)
+class RunningServer:
+    """A server process and where it answers.
+
+    Attributes:
+        grpc_url: `host:port`.
+        log: what it writes to its error stream.
+        ready: the line it printed when it was ready.
+    """
+
+    process: CommandProcess
+    grpc_url: str
+    metrics_url: str
+    log: Path
+    ready: dict[str, Any] = field(repr=False)
+
+    @contextmanager
+    def stub(self) -> Iterator[Any]:
+        """The protocol's generated stub on a connection of its own."""
+        # Channels of one process share connections otherwise, and with them their state.
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        with grpc.insecure_channel(self.grpc_url, options=options) as channel:
+            yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def command(*words: object) -> list[str]:
+    """The command line of `sharded-infer`, as this interpreter runs it."""
+    return [sys.executable, "-m", "serving.cli", *map(str, words)]
+
+
+def start_command(
+    *words: object, stderr: IO[str], forked: bool = True, program: str | None = None
+) -> CommandProcess:
+    """Starts a command whose output is read here.
+
+    Args:
+        stderr: the file for its error stream.
+        forked: from a process that has imported it.
+        program: Python that breaks something first, and runs the command itself.
+    """
+    asked = environment()
+    if program is not None:
+        broken = [sys.executable, "-c", program, *map(str, words)]
+        return subprocess.Popen(broken, stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked)
+    if not (forked and command_forker().fits(asked)):
+        return subprocess.Popen(
+            command(*words), stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked
+        )
+    read, write = os.pipe()
+    try:
+        streams = (sys.__stdin__.fileno(), write, stderr.fileno())
+        return command_forker().start([str(w) for w in words], asked, streams, os.fdopen(read))
+    finally:
+        os.close(write)
+
+
+def run(
+    *words: object, stdin: str | None = None, seconds: float = 120.0, forked: bool = True
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command to its end in a process of its own.
+
+    Args:
+        stdin: what it reads.
+        seconds: after which it is killed.
+        forked: from a process that has imported it; otherwise as users start it.
+    """
+    asked = environment()
+    if not (forked and command_forker().fits(asked)):
+        return subprocess.run(
+            command(*words),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+            env=asked,
+        )
+    with ExitStack() as stack:
+        streams = [stack.enter_context(TemporaryFile("w+")) for _ in range(3)]
+        given, out, err = streams
+        given.write(stdin or "")
+        given.seek(0)
+        process = command_forker().start(
+            [str(word) for word in words], asked, (given.fileno(), out.fileno(), err.fileno())
+        )
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        for stream in (out, err):
+            stream.seek(0)
+        return subprocess.CompletedProcess(process.args, code, out.read(), err.read())
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    def refused(self, *words: object) -> None:
+        """It ended with 1 and one line on the error stream that holds the words."""
+        assert (self.code, self.out) == (1, ""), (self.code, self.out, self.err)
+        assert self.err.startswith("error: ") and self.err.count("\n") == 1, self.err
+        assert [word for word in words if str(word) not in self.err] == [], self.err
+
+
+Command = Callable[..., Done]
+
+
+@pytest.fixture
+def sharded_infer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Command]:
+    """Runs the command in this process, as its entry point does."""
+    threads = torch.get_num_threads()
+    # pytest-xdist says 80: tables are then cut.
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def call(*words: object, stdin: str = "") -> Done:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["sharded-infer", *map(str, words)])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
+        try:
+            serving.cli.main()
+            code: object = 0
+        except SystemExit as exited:
+            code = exited.code or 0
+        printed = capsys.readouterr()
+        assert isinstance(code, int)
+        return Done(code, printed.out, printed.err)
+
+    yield call
+    torch.set_num_threads(threads)
+
+
+@contextmanager
+def running_server(
+    repository: Path | str,
+    log: Path,
+    *options: object,
+    exit_code: int | None = 0,
+    forked: bool = True,
+    program: str | None = None,
+) -> Iterator[RunningServer]:
+    """Starts `sharded-infer serve` and waits until it is ready; stops it at the end.
+
+    Args:
+        repository: what to serve, a folder or a URL.
+        log: the file for its error stream.
+        options: more of the command line; what comes last holds.
+        exit_code: what it must end with; None for a test that ends it otherwise.
+        forked: from a process that has imported it; otherwise its memory is all its own.
+        program: as `start_command` has it.
+    """
+    ports = ("--host", "127.0.0.1", "--port", 0, "--http-port", 0)
+    words = ("serve", "-r", repository, *ports, "--json", "--grace-seconds", 0, *options)
+    with log.open("w") as errors:
+        process = start_command(*words, stderr=errors, forked=forked, program=program)
+    try:
+        ready = read_ready(process, log)
+        yield RunningServer(process, ready["grpc_url"], ready["metrics_url"], log, ready)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    assert exit_code is None or process.returncode == exit_code, log.read_text()
+
+
+def read_ready(process: CommandProcess, log: Path) -> dict[str, Any]:
+    """The line of JSON that a server prints when it is ready."""
+    assert process.stdout is not None
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        if select.select([process.stdout], [], [], 0.1)[0]:
+            line = process.stdout.readline()
+            if line.startswith("{"):
+                fields: dict[str, Any] = json.loads(line)
+                return fields
+    raise AssertionError(f"the server was not ready: {log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def ranker(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
+    return publish_ranker(tmp_path_factory.mktemp("ranker") / "repository")
+
+
+@pytest.fixture(scope="session")
+def server(
+    request: pytest.FixtureRequest, ranker: Ranker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningServer]:
+    """A server of the ranker, on grpcio; modules whose tests hold on others too parametrize it."""
+    log = tmp_path_factory.mktemp("server") / "stderr"
+    transport = getattr(request, "param", "grpcio")
+    with running_server(ranker.repository, log, "--transport", transport) as running:
+        assert running.ready["transport"] == transport
+        yield running
+    assert "internal error" not in log.read_text()
+
+
+@pytest.fixture(scope="session")
+def stub(server: RunningServer) -> Iterator[Any]:
+    with server.stub() as stub:
+        yield stub

@@ -1,0 +1,71 @@
+"""Processes of `sharded-infer serve-shards`, and a model whose plan has several hosts."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.servers import CommandProcess, Ranker, publish_ranker, read_ready, start_command
+
+_STOP_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHostProcess:
+    """A running shard host.
+
+    Attributes:
+        address: of its lookups.
+        ready: what it printed when it was ready.
+    """
+
+    process: CommandProcess
+    address: str
+    log: Path
+    ready: dict[str, Any]
+
+
+@contextmanager
+def running_shard_host(
+    repository: Path | str, number: int, log: Path, *options: object, exit_code: int | None = 0
+) -> Iterator[ShardHostProcess]:
+    """Starts `sharded-infer serve-shards` and waits until it is ready; stops it at the end.
+
+    Args:
+        number: the host's in the plans.
+        log: the file for its error stream.
+        options: more of the command line; what comes last holds.
+        exit_code: what it must end with; None for a test that ends it otherwise.
+    """
+    words = ("serve-shards", "-r", repository, "--host-number", number, "--host", "127.0.0.1")
+    with log.open("w") as errors:
+        process = start_command(*words, "--port", 0, "--json", *options, stderr=errors)
+    try:
+        ready = read_ready(process, log)
+        yield ShardHostProcess(process, ready["grpc_url"], log, ready)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    assert exit_code is None or process.returncode == exit_code, log.read_text()
+
+
+def publish_for_hosts(folder: Path, hosts: int, rank_bytes: int, seed: int = 5) -> Ranker:
+    """Publishes the ranker for a topology of several hosts with one rank each.
+
+    Args:
+        rank_bytes: memory of each rank, which makes the planner split tables.
+    """
+    topology = folder / f"hosts{hosts}.toml"
+    rank = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "{}KB"\n'
+    topology.write_text("".join(rank.format(host, rank_bytes / 1000) for host in range(hosts)))
+    return publish_ranker(folder / "repository", seed, topology=str(topology))

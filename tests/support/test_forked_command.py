@@ -1,0 +1,68 @@
+"""Commands that are forked end, print and are told their environment as those that are started."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.forked_command import ForkedProcess, command_forker
+from tests.support.servers import command, environment, run, start_command
+
+
+@pytest.fixture(autouse=True)
+def as_the_forker_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without variables that a test before has left, as torch's compiler does."""
+    for name, value in command_forker().misfits(environment()).items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+
+
+@pytest.mark.parametrize("words", [("--help",), ("predict",), ("verify", "nowhere")])
+def test_a_forked_command_prints_and_ends_as_a_started_one(words: tuple[str, ...]) -> None:
+    forked = run(*words)
+    started = subprocess.run(
+        command(*words), capture_output=True, text=True, check=False, env=environment()
+    )
+    assert forked.returncode == started.returncode
+    # The name of the program is the installed one's.
+    module = "python -m serving.cli"
+    assert forked.stdout == started.stdout.replace(module, "sharded-infer")
+    assert forked.stderr == started.stderr.replace(module, "sharded-infer")
+
+
+def test_it_has_the_environment_and_the_folder_of_who_asks(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "settings.toml").write_text("threads = 7\n")
+    monkeypatch.setenv("SHARDED_INFER_CONFIG", "settings.toml")
+    words = ("serve", "-r", "models", "--print-config", "--json")
+    with_file = json.loads(run(*words).stdout)
+    monkeypatch.delenv("SHARDED_INFER_CONFIG")
+    without = json.loads(run(*words).stdout)
+    assert with_file != without and "settings.toml" in json.dumps(with_file)
+
+
+def test_what_an_import_may_have_read_makes_a_process_of_its_own() -> None:
+    asked = environment()
+    forker = command_forker()
+    assert forker.fits(asked) and forker.fits(asked | {"SHARDED_INFER_PORT": "1"})
+    assert not forker.fits(asked | {"OMP_NUM_THREADS": "7"})
+    assert not forker.fits({name: asked[name] for name in asked if name != "PYTHONPATH"})
+
+
+def test_a_signal_that_ends_it_is_its_exit_code(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        process = start_command("predict", "-", "-r", tmp_path, stderr=log)
+    assert isinstance(process, ForkedProcess)
+    process.kill()
+    assert process.wait(30) == -signal.SIGKILL
+    assert process.poll() == -signal.SIGKILL
+    # Nobody is there any more, and nobody is signalled.
+    process.terminate()
+    assert process.stdout is not None
+    process.stdout.close()

@@ -1,0 +1,43 @@
+"""A server's certificates in files, for tests over TLS."""
+
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+
+
+@dataclass(frozen=True, slots=True)
+class IssuedFiles:
+    """What an authority issued to a server on this machine.
+
+    Attributes:
+        ca: file of the authority's own certificate.
+    """
+
+    authority: trustme.CA
+    ca: Path
+    certificate: Path
+    key: Path
+
+    def options(self) -> tuple[object, ...]:
+        """Of the command line of `serve`."""
+        return ("--tls-certificate", self.certificate, "--tls-key", self.key)
+
+    def context(self, *protocols: str) -> ssl.SSLContext:
+        """A client's context that trusts the authority and offers protocols by ALPN."""
+        context = ssl.create_default_context(cafile=self.ca)
+        if protocols:
+            context.set_alpn_protocols(list(protocols))
+        return context
+
+
+def issue_files(folder: Path) -> IssuedFiles:
+    """Certificates of a new authority for 127.0.0.1, ::1 and localhost."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1", "::1", "localhost")
+    files = IssuedFiles(authority, *(folder / f"{name}.pem" for name in ("ca", "cert", "key")))
+    authority.cert_pem.write_to_path(str(files.ca))
+    issued.private_key_pem.write_to_path(str(files.key))
+    files.certificate.write_bytes(b"".join(part.bytes() for part in issued.cert_chain_pems))
+    return files

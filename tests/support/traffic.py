@@ -1,0 +1,243 @@
+"""Constant requests from real clients, what came of them, and versions broken on purpose."""
+
+import hashlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save
+from tritonclient.utils import InferenceServerException
+
+from tests.support.manifest_file import Document, edit_manifest
+from tests.support.s3_server import BUCKET, S3Server
+from tests.support.servers import DATATYPES, MODEL, RunningServer, good_inputs, publish_ranker
+
+BATCH = 4
+# For servers that follow their repository.
+POLL = ("--poll-seconds", 0.2)
+# Scores differ by rounding with their batch mates.
+TOLERANCE = 1e-4
+
+
+@dataclass(slots=True)
+class Answer:
+    """One request: when it began and ended, who answered, and what; or the error."""
+
+    began: float
+    ended: float
+    version: int = 0
+    scores: NDArray[np.float32] | None = None
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What has been answered so far."""
+
+    answers: list[Answer] = field(default_factory=list)
+
+    def errors(self) -> list[str]:
+        return [answer.error for answer in self.answers if answer.error]
+
+    def versions(self) -> list[int]:
+        """In the order in which they were first seen."""
+        return list(dict.fromkeys(a.version for a in self.answers if not a.error))
+
+    def wrong(self, expected: Mapping[int, NDArray[np.float32]]) -> list[Answer]:
+        """Answers whose scores are not those of the version that they name."""
+        return [
+            answer
+            for answer in self.answers
+            if answer.scores is not None
+            and not np.allclose(answer.scores, expected[answer.version], atol=TOLERANCE, rtol=0)
+        ]
+
+    def latencies(self, spans: list[tuple[float, float]]) -> list[float]:
+        """Seconds of the requests that began within spans of time."""
+        return [a.ended - a.began for a in self.answers if any(f <= a.began <= t for f, t in spans)]
+
+
+def triton_inputs(inputs: Mapping[str, NDArray[np.generic]]) -> list[Any]:
+    """A request's inputs as tritonclient takes them."""
+    given = []
+    for name, array in inputs.items():
+        given.append(triton.InferInput(name, list(array.shape), DATATYPES[array.dtype.name]))
+        given[-1].set_data_from_numpy(array)
+    return given
+
+
+def ask(client: Any, version: str = "", parameters: dict[str, Any] | None = None) -> Answer:
+    """One request of the usual inputs."""
+    began = time.monotonic()
+    try:
+        result = client.infer(
+            MODEL,
+            triton_inputs(good_inputs(BATCH)),
+            model_version=version,
+            parameters=parameters,
+        )
+    except InferenceServerException as error:
+        return Answer(began, time.monotonic(), error=str(error))
+    scores = result.as_numpy("score")
+    return Answer(began, time.monotonic(), int(result.get_response().model_version), scores)
+
+
+@contextmanager
+def client_of(server: RunningServer) -> Iterator[Any]:
+    """A tritonclient on a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with triton.InferenceServerClient(server.grpc_url, channel_args=options) as client:
+        yield client
+
+
+@contextmanager
+def traffic(server: RunningServer, clients: int = 3, pause: float = 0.002) -> Iterator[Traffic]:
+    """Asks from several clients without end."""
+    seen, stop = Traffic(), threading.Event()
+
+    def run() -> None:
+        with client_of(server) as client:
+            while not stop.wait(pause):
+                seen.answers.append(ask(client))
+
+    threads = [threading.Thread(target=run) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+class Shelf:
+    """Rankers of different scores, each made when it is first asked for."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._made: dict[int, tuple[Path, NDArray[np.float32]]] = {}
+
+    def ranker(self, number: int) -> tuple[Path, NDArray[np.float32]]:
+        """A version's folder, and its scores of the usual inputs."""
+        if number not in self._made:
+            made = publish_ranker(self._home / str(number), seed=100 + number)
+            scores = made.predict(good_inputs(BATCH))["score"]
+            self._made[number] = made.model.artifact.path, scores
+        return self._made[number]
+
+
+class Publisher:
+    """Publishes rankers of other scores, and broken ones, each put in its place whole.
+
+    Attributes:
+        location: what a server is given.
+        expected: scores by version.
+    """
+
+    def __init__(self, repository: Path, shelf: Shelf) -> None:
+        self.repository = repository
+        self.location = str(repository)
+        self._shelf = shelf
+        self.expected: dict[int, NDArray[np.float32]] = {}
+        self._latest = 0
+
+    def good(self) -> int:
+        """A version that serves."""
+        return self._put()
+
+    def with_flipped_bit(self) -> int:
+        """A version whose table file differs from its manifest."""
+
+        def flip(path: Path) -> None:
+            table = next(path.glob("tables/*.safetensors"))
+            flip_bit(table)
+
+        return self._put(flip)
+
+    def with_other_golden_scores(self) -> int:
+        """A version that does not score as it was published to."""
+
+        def change(path: Path) -> None:
+            golden = path / "golden.safetensors"
+            tensors = load_file(golden)
+            tensors["score.score"] = tensors["score.score"] + np.float32(0.5)
+            golden.write_bytes(save(tensors))
+            text = golden.read_bytes()
+            record = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+            edit_manifest(path, lambda manifest: manifest["files"].update({golden.name: record}))
+
+        return self._put(change)
+
+    def without_a_tower(self) -> int:
+        """A version that lacks a file."""
+        return self._put(lambda path: (path / "tower.pt2").unlink())
+
+    def beyond_memory(self) -> int:
+        """A version whose first table has a million million rows more, by its manifest."""
+
+        def grow(path: Path) -> None:
+            edit_manifest(path, edit)
+
+        def edit(manifest: Document) -> None:
+            table = manifest["tables"][0]
+            for described in (table, manifest["spec"]["tables"][0], table["pieces"][-1]):
+                described["rows"] += 10**12
+            manifest["files"][table["pieces"][-1]["file"]]["bytes"] += 10**13
+
+        return self._put(grow)
+
+    def _put(self, breaks: Callable[[Path], None] = lambda path: None) -> int:
+        self._latest += 1
+        source, self.expected[self._latest] = self._shelf.ranker(self._latest)
+        home = self.repository / MODEL
+        coming = Path(shutil.copytree(source, home / f".coming-{self._latest}"))
+        edit_manifest(coming, lambda manifest: manifest.update(version=self._latest))
+        breaks(coming)
+        # Seen with all its files, or not at all.
+        coming.rename(home / str(self._latest))
+        return self._latest
+
+
+class StorePublisher(Publisher):
+    """The same in an object store: files by what the manifest says of them, whatever they hold."""
+
+    def __init__(self, repository: Path, shelf: Shelf, store: S3Server, prefix: str) -> None:
+        super().__init__(repository, shelf)
+        self.location = f"s3://{BUCKET}/{prefix}"
+        self._store = store
+        self._prefix = prefix
+
+    def _put(self, breaks: Callable[[Path], None] = lambda path: None) -> int:
+        version = super()._put(breaks)
+        folder, home = self.repository / MODEL / str(version), f"{self._prefix}/{MODEL}"
+        text = (folder / "manifest.json").read_bytes()
+        for name, record in json.loads(text)["files"].items():
+            if (folder / name).is_file():
+                self._store.put(f"{home}/files/{record['sha256']}", (folder / name).read_bytes())
+        self._store.put(f"{home}/{version}/manifest.json", text)
+        return version
+
+
+def flip_bit(path: Path) -> None:
+    """Flips the last bit of a file, or flips it back."""
+    with path.open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read(1)[0]
+        file.seek(-1, 2)
+        file.write(bytes([last ^ 1]))
+
+
+def states(client: Any) -> dict[int, tuple[str, str]]:
+    """State and reason of each version in the index."""
+    index = client.get_model_repository_index().models
+    return {int(entry.version): (entry.state, entry.reason) for entry in index}

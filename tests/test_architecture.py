@@ -1,0 +1,56 @@
+"""The house as ARCHITECTURE.md shows it: every room is named there, and none is too full."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("kernels", "quant", "sharded_infer", "serving")
+MOST_MODULES = 15
+
+
+def _folders() -> set[str]:
+    return {
+        str(init.parent.relative_to(ROOT))
+        for package in PACKAGES
+        for init in (ROOT / package).rglob("__init__.py")
+    }
+
+
+def _rooms_of_the_page() -> list[str]:
+    """The rooms of the table, each with the folders below it."""
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines()
+        if line.startswith("| `")
+    ]
+    rooms = []
+    for room, _, below in rows:
+        name = room.strip("`")
+        rooms.append(name)
+        rooms += [f"{name}/{folder.strip(' `')}" for folder in below.split(",") if folder]
+    return rooms
+
+
+def test_the_architecture_page_is_short() -> None:
+    assert len((ROOT / "ARCHITECTURE.md").read_text().splitlines()) <= 90
+
+
+def test_the_table_of_rooms_is_the_list_of_folders() -> None:
+    rooms = _rooms_of_the_page()
+    assert sorted(rooms) == sorted(_folders())
+
+
+def test_no_room_holds_more_than_fifteen_modules() -> None:
+    counts = {
+        folder: sum(path.name != "__init__.py" for path in (ROOT / folder).glob("*.py"))
+        for folder in _folders()
+    }
+    assert {folder: count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_every_folder_of_python_files_is_a_package() -> None:
+    holding = {
+        str(path.parent.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+    }
+    assert holding == _folders()
