@@ -45,6 +45,7 @@ from serving.metrics.families.server_families import (
     MEMORY_LIMIT_BYTES,
     SERVER_FAMILIES,
 )
+from serving.metrics.families.shard_families import SHARD_FAMILIES
 from serving.metrics.version_info import latency_boundaries
 from serving.metrics.version_metrics import VersionMetrics
 from sharded_infer.errors import CapacityError
@@ -158,6 +159,7 @@ class MetricsPage(Collector):
 
     def _of_server(self, processes: _Rows) -> Iterator[Metric]:
         metrics = self._metrics(SERVER_FAMILIES, ())
+        asked: set[str] = set()
         for family, value, cell in self._server.series():
             metric = metrics.get(family.name)
             if metric is None:
@@ -165,6 +167,14 @@ class MetricsPage(Collector):
             if family in BY_WORKER:
                 for worker, count in enumerate(self._cells.values(cell)):
                     _add(metric, family, (str(worker),), [count])
+            elif family in SHARD_FAMILIES:
+                values = _together(processes, family, cell)
+                if any(values):
+                    asked.add(value)
+                # A host that was asked has all its series: rates and increases do not see a first
+                # failure whose series begins with it.
+                if value in asked:
+                    _add(metric, family, (value,), values)
             else:
                 _add(metric, family, (value,), _together(processes, family, cell))
         yield from metrics.values()

@@ -63,18 +63,18 @@ class Prometheus:
 
 
 @contextmanager
-def running_prometheus(home: Path, target: str) -> Iterator[Prometheus]:
-    """Starts Prometheus with `docker/prometheus`, aimed at a target that it scrapes each second.
+def running_prometheus(home: Path, *targets: str) -> Iterator[Prometheus]:
+    """Starts Prometheus with `docker/prometheus`, aimed at targets that it scrapes each second.
 
     Args:
         home: an empty folder for its data.
-        target: `host:port` of a metrics page.
+        targets: `host:port` of metrics pages.
     """
     settings = yaml.safe_load((CONFIGURATION / "prometheus.yml").read_text())
     settings["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     settings["rule_files"] = [str(CONFIGURATION / name) for name in settings["rule_files"]]
     for job in settings["scrape_configs"]:
-        job["static_configs"] = [{"targets": [target]}]
+        job["static_configs"] = [{"targets": list(targets)}]
     (home / "prometheus.yml").write_text(yaml.safe_dump(settings))
     port = free_port()
     words = [
@@ -91,7 +91,9 @@ def running_prometheus(home: Path, target: str) -> Iterator[Prometheus]:
             _await(lambda: _is_ready(url), "started", process, home / "log")
             # It begins to scrape seconds after it is ready.
             started = Prometheus(url, time.time())
-            _await(lambda: started.now("up") == [1.0], "scraped", process, home / "log")
+            _await(
+                lambda: started.now("up") == [1.0] * len(targets), "scraped", process, home / "log"
+            )
             yield Prometheus(url, time.time())
         finally:
             process.terminate()

@@ -1,14 +1,16 @@
 """Every panel and rule against a real Prometheus that scrapes a real server under load."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import urlopen
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -25,12 +27,19 @@ from tests.docker.dashboard_queries import (
     substituted,
 )
 from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running_prometheus
+from tests.support.fronts import code_of, replicas_file
+from tests.support.server_pages import page, samples
 from tests.support.servers import (
     MODEL,
     RunningServer,
     environment,
     good_inputs,
     running_server,
+)
+from tests.support.shard_host_processes import (
+    ShardHostProcess,
+    publish_for_hosts,
+    running_shard_host,
 )
 from tests.support.traffic import (
     BATCH,
@@ -95,14 +104,53 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     publisher = Publisher(repository, Shelf(home / "shelf"))
     publisher.good()
     options = ("--workers", 2, "--poll-seconds", _POLL_SECONDS)
-    with running_server(repository, home / "stderr", *options) as server:
-        target = urlsplit(server.metrics_url).netloc
-        with running_prometheus(home, target) as prometheus:
+    with (
+        _running_front(tmp_path_factory.mktemp("hosts")) as (front, replica),
+        running_server(repository, home / "stderr", *options) as server,
+    ):
+        targets = [urlsplit(one.metrics_url).netloc for one in (server, front)]
+        with running_prometheus(home, *targets) as prometheus:
+            _stop_a_replica(front, replica)
             _send_random_requests(server, repository)
             _load(server, publisher)
-            with urlopen(server.metrics_url, timeout=10) as response:  # noqa: S310 - our own URL
-                page = response.read().decode()
-            yield Observed(prometheus, time.time(), page)
+            yield Observed(prometheus, time.time(), page(server.metrics_url))
+
+
+@contextmanager
+def _running_front(folder: Path) -> Iterator[tuple[RunningServer, ShardHostProcess]]:
+    """A server that asks a shard host with two replicas, and one of the replicas."""
+    ranker = publish_for_hosts(folder, 2, 2000)
+    with ExitStack() as stack:
+        hosts = [
+            stack.enter_context(
+                running_shard_host(ranker.repository, number, folder / f"host{place}")
+            )
+            for place, number in enumerate((0, 1, 1))
+        ]
+        file = replicas_file(folder, {0: hosts[:1], 1: hosts[1:]})
+        server = running_server(ranker.repository, folder / "front", "--shard-hosts", file)
+        yield stack.enter_context(server), hosts[1]
+
+
+def _stop_a_replica(front: RunningServer, replica: ShardHostProcess) -> None:
+    """Lookups are late and asked of the other one, until the replica is left alone."""
+
+    def is_left_alone() -> bool:
+        assert code_of(front)[0] == "OK"
+        counted, host = samples(front.metrics_url), (("host", "1"),)
+        return all(
+            counted[f"sharded_infer_shard_{name}_total", host] > 0
+            for name in ("hedges", "ejections")
+        )
+
+    # Latencies are known, and there is credit for hedges.
+    for _ in range(100):
+        assert code_of(front)[0] == "OK"
+    os.kill(replica.process.pid, signal.SIGSTOP)
+    try:
+        until(is_left_alone, "it is left alone")
+    finally:
+        os.kill(replica.process.pid, signal.SIGCONT)
 
 
 def _send_random_requests(server: RunningServer, repository: Path) -> None:
@@ -211,7 +259,7 @@ def test_no_rule_fails_to_be_evaluated(observed: Observed) -> None:
 def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     ask_now = observed.prometheus.now
     # A scrape has a second: on a busy machine one may fail.
-    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0], "it is scraped")
+    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0, 1.0], "they are scraped")
     codes = observed.prometheus.get("label/code/values")
     assert {"OK", "NOT_FOUND", "DEADLINE_EXCEEDED"} <= set(codes)
     (refused,) = ask_now('sum(sharded_infer_requests_refused_total{reason=~"deadline|expired"})')

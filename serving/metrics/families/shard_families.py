@@ -4,7 +4,6 @@ from serving.metrics.families.family import Family, Kind
 
 # Later hosts count with the last.
 HOST_PLACES = tuple(str(place) for place in range(64))
-_HOSTS = frozenset(HOST_PLACES)
 
 SHARD_LOOKUP_SECONDS = Family(
     "sharded_infer_shard_lookup_seconds",
@@ -14,7 +13,6 @@ SHARD_LOOKUP_SECONDS = Family(
     "On call: which shard host is slow. Its count is the rate of lookups.",
     label="host",
     label_values=HOST_PLACES,
-    hidden_zeros=_HOSTS,
     boundaries=(
         0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
     ),
@@ -26,7 +24,6 @@ SHARD_HEDGES = Family(
     "On call: a replica of this shard host is slow at times.",
     label="host",
     label_values=HOST_PLACES,
-    hidden_zeros=_HOSTS,
 )
 SHARD_RETRIES = Family(
     "sharded_infer_shard_retries",
@@ -35,7 +32,6 @@ SHARD_RETRIES = Family(
     "On call: failures that cost no request.",
     label="host",
     label_values=HOST_PLACES,
-    hidden_zeros=_HOSTS,
 )
 SHARD_FAILURES = Family(
     "sharded_infer_shard_failures",
@@ -44,7 +40,6 @@ SHARD_FAILURES = Family(
     "On call: above the retries, requests failed.",
     label="host",
     label_values=HOST_PLACES,
-    hidden_zeros=_HOSTS,
 )
 SHARD_EJECTIONS = Family(
     "sharded_infer_shard_ejections",
@@ -53,8 +48,8 @@ SHARD_EJECTIONS = Family(
     "On call: a replica of this shard host has died or hangs.",
     label="host",
     label_values=HOST_PLACES,
-    hidden_zeros=_HOSTS,
 )
+# The page shows a host's when it has been asked; its lookups come first.
 SHARD_FAMILIES = (
     SHARD_LOOKUP_SECONDS,
     SHARD_HEDGES,
