@@ -1,7 +1,8 @@
 """Starts, shows, replaces and ends a cluster's processes on Ray."""
 
+import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,11 +89,13 @@ def _cluster(file: Path) -> Iterator["RayCluster"]:
         raise InputError(
             "Ray is not installed: pip install 'sharded-infer[ray]', on every machine"
         ) from error
-    cluster: RayCluster = opened(read, file.parent)
-    try:
-        yield cluster
-    finally:
-        cluster.close()
+    # Ray says there what has become of nodes; standard output is for what the commands answer.
+    with redirect_stdout(sys.stderr):
+        cluster: RayCluster = opened(read, file.parent)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
 
 
 def _print(reports: "Sequence[ProcessReport]", *, as_json: bool) -> None:
