@@ -41,6 +41,8 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back() -> No
     found = {name: value for (name, labels), value in page.items() if labels == host}
     assert found == {
         "sharded_infer_shard_retries_total": 1,
+        # Nothing is shown also where another event has come.
+        "sharded_infer_shard_hedges_total": 0,
         "sharded_infer_shard_failures_total": 2 * MOST_FAILURES,
         "sharded_infer_shard_ejections_total": 2,
         "sharded_infer_shard_lookup_seconds_count": 4,

@@ -35,8 +35,10 @@ TOWERS: dict[str, Callable[[], nn.Module]] = {
 PRECISIONS = (Precision.FP32, Precision.BF16, Precision.INT8)
 # Which features are the user's.
 SETS = {"first": (0, 1, 2), "last": (4, 5), "between": (0, 2, 3, 5), "all": tuple(range(FEATURES))}
-# Rounding of a sum in another order, of factors in bf16, and of bytes in another order.
-TOLERANCE = {Precision.FP32: 2e-6, Precision.BF16: 8e-3, Precision.INT8: 2e-6}
+# Rounding of a sum in another order, and of factors in bf16. In int8, few sums lie so near the
+# middle between two bytes that the other order makes them another byte.
+TOLERANCE = {Precision.FP32: 2e-6, Precision.BF16: 8e-3, Precision.INT8: 1e-3}
+MOST_OTHER_BYTES = 3
 
 
 def inputs(size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -87,6 +89,13 @@ def split_scores(
     return scores, dense, by_feature.reshape(size, WIDTH)
 
 
+def assert_scores_agree(found: Tensor, expected: Tensor, precision: Precision) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE[precision])
+    if precision is Precision.INT8:
+        other = (found - expected).abs() > TOLERANCE[Precision.FP32]
+        assert int(other.sum()) <= MOST_OTHER_BYTES
+
+
 @pytest.mark.parametrize("requests", [1, 3])
 @pytest.mark.parametrize("chosen", SETS)
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -103,7 +112,7 @@ def test_a_split_tower_scores_as_the_whole_one(
     [expected] = tower([dense], embeddings)
     assert scores.shape == expected.shape and scores.dtype == torch.float32
     assert float(expected.std()) > 1e-3
-    torch.testing.assert_close(scores, expected, rtol=0, atol=TOLERANCE[precision])
+    assert_scores_agree(scores, expected, precision)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -116,7 +125,7 @@ def test_rows_by_request_and_one_row_for_all_score_alike(precision: Precision) -
     alone, _, _ = split_scores(split, features, users, zeros, 20)
     among = torch.cat([users, inputs(2, seed=3)[1]])
     together, _, _ = split_scores(split, features, among, zeros, 20)
-    torch.testing.assert_close(alone, together, rtol=0, atol=TOLERANCE[precision])
+    assert_scores_agree(alone, together, precision)
 
 
 def test_the_users_tower_is_run_once_a_request() -> None:
