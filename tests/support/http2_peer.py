@@ -66,6 +66,7 @@ class Peer:
         tls: ssl.SSLContext | None = None,
         settings: dict[SettingCodes, int] | None = None,
         piece: int = 1 << 20,
+        source: str = "",
     ) -> None:
         """Connects and sends the preface.
 
@@ -73,10 +74,12 @@ class Peer:
             address: HOST:PORT.
             settings: of the client, in its first SETTINGS frame.
             piece: most bytes that are written at once.
+            source: the address that it connects from, where it matters.
         """
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        plain = socket.create_connection((host, int(port)), _SECONDS)
+        here = (source, 0) if source else None
+        plain = socket.create_connection((host, int(port)), _SECONDS, here)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket = plain if tls is None else tls.wrap_socket(plain, server_hostname=host)
         self._piece = piece

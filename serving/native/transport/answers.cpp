@@ -57,7 +57,7 @@ void Server::refuse(Call* call, Refusal refusal) {
   }
   std::free(call->message);
   held_bytes_ -= call->capacity;
-  call->connection->held_bytes -= call->capacity;
+  call->connection->count(&Usage::held_bytes, -std::int64_t(call->capacity));
   call->message = nullptr;
   call->capacity = 0;
   end(call, std::move(ending));
@@ -74,7 +74,7 @@ void Server::refuse_http(Call* call, const char* status) {
 
 void Server::answer(Call* call, Answer* answer) {
   call->add(answer);
-  call->connection->answer_bytes += answer->bytes;
+  call->connection->count(&Usage::answer_bytes, answer->bytes);
   answer_bytes_ += answer->bytes;
   send_response(call);
 }

@@ -149,7 +149,7 @@ struct Callbacks {
       std::free(answer);
       connection->server->answer_was_sent(call);
     }
-    connection->answer_bytes -= std::int64_t(copied);
+    connection->count(&Usage::answer_bytes, -std::int64_t(copied));
     connection->server->answer_bytes_ -= std::int64_t(copied);
     if (copied > 0) connection->moved = connection->server->now_;
     if (call->first_answer == nullptr && call->finished) {

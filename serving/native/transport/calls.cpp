@@ -16,13 +16,13 @@ constexpr double kUsableShare = 0.7;
 constexpr double kLongestJudged = 2.0;
 // An I/O thread that shares its core reads what came at most this late.
 constexpr double kLongestStall = 0.1;
-// Fewer calls in progress than this are not divided among connections.
+// Fewer calls in progress than this are not divided among clients.
 constexpr std::int64_t kDividedCalls = 1024;
-// Of all connections. One may have as many as are left, so that others can have some.
+// Of all connections.
 constexpr std::int64_t kMostOpenCalls = 64 << 10;
 // Of answers that a connection's client has not taken, beyond which it may ask for no more.
 constexpr std::int64_t kMostAnswerBytes = 64 << 20;
-// And of all connections: one may have as many as are left.
+// And of all connections.
 constexpr std::int64_t kMostAnswerBytesOfAll = 512 << 20;
 
 }  // namespace
@@ -54,9 +54,11 @@ Call* Server::open_call(Connection* connection, std::int32_t stream) {
   (call->before == nullptr ? connection->first_call : call->before->after) = call;
   connection->last_call = call;
   http2_.set_stream_user(connection->session, stream, call);
-  if (connection->calls++ == 0) set_idle(connection, false);
+  if (connection->calls == 0) set_idle(connection, false);
+  connection->count(&Usage::calls, 1);
   ++counters_.calls;
-  if (!connection->expelled && connection->calls > kMostOpenCalls - ++open_calls_)
+  if (!connection->expelled &&
+      !connection->fits(&Usage::calls, 0, kMostOpenCalls - ++open_calls_))
     calm(connection, &counters_.too_many_calls, "too_many_calls");
   return call;
 }
@@ -79,12 +81,13 @@ void Server::forget(Call* call) {
   (call->before == nullptr ? connection->first_call : call->before->after) = call->after;
   (call->after == nullptr ? connection->last_call : call->after->before) = call->before;
   held_bytes_ -= call->capacity;
-  connection->held_bytes -= call->capacity;
+  connection->count(&Usage::held_bytes, -std::int64_t(call->capacity));
   for (const Answer* one = call->first_answer; one != nullptr; one = one->next) {
-    connection->answer_bytes -= one->bytes - one->sent;
+    connection->count(&Usage::answer_bytes, -std::int64_t(one->bytes - one->sent));
     answer_bytes_ -= one->bytes - one->sent;
   }
-  if (--connection->calls == 0) {
+  connection->count(&Usage::calls, -1);
+  if (connection->calls == 0) {
     set_idle(connection, true);
     if (connection->said_goaway) touch(connection);
   }
@@ -113,9 +116,11 @@ void Server::headers_came(Call* call) {
   if (found == method_by_path_.end()) return refuse(call, {12, "Method not found!"});
   call->head.method = found->second;
   const Method& method = methods_[std::size_t(found->second)];
-  if (call->connection->answer_bytes > std::min(kMostAnswerBytes, kMostAnswerBytesOfAll - answer_bytes_))
-    return refuse(call, {8, "too many answers wait that this connection does not take"});
-  Refusal refused = admission_.admit(head, method.access, call->connection->address, now_);
+  const Connection* connection = call->connection;
+  if (connection->answer_bytes > kMostAnswerBytes ||
+      !connection->fits(&Usage::answer_bytes, 0, kMostAnswerBytesOfAll - answer_bytes_))
+    return refuse(call, {8, "too many answers wait that this client does not take"});
+  Refusal refused = admission_.admit(head, method.access, connection->address, now_);
   if (refused.code != 0) return refuse(call, std::move(refused));
   if (!head.timeout_is_good)
     return refuse(call, {3, "grpc-timeout: expected up to 8 digits and a unit, got another"});
@@ -123,10 +128,9 @@ void Server::headers_came(Call* call) {
     return refuse(call, {12, "grpc-encoding: expected identity, gzip or deflate, got another"});
   call->deadline = now_ + head.timeout;
   if (method.access == kPredict && method.kind == kUnary) {
-    // A connection may have as many as it leaves to others, unless there are few.
-    const std::int64_t own =
-        settings_.max_calls < kDividedCalls ? 0 : call->connection->handed_calls;
-    if (handed_calls_ + own >= settings_.max_calls)
+    const std::int64_t left = settings_.max_calls - handed_calls_;
+    if (left <= 0 || (settings_.max_calls >= kDividedCalls &&
+                      !connection->fits(&Usage::handed_calls, 1, left)))
       return refuse(call, {8, "in progress: " + plural(settings_.max_calls, "request") +
                                   "; no more are taken in"});
     // Under overload most calls would miss their deadlines: their messages are not read.
@@ -187,7 +191,7 @@ void Server::client_ended(Call* call) {
 void Server::count_handed(Call* call, int change) {
   handed_calls_ += change;
   handed_by_timeout_[timeout_class(call->head.timeout)] += change;
-  call->connection->handed_calls += change;
+  call->connection->count(&Usage::handed_calls, change);
 }
 
 // Tells the handlers. A message's memory is theirs from here on.
@@ -206,7 +210,7 @@ void Server::hand(Call* call, EventKind kind) {
     event.encoding = call->prefix[0] == 0 ? kIdentity : call->head.encoding;
     // `fetch` gives back what the message took of the limit for all.
     held_bytes_ -= std::int64_t(call->capacity) - call->got;
-    call->connection->held_bytes -= call->capacity;
+    call->connection->count(&Usage::held_bytes, -std::int64_t(call->capacity));
     call->message = nullptr;
     call->capacity = 0;
   }

@@ -4,12 +4,14 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
+#include <cstdio>
 #include <string>
 
 namespace sharded_infer::transport {
 
-// A client's address, and the same with its port as gRPC writes it. Who connects to a Unix socket has
-// no address: its user stands for it.
+// A client's address as far as clients are told apart, and the whole one with its port as gRPC writes
+// it. One client may have a /64 network of IPv6. Who connects to a Unix socket has no address: its
+// user stands for it. The same as `_names` of serving/http_api/connections/listener.py.
 inline void name_client(int descriptor, const sockaddr_storage& from, std::string* address,
                         std::string* peer) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -34,8 +36,12 @@ inline void name_client(int descriptor, const sockaddr_storage& from, std::strin
       *peer = "ipv4:" + *address + ":" + std::to_string(ntohs(six.sin6_port));
     } else {
       inet_ntop(AF_INET6, &six.sin6_addr, text, sizeof text);
-      *address = text;
-      *peer = "ipv6:[" + *address + "]:" + std::to_string(ntohs(six.sin6_port));
+      *peer = "ipv6:[" + std::string(text) + "]:" + std::to_string(ntohs(six.sin6_port));
+      for (int at = 0; at < 8; ++at) {
+        char byte[3];
+        std::snprintf(byte, sizeof byte, "%02x", six.sin6_addr.s6_addr[at]);
+        *address += byte;
+      }
     }
   }
 }

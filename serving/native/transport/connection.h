@@ -12,12 +12,38 @@ namespace sharded_infer::transport {
 
 class Server;
 
-struct Connection {
+// What a client has of what there is for all.
+struct Usage {
+  std::int64_t calls = 0;
+  std::int64_t handed_calls = 0;  // of them, those that handlers have
+  std::int64_t held_bytes = 0;    // of requests
+  std::int64_t answer_bytes = 0;  // that are not written yet
+};
+
+// All connections of an address.
+struct Address : Usage {
+  std::int64_t connections = 0;
+};
+
+struct Connection : Usage {
+  // Counts for the connection and for its address.
+  void count(std::int64_t Usage::*what, std::int64_t change) {
+    this->*what += change;
+    of_address->*what += change;
+  }
+  // Whether it may have `more` where `left` is left for all: a connection may have as much as is
+  // left, and an address three times as much. So many of either leave something for others.
+  bool fits(std::int64_t Usage::*what, std::int64_t more, std::int64_t left) const {
+    const std::int64_t own = this->*what + more;
+    return own <= left && own <= 3 * left - of_address->*what - more;
+  }
+
   Server* server = nullptr;
+  Address* of_address = nullptr;
   int descriptor = -1;
   nghttp2::Session* session = nullptr;
   openssl::Ssl* ssl = nullptr;
-  std::string address;  // without the port
+  std::string address;  // as far as clients are told apart
   std::string peer;     // as gRPC writes it: ipv4:127.0.0.1:50000
 
   bool shaking_hands = false;  // of TLS
@@ -32,10 +58,6 @@ struct Connection {
 
   Call* first_call = nullptr;
   Call* last_call = nullptr;
-  std::int64_t calls = 0;
-  std::int64_t handed_calls = 0;  // of them, those that handlers have
-  std::int64_t held_bytes = 0;    // of requests
-  std::int64_t answer_bytes = 0;  // that are not written yet
   std::string out;
   std::size_t written = 0;  // of `out`
 

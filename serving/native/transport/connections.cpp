@@ -58,12 +58,12 @@ void Server::close_listeners() {
 void Server::admit_connection(int descriptor, const sockaddr_storage& from) {
   std::string address, peer;
   name_client(descriptor, from, &address, &peer);
-  std::int64_t& of_address = connections_of_[address];
+  Address& of_address = addresses_[address];
   const auto calmed = calmed_.find(address);
-  if (of_address >= settings_.max_address_connections ||
+  if (of_address.connections >= settings_.max_address_connections ||
       (calmed != calmed_.end() && calmed->second.take(now_) > 0.0)) {
     ++counters_.too_many_of_address;
-    if (of_address == 0) connections_of_.erase(address);
+    if (of_address.connections == 0) addresses_.erase(address);
     close(descriptor);
     return;
   }
@@ -71,7 +71,7 @@ void Server::admit_connection(int descriptor, const sockaddr_storage& from) {
     // Who has been idle for longest makes room.
     ++counters_.too_many_connections;
     if (idle_first_ == nullptr || now_ < idle_first_->idle_since + kLeastIdleSeconds) {
-      if (of_address == 0) connections_of_.erase(address);
+      if (of_address.connections == 0) addresses_.erase(address);
       close(descriptor);
       return;
     }
@@ -79,11 +79,12 @@ void Server::admit_connection(int descriptor, const sockaddr_storage& from) {
     set_idle(idle, false);
     expel(idle, nghttp2::kNoError, "idle");
   }
-  ++of_address;
+  ++of_address.connections;
   const int on = 1;
   setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   auto* connection = new Connection;
   connection->server = this;
+  connection->of_address = &of_address;
   connection->descriptor = descriptor;
   connection->address = std::move(address);
   connection->peer = std::move(peer);
@@ -157,9 +158,7 @@ void Server::bury_dead() {
     (connection->before == nullptr ? groups_[connection->group] : connection->before->after) =
         connection->after;
     if (connection->after != nullptr) connection->after->before = connection->before;
-    const auto of_address = connections_of_.find(connection->address);
-    if (of_address != connections_of_.end() && --of_address->second <= 0)
-      connections_of_.erase(of_address);
+    if (--connection->of_address->connections == 0) addresses_.erase(connection->address);
     --counters_.connections;
     delete connection;
   }

@@ -83,9 +83,7 @@ bool Server::reserve(Call* call, std::size_t bytes) {
   capacity = std::min<std::size_t>(capacity, call->wanted);
   const auto more = std::int64_t(capacity) - call->capacity;
   Connection* connection = call->connection;
-  // A connection may hold as much as is left, so that many of them leave something for others.
-  const auto left = settings_.max_held_bytes - held_bytes_ - more;
-  if (connection->held_bytes + more > left) {
+  if (!connection->fits(&Usage::held_bytes, more, settings_.max_held_bytes - held_bytes_ - more)) {
     refuse(call, {8, "too many bytes of requests are held; try again"});
     return false;
   }
@@ -95,7 +93,7 @@ bool Server::reserve(Call* call, std::size_t bytes) {
     return false;
   }
   held_bytes_ += more;
-  connection->held_bytes += more;
+  connection->count(&Usage::held_bytes, more);
   call->message = memory;
   call->capacity = std::uint32_t(capacity);
   return true;

@@ -4,8 +4,8 @@
 //   replies    handlers add them under a lock; only the first to find the I/O thread asleep wakes it
 //   call ids   a slot and its generation, so that a late reply to a call that is gone finds nothing
 //
-// What is held is bounded: bytes by connection and in all, calls by connection and in all,
-// connections by address and in all, and each step of a client by time.
+// What is held is bounded: bytes and calls by connection, by address and in all, connections by
+// address and in all, and each step of a client by time.
 #pragma once
 #include <sys/socket.h>
 
@@ -163,7 +163,7 @@ class Server {
   int next_group_ = 0;
   double next_upkeep_ = 0.0;
   Connection *idle_first_ = nullptr, *idle_last_ = nullptr;
-  std::unordered_map<std::string, std::int64_t> connections_of_;
+  std::unordered_map<std::string, Address> addresses_;
   std::unordered_map<std::string, TokenBucket> calmed_;  // addresses, and their new connections
   std::vector<Connection*> touched_, dead_;
   struct Lingering {

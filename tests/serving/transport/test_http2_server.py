@@ -4,7 +4,8 @@ import base64
 import math
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from serving.transport.http2_server import Http2Server
 from serving.transport.library import transport_refusal
 from serving.transport.limits import AccessBit, Limits, Method
 from tests.support.http2_peer import Headers, Peer, framed
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal()))
 PATH = "/test.Service/Method"
@@ -44,7 +46,7 @@ LIMITS = Limits(
 
 @contextmanager
 def answering(listeners: list[socket.socket], limits: Limits = LIMITS) -> Iterator[Http2Server]:
-    methods = [Method(PATH, False, AccessBit.OPEN, with_headers=True)]
+    methods = [Method(PATH, False, AccessBit.PREDICT, with_headers=True)]
     server = Http2Server(listeners, methods, limits, tls=None)
     try:
         yield server
@@ -87,3 +89,51 @@ def test_metadata_of_bytes_may_come_joined() -> None:
             ("x-b", "1,2"),
         ]
         assert metadata_of(server, port, [("x-a-bin", "")]) == [("x-a-bin", b"")]
+
+
+def test_an_address_leaves_calls_to_others_whatever_connections_it_has() -> None:
+    listeners = listen_on("127.0.0.1", 0)
+    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
+    limits = replace(LIMITS, calls=1024, connection_calls=2000)
+    with answering(listeners, limits) as server, ExitStack() as stack:
+        reader, handed, sent = EventReader(server.fetch), 0, 0
+
+        def taken(source: str, connections: int) -> int:
+            """How many calls an address has in progress of 300 on each of its connections."""
+            nonlocal sent
+            before = handed
+            for _ in range(connections):
+                peer = stack.enter_context(Peer(url, source=source))
+                for _ in range(300):
+                    peer.put(peer.begin(path=PATH), framed(b"message"), ends=True)
+                sent += 300
+            until(lambda: told() + server.counters.refused[8] == sent, "all are decided")
+            return handed - before
+
+        def told() -> int:
+            nonlocal handed
+            handed += len(reader.fetch(10) or ())
+            return handed
+
+        assert 700 <= taken("127.66.1.1", 12) <= 768
+        assert 100 <= taken("127.66.1.2", 1) <= 162
+        # A third one still has some.
+        assert 25 <= taken("127.66.1.3", 1) <= 128
+
+
+def test_an_address_leaves_memory_to_others_whatever_connections_it_has() -> None:
+    listeners = listen_on("127.0.0.1", 0)
+    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
+    with answering(listeners) as server, ExitStack() as stack:
+        for _ in range(12):
+            peer = stack.enter_context(Peer(url, source="127.66.1.1"))
+            for _ in range(20):
+                # Memory for the whole message is had when its first bytes have come.
+                peer.put(peer.begin(path=PATH), framed(bytes(100_000))[:50], ends=False)
+        until(lambda: server.counters.refused[8] > 100, "they hold what they may")
+        assert 4 * MANY < server.counters.held_bytes <= 6 * MANY
+        other = stack.enter_context(Peer(url, source="127.66.1.2"))
+        stream = other.begin(path=PATH)
+        other.put(stream, framed(bytes(500_000)), ends=True)
+        server.respond(next_event(server).call, b"answer")
+        assert other.wait(stream).messages() == [b"answer"]
