@@ -8,8 +8,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from serving.errors import DeadlineError
-from serving.protocol.lookups.lookup_messages import Described, read_sums
-from serving.remote_lookups.host_clients import LOOKUP, ThreadClient
+from serving.protocol.lookups.lookup_messages import Described, read_sums, write_describe
+from serving.remote_lookups.host_clients import DESCRIBE, LOOKUP, ThreadClient
+from serving.remote_lookups.replica_checks import take_check
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
 from serving.status import Status, StatusCode
 from serving.transport.http2_client import Message, OutgoingCall
@@ -22,6 +23,8 @@ _FOREVER = 1e9
 _AGAIN_SECONDS = 0.005
 # An answer that is not there after so long speaks against a replica of unknown latency.
 _LATE_SECONDS = 0.1
+# Of a check of a replica that did not hold the version.
+_CHECK_SECONDS = 1.0
 
 
 class _Attempt(NamedTuple):
@@ -36,13 +39,15 @@ class HostLookup:
         chosen: who is asked next.
         tried: who has been asked.
         open: calls without an answer, by number.
+        checked: who has been asked what it holds, since none that holds the version answers.
+        checks: such calls without an answer, by number.
         late_at: when another replica is asked too.
         errors: of the replicas that have failed.
     """
 
     __slots__ = (
-        "began", "chosen", "errors", "group", "groups", "late_at", "message", "open", "sums",
-        "tried", "wanted",
+        "began", "checked", "checks", "chosen", "errors", "group", "groups", "late_at", "message",
+        "open", "sums", "tried", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +62,8 @@ class HostLookup:
         self.began, self.late_at = now, math.inf
         self.tried: list[Replica] = []
         self.open: dict[int, _Attempt] = {}
+        self.checked: list[Replica] = []
+        self.checks: dict[int, Replica] = {}
         self.errors: list[str] = []
         self.sums: Sequence[Tensor] = ()
         self.chosen = group.begin(now, wanted)
@@ -126,9 +133,7 @@ class BatchLookups:
             ShardHostError: no replica holds the version.
         """
         self._lookups.append(lookup)
-        if lookup.chosen is None:
-            raise ShardHostError(_nobody(lookup))
-        self._call(lookup, lookup.chosen, now)
+        self._call_chosen(lookup, now)
 
     def finish(self) -> Mapping[int, Sequence[Tensor]]:
         """As `StartedLookup.finish`."""
@@ -140,7 +145,11 @@ class BatchLookups:
                 for number in ended:
                     # One that another replica's answer has ended is open no longer.
                     lookup = self._open.pop(number, None)
-                    if lookup is not None:
+                    if lookup is None:
+                        continue
+                    if number in lookup.checks:
+                        self._take_check(lookup, number, now)
+                    else:
                         self._take(lookup, number, now)
                 if not ended:
                     self._ask_others(now)
@@ -182,19 +191,57 @@ class BatchLookups:
 
     def _failed(self, lookup: HostLookup, attempt: _Attempt, status: Status, now: float) -> None:
         lookup.failed(attempt, status.code, now)
-        name = self._mine.hosts.name(attempt.replica)
-        words = status.message if status.message.startswith(name) else f"{name}: {status.message}"
+        words = self._named(attempt.replica, status.message)
         is_late = status.code is StatusCode.DEADLINE_EXCEEDED or now >= self._until
         lookup.errors.append(words if is_late else f"{words} ({status.code.name})")
         if lookup.open:
             return
         if is_late:
             raise DeadlineError("; ".join(lookup.errors))
-        if status.code is not StatusCode.INVALID_ARGUMENT:
-            lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
-        if lookup.chosen is None:
+        if status.code is StatusCode.INVALID_ARGUMENT:
             raise ShardHostError("; ".join(lookup.errors))
-        self._call(lookup, lookup.chosen, now)
+        lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
+        self._call_chosen(lookup, now)
+
+    def _named(self, replica: Replica, words: str) -> str:
+        name = self._mine.hosts.name(replica)
+        return words if words.startswith(name) else f"{name}: {words}"
+
+    def _call_chosen(self, lookup: HostLookup, now: float) -> None:
+        if lookup.chosen is not None:
+            self._call(lookup, lookup.chosen, now)
+        else:
+            self._check_others(lookup, now)
+
+    def _check_others(self, lookup: HostLookup, now: float) -> None:
+        """Asks what replicas hold now: one may have loaded the version since its last check."""
+        others = [r for r in lookup.group.replicas if r not in (*lookup.tried, *lookup.checked)]
+        if not others:
+            raise ShardHostError("; ".join(lookup.errors))
+        lookup.checked += others
+        lookup.late_at = math.inf
+        message, seconds = write_describe("", ()), min(_CHECK_SECONDS, self._until - now)
+        positions = self._mine.hosts.positions
+        numbers = self._client.start(
+            [OutgoingCall(positions[one], message, seconds, DESCRIBE) for one in others]
+        )
+        lookup.checks = dict(zip(numbers, others, strict=True))
+        self._open.update(dict.fromkeys(numbers, lookup))
+
+    def _take_check(self, lookup: HostLookup, number: int, now: float) -> None:
+        replica = lookup.checks.pop(number)
+        error = take_check(lookup.group, replica, self._client.result(number), now)
+        if error or not replica.holds(lookup.wanted):
+            lookup.errors.append(self._named(replica, error or _not_held(lookup)))
+        lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
+        if lookup.chosen is not None:
+            for other in lookup.checks:
+                self._client.cancel(other)
+                del self._open[other]
+            lookup.checks.clear()
+            self._call(lookup, lookup.chosen, now)
+        elif not lookup.checks:
+            self._check_others(lookup, now)
 
     def _ask_others(self, now: float) -> None:
         # One that two replicas are asked for is in it twice.
@@ -211,10 +258,8 @@ class BatchLookups:
                 self._call(lookup, chosen, now)
 
 
-def _nobody(lookup: HostLookup) -> str:
-    group = lookup.group
-    replicas = ", ".join(replica.address for replica in group.replicas)
-    what = "anything"
-    if lookup.wanted is not None:
-        what = f"model {lookup.wanted.key.model!r} version {lookup.wanted.key.version}"
-    return f"shard host {group.host} at {replicas}: no replica holds {what}"
+def _not_held(lookup: HostLookup) -> str:
+    if lookup.wanted is None:
+        raise InternalError("a check of a replica that may be asked")
+    key = lookup.wanted.key
+    return f"it does not hold model {key.model!r} version {key.version}"

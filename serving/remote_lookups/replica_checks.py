@@ -7,7 +7,7 @@ from serving.protocol.lookups.lookup_messages import Described, read_described, 
 from serving.protocol.lookups.version_key import VersionKey
 from serving.remote_lookups.host_clients import DESCRIBE, ThreadClient
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
-from serving.transport.http2_client import OutgoingCall
+from serving.transport.http2_client import Answer, OutgoingCall
 from sharded_infer.errors import InternalError
 
 
@@ -34,13 +34,22 @@ def check_replicas(
     answers, now = mine.client.finish(), monotonic()
     errors: dict[Replica, str] = {}
     for (group, replica), answer in zip(asked, answers, strict=True):
-        held: frozenset[Described] | None = None
-        if answer.status is not None:
-            errors[replica] = answer.status.message
-        else:
-            try:
-                held = frozenset(read_described(answer.message))
-            except InternalError as error:
-                errors[replica] = str(error)
-        group.checked(replica, now, held)
+        error = take_check(group, replica, answer, now)
+        if error:
+            errors[replica] = error
     return errors
+
+
+def take_check(group: ReplicaGroup, replica: Replica, answer: Answer, now: float) -> str:
+    """Tells a replica's group what it holds; returns why it gave no answer, or nothing."""
+    held: frozenset[Described] | None = None
+    error = ""
+    if answer.status is not None:
+        error = answer.status.message
+    else:
+        try:
+            held = frozenset(read_described(answer.message))
+        except InternalError as refused:
+            error = str(refused)
+    group.checked(replica, now, held)
+    return error

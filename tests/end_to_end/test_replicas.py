@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 
 from serving.protocol.lookups.version_key import version_key
+from serving.remote_lookups.fronts import Fronts
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
 from serving.remote_lookups.replica_group import HEDGE_SHARE
 from sharded_infer import Model, open_model
+from sharded_infer.errors import ShardHostError
 from sharded_infer.lookups.shard_hosts import Front
 from tests.support.delayed_replica import DelayedReplica
 from tests.support.fronts import (
@@ -31,6 +33,7 @@ from tests.support.fronts import (
 )
 from tests.support.server_pages import samples
 from tests.support.servers import (
+    MODEL,
     Ranker,
     RunningServer,
     good_inputs,
@@ -203,6 +206,34 @@ def test_a_front_moves_to_a_version_that_one_replica_of_each_host_holds(tmp_path
         late.process.send_signal(signal.SIGHUP)
         until(lambda: all_are_answered(front), "the other one is asked")
         check(front, second, 5)
+
+
+def test_replicas_that_held_nothing_are_checked_before_a_request_fails(tmp_path: Path) -> None:
+    first = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES)
+    # It reads the repository when it is told to.
+    still = ("--poll-seconds", 0)
+    with running_replica(first, 1, tmp_path / "late", *still) as late:
+        second = publish_for_hosts(tmp_path, HOSTS, RANK_BYTES, seed=6)
+        with (
+            running_replica(second, 0, tmp_path / "other") as other,
+            running_replica(second, 1, tmp_path / "early") as early,
+        ):
+            # It looks at its hosts now, and never again.
+            file = replicas_file(tmp_path, {0: [other], 1: [early, late]}, LOOKUP_TIME)
+            fronts, artifact = Fronts(file, answer_bytes=2**20), second.model.artifact
+            front = open_model(artifact.path, front=fronts.front_of(artifact, second.model.plan))
+            early.process.kill()
+            with pytest.raises(ShardHostError) as refused:
+                front.predict(good_inputs(3))
+            assert f"shard host 1 at {early.address}" in str(refused.value)
+            not_held = f"it does not hold model {MODEL!r} version 2"
+            assert f"shard host 1 at {late.address}: {not_held}" in str(refused.value)
+            late.process.send_signal(signal.SIGHUP)
+            words = f"holds {MODEL} version 2"
+            until(lambda: words in late.log.read_text(), "it is loaded")
+            found, expected = front.predict(good_inputs(3)), second.predict(good_inputs(3))
+            for name, scores in expected.items():
+                np.testing.assert_array_equal(found[name], scores)
 
 
 def late_one_in_a_hundred(random: Random) -> float:

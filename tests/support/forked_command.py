@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -70,7 +71,9 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         """Sends it a signal, if it lives."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            # Its end may not have been told yet.
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """Asks it to end."""
