@@ -1,0 +1,109 @@
+"""Requests for marked rows, from clients of several fronts, and what came of them."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2_grpc
+
+from tests.support.marked_rows import MODEL, marked_inputs, marked_rows
+from tests.support.servers import infer_request, scores_of
+
+_BATCH = 5
+_PAUSE_SECONDS = 0.005
+# So that a front is found again soon after it is back.
+_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),
+    *((f"grpc.{name}_reconnect_backoff_ms", 100) for name in ("initial", "min", "max")),
+]
+
+
+@dataclass(slots=True)
+class MarkedTraffic:
+    """What has come of the requests so far.
+
+    Attributes:
+        seconds: that each request took.
+        errors: code and words of those that failed.
+        wrong: of answers that are not of the version they name.
+        versions: answers by version.
+        repeats: requests that were sent again since a front's connection was lost.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+    versions: Counter[int] = field(default_factory=Counter)
+    repeats: int = 0
+
+    def answered_share(self) -> float:
+        return 1 - len(self.errors) / len(self.seconds)
+
+
+@contextmanager
+def marked_traffic(
+    addresses: Sequence[str], clients: int = 4, *, deadline: float = 30.0
+) -> Iterator[MarkedTraffic]:
+    """Asks from several clients without end.
+
+    Each client keeps to a front until its connection to it is lost; then it sends the request to
+    the next one, as a load balancer would, within the request's deadline. What a front has answered
+    is never sent again.
+
+    Args:
+        deadline: seconds of each request.
+    """
+    seen, stop = MarkedTraffic(), threading.Event()
+
+    def run(number: int) -> None:
+        generator = np.random.default_rng(number)
+        with ExitStack() as stack:
+            channels = [grpc.insecure_channel(one, options=_OPTIONS) for one in addresses]
+            stubs = [
+                service_pb2_grpc.GRPCInferenceServiceStub(stack.enter_context(one))
+                for one in channels
+            ]
+            at = number % len(stubs)
+            while not stop.wait(_PAUSE_SECONDS):
+                inputs = marked_inputs(_BATCH, generator)
+                request = infer_request(inputs, model=MODEL)
+                began = time.monotonic()
+                for sent in count():
+                    try:
+                        left = max(0.0, began + deadline - time.monotonic())
+                        response = stubs[at].ModelInfer(request, timeout=left)
+                    except grpc.RpcError as error:
+                        if _is_lost(error) and not stop.wait(_PAUSE_SECONDS):
+                            at = (at + 1) % len(stubs)
+                            continue
+                        seen.errors.append((error.code().name, error.details()))
+                    else:
+                        version = int(response.model_version)
+                        seen.versions[version] += 1
+                        found = scores_of(response)["rows"]
+                        if not np.array_equal(found, marked_rows(inputs, version)):
+                            seen.wrong.append(f"version {version}: {found}")
+                    seen.repeats += sent
+                    seen.seconds.append(time.monotonic() - began)
+                    break
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield seen
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def _is_lost(error: grpc.RpcError) -> bool:
+    """Whether gRPC's client says that it lost its front; a front names the host."""
+    return error.code() is grpc.StatusCode.UNAVAILABLE and "shard host" not in error.details()
