@@ -57,6 +57,7 @@ FULL_FILES = (
     "tests/docker/test_prometheus_rules.py",
     "tests/end_to_end/test_clients.py",
     "tests/end_to_end/test_cluster_bits.py",
+    "tests/end_to_end/test_cut_network.py",
     "tests/end_to_end/test_deepfm.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_devices.py",

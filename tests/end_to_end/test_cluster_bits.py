@@ -1,7 +1,7 @@
 """Plans of every kind on 1, 2, 4 and 8 shard hosts: a front has the bits of one process."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -30,10 +30,12 @@ BATCHES = (1, 2, 7, 33, 100)
 Hosts = dict[int, ShardHostProcess]
 
 
-def publish_plans(repository: Path, hosts: int) -> dict[str, Path]:
+def publish_plans(
+    repository: Path, hosts: int, models: Mapping[str, tuple[str, ...]] = MODELS
+) -> dict[str, Path]:
     """A version for each kind of plan, whose plan is drawn instead of made; their folders."""
     folders = {}
-    for number, (name, kinds) in enumerate(MODELS.items()):
+    for number, (name, kinds) in enumerate(models.items()):
         version = publish_ranker(repository, number, name, f"cpu:{2 * hosts}").model.artifact.path
         manifest = open_artifact(version).manifest
         [(topology, file)] = manifest.plans.items()
@@ -69,11 +71,11 @@ def cluster(
         yield versions, dict(enumerate(running))
 
 
-def front_of(version: Path, hosts: Hosts, own: int | None) -> Model:
+def front_of(version: Path, addresses: dict[int, str], own: int | None = None) -> Model:
     """A version as a front opens it, with the ranks of one host or none."""
     artifact = open_artifact(version)
-    addresses = {number: (host.address,) for number, host in hosts.items() if number != own}
-    clients = HostClients(HostSettings(addresses, SECONDS), answer_bytes=2**24)
+    asked = {number: (address,) for number, address in addresses.items() if number != own}
+    clients = HostClients(HostSettings(asked, SECONDS), answer_bytes=2**24)
     remote = RemoteHosts(version_key(artifact.manifest), clients)
     return open_model(version, front=Front(remote, own))
 
@@ -84,9 +86,10 @@ def test_fronts_have_the_bits_of_the_same_plan_in_one_process(
 ) -> None:
     versions, hosts = cluster
     whole = open_model(versions[model])
-    fronts = [front_of(versions[model], hosts, None)]
+    addresses = {number: host.address for number, host in hosts.items()}
+    fronts = [front_of(versions[model], addresses)]
     if len(hosts) > 1:
-        fronts.append(front_of(versions[model], hosts, len(hosts) - 1))
+        fronts.append(front_of(versions[model], addresses, len(hosts) - 1))
     for seed, batch in enumerate(BATCHES):
         # Features of bags, of weights, of one table; and the user's sent once for all candidates.
         asked = [good_inputs(batch, seed)]

@@ -30,7 +30,12 @@ class ShardHostProcess:
 
 @contextmanager
 def running_shard_host(
-    repository: Path | str, number: int, log: Path, *options: object, exit_code: int | None = 0
+    repository: Path | str,
+    number: int,
+    log: Path,
+    *options: object,
+    exit_code: int | None = 0,
+    program: str | None = None,
 ) -> Iterator[ShardHostProcess]:
     """Starts `sharded-infer serve-shards` and waits until it is ready; stops it at the end.
 
@@ -39,10 +44,13 @@ def running_shard_host(
         log: the file for its error stream.
         options: more of the command line; what comes last holds.
         exit_code: what it must end with; None for a test that ends it otherwise.
+        program: as `start_command` has it.
     """
     words = ("serve-shards", "-r", repository, "--host-number", number, "--host", "127.0.0.1")
     with log.open("w") as errors:
-        process = start_command(*words, "--port", 0, "--json", *options, stderr=errors)
+        process = start_command(
+            *words, "--port", 0, "--json", *options, stderr=errors, program=program
+        )
     try:
         ready = read_ready(process, log)
         yield ShardHostProcess(process, ready["grpc_url"], log, ready)
