@@ -74,6 +74,7 @@ FULL_FILES = (
     "tests/end_to_end/test_replicas.py",
     "tests/end_to_end/test_repo_watch.py",
     "tests/end_to_end/test_rest.py",
+    "tests/end_to_end/test_rolling_cluster.py",
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_server.py",
     "tests/end_to_end/test_server_memory.py",
