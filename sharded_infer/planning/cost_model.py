@@ -12,6 +12,9 @@ row at a random offset touches row_bytes + granule - 1 bytes of granules on aver
 reads every row's header again and receives all ids; a row shard receives its share of the ids but
 writes and sends whole vectors (partial sums); each of n replicas serves 1/n of the batches. `hit`
 is the share of accesses to the rows that fit the cache, which tables share by the bytes they read.
+
+If one front has the tower, links to the tower are those within a host, and launch_seconds of a rank
+of another host include the round trip. `front_traffic` has what asking costs the front.
 """
 
 import hashlib
@@ -105,15 +108,22 @@ class CostModel:
 
     def under(self, plan: Plan) -> "CostModel":
         """The cost model with the ranks that a plan uses."""
-        return (
-            self
-            if plan.unused == self.unused
-            else replace(self, unused=plan.unused, _rates={}, _traffic={})
-        )
+        if plan.unused == self.unused:
+            return self
+        rates = {} if self.topology.front is None else self._rates
+        return replace(self, unused=plan.unused, _rates=rates)
 
     def only(self, ranks: Sequence[int]) -> "CostModel":
         """The cost model of some ranks, ascending, as if there were no others."""
         return CostModel(self.uses, self.topology.only(ranks), self.batch)
+
+    def part(self, tables: Sequence[str], ranks: Sequence[int]) -> "CostModel":
+        """The cost model of some tables on some ranks, ascending; caches are shared with all."""
+        uses = {name: self.uses[name] for name in tables}
+        part = CostModel(uses, self.topology.only(ranks), self.batch)
+        for device in set(part.topology.devices):
+            part._rates.update({(name, device): self.rates(name, device) for name in tables})
+        return part
 
     def rates(self, table: str, device: Device) -> CostRates:
         """The rates of a table on a device."""
@@ -123,10 +133,19 @@ class CostModel:
         return self._rates[key]
 
     def send_byte(self, device: Device) -> float:
-        """Seconds to send a byte to the tower: towers run on every host, spread evenly."""
-        hosts = {other.host for other in self._in_use}
+        """Seconds to send a byte to the tower: towers run on the front or on every host, evenly."""
         near = 0.0 if device.peer_bandwidth is None else 1 / device.peer_bandwidth
+        if self.topology.front is not None:
+            return near
+        hosts = {other.host for other in self._in_use}
         return (near + (len(hosts) - 1) / self.topology.network_bandwidth) / len(hosts)
+
+    def launch_seconds(self, device: Device) -> float:
+        """Fixed cost of a rank that looks anything up, with the round trip to its host."""
+        front = self.topology.front
+        if front is None or not self.topology.is_asked(device):
+            return device.launch_seconds
+        return device.launch_seconds + front.round_trip_seconds
 
     def seconds(self, shard: Shard) -> float:
         """Seconds that a shard takes on its device for a batch."""
@@ -172,7 +191,7 @@ class CostModel:
             busy[shard.rank] += self.seconds(shard)
             used[shard.rank] = True
         return [
-            seconds + (device.launch_seconds if at_work else 0.0)
+            seconds + (self.launch_seconds(device) if at_work else 0.0)
             for seconds, at_work, device in zip(busy, used, self.topology.devices, strict=True)
         ]
 
@@ -228,6 +247,8 @@ def plan_key(load: CostModel) -> str:
     devices = [asdict(device) for device in load.topology.devices]
     network = load.topology.network_bandwidth
     fields = [_PLANNER_VERSION, load.batch, network, devices, uses]
+    if load.topology.front is not None:
+        fields.append(asdict(load.topology.front))
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

@@ -4,6 +4,7 @@ import bisect
 import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass as validated_dataclass
@@ -116,8 +117,11 @@ _ADAPTER = TypeAdapter(Plan)
 
 def dump_plan(plan: Plan) -> bytes:
     """The plan as JSON that `load_plan` reads back."""
-    # Named only where there are any: readers that do not know the field take all other plans.
-    return _ADAPTER.dump_json(plan, indent=1, exclude=None if plan.unused else {"unused"})
+    # Named only where there are any: readers that do not know the fields take all other plans.
+    left_out: dict[str, Any] = {} if plan.unused else {"unused": True}
+    if plan.topology.front is None:
+        left_out["topology"] = {"front"}
+    return _ADAPTER.dump_json(plan, indent=1, exclude=left_out or None)
 
 
 def load_plan(text: bytes, where: str = "plan") -> Plan:

@@ -1,8 +1,11 @@
 """A plan with its figures: the cost of each rank, and the gap to the lower bound."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sharded_infer.planning.cost_model import CostModel
+from sharded_infer.planning.front_traffic import front_seconds
 from sharded_infer.planning.plan import Plan
 
 
@@ -13,16 +16,23 @@ class PlanFigures:
     Attributes:
         seconds: of each rank, for a batch.
         shares: of each rank's memory that is used; None if it has no limit.
+        front_seconds: that a front takes to ask other hosts and to read their answers.
     """
 
     seconds: tuple[float, ...]
     bytes: tuple[int, ...]
     shares: tuple[float | None, ...]
+    front_seconds: float = 0.0
 
     @property
     def max_seconds(self) -> float:
-        """Seconds of the slowest rank, which set the latency."""
+        """Seconds of the slowest rank."""
         return max(self.seconds)
+
+    @property
+    def request_seconds(self) -> float:
+        """Seconds of all lookups of a batch: all ranks work at once while the front waits."""
+        return self.front_seconds + self.max_seconds
 
     @property
     def memory_imbalance(self) -> float:
@@ -36,7 +46,7 @@ class PlanResult:
     """The planner's result.
 
     Attributes:
-        bound_seconds: a lower bound on the slowest rank of all plans.
+        bound_seconds: a lower bound on the request's seconds, over all plans.
         decisions: replicas and cuts in words, with their reasons, in order.
     """
 
@@ -47,8 +57,8 @@ class PlanResult:
 
     @property
     def gap(self) -> float:
-        """The distance of the slowest rank from the bound; 0.02 is 2% above it."""
-        return self.figures.max_seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
+        """The distance of the request's seconds from the bound; 0.02 is 2% above it."""
+        return self.figures.request_seconds / self.bound_seconds - 1 if self.bound_seconds else 0.0
 
 
 def figures_of(plan: Plan, load: CostModel) -> PlanFigures:
@@ -62,4 +72,14 @@ def figures_of(plan: Plan, load: CostModel) -> PlanFigures:
             None if device.memory_bytes is None else used / device.memory_bytes
             for device, used in zip(plan.topology.devices, held, strict=True)
         ),
+        front_seconds=front_seconds(plan, load),
     )
+
+
+def renumbered(decision: str, ranks: Sequence[int]) -> str:
+    """A decision's text with other numbers of ranks: `ranks[n]` for n."""
+
+    def numbers(match: re.Match[str]) -> str:
+        return re.sub(r"[0-9]+", lambda number: str(ranks[int(number[0])]), match[0])
+
+    return re.sub(r"\branks? [0-9]+(, [0-9]+)*", numbers, decision)

@@ -9,10 +9,12 @@ no more accurate, and balanced memory is worth more.
     3. move, swap and then cut items of the slowest rank until it is near the mean
     4. the same for the memory of the fullest rank, where it costs no time
     5. if fewer ranks could be better, plan for them too; keep the best (search/fewer_ranks.py)
+
+Where a front asks other hosts, search/front.py chooses what it keeps and which hosts it asks, and
+these steps plan each side.
 """
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 
@@ -21,12 +23,13 @@ import numpy as np
 from sharded_infer.errors import PlanError
 from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.plan import Plan, Shard
-from sharded_infer.planning.plan_result import PlanResult, figures_of
+from sharded_infer.planning.plan_result import PlanResult, figures_of, renumbered
 from sharded_infer.planning.search.advice import does_not_fit
 from sharded_infer.planning.search.balance import balance_bytes, balance_seconds, place_greedily
 from sharded_infer.planning.search.cost_arrays import TableCosts, table_costs
 from sharded_infer.planning.search.fewer_ranks import better_with_fewer
 from sharded_infer.planning.search.fill import fill
+from sharded_infer.planning.search.front import plan_with_front
 from sharded_infer.planning.search.lower_bound import lower_bound
 from sharded_infer.planning.search.packing import Packing, Rectangle, capacities
 from sharded_infer.planning.search.replicate import choose_replicas
@@ -71,7 +74,7 @@ def make_plan(load: CostModel) -> PlanResult:
         plan_key(load),
         tuple(sorted(order[rank] for rank in found.plan.unused)),
     )
-    decisions = tuple(_renumber(decision, order) for decision in found.decisions)
+    decisions = tuple(renumbered(decision, order) for decision in found.decisions)
     return PlanResult(plan, figures_of(plan, load), found.bound_seconds, decisions)
 
 
@@ -85,16 +88,9 @@ def _place_key(shard: Shard) -> tuple[str, int, int]:
     return shard.table, shard.first_row, shard.first_column
 
 
-def _renumber(decision: str, order: Sequence[int]) -> str:
-    """A decision's text with the caller's rank numbers."""
-
-    def numbers(match: re.Match[str]) -> str:
-        return re.sub(r"[0-9]+", lambda number: str(order[int(number[0])]), match[0])
-
-    return re.sub(r"\branks? [0-9]+(, [0-9]+)*", numbers, decision)
-
-
 def _make_plan(load: CostModel) -> PlanResult:
+    if load.uses and any(map(load.topology.is_asked, load.topology.devices)):
+        return plan_with_front(load, _plan_all)
     best = _plan_all(load)
     return better_with_fewer(load, best, _plan_all) if len(load.topology.devices) > 1 else best
 
@@ -104,6 +100,9 @@ def _plan_all(load: CostModel) -> PlanResult:
     costs = table_costs(load)
     capacity = capacities(load.topology)
     replicas, gain = choose_replicas(costs, capacity)
+    if load.topology.front is not None:
+        # Only the front has a tower: a replica elsewhere saves nothing.
+        replicas, gain = replicas[:0], 0.0
     bound = lower_bound(costs, capacity, gain)
     return _plan_once(load, costs, replicas.tolist(), bound)
 

@@ -75,14 +75,15 @@ def replan(
             raise
         chosen, budget = _keep(load, previous, old_rank, everything, bound, more)
     moves = moves_between(previous, chosen.plan, tables, old_rank)
-    worth_it = chosen.figures.max_seconds > fresh.figures.max_seconds * (1 + TIME_RESOLUTION)
+    fresh_seconds = fresh.figures.request_seconds
+    worth_it = chosen.figures.request_seconds > fresh_seconds * (1 + TIME_RESOLUTION)
     if worth_it and sum(move.bytes for move in fresh_moves) <= budget:
         chosen, moves = fresh, fresh_moves
     return Replan(
         result=chosen,
         moves=tuple(moves),
         fresh_bytes=sum(move.bytes for move in fresh_moves),
-        fresh_seconds=fresh.figures.max_seconds,
+        fresh_seconds=fresh_seconds,
     )
 
 

@@ -1,6 +1,7 @@
 """Topologies: the devices that hold a model's tables, and their speeds."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
@@ -40,17 +41,40 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class FrontCosts:
+    """The process with the tower, and what it costs it to ask other hosts for their sums.
+
+    The defaults were measured over one machine's loopback (docs/planner-search.md).
+
+    Attributes:
+        host: whose ranks are its own; None: it holds no rows.
+        call_seconds: of its processor, for each host that it asks.
+        round_trip_seconds: until a host that looks nothing up has answered.
+        send_bandwidth: ids to all hosts together, bytes a second.
+        receive_bandwidth: sums from all hosts together, bytes a second.
+    """
+
+    host: int | None = Field(default=None, ge=0)
+    call_seconds: float = Field(default=100e-6, ge=0)
+    round_trip_seconds: float = Field(default=200e-6, ge=0)
+    send_bandwidth: float = Field(default=1e9, gt=0)
+    receive_bandwidth: float = Field(default=1e9, gt=0)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class Topology:
     """The ranks that shards are placed on.
 
     Attributes:
         name: as written, such as `cpu:2`, or from its file.
-        network_bandwidth: between hosts, bytes a second.
+        network_bandwidth: between hosts that all run towers, bytes a second.
+        front: where the only tower runs; None: on every host.
     """
 
     name: str
     devices: tuple[Device, ...]
     network_bandwidth: float = NETWORK_BANDWIDTH
+    front: FrontCosts | None = None
 
     @property
     def has_gpus(self) -> bool:
@@ -59,9 +83,11 @@ class Topology:
 
     def only(self, ranks: Sequence[int]) -> "Topology":
         """The topology of some of its ranks, in their order."""
-        return Topology(
-            self.name, tuple(self.devices[rank] for rank in ranks), self.network_bandwidth
-        )
+        return replace(self, devices=tuple(self.devices[rank] for rank in ranks))
+
+    def is_asked(self, device: Device) -> bool:
+        """Whether a front asks for what lies there."""
+        return self.front is not None and device.host != self.front.host
 
 
 def device_of(model: DeviceModel, *, memory_bytes: int | None, host: int = 0) -> Device:

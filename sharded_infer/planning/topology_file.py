@@ -72,6 +72,8 @@ def load_topology(path: Path) -> Topology:
         count = 8
         host = 0
         memory = "70GB"
+        [front]                # if the tower runs on one host alone; see `FrontCosts`
+        host = 0
 
     Raises:
         PlanError: no such file, not TOML, or a field that is unknown or wrong; names it.
@@ -92,6 +94,13 @@ def load_topology(path: Path) -> Topology:
         topology: Topology = _strictly(TypeAdapter(Topology), values)
     except ValidationError as error:
         raise PlanError(f"topology {path}: {_first_problem(error)}") from error
+    own = None if topology.front is None else topology.front.host
+    hosts = sorted({device.host for device in devices})
+    if own is not None and own not in hosts:
+        raise PlanError(
+            f"topology {path}: front.host: expected one of {', '.join(map(str, hosts))}, or none "
+            f"for a front without rows, got {own}"
+        )
     return topology
 
 

@@ -16,7 +16,13 @@ from sharded_infer.planning.plan_result import PlanResult
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.replanner import replan
 from sharded_infer.planning.topology_file import parse_topology
-from sharded_infer.reports.plan.figures import rank_reports, read_report, report_fields
+from sharded_infer.reports.plan.figures import (
+    host_reports,
+    rank_reports,
+    read_report,
+    report_fields,
+)
+from sharded_infer.reports.plan.hosts import network_words, shows_hosts
 from sharded_infer.reports.plan.page import render_plan_page
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
@@ -116,14 +122,38 @@ def _print(result: PlanResult, load: CostModel) -> None:
         )
     OUT.print(table)
     figures = result.figures
+    if shows_hosts(load):
+        OUT.print(_hosts_table(result, load))
+        OUT.print(network_words(result, load), highlight=False, soft_wrap=True)
+    what = "slowest rank" if load.topology.front is None else "a request"
+    seconds, bound = figures.request_seconds, result.bound_seconds
     OUT.print(
-        f"{counted(len(load.uses), 'table')}, batches of {load.batch}: slowest rank "
-        f"{figures.max_seconds * 1e6:.1f} us, no plan beats {result.bound_seconds * 1e6:.1f} us "
+        f"{counted(len(load.uses), 'table')}, batches of {load.batch}: {what} "
+        f"{seconds * 1e6:.1f} us, no plan beats {bound * 1e6:.1f} us "
         f"(gap {result.gap:.2%}); memory max/mean {figures.memory_imbalance:.3f}",
         highlight=False,
         soft_wrap=True,
     )
     _print_some(result.decisions)
+
+
+def _hosts_table(result: PlanResult, load: CostModel) -> Table:
+    table = Table(title="hosts", title_justify="left")
+    for heading in ("host", "role", "tables", "memory", "sent", "received", "time", "of request"):
+        table.add_column(heading, justify="left" if heading == "role" else "right")
+    for report in host_reports(result, load):
+        is_front = report.role == "front"
+        table.add_row(
+            str(report.host),
+            report.role,
+            str(report.tables),
+            size_text(report.bytes),
+            "" if is_front else size_text(report.sent_bytes),
+            "" if is_front else size_text(report.received_bytes),
+            f"{report.seconds * 1e6:.1f} us",
+            f"{report.share:.1%}",
+        )
+    return table
 
 
 def _print_moves(moves: tuple[Move, ...]) -> None:

@@ -20,7 +20,7 @@ from functools import cache
 from sharded_infer.errors import PlanError
 from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.plan import Plan
-from sharded_infer.planning.plan_result import PlanResult, figures_of
+from sharded_infer.planning.plan_result import PlanResult, figures_of, renumbered
 from sharded_infer.planning.search.cost_arrays import table_costs
 from sharded_infer.planning.search.lower_bound import lower_bound
 from sharded_infer.planning.search.packing import capacities
@@ -91,14 +91,21 @@ def with_unused(found: PlanResult, ranks: Sequence[int], load: CostModel) -> Pla
         plan_key(load),
         tuple(rank for rank in range(len(load.topology.devices)) if rank not in used),
     )
-    numbers = ", ".join(map(str, plan.unused))
-    said = f"rank {numbers} is" if len(plan.unused) == 1 else f"ranks {numbers} are"
+    decisions = (renumbered(decision, ranks) for decision in found.decisions)
     return PlanResult(
         plan,
         figures_of(plan, load),
         found.bound_seconds,
-        (*found.decisions, f"{said} not used: sharing with it costs more than it saves"),
+        (*decisions, unused_words(plan.unused)),
     )
+
+
+def unused_words(unused: Sequence[int]) -> str:
+    """The decision to leave ranks out."""
+    numbers = ", ".join(map(str, unused))
+    if len(unused) == 1:
+        return f"rank {numbers} is not used: sharing with it costs more than it saves"
+    return f"ranks {numbers} are not used: sharing with them costs more than it saves"
 
 
 def _one_fewer(devices: tuple[Device, ...], ranks: _Ranks) -> list[_Ranks]:
@@ -109,30 +116,37 @@ def _one_fewer(devices: tuple[Device, ...], ranks: _Ranks) -> list[_Ranks]:
     return [tuple(r for r in ranks if r != left) for left in sorted(last.values())]
 
 
-def _choices(devices: tuple[Device, ...]) -> Iterator[_Ranks]:
+def _choices(devices: Sequence[Device]) -> Iterator[_Ranks]:
     """The ranks of every choice of kinds and of hosts, most kinds and hosts first."""
     kinds = list(dict.fromkeys(_kind(device) for device in devices))
+    for many in range(len(kinds), 0, -1):
+        for some in itertools.combinations(kinds, many):
+            for of_hosts in host_choices(devices, range(len(devices))):
+                ranks = tuple(rank for rank in of_hosts if _kind(devices[rank]) in some)
+                if ranks:
+                    yield ranks
+
+
+def host_choices(devices: Sequence[Device], ranks: Sequence[int]) -> Iterator[_Ranks]:
+    """The ranks, out of some, of every choice of hosts, most first; none are the last."""
     hosts: dict[int, list[int]] = {}
-    for rank, device in enumerate(devices):
-        hosts.setdefault(device.host, []).append(rank)
+    for rank in ranks:
+        hosts.setdefault(devices[rank].host, []).append(rank)
     # Alike hosts: how many of each sort are chosen.
     sorts: dict[frozenset[tuple[Device, int]], list[list[int]]] = {}
     for of_host in hosts.values():
         sort = frozenset(Counter(_kind(devices[rank]) for rank in of_host).items())
         sorts.setdefault(sort, []).append(of_host)
     counts = [range(len(alike), -1, -1) for alike in sorts.values()]
-    for many in range(len(kinds), 0, -1):
-        for some in itertools.combinations(kinds, many):
-            for taken in itertools.product(*counts):
-                ranks = sorted(
-                    rank
-                    for alike, count in zip(sorts.values(), taken, strict=True)
-                    for of_host in alike[:count]
-                    for rank in of_host
-                    if _kind(devices[rank]) in some
-                )
-                if ranks:
-                    yield tuple(ranks)
+    for taken in itertools.product(*counts):
+        yield tuple(
+            sorted(
+                rank
+                for alike, count in zip(sorts.values(), taken, strict=True)
+                for of_host in alike[:count]
+                for rank in of_host
+            )
+        )
 
 
 def _kind(device: Device) -> Device:

@@ -56,7 +56,7 @@ class Packing:
         self.seconds: Floats = np.empty((len(costs.classes), 0))
         self.bytes: Floats = np.empty(0)
         self.share: Floats = np.empty(0)
-        self.busy: Floats = np.array([device.launch_seconds for device in devices])
+        self.busy: Floats = np.array([load.launch_seconds(device) for device in devices])
         self.held: Floats = np.zeros(len(devices))
         self.capacity: Floats = capacities(load.topology)
         self.items: list[list[int]] = [[] for _ in devices]

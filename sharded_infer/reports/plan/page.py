@@ -13,6 +13,7 @@ from sharded_infer.planning.plan_result import PlanResult
 from sharded_infer.reports.html.document import document, facts
 from sharded_infer.reports.html.text import escaped_name, time_text
 from sharded_infer.reports.plan.drawing import MEMORY, TIME, Drawing
+from sharded_infer.reports.plan.hosts import hosts_section
 from sharded_infer.reports.plan.rank_parts import Kind, RankParts, hottest_tables, parts_by_rank
 from sharded_infer.reports.plan.style import SCRIPT, STYLE
 from sharded_infer.reports.plan.tables import decisions_section, devices_section, hottest_section
@@ -37,9 +38,9 @@ def render_plan_page(result: PlanResult, load: CostModel) -> str:
     ranks = parts_by_rank(result, load)
     hottest = hottest_tables(ranks)
     hot = {table.table: number for number, table in enumerate(hottest, start=1)}
-    time = Drawing(TIME, ranks, load, hot, bound=result.bound_seconds).figure(
-        "Time", "Each rank's part of a batch. The slowest rank sets the latency."
-    )
+    # With a front, the bound is one of the whole request.
+    bound = result.bound_seconds if load.topology.front is None else None
+    time = Drawing(TIME, ranks, load, hot, bound=bound).figure("Time", _time_caption(load))
     memory = Drawing(MEMORY, ranks, load, hot).figure("Memory", _memory_caption(ranks))
     name = escaped_name(result.plan.topology.name)
     body = (
@@ -48,6 +49,7 @@ def render_plan_page(result: PlanResult, load: CostModel) -> str:
         f"</header>\n<main>\n{_legend(ranks, time + memory)}",
         time,
         memory,
+        hosts_section(result, load),
         hottest_section(hottest, load),
         devices_section(ranks, result),
         decisions_section(result, load),
@@ -58,10 +60,10 @@ def render_plan_page(result: PlanResult, load: CostModel) -> str:
 
 def _summary(result: PlanResult, load: CostModel) -> str:
     ranks = len(result.figures.seconds)
+    what = "The slowest takes" if load.topology.front is None else "Lookups take"
     return (
-        f"{counted(len(load.uses), 'table', ',')} on "
-        f"{counted(ranks, 'rank', ',')}. The slowest takes "
-        f"<b>{time_text(result.figures.max_seconds)}</b> for a batch of {load.batch:,}, "
+        f"{counted(len(load.uses), 'table', ',')} on {counted(ranks, 'rank', ',')}. {what} "
+        f"<b>{time_text(result.figures.request_seconds)}</b> for a batch of {load.batch:,}, "
         f"{_gap(result)} the bound that no plan can beat."
     )
 
@@ -79,12 +81,32 @@ def _facts(result: PlanResult, load: CostModel) -> str:
             ("Tables", f"{len(load.uses):,}"),
             ("Batch", f"{load.batch:,}"),
             ("Slowest rank", time_text(figures.max_seconds)),
+            *_front_facts(result, load),
             ("Bound", time_text(result.bound_seconds)),
             ("Gap", f"{result.gap:.1%}"),
             ("Memory, fullest", size_text(max(figures.bytes))),
             ("Memory, mean", size_text(mean)),
             ("Fullest to mean", f"{figures.memory_imbalance:.2f} \N{MULTIPLICATION SIGN}"),
         )
+    )
+
+
+def _front_facts(result: PlanResult, load: CostModel) -> list[tuple[str, str]]:
+    if load.topology.front is None:
+        return []
+    figures = result.figures
+    return [
+        ("Front, for hosts", time_text(figures.front_seconds)),
+        ("Request", time_text(figures.request_seconds)),
+    ]
+
+
+def _time_caption(load: CostModel) -> str:
+    if load.topology.front is None:
+        return "Each rank's part of a batch. The slowest rank sets the latency."
+    return (
+        "Each rank's part of a batch, with the round trip to its host. The slowest rank and the "
+        "front's time for hosts set the latency."
     )
 
 

@@ -49,7 +49,8 @@ class RankParts:
     Attributes:
         own: parts that only this rank holds.
         replicas: tables that every rank in use holds; equal devices share one tuple.
-        launch_seconds: fixed cost of a fused call; 0 if the rank holds nothing.
+        launch_seconds: fixed cost of a fused call, and the round trip to another host; 0 if the
+            rank holds nothing.
         seconds: time for a batch, including the fixed cost.
     """
 
@@ -114,7 +115,7 @@ def parts_by_rank(result: PlanResult, load: CostModel) -> list[RankParts]:
             device=device,
             own=tuple(own[rank]),
             replicas=replicas[rank],
-            launch_seconds=device.launch_seconds if own[rank] or replicas[rank] else 0.0,
+            launch_seconds=load.launch_seconds(device) if own[rank] or replicas[rank] else 0.0,
             seconds=figures.seconds[rank],
             bytes=figures.bytes[rank],
         )

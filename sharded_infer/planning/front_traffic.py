@@ -1,0 +1,91 @@
+"""Bytes between a front and the hosts that it asks, and the front's seconds for them.
+
+    sent     = ids * width + bags        (a bag's length takes a byte)
+    received = bags * columns * 4        (fp32 sums)
+    front    = hosts * call_seconds + sent / send_bandwidth + received / receive_bandwidth
+
+ids and bags are those of a shard for a batch; width is 1, 2, 4 or 8 bytes, as the table's rows
+need. A row shard answers partial sums of whole vectors, a column shard receives all ids.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sharded_infer.planning.cost_model import OUTPUT_BYTES, CostModel, TableUse
+from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.topology import FrontCosts
+
+_ID_WIDTHS = (1, 2, 4, 8)
+_LENGTH_BYTES = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes for a batch, without headers.
+
+    Attributes:
+        sent: ids and lengths of bags, to hosts.
+        received: pooled sums, from hosts.
+    """
+
+    sent: float = 0.0
+    received: float = 0.0
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Of both together."""
+        return Traffic(self.sent + other.sent, self.received + other.received)
+
+    @property
+    def total(self) -> float:
+        """Both ways."""
+        return self.sent + self.received
+
+    def seconds(self, front: FrontCosts) -> float:
+        """Of the front, without the calls."""
+        return self.sent / front.send_bandwidth + self.received / front.receive_bandwidth
+
+
+def table_traffic(use: TableUse, batch: int) -> Traffic:
+    """Of a whole table on another host."""
+    return _traffic(use, batch, 1.0, use.table.dim)
+
+
+def traffic_by_host(plan: Plan, load: CostModel) -> dict[int, Traffic]:
+    """Of each host with shards but the front's own, ascending.
+
+    A topology that names no front has every host, as one that another machine's front asks.
+    Replicated tables are not counted.
+    """
+    topology = plan.topology
+    found: dict[int, Traffic] = {}
+    for shard in plan.shards:
+        device = topology.devices[shard.rank]
+        if topology.front is None or topology.is_asked(device):
+            found[device.host] = found.get(device.host, Traffic()) + _of_shard(shard, load)
+    return dict(sorted(found.items()))
+
+
+def front_seconds(plan: Plan, load: CostModel) -> float:
+    """Seconds of the front to ask hosts and to read their answers, for a batch."""
+    front = plan.topology.front
+    if front is None:
+        return 0.0
+    by_host = traffic_by_host(plan, load)
+    return len(by_host) * front.call_seconds + total(by_host.values()).seconds(front)
+
+
+def total(parts: Iterable[Traffic]) -> Traffic:
+    """Of all together."""
+    return sum(parts, Traffic())
+
+
+def _of_shard(shard: Shard, load: CostModel) -> Traffic:
+    share = load.access_share(shard.table, shard.first_row, shard.last_row)
+    return _traffic(load.uses[shard.table], load.batch, share, shard.columns)
+
+
+def _traffic(use: TableUse, batch: int, share: float, columns: int) -> Traffic:
+    bags = batch * len(use.features)
+    width = next(width for width in _ID_WIDTHS if use.table.rows <= 1 << 8 * width)
+    ids = batch * use.pooling_factor * share
+    return Traffic(ids * width + bags * _LENGTH_BYTES, bags * columns * OUTPUT_BYTES)

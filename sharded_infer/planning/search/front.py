@@ -1,0 +1,150 @@
+"""Plans for a front and the hosts that it asks: which tables it keeps, and which hosts it asks.
+
+Each plan has two parts: some tables whole on the front's own ranks, the others on hosts.
+
+    1. tables are put in order by what keeping them saves the front (see `front_traffic`), for each
+       byte of its memory: small and hot ones first. One that has no room after those is for hosts
+    2. a request is estimated for every choice of hosts and the first n tables kept, for every n
+    3. for each choice of hosts the best n is planned, while the estimate is near the best
+    4. around the best plan, other n are planned
+
+The plan with the least time of a request is the best; of equal ones, that which uses fewer ranks.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cache
+
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.errors import PlanError
+from sharded_infer.planning.cost_model import CostModel, plan_key
+from sharded_infer.planning.front_traffic import table_traffic, traffic_by_host
+from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.plan_result import PlanResult, figures_of, renumbered
+from sharded_infer.planning.search.advice import does_not_fit
+from sharded_infer.planning.search.fewer_ranks import host_choices, unused_words
+from sharded_infer.planning.search.front_estimates import FrontEstimates
+from sharded_infer.planning.topology import FrontCosts
+
+_MOST_CHOICES = 256  # of hosts
+_MOST_PLANS = 16  # before a good one is improved
+_NEAR = 1.2  # estimates beyond this of the best are not planned
+_STEPS = (8, 4, 2, 1)  # of kept tables
+
+_Ranks = tuple[int, ...]
+_PlanAll = Callable[[CostModel], PlanResult]
+
+
+def plan_with_front(load: CostModel, plan_all: _PlanAll) -> PlanResult:
+    """Plans tables on a front and other hosts.
+
+    Args:
+        load: of a topology with a front and a device on another host.
+        plan_all: plans one part.
+
+    Raises:
+        PlanError: as `make_plan`.
+    """
+    devices, front = load.topology.devices, load.topology.front or FrontCosts()
+    asked = tuple(rank for rank, one in enumerate(devices) if load.topology.is_asked(one))
+    own = tuple(rank for rank in range(len(devices)) if rank not in asked)
+    estimates = FrontEstimates(load, front, own)
+    fitting = estimates.fitting
+
+    @cache
+    def part(names: Sequence[str], ranks: _Ranks) -> PlanResult | None:
+        try:
+            return plan_all(load.part(names, ranks))
+        except PlanError:
+            return None
+
+    @cache
+    def planned(count: int, ranks: _Ranks) -> PlanResult | None:
+        kept = tuple(fitting[:count])
+        others = tuple(sorted(load.uses.keys() - set(kept)))
+        parts = [(names, at) for names, at in ((kept, own), (others, ranks)) if names]
+        return _together(load, [(part(names, at) if at else None, at) for names, at in parts])
+
+    count, ranks = _best_of(estimates, host_choices(devices, asked), planned)
+    for step in _STEPS:
+        near = [n for n in (count, count - step, count + step) if 0 <= n <= len(fitting)]
+        count = min(near, key=lambda n: _rank(planned(n, ranks)))
+    best = planned(count, ranks)
+    if best is None:
+        raise PlanError(does_not_fit(load))
+    plan = replace(best.plan, key=plan_key(load))
+    decisions = (*_explained(load, plan, fitting), *best.decisions)
+    if plan.unused:
+        decisions = (*decisions, unused_words(plan.unused))
+    return PlanResult(plan, best.figures, estimates.bound(asked), decisions)
+
+
+def _best_of(
+    estimates: FrontEstimates,
+    choices: Iterator[_Ranks],
+    planned: Callable[[int, _Ranks], PlanResult | None],
+) -> tuple[int, _Ranks]:
+    """The number of kept tables, and the ranks of hosts, of the best plan."""
+    tried: list[tuple[float, int, _Ranks]] = []
+    for ranks in itertools.islice(choices, _MOST_CHOICES):
+        seconds = estimates.requests(ranks)
+        tried += [(float(seconds.min()), int(seconds.argmin()), ranks)]
+    tried.sort(key=lambda one: (one[0], len(one[2])))
+    best, found = tried[0], None
+    for one in tried[:_MOST_PLANS]:
+        # Estimates do not see that rows are whole; the next may fit.
+        if found is not None and one[0] > _NEAR * tried[0][0]:
+            break
+        result = planned(*one[1:])
+        if _rank(result) < _rank(found):
+            best, found = one, result
+    return best[1:]
+
+
+def _rank(found: PlanResult | None) -> tuple[float, int]:
+    if found is None:
+        return math.inf, 0
+    return found.figures.request_seconds, len({shard.rank for shard in found.plan.shards})
+
+
+def _together(
+    load: CostModel, parts: Sequence[tuple[PlanResult | None, _Ranks]]
+) -> PlanResult | None:
+    """The plan of several parts, each with its ranks; None if one does not fit."""
+    shards: list[Shard] = []
+    decisions: list[str] = []
+    for found, ranks in parts:
+        if found is None:
+            return None
+        shards += [replace(shard, rank=ranks[shard.rank]) for shard in found.plan.shards]
+        decisions += [renumbered(decision, ranks) for decision in found.decisions]
+    shards.sort(key=lambda s: (s.table, s.first_row, s.first_column))
+    used = {shard.rank for shard in shards}
+    unused = tuple(rank for rank in range(len(load.topology.devices)) if rank not in used)
+    plan = Plan(load.topology, tuple(shards), unused=unused)
+    return PlanResult(plan, figures_of(plan, load), 0.0, tuple(decisions))
+
+
+def _explained(load: CostModel, plan: Plan, fitting: Sequence[str]) -> list[str]:
+    """Why tables are where they are."""
+    devices = plan.topology.devices
+    asked = {s.table for s in plan.shards if plan.topology.is_asked(devices[s.rank])}
+    words = []
+    for name in fitting:
+        if name not in asked:
+            use = load.uses[name]
+            saved = size_text(table_traffic(use, load.batch).total)
+            stored = size_text(use.table.stored_bytes)
+            words.append(
+                f"{name}: kept by the front, which saves {saved} a request for {stored} of memory"
+            )
+    reasons = {
+        "the front's memory has no room for": sorted(asked.difference(fitting)),
+        "even with the way there, hosts are faster for": sorted(asked.intersection(fitting)),
+    }
+    words += [f"{why} {', '.join(names)}" for why, names in reasons.items() if names]
+    hosts = ", ".join(map(str, traffic_by_host(plan, load)))
+    words.append(f"hosts that the front asks: {hosts}" if hosts else "the front asks no host")
+    return words
