@@ -19,6 +19,7 @@ of another host include the round trip. `front_traffic` has what asking costs th
 
 import hashlib
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -277,4 +278,5 @@ def _mass(histogram: Sequence[float], rows: int, first_row: int, last_row: int) 
     for index in range(int(start), min(bins, int(stop) + 1)):
         mass += histogram[index] * max(0.0, min(stop, index + 1) - max(start, index))
     total = sum(histogram)
-    return mass / total if total else (last_row - first_row) / rows
+    # Parts of subnormal numbers round to zero.
+    return mass / total if total >= sys.float_info.min else (last_row - first_row) / rows

@@ -235,6 +235,13 @@ def test_rows_that_are_used_more_weigh_more() -> None:
         assert ends[0] < 600
 
 
+def test_shares_too_small_for_their_parts_count_as_even() -> None:
+    table = StoredTable("t", 9, 4, RowFormat.INT8)
+    use = TableUse(table, (FeatureStatistics(histogram=(5e-324,)),))
+    load = load_of([use], "cpu:2")
+    assert [load.access_share("t", *rows) for rows in ((0, 3), (3, 9))] == [3 / 9, 6 / 9]
+
+
 def test_column_shards_keep_vector_loads_whole() -> None:
     uses = [plain(f"t{i}", 100, 132, 1) for i in range(5)]
     for shard in checked(load_of(uses, "h100:4")).plan.shards:

@@ -81,6 +81,28 @@ def test_samples_change_what_is_known_of_features(spec: Path, tmp_path: Path) ->
     assert counted["max_seconds"] < without["max_seconds"]  # type: ignore[operator]
 
 
+def test_a_plan_with_a_front_shows_hosts_and_bytes(spec: Path, tmp_path: Path) -> None:
+    topology, page = tmp_path / "three.toml", tmp_path / "plan.html"
+    devices = ['[[devices]]\nhost = 0\nmemory = "5MB"\n']
+    devices += [f'[[devices]]\nhost = {host}\nmemory = "20MB"\n' for host in (1, 2)]
+    topology.write_text("".join(devices) + "[front]\nhost = 0\n")
+    words = ("--spec", spec, "--topology", topology, "--batch", 64)
+    done = run("plan", *words, "--html", page)
+    assert done.exit_code == 0, done.output
+    assert "For a request of 64 samples the front asks 1 host: it sends" in done.output
+    assert "country: kept by the front, which saves" in done.output
+    assert "the front's memory has no room for item" in done.output
+    assert "<h2>Hosts</h2>" in page.read_text()
+    fields = planned(tmp_path / "plan.json", *words)
+    roles = {host["role"]: host for host in fields["hosts"]}  # type: ignore[attr-defined]
+    # 64 samples of 20 ids of 4 bytes and a length; 64 columns of fp32.
+    assert roles["asked"]["sent_bytes"] == 64 * (20 * 4 + 1)
+    assert roles["asked"]["received_bytes"] == 64 * 64 * 4
+    assert roles["front"]["tables"] == 2
+    expected = fields["front_seconds"] + fields["max_seconds"]  # type: ignore[operator]
+    assert fields["request_seconds"] == expected > fields["bound_seconds"]  # type: ignore[operator]
+
+
 def test_a_lost_rank_is_replanned_and_compared(spec: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     planned(first, "--spec", spec, "--topology", "cpu:3")

@@ -12,8 +12,9 @@ from sharded_infer.planning.cost_model import CostModel, TableUse
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.plan_result import PlanResult, figures_of
 from sharded_infer.planning.planner import make_plan
-from sharded_infer.planning.topology import Device, Topology
+from sharded_infer.planning.topology import Device, FrontCosts, Topology
 from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.reports.plan.figures import host_reports
 from sharded_infer.reports.plan.page import render_plan_page
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 
@@ -207,6 +208,62 @@ def test_devices_say_what_binds_them() -> None:
     bound = [re.sub(r"<[^>]+>", "", row.rpartition("<td")[2].partition(">")[2]) for row in rows]
     assert bound == ["time", "memory", "neither"]
     assert "no limit" in rows[2] and "None were needed" in page
+
+
+def test_hosts_say_their_bytes_of_a_request() -> None:
+    tables = {
+        name: TableUse(StoredTable(name, rows, 32, RowFormat.INT8))
+        for name, rows in (("small", 100), ("wide", 70_000), ("whole", 70_000))
+    }
+    devices = tuple(Device(host=host) for host in (0, 1, 2, 3))
+    front = FrontCosts(host=0, call_seconds=1e-5, send_bandwidth=1e9, receive_bandwidth=1e9)
+    topology = Topology("four", devices, front=front)
+    load = CostModel(tables, topology, batch=1000)
+    shards = (
+        Shard("small", 0, 0, 100, 0, 32),
+        Shard("whole", 1, 0, 70_000, 0, 32),
+        Shard("wide", 1, 0, 70_000, 0, 16),
+        Shard("wide", 2, 0, 70_000, 16, 32),
+    )
+    plan = Plan(topology, shards, unused=(3,))
+    result = PlanResult(plan, figures_of(plan, load), 1e-6, ())
+    # 1000 ids of 4 bytes and as many lengths, for each part; 48 and 16 columns of fp32.
+    seconds = result.figures.request_seconds
+    assert result.figures.front_seconds == pytest.approx(2e-5 + 15e-6 + 256e-6)
+    found = [
+        (one.host, one.role, one.tables, one.sent_bytes, one.received_bytes)
+        for one in host_reports(result, load)
+    ]
+    assert found == [
+        (0, "front", 1, 0, 0), (1, "asked", 2, 10_000, 192_000), (2, "asked", 1, 5000, 64_000),
+        (3, "not asked", 0, 0, 0),
+    ]  # fmt: skip
+    shares = [one.share for one in host_reports(result, load)]
+    assert shares[1] == pytest.approx(result.figures.seconds[1] / seconds) and shares[3] == 0
+    page = render_plan_page(result, load)
+    assert (
+        "the front asks 2 hosts: it sends 15.0 kB and receives 256 kB, which takes 291 µs" in page
+    )
+    assert "It keeps 1 table, which saves 130 kB." in page
+    rows = re.findall(r'<tr><th scope="row" class="n" data-v="[0-9]">.*?</tr>', page)
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
+    assert [row[1] for row in cells[:4]] == ["front", "asked", "asked", "not asked"]
+    assert [row[4:6] for row in cells[:4]] == [
+        ["", ""], ["10.0 kB", "192 kB"], ["5.00 kB", "64.0 kB"], ["0 B", "0 B"],
+    ]  # fmt: skip
+    # The bound is one of the request, and so is no line among the ranks.
+    assert not re.findall(r'class="mark bound"', page)
+
+
+def test_a_plan_of_several_hosts_without_a_front_says_what_a_front_would_exchange() -> None:
+    topology = Topology("two", (Device(host=0), Device(host=1)))
+    load = CostModel({"t": TableUse(StoredTable("t", 100, 32, RowFormat.INT8))}, topology, 100)
+    plan = Plan(topology, (Shard("t", 1, 0, 100, 0, 32),))
+    result = PlanResult(plan, figures_of(plan, load), 1e-6, ())
+    assert [(one.role, one.received_bytes) for one in host_reports(result, load)] == [
+        ("", 0), ("", 12_800),
+    ]  # fmt: skip
+    assert "The topology names no front" in render_plan_page(result, load)
 
 
 def test_lines_stand_at_the_bound_and_at_the_limits(mixed: tuple[PlanResult, CostModel]) -> None:
