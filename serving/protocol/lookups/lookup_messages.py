@@ -23,10 +23,12 @@ DESCRIBE_PATH = f"/{SHARD_HOST_SERVICE}/Describe"
 Message = bytes | NDArray[np.uint8]
 _WIDTHS = (1, 2, 4, 8)
 _LENGTH_WIDTHS = (1, 2, 4)
-_FIXED64, _LENGTH_DELIMITED = 1, 2
-# Tags of a LookupResponse.
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
+# Tags of a LookupResponse, and its last field.
 _SUMS, _FILLER = 1 << 3 | _LENGTH_DELIMITED, 2 << 3
-_MOST_SHIFT = 28  # of a varint's bits: lengths are below 2**31
+_LAST_FIELD = 2
+_MOST_SHIFT = 63  # of a varint's bits
 
 
 class Described(NamedTuple):
@@ -163,17 +165,33 @@ def _fields(message: memoryview) -> Iterator[memoryview]:
     at = 0
     while at < len(message):
         tag = message[at]
+        if tag not in (_SUMS, _FILLER):
+            at = _newer_field_end(message, at)
+            continue
         number, at = _varint(message, at + 1)
         if tag == _FILLER:
             continue
-        if tag != _SUMS or number > len(message) - at:
+        if number > len(message) - at:
             raise InternalError(f"the answer is not a LookupResponse: byte {at}")
         yield message[at : at + number]
         at += number
 
 
+def _newer_field_end(message: memoryview, at: int) -> int:
+    """Where a field ends that a newer release may have added."""
+    tag, at = _varint(message, at)
+    field, kind = tag >> 3, tag & 7
+    size = _FIXED_BYTES.get(kind)
+    if kind in (_VARINT, _LENGTH_DELIMITED):
+        number, at = _varint(message, at)
+        size = number if kind == _LENGTH_DELIMITED else 0
+    if field <= _LAST_FIELD or size is None or size > len(message) - at:
+        raise InternalError(f"the answer is not a LookupResponse: byte {at}")
+    return at + size
+
+
 def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A number of at most five bytes, which may have more than it needs, and where it ends."""
+    """A number of at most ten bytes, which may have more than it needs, and where it ends."""
     number = 0
     for shift in range(0, _MOST_SHIFT + 1, 7):
         if at >= len(message):

@@ -119,6 +119,25 @@ def test_protobuf_writes_the_same_sums() -> None:
     assert shard_host_pb2.LookupResponse.FromString(message).SerializeToString() == message
 
 
+@pytest.mark.parametrize(
+    "newer",
+    [
+        b"\x18\x07",
+        b"\x18" + b"\xff" * 9 + b"\1",
+        b"\x1a\x03new",
+        b"\xc1\x3e" + b"7" * 8,
+        b"\x1d1234",
+    ],
+)
+def test_fields_of_a_newer_release_are_passed_over(newer: bytes) -> None:
+    ones = np.ones((2, 3), np.float32)
+    written = write_sums([ones])
+    message = newer + written + newer + written + newer
+    assert len(shard_host_pb2.LookupResponse.FromString(message).sums) == 2
+    for found in read_sums(memoryview(message), [2, 2]):
+        np.testing.assert_array_equal(found, ones)
+
+
 def test_sums_of_other_groups_are_refused() -> None:
     written = memoryview(write_sums([np.zeros((2, 3), np.float32)]))
     for expected in ([4], [2, 1], []):
@@ -127,7 +146,26 @@ def test_sums_of_other_groups_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [b"\xff", b"\x0a", b"\x0a\x05abcd", b"\x0a" + b"\xff" * 9, b"\x12\0"]
+    "bad",
+    [
+        *(
+            b"\xff",
+            b"\x0a",
+            b"\x0a\x05abcd",
+            b"\x0a" + b"\xff" * 9,
+            b"\x12\0",
+            b"\x02\0",
+            b"\x8a\0\0",
+        ),
+        *(
+            b"\x1a\x05abcd",
+            b"\x1d123",
+            b"\x19" + b"7" * 7,
+            b"\x18" + b"\xff" * 10,
+            b"\x1b",
+            b"\x1f",
+        ),
+    ],
 )
 def test_bytes_that_are_no_sums_are_refused(bad: bytes) -> None:
     with pytest.raises(InternalError, match="not a LookupResponse"):
