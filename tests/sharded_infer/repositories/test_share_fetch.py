@@ -5,9 +5,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from sharded_infer.repositories.storage.version_cache import VersionCache
 from sharded_infer.repositories.version_copy import copy_version
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.s3_server import BUCKET, S3Server
+from tests.support.small_disk import small_disk
 
 ROWS, DIM = 65536, 124  # int8 rows of 128 bytes: 8 MiB a table
 HALF = ROWS // 2
@@ -231,7 +230,7 @@ def test_rows_that_do_not_fit_the_disk_are_refused_and_those_held_stay(
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
-    with mounted(disk, 7 * BLOCK_BYTES):
+    with small_disk(disk, 7 * BLOCK_BYTES):
         repository = opened(s3_url, disk)
         held = fetched(repository, 0)
         with pytest.raises(StorageError, match=r"the version needs .* more, .* are free"):
@@ -245,22 +244,6 @@ def test_rows_that_do_not_fit_the_disk_are_refused_and_those_held_stay(
         check_rows(fetched(repository, 1), folder, 1)
         assert 0 < asked(s3, repository) <= HALF * 128
         repository.release(held.path)
-
-
-@contextmanager
-def mounted(disk: Path, size: int) -> Iterator[None]:
-    """A file system of this size."""
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk],  # noqa: S607
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        pytest.skip(f"no small disk can be mounted here: {done.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", disk], check=True)  # noqa: S607
 
 
 def test_the_cache_counts_and_frees_what_rows_take(bucket: Repository, tmp_path: Path) -> None:
