@@ -4,7 +4,6 @@ Ray places an actor for each process, starts it again when its machine or its pr
 finds it by name. Lookups go from process to process, and never through Ray.
 """
 
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,14 +18,14 @@ from ray.util import get_placement_group, placement_group, remove_placement_grou
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from serving.cluster.capacity import Room, Wanted, misfit
+from serving.cluster.capacity import Wanted, misfit
 from serving.cluster.cluster_file import ClusterFile
 from serving.cluster.ray_actor import SupervisorActor, actor_of, states_of, tasks_of
+from serving.cluster.ray_connection import connect, free_rooms
 from serving.cluster.supervisor import Task, TaskState
 from sharded_infer.errors import CapacityError, InputError, ShardedInferError
 from sharded_infer.progress import Progress, no_progress
 
-_CONNECT_SECONDS = 5.0
 _PLACE_SECONDS = 20.0
 _LOOK_SECONDS = 0.5
 # Within which fronts have a replica's new address before the next one is replaced.
@@ -77,22 +76,7 @@ class RayCluster:
         """
         self._cluster = cluster
         self._tasks = tasks_of(cluster, str(folder.resolve()))
-        address = cluster.ray.address
-        try:
-            if address != "auto":
-                # Ray itself tries for minutes.
-                host, _, port = address.rpartition(":")
-                socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
-            ray.init(
-                address=address,
-                namespace=cluster.name,
-                log_to_driver=False,
-                logging_level="ERROR",
-            )
-        except (OSError, RayError, ValueError, RuntimeError) as error:
-            raise InputError(
-                f"ray.address: expected auto or HOST:PORT of Ray's head, got {address!r}: {error}"
-            ) from error
+        connect(cluster.ray.address, "ray.address", cluster.name)
 
     def close(self) -> None:
         """Lets go of Ray; the processes go on."""
@@ -169,7 +153,7 @@ class RayCluster:
 
     def _place(self, *, make: bool = True) -> dict[str, PlacementGroup]:
         """A placement group for each host, and one for the fronts."""
-        groups, rooms = self._groups(), _rooms()
+        groups, rooms = self._groups(), free_rooms()
         new = []
         # Those that fit in the fewest places come first.
         for one in sorted(self._wanted(), key=lambda one: one.memory, reverse=True):
@@ -258,14 +242,6 @@ def _end(names: Sequence[str]) -> None:
     end = monotonic() + _END_SECONDS
     while any(actor_of(name) is not None for name in names) and monotonic() < end:
         sleep(_LOOK_SECONDS)
-
-
-def _rooms() -> list[Room]:
-    """What is free on each machine."""
-    return [
-        Room(int(free.get("memory", 0)), float(free.get("CPU", 0)))
-        for free in ray_state.available_resources_per_node().values()
-    ]
 
 
 def _report(task: Task, state: TaskState | None, actor: ActorHandle | None) -> ProcessReport:

@@ -20,6 +20,8 @@ from sharded_infer.publishing.format_selection import FormatPlan
 from sharded_infer.publishing.table_layout import lay_out
 from sharded_infer.publishing.table_shares import FileShare, TableRange, share_of
 
+ENCODING = "quantizing"  # the step in which rows are encoded, in progress
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenTables:
@@ -89,7 +91,7 @@ def write_shares(
             encoded(chunk)
             yield chunk.stored
             done += chunk.fp32_bytes
-            progress("quantizing", done, total)
+            progress(ENCODING, done, total)
 
     (folder / "tables").mkdir()
     written = {}

@@ -233,6 +233,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
     predict = ("predict", str(files.folder / "samples.json"), "--address", "127.0.0.1:9")
     watch = ("repo", "watch", "127.0.0.1:9")
     publish = ("publish", *spec, *weights, place, repository)
+    on_ray = ("cluster", "publish", place, repository, "--parts", "2")
     shards = ("serve-shards", place, repository, "--host-number", "0")
     return {
         "plan --spec": ("plan", "--spec"),
@@ -248,6 +249,11 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "publish --topology": (*publish, "--topology"),
         "publish --samples": (*publish, "--samples"),
         "publish --calibration": (*publish, "--calibration"),
+        "cluster publish --spec": (*on_ray, *weights, "--spec"),
+        "cluster publish --weights": (*on_ray, *spec, "--weights"),
+        "cluster publish --topology": (*on_ray, *spec, *weights, "--topology"),
+        "cluster publish --samples": (*on_ray, *spec, *weights, "--samples"),
+        "cluster publish --calibration": (*on_ray, *spec, *weights, "--calibration"),
         "plan --compare": (*plan, "--compare", str(files.folder / "plan.json")),
         "spec --from": ("spec", "--from"),
         "predict samples": ("predict", place, repository),

@@ -1,11 +1,9 @@
 """`cluster up`, `status`, `roll` and `down`, on several nodes of Ray on this machine."""
 
-import importlib
 import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
+from tests.support.ray_nodes import RayNodes, ray_nodes
 from tests.support.servers import MODEL, Ranker, good_inputs, infer_request, run, scores_of
 from tests.support.shard_host_processes import publish_for_hosts
 from tests.support.waiting import until
@@ -33,35 +32,10 @@ PROCESS_BYTES, NODE_BYTES = 1500, 3100
 NAMES = ["host-1-0", "host-2-0", "host-1-1", "host-2-1", "front-0"]
 
 
-@dataclass(frozen=True)
-class RayNodes:
-    """A cluster of Ray without room on its head."""
-
-    cluster: Any
-    workers: dict[str, Any]
-
-    @property
-    def address(self) -> str:
-        return str(self.cluster.address)
-
-
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[RayNodes]:
-    store = 80 * 2**20
-    head = {"num_cpus": 0, "object_store_memory": store, "include_dashboard": False, "memory": 100}
-    # Other tests need none of it.
-    cluster_utils = importlib.import_module("ray.cluster_utils")
-    # It sets this, and commands of other tests would see another environment.
-    os.environ.pop("RAY_CLIENT_MODE", None)
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args=head)
-    try:
-        added = [
-            cluster.add_node(num_cpus=4, memory=NODE_BYTES, object_store_memory=store)
-            for _ in range(NODES)
-        ]
-        yield RayNodes(cluster, {node.node_id: node for node in added})
-    finally:
-        cluster.shutdown()
+    with ray_nodes(NODES, memory=NODE_BYTES) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")

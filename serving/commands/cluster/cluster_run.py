@@ -1,8 +1,7 @@
 """Starts, shows, replaces and ends a cluster's processes on Ray."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,11 +11,10 @@ from rich.table import Table
 
 from serving.cluster.cluster_file import read_cluster
 from serving.commands.cluster.arguments import FileArgument
+from serving.commands.cluster.ray_module import ray_module
 from serving.commands.console import OUT, print_json
-from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
-from sharded_infer.errors import InputError
 
 if TYPE_CHECKING:
     from serving.cluster.ray_cluster import ProcessReport, RayCluster
@@ -81,16 +79,7 @@ def cluster_down_command(file: FileArgument, as_json: JsonOption = False) -> Non
 @contextmanager
 def _cluster(file: Path) -> Iterator["RayCluster"]:
     read = read_cluster(file)
-    try:
-        opened = load_by_name("serving.cluster.ray_cluster:RayCluster")
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise InputError(
-            "Ray is not installed: pip install 'sharded-infer[ray]', on every machine"
-        ) from error
-    # Ray says there what has become of nodes; standard output is for what the commands answer.
-    with redirect_stdout(sys.stderr):
+    with ray_module("serving.cluster.ray_cluster:RayCluster") as opened:
         cluster: RayCluster = opened(read, file.parent)
         try:
             yield cluster

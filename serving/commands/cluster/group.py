@@ -26,6 +26,11 @@ CLUSTER_COMMANDS = (
         "End the processes of a cluster.",
     ),
     CommandEntry(
+        "publish",
+        "serving.commands.cluster.cluster_publish:cluster_publish_command",
+        "Publish a model in parts, which machines of Ray make.",
+    ),
+    CommandEntry(
         "manifest",
         "serving.commands.cluster.cluster_manifest:cluster_manifest_command",
         "Write the processes of a cluster as objects of Kubernetes.",

@@ -1,8 +1,10 @@
 """Publishes a model."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Annotated, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,10 +27,29 @@ from serving.commands.options.version_options import RepositoryOption
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError
+from sharded_infer.progress import Progress
 from sharded_infer.samples.file import read_samples
 from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.spec_file import load_spec
 
+if TYPE_CHECKING:
+    from sharded_infer.publishing.part_publication import PublishedPart
+    from sharded_infer.publishing.publication import PublishedVersion
+
+TopologyOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
+]
+NoteOption = Annotated[str | None, typer.Option(help="A note, kept with the version.")]
+RunIdOption = Annotated[
+    str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
+]
+SourceRevisionOption = Annotated[
+    str | None,
+    typer.Option(help="Revision of the code that trained the model, kept with the version."),
+]
 PartOption = Annotated[
     str | None,
     typer.Option(
@@ -64,22 +85,14 @@ def publish_command(
     spec: SpecOption,
     weights: WeightsOption,
     repository: RepositoryOption,
-    topology: Annotated[
-        list[str] | None,
-        typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
-    ] = None,
+    topology: TopologyOption = None,
     memory_budget: MemoryBudgetOption = None,
     error_budget: ErrorBudgetOption = None,
     samples: SamplesOption = None,
     calibration: CalibrationOption = None,
-    note: Annotated[str | None, typer.Option(help="A note, kept with the version.")] = None,
-    run_id: Annotated[
-        str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
-    ] = None,
-    source_revision: Annotated[
-        str | None,
-        typer.Option(help="Revision of the code that trained the model, kept with the version."),
-    ] = None,
+    note: NoteOption = None,
+    run_id: RunIdOption = None,
+    source_revision: SourceRevisionOption = None,
     part: PartOption = None,
     join: JoinOption = None,
     as_json: JsonOption = False,
@@ -107,29 +120,12 @@ def publish_command(
         }
         if given := [option for option, value in refused.items() if value]:
             raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
-        source, *_ = read_trained(described, weights, spec.parent, None, with_tower=False)
         with progress_bars() as progress:
-            made = load_by_name("sharded_infer.publishing.part_publication:publish_part")(
-                described,
-                source,
-                repository,
-                part=number,
-                parts=parts,
-                statistics=statistics,
-                progress=progress,
-            )
+            made = store_part(described, weights, repository, statistics, parts, number, progress)
         _print_part(described.name, made, as_json=as_json)
         return
     source, tower, measured = read_trained(described, weights, spec.parent, calibration)
-    # Of a `ProgramTower`, whose module takes torch to import.
-    if not getattr(tower, "names_inputs", True):
-        ERRORS.print(
-            f"{described.tower.program} does not say its inputs' names: they are taken in the "
-            f"order {', '.join((*described.dense.inputs, 'embeddings'))}",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+    say_input_order(described, tower)
     with progress_bars() as progress:
         published = load_by_name("sharded_infer.publishing.publication:publish")(
             described,
@@ -145,28 +141,13 @@ def publish_command(
             source_revision=source_revision,
             progress=progress,
         )
-    fields = {
-        "model": described.name,
-        "version": published.version,
-        "path": published.location,
-        "fp32_bytes": published.fp32_bytes,
-        "table_bytes": published.table_bytes,
-        "max_score_diff": published.max_score_diff,
-        "imported": published.compared,
-    }
     if as_json:
-        print_json(fields)
-        return
-    OUT.print(
-        f"published {described.name} version {published.version}: {summary(published.report)}\n"
-        f"golden requests within {published.max_score_diff:.2g} of fp32\n"
-        f"{published.compared}\n{published.location}",
-        highlight=False,
-        soft_wrap=True,
-    )
+        print_json(version_fields(described.name, published))
+    else:
+        print_version(described.name, published)
 
 
-def _print_part(model: str, made: Any, *, as_json: bool) -> None:
+def _print_part(model: str, made: "PublishedPart", *, as_json: bool) -> None:
     if as_json:
         fields = asdict(made)
         print_json({"model": model, "path": fields.pop("location"), **fields})
@@ -175,6 +156,62 @@ def _print_part(model: str, made: Any, *, as_json: bool) -> None:
         f"stored part {made.part}/{made.parts} of {model}: {counted(made.rows, 'row', ',')} of "
         f"{counted(len(made.files), 'table file')}, {size_text(made.fp32_bytes)} -> "
         f"{size_text(made.table_bytes)}\n{made.location}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def store_part(
+    spec: ModelSpec,
+    weights: Path,
+    repository: str,
+    statistics: Mapping[str, FeatureStatistics] | None,
+    parts: int,
+    part: int,
+    progress: Progress,
+) -> "PublishedPart":
+    """Encodes and stores one part of a checkpoint; see `publish_part`."""
+    source, *_ = read_trained(spec, weights, weights.parent, None, with_tower=False)
+    publish_part = load_by_name("sharded_infer.publishing.part_publication:publish_part")
+    made: PublishedPart = publish_part(
+        spec, source, repository, part=part, parts=parts, statistics=statistics, progress=progress
+    )
+    return made
+
+
+def say_input_order(spec: ModelSpec, tower: object) -> None:
+    """Says in which order a tower's inputs are taken, if it does not name them."""
+    # Of a `ProgramTower`, whose module takes torch to import.
+    if getattr(tower, "names_inputs", True):
+        return
+    ERRORS.print(
+        f"{spec.tower.program} does not say its inputs' names: they are taken in the "
+        f"order {', '.join((*spec.dense.inputs, 'embeddings'))}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def version_fields(model: str, published: "PublishedVersion") -> dict[str, object]:
+    """A published version, for scripts."""
+    return {
+        "model": model,
+        "version": published.version,
+        "path": published.location,
+        "fp32_bytes": published.fp32_bytes,
+        "table_bytes": published.table_bytes,
+        "max_score_diff": published.max_score_diff,
+        "imported": published.compared,
+    }
+
+
+def print_version(model: str, published: "PublishedVersion") -> None:
+    """A published version, for people."""
+    OUT.print(
+        f"published {model} version {published.version}: {summary(published.report)}\n"
+        f"golden requests within {published.max_score_diff:.2g} of fp32\n"
+        f"{published.compared}\n{published.location}",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,0 +1,1 @@
+"""Parts of a publish, as tasks of Ray."""

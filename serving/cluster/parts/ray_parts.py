@@ -1,0 +1,175 @@
+"""Parts of a publish as tasks of Ray: spread over machines, and made again where one is lost."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import ray
+from ray._private.worker import global_worker
+from ray.actor import ActorHandle
+from ray.exceptions import RayError, RayTaskError
+from ray.util import get_node_ip_address
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from serving.cluster.capacity import Wanted, misfit
+from serving.cluster.parts.part_board import PartBoard, PartState
+from serving.cluster.ray_connection import connect, free_rooms, whole_rooms
+from sharded_infer.errors import CapacityError, ShardedInferError
+from sharded_infer.progress import Progress
+from sharded_infer.publishing.part_publication import PublishedPart
+from sharded_infer.publishing.table_writer import ENCODING
+
+_log = logging.getLogger("sharded_infer")
+_LOOK_SECONDS = 0.5
+_SAY_SECONDS = 0.2
+# Within which a part that is to end removes what it has written.
+_END_SECONDS = 10.0
+# After which the command says why nothing begins.
+_ROOM_SECONDS = 20.0
+
+# Makes a part of this number; called on any machine, and again.
+MakePart = Callable[[int, Progress], PublishedPart]
+
+
+@dataclass(frozen=True, slots=True)
+class PartNeeds:
+    """What Ray counts for a part, and how often it is made again.
+
+    Attributes:
+        memory: bytes.
+        retries: at most, where its process or its machine is lost.
+    """
+
+    cpus: float
+    memory: int
+    retries: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartRun:
+    """A part that is stored; see `PartState`."""
+
+    made: PublishedPart
+    node: str
+    starts: int
+
+
+class RayParts:
+    """Ray, for one publish."""
+
+    def __init__(self, address: str, needs: PartNeeds) -> None:
+        """Connects to Ray.
+
+        Args:
+            address: as `--ray-address` takes it.
+
+        Raises:
+            InputError: Ray does not answer there.
+            CapacityError: no machine has what a part needs.
+        """
+        connect(address, "--ray-address")
+        self._needs = needs
+        self._wanted = [Wanted("part", 1, needs.memory, needs.cpus, apart=False)]
+        if words := misfit(self._wanted, whole_rooms()):
+            ray.shutdown()
+            raise CapacityError(words)
+
+    def close(self) -> None:
+        """Lets go of Ray, which ends what still runs."""
+        ray.shutdown()
+
+    def run(self, make: MakePart, parts: int, fp32_bytes: int, progress: Progress) -> list[PartRun]:
+        """Makes all parts; returns them in order.
+
+        Args:
+            make: travels to the machines by its name: its module must be on them.
+            fp32_bytes: of all parts, for progress.
+
+        Raises:
+            ShardedInferError: a part cannot be made, or was lost too often; names part and node.
+                The others are ended.
+        """
+        # It is lost with this process alone.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        board = ray.remote(PartBoard).options(num_cpus=0, scheduling_strategy=here).remote()
+        task = ray.remote(publish_part_task).options(
+            num_cpus=self._needs.cpus,
+            memory=self._needs.memory,
+            max_retries=self._needs.retries,
+            scheduling_strategy="SPREAD",
+        )
+        waiting = {task.remote(make, part, board): part for part in range(1, parts + 1)}
+        made: dict[int, PublishedPart] = {}
+        late = monotonic() + _ROOM_SECONDS
+        try:
+            while True:
+                done, _ = ray.wait(list(waiting), num_returns=1, timeout=_LOOK_SECONDS)
+                states: Mapping[int, PartState] = ray.get(board.read.remote())
+                for one in done:
+                    part = waiting.pop(one)
+                    made[part] = _outcome(one, f"part {part}/{parts}", states.get(part))
+                encoded = sum(one.fp32_bytes for one in made.values())
+                encoded += sum(state.done for part, state in states.items() if part not in made)
+                progress(f"{ENCODING} {parts} parts", encoded, fp32_bytes)
+                if not waiting:
+                    break
+                if not states and monotonic() > late:
+                    why = misfit(self._wanted, free_rooms()) or "Ray has placed none"
+                    _log.warning("no part has begun yet: %s", why)
+                    late = float("inf")
+        finally:
+            _end(list(waiting))
+        return [
+            PartRun(made[part], states[part].node, states[part].starts) for part in sorted(made)
+        ]
+
+
+def publish_part_task(
+    make: MakePart, part: int, board: ActorHandle
+) -> PublishedPart | ShardedInferError:
+    """Makes a part on the machine where Ray runs this; what it refuses is returned."""
+    node_id = ray.get_runtime_context().get_node_id()
+    # A process that was lost before it came here counts too.
+    starts = 1 + int(global_worker.core_worker.get_current_task_attempt_number())
+    ray.get(board.begin.remote(part, f"{get_node_ip_address()} ({node_id[:8]})", starts))
+    said = 0.0
+
+    def say(what: str, done: int, _total: int) -> None:
+        nonlocal said
+        if what == ENCODING and monotonic() - said > _SAY_SECONDS:
+            board.say.remote(part, done)
+            said = monotonic()
+
+    try:
+        return make(part, say)
+    except (ShardedInferError, OSError) as error:
+        return ShardedInferError(str(error))
+
+
+def _outcome(task: Any, name: str, state: PartState | None) -> PublishedPart:
+    where = name if state is None else f"{name} on node {state.node}"
+    try:
+        found = ray.get(task)
+    except RayTaskError:
+        # A fault of ours, with its traceback.
+        raise
+    except RayError as error:
+        starts = 0 if state is None else state.starts
+        why = str(error).partition("\n")[0]
+        raise ShardedInferError(f"{where}: lost, the last of {starts} times: {why}") from error
+    if isinstance(found, ShardedInferError):
+        raise ShardedInferError(f"{where}: {found}")
+    made: PublishedPart = found
+    return made
+
+
+def _end(tasks: list[Any]) -> None:
+    """Ends tasks, which remove what they have written if they have the time."""
+    for force in (False, True):
+        for task in tasks:
+            ray.cancel(task, force=force)
+        if not tasks:
+            return
+        _, tasks = ray.wait(tasks, num_returns=len(tasks), timeout=_END_SECONDS)

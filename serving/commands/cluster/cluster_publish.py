@@ -1,0 +1,198 @@
+"""Publishes a model in parts, on Ray."""
+
+import functools
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from serving.commands.cluster.ray_module import ray_module
+from serving.commands.console import OUT, print_json
+from serving.commands.lazy_group import load_by_name
+from serving.commands.models.publish import (
+    NoteOption,
+    RunIdOption,
+    SourceRevisionOption,
+    TopologyOption,
+    print_version,
+    say_input_order,
+    store_part,
+    version_fields,
+)
+from serving.commands.models.quantization import (
+    CalibrationOption,
+    ErrorBudgetOption,
+    MemoryBudgetOption,
+    SamplesOption,
+    SpecOption,
+    WeightsOption,
+    read_trained,
+    with_budget,
+)
+from serving.commands.options.json_option import JsonOption
+from serving.commands.options.version_options import RepositoryOption
+from serving.commands.progress_bars import progress_bars
+from sharded_infer.byte_sizes import parse_size, size_text
+from sharded_infer.errors import InputError, StorageError
+from sharded_infer.progress import Progress
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.spec_file import load_spec
+
+if TYPE_CHECKING:
+    from serving.cluster.parts.ray_parts import PartRun, RayParts
+    from sharded_infer.publishing.part_publication import PublishedPart
+
+PartsOption = Annotated[
+    int, typer.Option("--parts", metavar="N", min=1, help="Number of parts, a task of Ray each.")
+]
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        "--ray-address", metavar="HOST:PORT", help="Ray's head; auto: the Ray of this machine."
+    ),
+]
+CpusOption = Annotated[
+    float, typer.Option("--part-cpus", min=0.01, max=1024, help="CPUs that Ray counts for a part.")
+]
+MemoryOption = Annotated[
+    str,
+    typer.Option("--part-memory", metavar="SIZE", help="Memory that Ray counts for a part."),
+]
+RetriesOption = Annotated[
+    int,
+    typer.Option(
+        min=0, max=1000, help="How often a part is made again whose process or machine was lost."
+    ),
+]
+
+
+def cluster_publish_command(
+    spec: SpecOption,
+    weights: WeightsOption,
+    repository: RepositoryOption,
+    parts: PartsOption,
+    ray_address: AddressOption = "auto",
+    part_cpus: CpusOption = 1.0,
+    part_memory: MemoryOption = "2GB",
+    retries: RetriesOption = 3,
+    topology: TopologyOption = None,
+    memory_budget: MemoryBudgetOption = None,
+    error_budget: ErrorBudgetOption = None,
+    samples: SamplesOption = None,
+    calibration: CalibrationOption = None,
+    note: NoteOption = None,
+    run_id: RunIdOption = None,
+    source_revision: SourceRevisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a model in parts, which machines of Ray make.
+
+    Each part is `publish --part`, spread over the machines; this process joins them. The version
+    has the files of a whole publish. Weights and repository lie where every machine finds them
+    under the same path, or in an object store.
+    """
+    memory = parse_size(part_memory, "--part-memory")
+    described = with_budget(load_spec(spec), memory_budget, error_budget)
+    statistics = None if samples is None else statistics_of(described, read_samples(samples))
+    load_by_name("sharded_infer.publishing.part_publication:check_parts")(parts)
+    topologies = tuple(topology or ("cpu:1",))
+    for layout in topologies:
+        load_by_name("sharded_infer.planning.topology_file:parse_topology")(layout)
+    source, tower, measured = read_trained(described, weights, spec.parent, calibration)
+    say_input_order(described, tower)
+    published = Repository(repository)
+    fp32_bytes = sum(4 * table.rows * table.dim for table in described.tables)
+    with progress_bars() as progress:
+        with ExitStack() as stack:
+            loaded = stack.enter_context(ray_module("serving.cluster.parts.ray_parts:RayParts"))
+            needs = load_by_name("serving.cluster.parts.ray_parts:PartNeeds")
+            ray: RayParts = loaded(ray_address, needs(part_cpus, memory, retries))
+            stack.enter_context(closing(ray))
+            # What every machine sees if the repository is the same folder there.
+            staged = stack.enter_context(published.staging(described.name))
+            make = functools.partial(
+                store_part_here,
+                described,
+                weights.resolve(),
+                published.location if published.is_remote else str(published.path.resolve()),
+                None if published.is_remote else staged.resolve(),
+                statistics,
+                parts,
+            )
+            runs = ray.run(make, parts, fp32_bytes, progress)
+        version = load_by_name("sharded_infer.publishing.publication:publish")(
+            described,
+            source,
+            tower,
+            published,
+            topologies=topologies,
+            statistics=statistics,
+            calibration=measured,
+            parts=parts,
+            note=note,
+            run_id=run_id,
+            source_revision=source_revision,
+            progress=progress,
+        )
+    if as_json:
+        fields = version_fields(described.name, version)
+        print_json({**fields, "parts": [_part_fields(run) for run in runs]})
+        return
+    _print_parts(runs)
+    print_version(described.name, version)
+
+
+def store_part_here(
+    spec: ModelSpec,
+    weights: Path,
+    repository: str,
+    staged: Path | None,
+    statistics: Mapping[str, FeatureStatistics] | None,
+    parts: int,
+    part: int,
+    progress: Progress,
+) -> "PublishedPart":
+    """Stores a part, if this machine has the checkpoint and the repository.
+
+    Args:
+        staged: a folder of the repository, where this is one.
+
+    Raises:
+        InputError, StorageError: it lacks one of them.
+    """
+    if not weights.exists():
+        raise InputError(f"{weights}: expected weights that every machine can read, got no file")
+    if staged is not None and not staged.is_dir():
+        raise StorageError(
+            f"{repository}: expected the repository in a folder that all machines share, "
+            "or an object store, got another folder"
+        )
+    return store_part(spec, weights, repository, statistics, parts, part, progress)
+
+
+def _part_fields(run: "PartRun") -> dict[str, object]:
+    fields = asdict(run.made)
+    del fields["parts"], fields["location"]
+    return {**fields, "node": run.node, "starts": run.starts}
+
+
+def _print_parts(runs: "list[PartRun]") -> None:
+    table = Table("part", "node", "starts", "rows", "fp32", "stored", box=None)
+    for run in runs:
+        table.add_row(
+            f"{run.made.part}/{run.made.parts}",
+            run.node,
+            str(run.starts),
+            f"{run.made.rows:,}",
+            size_text(run.made.fp32_bytes),
+            size_text(run.made.table_bytes),
+        )
+    OUT.print(table, highlight=False, markup=False)
