@@ -234,6 +234,17 @@ class ServerConfig:
             at_most=1024,
         ),
     ] = 0
+    busy_poll_us: Annotated[
+        int,
+        Setting(
+            Group.RUNNING,
+            "Microseconds that a worker looks for gRPC calls before it sleeps, on two cores of its "
+            "own: an idle server answers sooner.",
+            "µs",
+            at_least=0,
+            at_most=100_000,
+        ),
+    ] = 0
     threads: Annotated[
         int,
         Setting(Group.RUNNING, "Threads of a worker for RPCs (grpcio).", at_least=1, at_most=4096),

@@ -84,3 +84,5 @@ def check_transport(config: ServerConfig) -> None:
         raise InputError(f"no transport is called {config.transport!r}, expected grpcio or native")
     if transport_name(config) == "grpcio" and (config.unix_socket or config.admin_socket):
         raise InputError("Unix sockets for gRPC: expected --transport native, got grpcio")
+    if transport_name(config) == "grpcio" and config.busy_poll_us:
+        raise InputError("busy_poll_us: expected --transport native, got grpcio")

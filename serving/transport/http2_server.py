@@ -35,11 +35,13 @@ class Http2Server:
         limits: Limits,
         *,
         tls: TlsFiles | None,
+        busy_poll_seconds: float = 0.0,
     ) -> None:
         """Starts the I/O thread.
 
         Args:
             listeners: sockets that listen and do not block; they are taken away, also on an error.
+            busy_poll_seconds: for which calls are looked for before a thread sleeps.
 
         Raises:
             InputError: a library is missing, or the certificates cannot be used.
@@ -79,6 +81,7 @@ class Http2Server:
             grace_seconds=limits.grace_seconds,
             rate=limits.rate,
             burst=limits.burst,
+            busy_poll_seconds=busy_poll_seconds,
         )
         error = ctypes.create_string_buffer(_ERROR_BYTES)
         waiting, short = self._library.waiting, self._library.short

@@ -63,6 +63,7 @@ class SettingsStruct(ctypes.Structure):
         ("grace_seconds", ctypes.c_double),
         ("rate", ctypes.c_double),
         ("burst", ctypes.c_double),
+        ("busy_poll_seconds", ctypes.c_double),
     )
 
 

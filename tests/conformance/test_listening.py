@@ -14,6 +14,7 @@ from tests.support.http2_peer import Peer, framed
 from tests.support.servers import (
     NATIVE,
     TRANSPORTS,
+    Command,
     Ranker,
     good_inputs,
     infer_request,
@@ -100,6 +101,29 @@ def test_probes_and_reflection_are_answered_by_every_worker(
                 listed, missing = reflection.ServerReflectionInfo(iter(asked), timeout=SECONDS)
                 assert len(listed.list_services_response.service) >= 3
                 assert missing.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+
+
+@pytest.mark.parametrize("transport", [NATIVE])
+def test_a_server_that_looks_for_calls_answers_them(
+    ranker: Ranker, tmp_path: Path, transport: str
+) -> None:
+    options = ("--transport", transport, "--busy-poll-us", 500, "--slots", 2)
+    with (
+        running_server(ranker.repository, tmp_path / "log", *options) as running,
+        Peer(running.grpc_url) as first,
+        Peer(running.grpc_url) as second,
+    ):
+        for _ in range(50):
+            streams = [(peer, peer.begin()) for peer in (first, second) for _ in range(3)]
+            for peer, stream in streams:
+                peer.put(stream, framed(MESSAGE), ends=True)
+            assert {peer.wait(stream).status() for peer, stream in streams} == {"0"}
+
+
+def test_grpcio_does_not_look_for_calls_and_says_so(ranker: Ranker, sharded_infer: Command) -> None:
+    words = ("serve", "-r", ranker.repository, "--transport", "grpcio", "--busy-poll-us", 9)
+    done = sharded_infer(*words)
+    done.refused("busy_poll_us: expected --transport native, got grpcio")
 
 
 @pytest.mark.parametrize("transport", [NATIVE])

@@ -192,7 +192,10 @@ class NativeTransport:
         if tls is not None:
             # OpenSSL's own words name no file. Compiled code reads files that change by itself.
             self._certificates = WatchedFiles(tls, tls.server_context)
-        return Http2Server(listeners, methods, limits_of(config), tls=tls)
+        polls = 0 if self._admin else config.busy_poll_us
+        return Http2Server(
+            listeners, methods, limits_of(config), tls=tls, busy_poll_seconds=polls / 1e6
+        )
 
     def _start_threads(self) -> None:
         for thread in self._threads:

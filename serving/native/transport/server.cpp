@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
 
@@ -106,6 +105,8 @@ int Server::fetch(Event* events, int held, int most, int milliseconds) {
   const auto has_come = [this] {
     return ended_ || (!gathering_ && (has_refused_ || events_taken_ < events_.size()));
   };
+  if (settings_.busy_poll_seconds > 0.0 && milliseconds > 0 && !looking_out_ && !has_come())
+    look_out(lock);
   // Who gathers takes what comes, and is soon done.
   const int patience = gathering_ ? std::max(milliseconds, 1) : milliseconds;
   ++waiting_;
@@ -155,21 +156,27 @@ void Server::gather(std::unique_lock<std::mutex>& lock, int most) {
   else if (lonely_ < kLonely) ++lonely_;
 }
 
+void Server::look_out(std::unique_lock<std::mutex>& lock) {
+  looking_out_ = true;
+  const std::int64_t first = handed_;
+  lock.unlock();
+  const double until = monotonic() + settings_.busy_poll_seconds;
+  while (handed_ == first && !stopping_ && monotonic() < until) sched_yield();
+  lock.lock();
+  looking_out_ = false;
+}
+
 void Server::reply(Reply made) {
   {
     std::lock_guard<std::mutex> lock(replies_lock_);
     replies_.push_back(std::move(made));
+    has_replies_ = true;
   }
   if (!holds_replies_ && asleep_.exchange(false)) wake();
 }
 
 void Server::flush() {
-  if (!asleep_) return;
-  {
-    std::lock_guard<std::mutex> lock(replies_lock_);
-    if (replies_.empty()) return;
-  }
-  if (asleep_.exchange(false)) wake();
+  if (asleep_ && has_replies_ && asleep_.exchange(false)) wake();
 }
 
 void Server::finish(std::uint64_t call, std::int32_t code, std::string words,
@@ -218,8 +225,8 @@ void Server::hand_over() {
     has_refused_ = has_refused_ || notice;
     events_.insert(events_.end(), fresh_.begin(), fresh_.end());
     handed_ += std::int64_t(fresh_.size());
-    // Who gathers takes these too.
-    somebody = waiting_ > 0 && !gathering_;
+    // Who gathers or looks out takes these too.
+    somebody = waiting_ > 0 && !gathering_ && !looking_out_;
   }
   fresh_.clear();
   if (somebody) events_came_.notify_one();
@@ -229,6 +236,7 @@ void Server::take_replies() {
   {
     std::lock_guard<std::mutex> lock(replies_lock_);
     taken_.swap(replies_);
+    has_replies_ = false;
   }
   for (Reply& one : taken_) {
     Call* call = find_call(one.call);
@@ -243,19 +251,29 @@ void Server::take_replies() {
   taken_.clear();
 }
 
+// Events of sockets, or none where there is something else to do. A wake-up takes longer than many
+// a call: where a core is free, what comes may be looked for without sleeping.
+int Server::await_ready(epoll_event* ready, int most) {
+  if (settings_.busy_poll_seconds > 0.0) {
+    const double until = monotonic() + settings_.busy_poll_seconds;
+    do {
+      const int count = epoll_wait(epoll_, ready, most, 0);
+      if (count != 0 || has_replies_) return count;
+      sched_yield();
+    } while (monotonic() < until);
+  }
+  asleep_ = true;
+  // A reply that came before has woken nobody.
+  const int count = epoll_wait(epoll_, ready, most, has_replies_ ? 0 : kRoundMilliseconds);
+  asleep_ = false;
+  return count;
+}
+
 void Server::run() {
   std::vector<epoll_event> ready(kEvents);
   now_ = monotonic();
   while (!stopping_) {
-    asleep_ = true;
-    int patience = kRoundMilliseconds;
-    {
-      // A reply that came before `asleep_` was set has woken nobody.
-      std::lock_guard<std::mutex> lock(replies_lock_);
-      if (!replies_.empty()) patience = 0;
-    }
-    const int count = epoll_wait(epoll_, ready.data(), kEvents, patience);
-    asleep_ = false;
+    const int count = await_ready(ready.data(), kEvents);
     processor_ = sched_getcpu();
     looked_before_ = now_;
     now_ = monotonic();

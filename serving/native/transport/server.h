@@ -7,6 +7,7 @@
 // What is held is bounded: bytes and calls by connection, by address and in all, connections by
 // address and in all, and each step of a client by time.
 #pragma once
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <atomic>
@@ -82,12 +83,15 @@ class Server {
 
   // server.cpp and connections.cpp
   void run();
+  int await_ready(epoll_event* ready, int most);
   void wake();
   void reply(Reply made);
   void hand_over();
   // Lets the I/O thread read what clients are sending, while more comes: fewer and larger steps
   // cost less. For `fetch`, which holds the lock.
   void gather(std::unique_lock<std::mutex>& lock, int most);
+  // Looks for events without sleeping, for a while. For `fetch`, which holds the lock.
+  void look_out(std::unique_lock<std::mutex>& lock);
   void take_replies();
   void accept_all(int listener);
   void close_listeners();
@@ -207,12 +211,13 @@ class Server {
   std::size_t events_taken_ = 0;
   std::atomic<std::int64_t> handed_{0};  // events, since the start
   int waiting_ = 0;
-  bool gathering_ = false;
+  bool gathering_ = false, looking_out_ = false;
   int lonely_ = 0;  // fetches in a row that gathered nothing
   bool ended_ = false;
   bool has_refused_ = false;  // since `fetch` last returned
   std::mutex replies_lock_;
   std::vector<Reply> replies_;
+  std::atomic<bool> has_replies_{false};
   std::mutex fixed_lock_;
   std::map<std::pair<std::int32_t, std::string>, std::string> fixed_;
   std::atomic<std::uint64_t> fixed_methods_{0};  // a bit for each of the first 64 that have any

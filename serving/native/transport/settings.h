@@ -57,6 +57,7 @@ struct Settings {
   double grace_seconds;
   double rate;  // calls a second of a client; 0: no limit
   double burst;
+  double busy_poll_seconds;  // for which what comes is looked for before a thread sleeps
 };
 
 enum EventKind : std::int32_t {

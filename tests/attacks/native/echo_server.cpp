@@ -79,6 +79,7 @@ Settings settings(const std::int32_t* listener) {
   made.least_ping_seconds = 300.0;
   made.age_seconds = 7200.0;
   made.grace_seconds = 30.0;
+  made.busy_poll_seconds = 200e-6;
   return made;
 }
 

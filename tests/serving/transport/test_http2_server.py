@@ -6,6 +6,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from time import sleep
 
 import pytest
 
@@ -45,9 +46,11 @@ LIMITS = Limits(
 
 
 @contextmanager
-def answering(listeners: list[socket.socket], limits: Limits = LIMITS) -> Iterator[Http2Server]:
+def answering(
+    listeners: list[socket.socket], limits: Limits = LIMITS, busy_poll_seconds: float = 0.0
+) -> Iterator[Http2Server]:
     methods = [Method(PATH, False, AccessBit.PREDICT, with_headers=True)]
-    server = Http2Server(listeners, methods, limits, tls=None)
+    server = Http2Server(listeners, methods, limits, tls=None, busy_poll_seconds=busy_poll_seconds)
     try:
         yield server
     finally:
@@ -89,6 +92,19 @@ def test_metadata_of_bytes_may_come_joined() -> None:
             ("x-b", "1,2"),
         ]
         assert metadata_of(server, port, [("x-a-bin", "")]) == [("x-a-bin", b"")]
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.03])
+def test_calls_are_answered_while_threads_look_for_them_and_after(pause: float) -> None:
+    listeners = listen_on("127.0.0.1", 0)
+    url = f"127.0.0.1:{listeners[0].getsockname()[1]}"
+    with answering(listeners, busy_poll_seconds=0.01) as server, Peer(url) as peer:
+        for number in range(20):
+            sleep(pause)
+            stream = peer.begin(path=PATH)
+            peer.put(stream, framed(b"message"), ends=True)
+            server.respond(next_event(server).call, b"answer %d" % number)
+            assert peer.wait(stream).messages() == [b"answer %d" % number]
 
 
 def test_an_address_leaves_calls_to_others_whatever_connections_it_has() -> None:
