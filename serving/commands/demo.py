@@ -9,7 +9,7 @@ from rich.table import Table
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
-from serving.demo.run import DemoResult, run_demo
+from serving.demo.run import DemoResult, HostsResult, LatencyMs, run_demo
 from sharded_infer.byte_sizes import size_text
 
 
@@ -25,24 +25,40 @@ def demo_command(
         typer.Option("--repository", "-r", help="Where to publish; default: temporary."),
     ] = None,
     port: Annotated[int, typer.Option(help="The server's gRPC port; 0: any.")] = 0,
+    hosts: Annotated[
+        int | None,
+        typer.Option(
+            help="Shard hosts that have the tables, a process each; default: the server has them.",
+            min=2,
+            max=5,
+        ),
+    ] = None,
     json_file: JsonFileOption = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the server running.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave what serves running.")] = False,
 ) -> None:
     """Train a DLRM on click logs, publish, serve and score it over gRPC.
+
+    With --hosts, the same requests also go to one process, and again after a replica was killed:
+    the scores must be equal, to the bit.
 
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
     check_target(json_file)
     with progress_bars() as progress:
         result = run_demo(
-            data=data, rows=rows, repository=repository, port=port, keep=keep, progress=progress
+            data=data,
+            rows=rows,
+            repository=repository,
+            port=port,
+            hosts=hosts,
+            keep=keep,
+            progress=progress,
         )
     _print_demo(result)
     write_json(json_file, result.fields())
 
 
 def _print_demo(result: DemoResult) -> None:
-    latency = result.latency_ms
     table = Table(title="sharded-infer demo", title_justify="left", show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -56,11 +72,10 @@ def _print_demo(result: DemoResult) -> None:
         ("tables, published", f"{size_text(result.artifact_table_bytes)} ({ratio:.1%})"),
         ("requests", f"{result.requests:,}"),
         ("pairs a second, one client", f"{result.pairs_per_second:,.0f}"),
-        (
-            "latency p50 / p95 / p99",
-            f"{latency.p50:.2f} / {latency.p95:.2f} / {latency.p99:.2f} ms",
-        ),
+        ("latency p50 / p95 / p99", _latency_text(result.latency_ms)),
+        *(() if result.hosts is None else _hosts_rows(result.hosts)),
         ("gRPC", result.grpc_url),
+        ("live page", result.metrics_url.removesuffix("metrics")),
         ("metrics", result.metrics_url),
     ]
     for row in rows:
@@ -68,5 +83,21 @@ def _print_demo(result: DemoResult) -> None:
     OUT.print(table)
     if result.server_pid is None:
         OUT.print("the server has been stopped; --keep leaves it running", highlight=False)
-    else:
+    elif result.hosts is None:
         OUT.print(f"the server is running: kill {result.server_pid} stops it", highlight=False)
+    else:
+        pids = " ".join(map(str, (result.server_pid, *result.hosts.process_ids)))
+        OUT.print(f"the processes are running: kill {pids} stops them", highlight=False)
+
+
+def _hosts_rows(hosts: HostsResult) -> list[tuple[str, str]]:
+    return [
+        ("the same, in one process", _latency_text(hosts.one_process_latency_ms)),
+        ("the same, a replica killed", _latency_text(hosts.latency_after_loss_ms)),
+        ("scores of all three", "equal, to the bit"),
+        ("tables of the shard hosts", ", ".join(map(size_text, hosts.table_bytes))),
+    ]
+
+
+def _latency_text(latency: LatencyMs) -> str:
+    return f"{latency.p50:.2f} / {latency.p95:.2f} / {latency.p99:.2f} ms"

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from serving.demo.model import MODEL, DemoModel, model_input, train_demo
-from serving.demo.scoring import score
-from serving.demo.server_process import server_process
+from serving.demo.scoring import Scoring, score
+from serving.demo.server_process import ServerProcess, server_process
+from serving.demo.shard_hosts import DemoHosts, shard_host_processes, write_topology
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.publication import PublishedVersion, publish
@@ -35,8 +36,32 @@ class LatencyMs:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsResult:
+    """What was measured with shard hosts.
+
+    Attributes:
+        table_bytes: of each host's rows, by its number in the plan.
+        bits_equal: whether every score is that of the same plan in one process.
+        one_process_latency_ms: of the same requests, in one process.
+        requests_after_loss: answered after a replica was killed; every score as before.
+        process_ids: of shard hosts that are left running.
+    """
+
+    table_bytes: tuple[int, ...]
+    bits_equal: bool
+    one_process_latency_ms: LatencyMs
+    requests_after_loss: int
+    latency_after_loss_ms: LatencyMs
+    process_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The demo's figures; the fields are the keys of `--json`."""
+    """The demo's figures; the fields are the keys of `--json`.
+
+    Attributes:
+        hosts: None without shard hosts.
+    """
 
     auc_fp32: float
     auc_served: float
@@ -53,6 +78,7 @@ class DemoResult:
     training_rows: int
     scored_rows: int
     server_pid: int | None
+    hosts: HostsResult | None
 
     def fields(self) -> dict[str, object]:
         """The figures for JSON."""
@@ -65,6 +91,7 @@ def run_demo(
     rows: int,
     repository: Path | None,
     port: int,
+    hosts: int | None,
     keep: bool,
     progress: Progress,
 ) -> DemoResult:
@@ -75,35 +102,53 @@ def run_demo(
         rows: lines to generate, or the most lines to read.
         repository: where to publish; None takes a temporary folder (kept with `keep`).
         port: the server's gRPC port; 0 picks a free one.
-        keep: leave the server running.
+        hosts: shard hosts that have the tables, 2 to 5; None: the server has them.
+        keep: leave the processes running.
 
     Raises:
         ShardedInferError: a bad log, a refused version, a refused request, or served scores that
-            rank worse than the fp32 model's.
+            rank worse than the fp32 model's or differ from one process's.
     """
     # A busy machine makes two intra-op threads slower than one, by far.
     torch.set_num_threads(1)
     with ExitStack() as stack:
-        if repository is None:
-            folder = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
-            if not keep:
-                stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            repository = folder / "repository"
+        folder = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
+        if not keep or (repository is not None and hosts is None):
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        repository = folder / "repository" if repository is None else repository
         demo = train_demo(data, rows, progress)
         held_out = demo.held_out
-        published = _publish(demo, repository, progress)
+        topology = TOPOLOGY if hosts is None else write_topology(folder, demo.spec, hosts)
+        published = _publish(demo, repository, topology, progress)
         expected = demo.trained.scores(held_out, _REFERENCE_BATCH)
-        server = stack.enter_context(server_process(repository, port=port, keep=keep))
-        scoring = score(
-            server.grpc_url, MODEL, held_out, sizes=REQUEST_SIZES, passes=_PASSES, progress=progress
-        )
+
+        def scored(server: ServerProcess) -> Scoring:
+            url, sizes = server.grpc_url, REQUEST_SIZES
+            return score(url, MODEL, held_out, sizes=sizes, passes=_PASSES, progress=progress)
+
+        measured = None
+        if hosts is None:
+            server = stack.enter_context(server_process(repository, port=port, keep=keep))
+            scoring = scored(server)
+        else:
+            with server_process(repository) as alone:
+                reference = scored(alone)
+            running = stack.enter_context(
+                shard_host_processes(repository, folder, hosts, keep=keep)
+            )
+            options = ("--shard-hosts", str(running.hosts_file))
+            server = stack.enter_context(
+                server_process(repository, port=port, keep=keep, options=options)
+            )
+            scoring = scored(server)
+            running.extra_replica.kill()
+            measured = _hosts_result(running, reference, scoring, scored(server), keep=keep)
         auc_fp32, auc_served = auc(held_out.labels, expected), auc(held_out.labels, scoring.scores)
         if abs(auc_served - auc_fp32) > MAX_AUC_DIFFERENCE:
             raise ShardedInferError(
                 f"the served scores' AUC is {auc_served:.5f}, the fp32 model's {auc_fp32:.5f}: "
                 f"they may differ by {MAX_AUC_DIFFERENCE}"
             )
-        p50, p95, p99 = np.percentile(scoring.latencies_ms, (50, 95, 99))
         return DemoResult(
             auc_fp32=auc_fp32,
             auc_served=auc_served,
@@ -112,7 +157,7 @@ def run_demo(
             artifact_table_bytes=published.table_bytes,
             requests=len(scoring.latencies_ms),
             pairs_per_second=scoring.pairs_per_second,
-            latency_ms=LatencyMs(float(p50), float(p95), float(p99)),
+            latency_ms=_latency(scoring),
             metrics_url=server.metrics_url,
             grpc_url=server.grpc_url,
             repository=str(repository),
@@ -120,16 +165,49 @@ def run_demo(
             training_rows=len(demo.training),
             scored_rows=len(held_out),
             server_pid=server.process.pid if keep else None,
+            hosts=measured,
         )
 
 
-def _publish(demo: DemoModel, repository: Path, progress: Progress) -> PublishedVersion:
+def _hosts_result(
+    running: DemoHosts, alone: Scoring, before: Scoring, after: Scoring, *, keep: bool
+) -> HostsResult:
+    """Compares one process with shard hosts, before and after a replica was killed.
+
+    Raises:
+        ShardedInferError: a score differs.
+    """
+    for words, scoring in (("", before), (" after a replica was killed", after)):
+        if not np.array_equal(scoring.scores, alone.scores):
+            most = np.abs(scoring.scores - alone.scores).max()
+            raise ShardedInferError(
+                f"scores through shard hosts{words} differ from one process's by up to {most:.2g}"
+            )
+    kept = running.processes[:-1] if keep else ()
+    return HostsResult(
+        table_bytes=running.table_bytes,
+        bits_equal=True,
+        one_process_latency_ms=_latency(alone),
+        requests_after_loss=len(after.latencies_ms),
+        latency_after_loss_ms=_latency(after),
+        process_ids=tuple(one.process.pid for one in kept),
+    )
+
+
+def _latency(scoring: Scoring) -> LatencyMs:
+    p50, p95, p99 = np.percentile(scoring.latencies_ms, (50, 95, 99))
+    return LatencyMs(float(p50), float(p95), float(p99))
+
+
+def _publish(
+    demo: DemoModel, repository: Path, topology: str, progress: Progress
+) -> PublishedVersion:
     return publish(
         demo.spec,
         demo.trained.embeddings,
         demo.trained.tower,
         repository,
-        topologies=(TOPOLOGY,),
+        topologies=(topology,),
         samples=model_input(demo.training.slice(0, _GOLDEN_SAMPLES)),
         progress=progress,
     )

@@ -1,4 +1,4 @@
-"""A server in a separate process, started and stopped by the demo."""
+"""Servers in separate processes, started and stopped by the demo."""
 
 import json
 import os
@@ -10,11 +10,74 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from sharded_infer.errors import ShardedInferError
 
 _START_SECONDS = 120.0
 _STOP_SECONDS = 60.0
+
+
+class CommandProcess:
+    """A command of `sharded-infer` that prints a line of JSON when it is ready."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str) -> None:
+        self.process = process
+        self.name = name
+        self.is_killed = False
+
+    def ready(self) -> dict[str, Any]:
+        """The line, when it is there.
+
+        Raises:
+            ShardedInferError: the process did not become ready.
+        """
+        return _read_ready(self.process, self.name)
+
+    def kill(self) -> None:
+        """Ends it as a lost machine would."""
+        self.is_killed = True
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def command_process(
+    *words: object, keep: bool = False, cpus: Set[int] | None = None
+) -> Iterator[CommandProcess]:
+    """Starts a command of `sharded-infer`; stops it at the end.
+
+    Args:
+        words: the command line, without `--json`.
+        keep: leave it running after success.
+        cpus: cores that it may use; None: those of this process.
+
+    Raises:
+        ShardedInferError: it did not stop cleanly.
+    """
+    command = [sys.executable, "-m", "serving.cli", *map(str, words), "--json"]
+    # A session of its own, so that an interrupt of the demo is the demo's to handle.
+    process = subprocess.Popen(  # noqa: S603 - our own command
+        command, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    if cpus is not None:
+        os.sched_setaffinity(process.pid, cpus)
+    started, kept = CommandProcess(process, str(words[0])), False
+    try:
+        yield started
+        kept = keep and not started.is_killed
+    finally:
+        if not kept:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    if not kept and not started.is_killed and process.returncode != 0:
+        raise ShardedInferError(f"{started.name} ended with exit code {process.returncode}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,55 +102,32 @@ def server_process(
 
     Args:
         port: gRPC port; 0 picks a free one.
-        keep: leave it running after success.
         options: further arguments of `sharded-infer serve`.
-        cpus: cores that it may use; None: those of this process.
+        keep, cpus: as for `command_process`.
 
     Raises:
         ShardedInferError: it did not become ready, or did not stop cleanly.
     """
-    command = [sys.executable, "-m", "serving.cli", "serve", "--repository", str(repository)]
-    command += ["--port", str(port), "--http-port", "0", "--json"]
-    command += ["--grace-seconds", "0", *options]
-    # A session of its own, so that an interrupt of the demo is the demo's to handle.
-    process = subprocess.Popen(  # noqa: S603 - our own command
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    if cpus is not None:
-        os.sched_setaffinity(process.pid, cpus)
-    kept = False
-    try:
-        ready = _read_ready(process)
-        yield ServerProcess(process, str(ready["grpc_url"]), str(ready["metrics_url"]))
-        kept = keep
-    finally:
-        if not kept:
-            process.terminate()
-            try:
-                process.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    if not kept and process.returncode != 0:
-        raise ShardedInferError(f"the server ended with exit code {process.returncode}")
+    words = ("serve", "--repository", repository, "--port", port, "--http-port", 0)
+    with command_process(*words, "--grace-seconds", 0, *options, keep=keep, cpus=cpus) as started:
+        ready = started.ready()
+        yield ServerProcess(started.process, ready["grpc_url"], ready["metrics_url"])
 
 
-def _read_ready(process: subprocess.Popen[str]) -> dict[str, object]:
+def _read_ready(process: subprocess.Popen[str], name: str) -> dict[str, Any]:
     stdout = process.stdout
     if stdout is None:
-        raise ShardedInferError("the server's output is not captured")
+        raise ShardedInferError(f"the output of {name} is not captured")
     deadline = monotonic() + _START_SECONDS
     while monotonic() < deadline:
-        # A line comes whole: the server writes its one line at once.
+        # A line comes whole: the command writes its one line at once.
         if select.select([stdout], [], [], 0.2)[0]:
             line = stdout.readline()
             if line.startswith("{"):
-                ready: dict[str, object] = json.loads(line)
+                ready: dict[str, Any] = json.loads(line)
                 return ready
             if not line:
                 break
     code = process.poll()
     state = "was not ready in time" if code is None else f"ended with exit code {code}"
-    raise ShardedInferError(f"the server {state}; its error output is above")
+    raise ShardedInferError(f"{name} {state}; its error output is above")

@@ -20,6 +20,7 @@ from tritonclient.grpc import InferInput
 
 import serving.cli
 from tests.support.servers import command, environment
+from tests.support.waiting import until
 
 DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[2].parent / "shared/data"))
 SAMPLE = DATA / "criteo_sample.tsv"
@@ -156,6 +157,55 @@ def test_a_server_that_is_kept_answers_until_it_is_killed(kept: DemoRun) -> None
         time.sleep(0.05)
     assert processes_of(kept.repository) == []
     assert not is_listening(kept.fields["grpc_url"])
+
+
+def test_shard_hosts_score_as_one_process_and_requests_go_on_without_a_replica(
+    tmp_path: Path,
+) -> None:
+    try:
+        done = run_demo(tmp_path, "--rows", 1000, "--hosts", 2, "--keep")
+        check_figures(done)
+        hosts = done.fields["hosts"]
+        assert hosts["bits_equal"] and len(hosts["table_bytes"]) == 2
+        assert min(hosts["table_bytes"]) > 0
+        assert hosts["requests_after_loss"] == done.fields["requests"]
+        # Two replicas less one, and the other host.
+        assert len(hosts["process_ids"]) == 2
+        pids = [done.fields["server_pid"], *hosts["process_ids"]]
+        assert sorted(processes_of(done.repository)) == sorted(pids)
+        assert f"kill {' '.join(map(str, pids))}" in done.out
+        with tritonclient.grpc.InferenceServerClient(done.fields["grpc_url"]) as client:
+            assert client.is_model_ready("criteo_dlrm")
+        for pid in pids:
+            os.kill(pid, signal.SIGTERM)
+        until(lambda: processes_of(done.repository) == [], "they have drained")
+    finally:
+        for process in processes_of(tmp_path / "repository"):
+            os.kill(process, signal.SIGKILL)
+
+
+def test_an_interrupt_ends_shard_hosts_too(tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    words = command("demo", "-r", repository, "--rows", 500, "--hosts", 2)
+    with (tmp_path / "err").open("w") as err:
+        demo = subprocess.Popen(words, stdout=err, stderr=err, env=environment())
+
+    def shard_hosts() -> list[int]:
+        return [
+            pid
+            for pid in processes_of(repository)
+            if b"serve-shards" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+
+    try:
+        until(lambda: len(shard_hosts()) == 3 or demo.poll() is not None, "they have started", 240)
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(240) != 0
+        assert processes_of(repository) == []
+    finally:
+        demo.kill()
+        for process in processes_of(repository):
+            os.kill(process, signal.SIGKILL)
 
 
 def test_a_bad_line_is_named_with_file_line_and_column(

@@ -19,6 +19,7 @@ from serving.bench.peers.plain_hosts import PlainHosts
 from serving.bench.servers.serve import in_turns
 from serving.bench.servers.shard_hosts import MeasuredHost, shard_hosts
 from serving.bench.workloads.workload import BenchModel
+from serving.demo.shard_hosts import write_topology
 from serving.host.malloc import keep_freed_memory
 from serving.protocol.lookups.lookup_messages import write_lookup
 from serving.protocol.lookups.version_key import version_key
@@ -40,8 +41,6 @@ ONE_PROCESS, OURS, PLAIN = "one process", "shard hosts", "plain gRPC"
 _MESSAGES = 16
 _WARM_UP = 10
 _SECONDS = 60.0
-# Of its share of the tables: the planner places whole tables first.
-_ROOM = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +104,8 @@ def measure_cluster(
     keep_freed_memory()
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as name:
         folder = Path(name)
-        workload.publish(folder / "models", topologies=(_topology(folder, workload, hosts),))
+        topology = write_topology(folder, workload.spec(), hosts)
+        workload.publish(folder / "models", topologies=(topology,))
         artifact = Repository(folder / "models").open(workload.name)
         with shard_hosts(folder / "models", hosts, host_cpus) as running, one_core():
             models, counted = _models(artifact, running)
@@ -114,18 +114,6 @@ def measure_cluster(
                 found.append(_measure(workload, models, counted, running, pairs, rounds, requests))
                 progress("sizes", number + 1, len(sizes))
             return found
-
-
-def _topology(folder: Path, workload: BenchModel, hosts: int) -> str:
-    file = folder / f"hosts{hosts}.toml"
-    row = workload.spec().quantization.format
-    stored = sum(
-        table.rows * row.row_bytes(table.dim) for table in workload.spec().tables if row is not None
-    )
-    memory = round(_ROOM * stored / hosts / 1000) + 1
-    rank = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "{}KB"\n'
-    file.write_text("".join(rank.format(host, memory) for host in range(hosts)))
-    return str(file)
 
 
 def _models(

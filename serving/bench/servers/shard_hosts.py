@@ -1,17 +1,11 @@
 """Shard hosts in processes of their own, and what their processors did."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Set
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sharded_infer.errors import ShardedInferError
-
-_STOP_SECONDS = 60.0
+from serving.demo.server_process import command_process
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,25 +45,6 @@ def shard_hosts(
 
 @contextmanager
 def _shard_host(repository: Path, number: int, cpus: Set[int]) -> Iterator[MeasuredHost]:
-    command = [sys.executable, "-m", "serving.cli", "serve-shards", "--json", "--port", "0"]
-    command += ["--repository", str(repository), "--host-number", str(number), "--slots", "1"]
-    process = subprocess.Popen(  # noqa: S603 - our own command
-        command, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    os.sched_setaffinity(process.pid, cpus)
-    try:
-        line = "" if process.stdout is None else process.stdout.readline()
-        if not line:
-            raise ShardedInferError(f"shard host {number} did not start: its error output is above")
-        yield MeasuredHost(json.loads(line)["grpc_url"], process.pid)
-    finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    if process.returncode != 0:
-        raise ShardedInferError(f"shard host {number} ended with exit code {process.returncode}")
+    words = ("--repository", repository, "--host-number", number, "--port", 0, "--slots", 1)
+    with command_process("serve-shards", *words, cpus=cpus) as started:
+        yield MeasuredHost(str(started.ready()["grpc_url"]), started.process.pid)

@@ -1,0 +1,79 @@
+"""Shard hosts of the demo: a plan with several hosts, and a process for each on this machine."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from serving.demo.server_process import CommandProcess, command_process
+from sharded_infer.files.toml_file import toml_text
+from sharded_infer.specs.model_spec import ModelSpec
+
+# Of a rank, to an even share of the tables: the planner places whole tables first. Without one of
+# up to five hosts, the others have too little.
+_ROOM = 1.2
+# Of a lookup: other processes of this machine may be busy.
+_TIMEOUT_MS = 10_000
+# The host with two replicas.
+REPLICATED_HOST = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DemoHosts:
+    """Running shard hosts.
+
+    Attributes:
+        hosts_file: for `serve --shard-hosts`.
+        processes: a replica of each host, then another one of `REPLICATED_HOST`.
+        table_bytes: of each host's rows, by number.
+    """
+
+    hosts_file: Path
+    processes: tuple[CommandProcess, ...]
+    table_bytes: tuple[int, ...]
+
+    @property
+    def extra_replica(self) -> CommandProcess:
+        """The replica that the demo ends."""
+        return self.processes[-1]
+
+
+def write_topology(folder: Path, spec: ModelSpec, hosts: int) -> str:
+    """Writes a topology of hosts with one rank each, with room for an even share; its file."""
+    row = spec.quantization.format
+    stored = sum(table.rows * row.row_bytes(table.dim) for table in spec.tables if row is not None)
+    memory = f"{round(_ROOM * stored / hosts / 1000) + 1}KB"
+    file = folder / f"hosts{hosts}.toml"
+    devices = [{"card": "cpu", "host": host, "memory": memory} for host in range(hosts)]
+    file.write_text(toml_text({"devices": devices}))
+    return str(file)
+
+
+@contextmanager
+def shard_host_processes(
+    repository: Path, folder: Path, hosts: int, *, keep: bool
+) -> Iterator[DemoHosts]:
+    """Starts `sharded-infer serve-shards` for each host of the plan; stops them at the end.
+
+    Args:
+        folder: for the hosts file.
+        keep: leave them running after success.
+
+    Raises:
+        ShardedInferError: one did not become ready, or did not stop cleanly.
+    """
+    numbers = [*range(hosts), REPLICATED_HOST]
+    words = ("serve-shards", "--repository", repository, "--port", 0, "--host-number")
+    with ExitStack() as stack:
+        # All at once: each takes seconds to start.
+        processes = [
+            stack.enter_context(command_process(*words, number, keep=keep)) for number in numbers
+        ]
+        found = [process.ready() for process in processes]
+        addresses: dict[str, list[str]] = {}
+        for number, ready in zip(numbers, found, strict=True):
+            addresses.setdefault(str(number), []).append(str(ready["grpc_url"]))
+        file = folder / "hosts.toml"
+        file.write_text(toml_text({"timeout_ms": _TIMEOUT_MS, "hosts": addresses}))
+        held = (sum(one["table_bytes"] for one in ready["versions"]) for ready in found[:hosts])
+        yield DemoHosts(file, tuple(processes), tuple(held))
