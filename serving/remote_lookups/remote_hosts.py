@@ -5,7 +5,7 @@ from time import monotonic
 
 from serving.errors import DeadlineError
 from serving.protocol.lookups.lookup_messages import Described, write_lookup
-from serving.protocol.lookups.version_key import VersionKey
+from serving.protocol.lookups.version_key import VersionKey, digest_number
 from serving.remote_lookups.batch_lookups import BatchLookups, HostLookup
 from serving.remote_lookups.host_clients import HostClients
 from sharded_infer.errors import ShardHostError
@@ -54,8 +54,9 @@ class RemoteHosts:
                 group = mine.hosts.groups.get(host)
                 if group is None:
                     raise ShardHostError(f"shard host {host}: the hosts file names it no longer")
-                message = write_lookup(self.key, groups)
                 wanted = self._wanted.get(host)
+                share = 0 if wanted is None else digest_number(wanted.digest)
+                message = write_lookup(self.key, groups, share)
                 # It works on this while the others' messages are written.
                 started.send(HostLookup(group, wanted, message, groups, now), now)
         except BaseException:

@@ -41,6 +41,7 @@ class _Share(ctypes.Structure):
         ("model", ctypes.c_char_p),
         ("version", ctypes.c_uint64),
         ("manifest", ctypes.c_uint64),
+        ("share", ctypes.c_uint64),
         ("pieces", ctypes.POINTER(_Piece)),
         ("piece_count", _NUMBER),
         ("most_entries", _NUMBER),
@@ -85,8 +86,11 @@ class CompiledLookups:
         answered: int = self._library.sharded_infer_shares_answered(self._address)
         return answered
 
-    def add(self, key: VersionKey, lookups: ShareLookups) -> int | None:
+    def add(self, key: VersionKey, lookups: ShareLookups, share: int = 0) -> int | None:
         """Answers lookups of a version from now on, until it is dropped; `lookups` must be kept.
+
+        Args:
+            share: what lookups call it, beside 0.
 
         Returns:
             What `drop` takes; None: compiled code cannot look up such tables.
@@ -97,10 +101,11 @@ class CompiledLookups:
         pieces = (_Piece * len(lookups.pieces))()
         for piece, lookup in zip(pieces, lookups.pieces, strict=True):
             _describe(piece, lookup, kernel.formats[lookup.tables.row_format])
-        share = _Share(
+        settings = _Share(
             key.model.encode(),
             key.version,
             key.manifest,
+            share,
             pieces,
             len(pieces),
             lookups.most_entries,
@@ -108,7 +113,7 @@ class CompiledLookups:
             kernel.address,
             kernel.instruction_set,
         )
-        added: int = self._library.sharded_infer_shares_add(self._address, share)
+        added: int = self._library.sharded_infer_shares_add(self._address, settings)
         return added
 
     def drop(self, share: int) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from kernels.wording import counted
-from serving.protocol.lookups.version_key import VersionKey
+from serving.protocol.lookups.version_key import VersionKey, digest_number
 from serving.shard_host.compiled_lookups import CompiledLookups
 from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import NotFoundError
@@ -20,6 +20,11 @@ class HeldShare:
 
     key: VersionKey
     share: ModelShare
+
+    @property
+    def number(self) -> int:
+        """What lookups call it."""
+        return digest_number(self.share.digest)
 
 
 class HeldShares:
@@ -46,7 +51,7 @@ class HeldShares:
         self._shares = {share.key: share for share in shares}
         for key, held in self._shares.items():
             if key not in self._added:
-                self._added[key] = self.compiled.add(key, held.share.lookups)
+                self._added[key] = self.compiled.add(key, held.share.lookups, held.number)
         for key in self._added.keys() - self._shares.keys():
             added = self._added.pop(key)
             self._leases.pop(key, None)
@@ -62,23 +67,28 @@ class HeldShares:
         """Whether a front has said lately that it serves a version."""
         return self._leases.get(key, 0.0) > monotonic()
 
-    def get(self, key: VersionKey) -> HeldShare:
-        """The share that a lookup names.
+    def get(self, key: VersionKey, number: int) -> HeldShare:
+        """The share that a lookup names, by its number or 0.
 
         Raises:
-            NotFoundError: the version is not held, or another one of its number is.
+            NotFoundError: the version is not held, or another one of its number is, or other rows.
         """
-        share = self._shares.get(key)
-        if share is not None:
-            return share
+        held = self._shares.get(key)
+        if held is not None and number in (0, held.number):
+            return held
+        if held is not None:
+            raise NotFoundError(
+                f"model {key.model!r} version {key.version}: this host holds other rows of it than "
+                "the lookup names: another host's, or by another plan"
+            )
         versions = sorted(held.version for held in self._shares if held.model == key.model)
         if key.version in versions:
             raise NotFoundError(
                 f"model {key.model!r} version {key.version}: this host holds another one of this "
                 "number: their manifests differ"
             )
-        held = ", ".join(map(str, versions)) or "none"
+        listed = ", ".join(map(str, versions)) or "none"
         raise NotFoundError(
             f"model {key.model!r} version {key.version}: this host does not hold it; of this model "
-            f"it holds {counted(len(versions), 'version')}: {held}"
+            f"it holds {counted(len(versions), 'version')}: {listed}"
         )

@@ -24,8 +24,8 @@ class LookupService:
             RequestError: as `read_lookup` and `ShareLookups.look_up`.
             NotFoundError: the version is not held here.
         """
-        key, groups = read_lookup(message)
-        found = self._shares.get(key).share.lookups.look_up(groups)
+        key, share, groups = read_lookup(message)
+        found = self._shares.get(key, share).share.lookups.look_up(groups)
         return write_sums([pooled.numpy() for pooled in found.pooled])
 
     def describe(self, message: bytes) -> bytes:

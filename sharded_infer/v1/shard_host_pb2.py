@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!sharded_infer/v1/shard_host.proto\x12\x10sharded_infer.v1\"Q\n\x0f\x44\x65scribeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12/\n\x06served\x18\x02 \x03(\x0b\x32\x1f.sharded_infer.v1.ServedVersion\"A\n\rServedVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\"C\n\x10\x44\x65scribeResponse\x12/\n\x08versions\x18\x01 \x03(\x0b\x32\x1d.sharded_infer.v1.HeldVersion\"n\n\x0bHeldVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12\x10\n\x08topology\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\r\x12\r\n\x05share\x18\x06 \x01(\x0c\"p\n\rLookupRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12-\n\x06groups\x18\x04 \x03(\x0b\x32\x1d.sharded_infer.v1.LookupGroup\"t\n\x0bLookupGroup\x12\x0e\n\x06pieces\x18\x01 \x03(\x07\x12\x0f\n\x07lengths\x18\x02 \x01(\x0c\x12\x14\n\x0clength_bytes\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x10\n\x08id_bytes\x18\x05 \x01(\r\x12\x0f\n\x07weights\x18\x06 \x03(\x02\"2\n\x0eLookupResponse\x12\x0c\n\x04sums\x18\x01 \x03(\x0c\x12\x12\n\x06\x66iller\x18\x02 \x03(\rB\x02\x10\x00\x32\xab\x01\n\tShardHost\x12Q\n\x08\x44\x65scribe\x12!.sharded_infer.v1.DescribeRequest\x1a\".sharded_infer.v1.DescribeResponse\x12K\n\x06Lookup\x12\x1f.sharded_infer.v1.LookupRequest\x1a .sharded_infer.v1.LookupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!sharded_infer/v1/shard_host.proto\x12\x10sharded_infer.v1\"Q\n\x0f\x44\x65scribeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12/\n\x06served\x18\x02 \x03(\x0b\x32\x1f.sharded_infer.v1.ServedVersion\"A\n\rServedVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\"C\n\x10\x44\x65scribeResponse\x12/\n\x08versions\x18\x01 \x03(\x0b\x32\x1d.sharded_infer.v1.HeldVersion\"n\n\x0bHeldVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12\x10\n\x08topology\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\r\x12\r\n\x05share\x18\x06 \x01(\x0c\"\x7f\n\rLookupRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12-\n\x06groups\x18\x04 \x03(\x0b\x32\x1d.sharded_infer.v1.LookupGroup\x12\r\n\x05share\x18\x05 \x01(\x06\"t\n\x0bLookupGroup\x12\x0e\n\x06pieces\x18\x01 \x03(\x07\x12\x0f\n\x07lengths\x18\x02 \x01(\x0c\x12\x14\n\x0clength_bytes\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x10\n\x08id_bytes\x18\x05 \x01(\r\x12\x0f\n\x07weights\x18\x06 \x03(\x02\"2\n\x0eLookupResponse\x12\x0c\n\x04sums\x18\x01 \x03(\x0c\x12\x12\n\x06\x66iller\x18\x02 \x03(\rB\x02\x10\x00\x32\xab\x01\n\tShardHost\x12Q\n\x08\x44\x65scribe\x12!.sharded_infer.v1.DescribeRequest\x1a\".sharded_infer.v1.DescribeResponse\x12K\n\x06Lookup\x12\x1f.sharded_infer.v1.LookupRequest\x1a .sharded_infer.v1.LookupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,11 +42,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HELDVERSION']._serialized_start=274
   _globals['_HELDVERSION']._serialized_end=384
   _globals['_LOOKUPREQUEST']._serialized_start=386
-  _globals['_LOOKUPREQUEST']._serialized_end=498
-  _globals['_LOOKUPGROUP']._serialized_start=500
-  _globals['_LOOKUPGROUP']._serialized_end=616
-  _globals['_LOOKUPRESPONSE']._serialized_start=618
-  _globals['_LOOKUPRESPONSE']._serialized_end=668
-  _globals['_SHARDHOST']._serialized_start=671
-  _globals['_SHARDHOST']._serialized_end=842
+  _globals['_LOOKUPREQUEST']._serialized_end=513
+  _globals['_LOOKUPGROUP']._serialized_start=515
+  _globals['_LOOKUPGROUP']._serialized_end=631
+  _globals['_LOOKUPRESPONSE']._serialized_start=633
+  _globals['_LOOKUPRESPONSE']._serialized_end=683
+  _globals['_SHARDHOST']._serialized_start=686
+  _globals['_SHARDHOST']._serialized_end=857
 # @@protoc_insertion_point(module_scope)

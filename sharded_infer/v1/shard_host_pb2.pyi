@@ -47,16 +47,18 @@ class HeldVersion(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., topology: _Optional[str] = ..., host: _Optional[int] = ..., share: _Optional[bytes] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("model", "version", "manifest", "groups")
+    __slots__ = ("model", "version", "manifest", "groups", "share")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     manifest: int
     groups: _containers.RepeatedCompositeFieldContainer[LookupGroup]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ...) -> None: ...
+    share: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ..., share: _Optional[int] = ...) -> None: ...
 
 class LookupGroup(_message.Message):
     __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights")

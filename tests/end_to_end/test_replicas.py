@@ -4,7 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
 
@@ -19,6 +19,7 @@ from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
 from serving.remote_lookups.replica_group import HEDGE_SHARE
 from sharded_infer import Model, open_model
+from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.errors import ShardHostError
 from sharded_infer.lookups.shard_hosts import Front
 from tests.support.delayed_replica import DelayedReplica
@@ -31,6 +32,7 @@ from tests.support.fronts import (
     replicas_file,
     running_hosts,
 )
+from tests.support.marked_rows import marked_inputs, marked_rows, publish_marked
 from tests.support.server_pages import samples
 from tests.support.servers import (
     MODEL,
@@ -234,6 +236,32 @@ def test_replicas_that_held_nothing_are_checked_before_a_request_fails(tmp_path:
             found, expected = front.predict(good_inputs(3)), second.predict(good_inputs(3))
             for name, scores in expected.items():
                 np.testing.assert_array_equal(found[name], scores)
+
+
+def test_a_process_of_another_host_at_a_replicas_address_is_refused(tmp_path: Path) -> None:
+    # Both hosts have pieces of the same shapes.
+    version = publish_marked(tmp_path / "repository", 1)
+    with ExitStack() as stack:
+        first = stack.enter_context(running_marked(tmp_path, 0, "first"))
+        with running_marked(tmp_path, 1, "second") as second:
+            # It looks at its hosts now, and never again.
+            file = replicas_file(tmp_path, {0: [first], 1: [second]})
+            fronts, artifact = Fronts(file, answer_bytes=2**20), open_artifact(version)
+            front = open_model(version, front=fronts.front_of(artifact, artifact.plan()))
+        inputs = marked_inputs(9, np.random.default_rng(0))
+        port = ("--port", second.address.rpartition(":")[2])
+        with running_marked(tmp_path, 0, "other", *port), pytest.raises(ShardHostError) as refused:
+            front.predict(inputs)
+        assert f"shard host 1 at {second.address}" in str(refused.value)
+        assert "this host holds other rows of it than the lookup names" in str(refused.value)
+        stack.enter_context(running_marked(tmp_path, 1, "again", *port))
+        np.testing.assert_array_equal(front.predict(inputs)["rows"], marked_rows(inputs, 1))
+
+
+def running_marked(
+    folder: Path, number: int, log: str, *options: object
+) -> AbstractContextManager[ShardHostProcess]:
+    return running_shard_host(folder / "repository", number, folder / log, *options)
 
 
 def late_one_in_a_hundred(random: Random) -> float:

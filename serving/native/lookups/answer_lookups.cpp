@@ -150,7 +150,7 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
   static thread_local Memory memory;
   LookupRequest& request = memory.request;
   if (!read_lookup(message, request)) return nullptr;
-  const Shares::Held share = shares.find(request.model, request.version, request.manifest);
+  const Shares::Held share = shares.find(request);
   if (share == nullptr) return nullptr;
   std::int64_t entries = 0, bytes = 0;
   for (const Group& group : request.groups) {

@@ -60,6 +60,8 @@ bool read_lookup(Bytes message, LookupRequest& request) {
       if (!reader.read_varint(request.version)) return false;
     } else if (field == 3 && type == kFixed64) {
       if (!reader.read_fixed64(request.manifest)) return false;
+    } else if (field == 5 && type == kFixed64) {
+      if (!reader.read_fixed64(request.share)) return false;
     } else if (field == 4 && type == kBytes) {
       Bytes group;
       if (!reader.read_bytes(group)) return false;

@@ -24,6 +24,7 @@ struct LookupRequest {
   Bytes model;
   std::uint64_t version = 0;
   std::uint64_t manifest = 0;
+  std::uint64_t share = 0;  // 0: any
   std::vector<Group> groups;
 };
 

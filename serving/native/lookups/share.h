@@ -9,6 +9,7 @@
 
 #include "../../../kernels/native/lookup.h"
 #include "../wire.h"
+#include "lookup_request.h"
 
 namespace sharded_infer::lookups {
 
@@ -37,6 +38,7 @@ struct ShareSettings {
   const char* model;
   std::uint64_t version;
   std::uint64_t manifest;
+  std::uint64_t share;  // of its digest, as LookupRequest has it
   const Piece* pieces;
   std::int64_t piece_count;
   std::int64_t most_entries;       // of all groups of a request
@@ -50,6 +52,7 @@ struct Share {
       : model(settings.model),
         version(settings.version),
         manifest(settings.manifest),
+        share(settings.share),
         pieces(settings.pieces, settings.pieces + settings.piece_count),
         most_entries(settings.most_entries),
         most_answer_bytes(settings.most_answer_bytes),
@@ -57,7 +60,7 @@ struct Share {
         instruction_set(settings.instruction_set) {}
 
   const std::string model;
-  const std::uint64_t version, manifest;
+  const std::uint64_t version, manifest, share;
   const std::vector<Piece> pieces;
   const std::int64_t most_entries, most_answer_bytes;
   const RunLookup run;
@@ -79,11 +82,12 @@ class Shares {
   // No lookup finds it any more. Returns when none uses it.
   void drop(const Share* share);
 
-  Held find(Bytes model, std::uint64_t version, std::uint64_t manifest) const {
+  Held find(const LookupRequest& asked) const {
     const std::lock_guard<std::mutex> lock(lock_);
-    for (const Held& share : shares_)
-      if (share->version == version && share->manifest == manifest && is(model, share->model.c_str()))
-        return share;
+    for (const Held& one : shares_)
+      if (one->version == asked.version && one->manifest == asked.manifest &&
+          (asked.share == 0 || one->share == asked.share) && is(asked.model, one->model.c_str()))
+        return one;
     return nullptr;
   }
 

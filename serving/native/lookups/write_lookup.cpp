@@ -28,6 +28,12 @@ std::uint8_t* put_tag(std::uint32_t field, WireType type, std::uint8_t* to) {
   return to;
 }
 
+std::uint8_t* put_fixed64(std::uint32_t field, std::uint64_t number, std::uint8_t* to) {
+  to = put_tag(field, kFixed64, to);
+  std::memcpy(to, &number, sizeof number);
+  return to + sizeof number;
+}
+
 std::uint8_t* put_head(std::uint32_t field, std::int64_t bytes, std::uint8_t* to) {
   return put_varint(std::uint64_t(bytes), put_tag(field, kBytes, to));
 }
@@ -84,9 +90,7 @@ std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int6
   to = put_head(1, model_bytes, to);
   std::memcpy(to, named.model, std::size_t(model_bytes));
   to = put_varint(named.version, put_tag(2, kVarint, to + model_bytes));
-  to = put_tag(3, kFixed64, to);
-  std::memcpy(to, &named.manifest, sizeof named.manifest);
-  to += sizeof named.manifest;
+  to = put_fixed64(3, named.manifest, to);
   for (const PieceBags* group = groups; group != groups + count; ++group) {
     const std::int64_t lengths = group->entries * group->bags;
     const std::int64_t length_bytes = width_of(group->lengths, lengths);
@@ -105,6 +109,7 @@ std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int6
       to += 4 * group->id_count;
     }
   }
+  if (named.share != 0) to = put_fixed64(5, named.share, to);
   return to - begin;
 }
 

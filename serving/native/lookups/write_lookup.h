@@ -19,6 +19,7 @@ struct Named {
   const char* model;
   std::uint64_t version;
   std::uint64_t manifest;
+  std::uint64_t share;  // 0: any
 };
 
 // Room for the message of these groups.

@@ -26,6 +26,7 @@ class _Named(ctypes.Structure):
         ("model", ctypes.c_char_p),
         ("version", ctypes.c_uint64),
         ("manifest", ctypes.c_uint64),
+        ("share", ctypes.c_uint64),
     )
 
 
@@ -61,11 +62,13 @@ def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
 _LIBRARIES = _load()
 
 
-def compiled_lookup(key: VersionKey, groups: Sequence[PieceBags]) -> NDArray[np.uint8] | None:
+def compiled_lookup(
+    key: VersionKey, groups: Sequence[PieceBags], share: int
+) -> NDArray[np.uint8] | None:
     """A serialized LookupRequest; None where it was not built."""
     if _LIBRARIES is None:
         return None
-    named = _Named(key.model.encode(), key.version, key.manifest)
+    named = _Named(key.model.encode(), key.version, key.manifest, share)
     listed = (_PieceBags * len(groups))()
     # Until the message is written.
     kept = []

@@ -92,27 +92,31 @@ def read_described(message: memoryview) -> list[Described]:
     ]
 
 
-def write_lookup(key: VersionKey, groups: Sequence[PieceBags]) -> Message:
+def write_lookup(key: VersionKey, groups: Sequence[PieceBags], share: int = 0) -> Message:
     """A serialized LookupRequest; numbers are as narrow as they fit.
 
     Compiled code writes it. `write_lookup_by_numpy` is its reference, and serves without it.
+
+    Args:
+        share: `digest_number` of the share that the host must hold; 0: any.
     """
-    written = compiled_lookup(key, groups)
-    return write_lookup_by_numpy(key, groups) if written is None else written
+    written = compiled_lookup(key, groups, share)
+    return write_lookup_by_numpy(key, groups, share) if written is None else written
 
 
-def write_lookup_by_numpy(key: VersionKey, groups: Sequence[PieceBags]) -> bytes:
+def write_lookup_by_numpy(key: VersionKey, groups: Sequence[PieceBags], share: int = 0) -> bytes:
     """As `write_lookup`."""
     return b"".join(
         (
             _key_bytes(key),
             *(message_field(4, _group_bytes(group)) for group in groups),
+            _fixed64_field(5, share) if share else b"",
         )
     )
 
 
-def read_lookup(message: bytes) -> tuple[VersionKey, list[PieceBags]]:
-    """Reads a LookupRequest.
+def read_lookup(message: bytes) -> tuple[VersionKey, int, list[PieceBags]]:
+    """Reads a LookupRequest: the version, its share as `write_lookup` has it, and the groups.
 
     Raises:
         RequestError: the bytes are not such a message, or a group's arrays do not fit together.
@@ -122,7 +126,8 @@ def read_lookup(message: bytes) -> tuple[VersionKey, list[PieceBags]]:
     except DecodeError as error:
         raise RequestError("the request is not a LookupRequest") from error
     key = VersionKey(request.model, request.version, request.manifest)
-    return key, [_group_of(f"group {n}", group) for n, group in enumerate(request.groups)]
+    groups = [_group_of(f"group {n}", group) for n, group in enumerate(request.groups)]
+    return key, request.share, groups
 
 
 def write_sums(sums: Sequence[NDArray[np.float32]]) -> bytes:
@@ -205,8 +210,12 @@ def _varint(message: memoryview, at: int) -> tuple[int, int]:
 
 
 def _key_bytes(key: VersionKey) -> bytes:
-    manifest = bytes((3 << 3 | _FIXED64,)) + key.manifest.to_bytes(8, "little")
+    manifest = _fixed64_field(3, key.manifest)
     return text_field(1, key.model) + number_field(2, key.version) + manifest
+
+
+def _fixed64_field(field: int, number: int) -> bytes:
+    return bytes((field << 3 | _FIXED64,)) + number.to_bytes(8, "little")
 
 
 def _group_bytes(group: PieceBags) -> bytes:

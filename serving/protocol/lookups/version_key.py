@@ -22,5 +22,9 @@ def version_key(manifest: Manifest) -> VersionKey:
     """The key of a version."""
     # Manifests of old releases have no checksum.
     digest = manifest.sha256 or hashlib.sha256(dump_manifest(manifest)).hexdigest()
-    first = int.from_bytes(bytes.fromhex(digest)[:8], "little")
-    return VersionKey(manifest.model, manifest.version, first)
+    return VersionKey(manifest.model, manifest.version, digest_number(digest))
+
+
+def digest_number(digest: str) -> int:
+    """First eight bytes of a SHA-256, little-endian."""
+    return int.from_bytes(bytes.fromhex(digest)[:8], "little")

@@ -122,7 +122,7 @@ def random_groups(generator: np.random.Generator, share: ShareLookups) -> list[P
 def expected_of(share: ShareLookups, message: bytes) -> list[torch.Tensor] | None:
     """What the reference answers; None if it refuses."""
     try:
-        key, groups = read_lookup(message)
+        key, _, groups = read_lookup(message)
         return None if key != KEY else share.look_up(groups).pooled
     except (RequestError, RequestTooLargeError):
         return None
@@ -184,6 +184,15 @@ def test_other_versions_are_left_to_python(share: ShareLookups, key: VersionKey)
         [good, other] = ask([bytes(write_lookup(one, [group])) for one in (KEY, key)])
     assert good.status is None
     assert other.status == LEFT
+
+
+def test_other_shares_are_left_to_python(share: ShareLookups) -> None:
+    compiled = CompiledLookups()
+    compiled.add(KEY, share, 5)
+    group = random_group(np.random.default_rng(2))
+    with asking(compiled) as ask:
+        answers = ask([bytes(write_lookup(KEY, [group], number)) for number in (0, 5, 6)])
+    assert [answer.status for answer in answers] == [None, None, LEFT]
 
 
 def test_a_version_goes_while_it_is_asked_for(share: ShareLookups) -> None:

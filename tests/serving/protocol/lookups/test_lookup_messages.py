@@ -21,6 +21,7 @@ from sharded_infer.tensors import tensor_of
 from sharded_infer.v1 import shard_host_pb2
 
 KEY = VersionKey("ranker", 7, 2**64 - 3)
+SHARE = 0xFEDCBA9876543210
 
 
 def group_of(
@@ -58,15 +59,17 @@ def check(found: PieceBags, expected: PieceBags) -> None:
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_requests_are_read_as_they_were_written(name: str) -> None:
-    key, [group] = read_lookup(bytes(write_lookup(KEY, [GROUPS[name]])))
-    assert key == KEY
+    key, share, [group] = read_lookup(bytes(write_lookup(KEY, [GROUPS[name]], SHARE)))
+    assert (key, share) == (KEY, SHARE)
     check(group, GROUPS[name])
 
 
 @pytest.mark.parametrize("name", GROUPS)
 def test_compiled_code_writes_the_same_bytes(name: str) -> None:
     for groups in ([GROUPS[name]], [GROUPS[name], *GROUPS.values()]):
-        assert bytes(write_lookup(KEY, groups)) == write_lookup_by_numpy(KEY, groups)
+        for share in (0, SHARE):
+            written = bytes(write_lookup(KEY, groups, share))
+            assert written == write_lookup_by_numpy(KEY, groups, share)
 
 
 def test_arrays_that_are_not_contiguous_are_written() -> None:
@@ -79,14 +82,14 @@ def test_arrays_that_are_not_contiguous_are_written() -> None:
 
 
 def test_groups_keep_their_order() -> None:
-    _, groups = read_lookup(bytes(write_lookup(KEY, list(GROUPS.values()))))
+    _, _, groups = read_lookup(bytes(write_lookup(KEY, list(GROUPS.values()))))
     assert len(groups) == len(GROUPS)
     for found, expected in zip(groups, GROUPS.values(), strict=True):
         check(found, expected)
 
 
 def test_protobuf_writes_the_same_bytes() -> None:
-    message = bytes(write_lookup(KEY, list(GROUPS.values())))
+    message = bytes(write_lookup(KEY, list(GROUPS.values()), SHARE))
     assert shard_host_pb2.LookupRequest.FromString(message).SerializeToString() == message
 
 
@@ -220,7 +223,7 @@ def test_random_bytes_are_read_or_refused() -> None:
         for place in generator.integers(0, len(message), 3):
             changed[place] = generator.integers(0, 256)
         try:
-            _, groups = read_lookup(bytes(changed))
+            _, _, groups = read_lookup(bytes(changed))
         except RequestError:
             continue
         for group in groups:
