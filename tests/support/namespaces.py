@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -22,9 +22,9 @@ main()
 """
 
 
-def _ip(*words: str) -> None:
+def _ip(words: str) -> None:
     program = shutil.which("ip") or "ip"
-    subprocess.run([program, *words], check=True, capture_output=True, text=True)
+    subprocess.run([program, *words.split()], check=True, capture_output=True, text=True)
 
 
 def join(name: str) -> None:
@@ -42,46 +42,31 @@ class Network:
         addresses: of the hosts, without ports.
     """
 
-    def __init__(self, hosts: int, stack: ExitStack) -> None:
-        """Makes them.
+    def __init__(self, names: Sequence[str]) -> None:
+        """Links them.
 
         Args:
-            stack: ends them.
+            names: of the front's namespace, then of each host's.
         """
-        made = secrets.token_hex(3)
-        self.front, self._hosts = f"{made}-front", [f"{made}-{host}" for host in range(hosts)]
-        self.addresses = [f"198.18.{host}.2" for host in range(hosts)]
-        for name in (self.front, *self._hosts):
-            _ip("netns", "add", name)
-            stack.callback(_ip, "netns", "del", name)
-            _ip("-n", name, "link", "set", "lo", "up")
+        self.front, *self._hosts = names
+        self.addresses = [f"198.18.{host}.2" for host in range(len(self._hosts))]
+        for name in names:
+            _ip(f"-n {name} link set lo up")
         for host, name in enumerate(self._hosts):
             near = f"host{host}"
-            _ip(
-                "-n",
-                self.front,
-                "link",
-                "add",
-                near,
-                "type",
-                "veth",
-                "peer",
-                "front",
-                "netns",
-                name,
-            )
-            _ip("-n", self.front, "address", "add", f"198.18.{host}.1/30", "dev", near)
-            _ip("-n", self.front, "link", "set", near, "up")
-            _ip("-n", name, "address", "add", f"{self.addresses[host]}/30", "dev", "front")
+            _ip(f"-n {self.front} link add {near} type veth peer front netns {name}")
+            _ip(f"-n {self.front} address add 198.18.{host}.1/30 dev {near}")
+            _ip(f"-n {self.front} link set {near} up")
+            _ip(f"-n {name} address add {self.addresses[host]}/30 dev front")
             self.mend(host)
 
     def cut(self, host: int) -> None:
         """Takes a host's link down: what is sent to it is lost, and nobody is told."""
-        _ip("-n", self._hosts[host], "link", "set", "front", "down")
+        _ip(f"-n {self._hosts[host]} link set front down")
 
     def mend(self, host: int) -> None:
         """Brings a host's link up."""
-        _ip("-n", self._hosts[host], "link", "set", "front", "up")
+        _ip(f"-n {self._hosts[host]} link set front up")
 
     def front_program(self) -> str:
         """Runs a command beside the front, as `start_command` takes it."""
@@ -97,9 +82,13 @@ def network(hosts: int) -> Iterator[Network]:
     """Namespaces for a front and its hosts; skips the test where they may not be made."""
     if os.geteuid():
         pytest.skip("network namespaces are root's")
+    made = secrets.token_hex(3)
+    names = [f"{made}-front", *(f"{made}-{host}" for host in range(hosts))]
     with ExitStack() as stack:
-        try:
-            made = Network(hosts, stack)
-        except (subprocess.CalledProcessError, OSError) as error:
-            pytest.skip(f"network namespaces may not be made here: {error}")
-        yield made
+        for name in names:
+            try:
+                _ip(f"netns add {name}")
+            except (subprocess.CalledProcessError, OSError) as error:
+                pytest.skip(f"network namespaces may not be made here: {error}")
+            stack.callback(_ip, f"netns del {name}")
+        yield Network(names)
