@@ -20,6 +20,7 @@ from kernels.row_format import RowFormat
 from kernels.wording import did_you_mean
 from sharded_infer.files.toml_file import toml_text
 from sharded_infer.repeats import repeated
+from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
@@ -81,6 +82,8 @@ class TableSpec:
             `nn.EmbeddingBag`.
         required: features, or True for all, that every request must send, possibly with empty bags;
             None: a feature that is left out is an empty bag.
+        default_row: "zeros" or `dim` numbers, which stand for rows that no shard host can look
+            up; None: requests that need them fail.
     """
 
     name: Name
@@ -93,6 +96,7 @@ class TableSpec:
     out_of_range: Literal["error", "ignore", "modulo"] = "error"
     padding_idx: Annotated[int, Field(strict=True)] | None = None
     required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
+    default_row: DefaultRow = None
 
     @model_validator(mode="after")
     def _padding_is_a_row(self) -> "TableSpec":
@@ -109,6 +113,13 @@ class TableSpec:
             raise ValueError(
                 f"required: {unknown[0]!r} is not one of the table's features: {', '.join(names)}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _default_row_has_all_columns(self) -> "TableSpec":
+        row = self.default_row
+        if isinstance(row, tuple) and len(row) != self.dim:
+            raise ValueError(f'default_row: expected "zeros" or {self.dim} numbers, got {len(row)}')
         return self
 
     @property

@@ -1,11 +1,13 @@
 """Descriptions of models: as TOML, as dataclasses, and what is refused."""
 
 import math
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import SpecError
@@ -179,6 +181,21 @@ def test_a_dumped_description_is_read_back(spec: ModelSpec) -> None:
     assert dump_spec(parse_spec(dumped)) == dumped
 
 
+@pytest.mark.parametrize("row", ["zeros", [1, -2.5, 0, 1e-30, 3e38, 0.1]])
+def test_a_default_row_is_written_and_read_back(row: object) -> None:
+    spec = parse_spec(small_with_table(default_row=row))
+    dumped = dump_spec(spec)
+    assert dumped["tables"][0]["default_row"] == row
+    assert parse_spec(dumped) == spec
+    assert parse_spec(tomllib.loads(spec.to_toml())) == spec
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_default_row_is_finite_in_python_too(number: float) -> None:
+    with pytest.raises(ValidationError, match='expected "zeros" or finite numbers of fp32'):
+        TableSpec("a", rows=4, dim=2, default_row=(0.0, number))
+
+
 def test_a_table_without_padding_is_written_as_before_there_was_any() -> None:
     assert set(dump_spec(parse_spec(SMALL))["tables"][0]) == {
         *("name", "rows", "dim", "features", "out_of_range")
@@ -215,6 +232,20 @@ def test_sizes_beside_the_towers_keys_and_in_its_options_go_together() -> None:
         (
             small_with_table(features=["b", "c"], required=["a"]),
             "table 'a': required: 'a' is not one of the table's features: b, c",
+        ),
+        *(
+            (
+                small_with_table(default_row=row),
+                "table 'a': default_row: expected \"zeros\" or finite numbers of fp32, got",
+            )
+            for row in ("zero", 0, True, {"a": 0}, [0, "1"], [0, True], [0, 1e39], [0, None])
+        ),
+        *(
+            (
+                small_with_table(default_row=[0.5] * count),
+                f"table 'a': default_row: expected \"zeros\" or 6 numbers, got {count}",
+            )
+            for count in (0, 5, 7)
         ),
         (small_with_table(padding_idx=True), "table 'a': padding_idx: .* valid integer"),
         (small_with_table(padding_idx="0"), "table 'a': padding_idx: .* valid integer"),

@@ -45,6 +45,7 @@ def tables(draw: st.DrawFn) -> tuple[TableSpec, ...]:
             out_of_range=draw(st.sampled_from(["error", "ignore", "modulo"])),
             padding_idx=draw(st.sampled_from([None, 0])),
             required=draw(st.sampled_from([None, True])),
+            default_row=draw(st.sampled_from([None, "zeros"])),
         )
         for name in names
     )
