@@ -10,6 +10,7 @@ import numpy as np
 
 from serving.http_api.compression import chosen_encoding, deflate
 from serving.http_api.exchange import BINARY, JSON, HttpAnswer
+from serving.protocol.infer_writer import DEFAULT_TABLES
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 # `json.dumps` with these options would create an encoder for each answer.
@@ -53,6 +54,7 @@ class InferScores(NamedTuple):
     version: str
     request_id: str
     outputs: Sequence[ScoredOutput]
+    default_tables: Sequence[str] = ()
 
 
 def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str = "") -> HttpAnswer:
@@ -69,6 +71,8 @@ def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str =
     document: dict[str, Any] = {"model_name": scores.model, "model_version": scores.version}
     if scores.request_id:
         document["id"] = scores.request_id
+    if scores.default_tables:
+        document["parameters"] = {DEFAULT_TABLES: ",".join(scores.default_tables)}
     outputs: list[dict[str, Any]] = []
     binary: list[bytes] = []
     for name, shape, data in scores.outputs:

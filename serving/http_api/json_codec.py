@@ -66,4 +66,6 @@ class JsonCodec:
             if span is not None:
                 shared.write(span, data, f"output {name!r}")
             outputs.append(ScoredOutput(name, scores.shape, data if span is None else None))
-        return InferScores(writer.model, writer.version, header.request_id, outputs)
+        return InferScores(
+            writer.model, writer.version, header.request_id, outputs, scored.default_tables
+        )

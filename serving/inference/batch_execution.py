@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 from time import monotonic, perf_counter
 from typing import Any
@@ -17,7 +18,7 @@ from serving.scheduler.batcher import Batch
 from serving.scheduler.dispatcher import complete
 from serving.scheduler.request_queue import RequestState
 from serving.versions.loaded_version import LoadedVersion
-from sharded_infer.engines.executor import RequestResult, run_batch
+from sharded_infer.engines.executor import RequestResult, run_batch, split_result
 from sharded_infer.errors import InternalError, ShardedInferError
 
 # By so much a host's clock may end a lookup before its time.
@@ -63,7 +64,9 @@ class BatchExecution:
             merging = perf_counter() - began
             before = None if self._reports is None else read_usage()
             deadline = held.deadline(batch) if version.model.is_front else inf
-            ran = None if merged is None else run_batch(version.model, (merged,), deadline)[0]
+            ran = None
+            if merged is not None:
+                [ran] = run_batch(version.model, (merged,), deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
         except DeadlineError as error:
             ran, late = None, error
@@ -72,6 +75,9 @@ class BatchExecution:
             ran = None
         if ran is None:
             self._run_apart(held.apart(batch.handles), late)
+            return
+        if ran.default_tables:
+            self._answer_apart(held.apart(batch.handles), batch.started, ran, usage, merging)
             return
         answers = held.answer(batch, ran, merging)
         try:
@@ -85,15 +91,27 @@ class BatchExecution:
     def _run_apart(self, calls: Sequence[PredictCall], late: DeadlineError | None) -> None:
         for call in calls:
             call.started = monotonic()
-        results = self._run(calls) if late is None else self._run_in_time(calls, late)
-        for call, result in zip(calls, results, strict=True):
-            if call.done:
-                continue
-            if isinstance(result, Exception):
-                call.error = result
-            else:
-                call.result = result
-            complete(call)
+        _complete(calls, self._run(calls) if late is None else self._run_in_time(calls, late))
+
+    def _answer_apart(
+        self,
+        calls: Sequence[PredictCall],
+        started: float,
+        ran: RequestResult,
+        usage: tuple[Reading, Reading] | None,
+        merging: float,
+    ) -> None:
+        """Answers calls that took default rows: only Python writes which tables these are of."""
+        results: Sequence[Any]
+        try:
+            for call in calls:
+                call.started = started
+            whole = replace(ran, lookup_seconds=ran.lookup_seconds + merging)
+            executions = split_result(whole, [call.model_input for call in calls])
+            results = self._responses(calls, executions, usage)
+        except Exception as error:
+            results = [error] * len(calls)
+        _complete(calls, results)
 
     def _count_held(
         self,
@@ -129,7 +147,8 @@ class BatchExecution:
         try:
             before = None if self._reports is None else read_usage()
             deadline = min(call.deadline for call in calls)
-            executions = run_batch(model, [call.model_input for call in calls], deadline)
+            inputs = [call.model_input for call in calls]
+            executions = run_batch(model, inputs, deadline, may_default=True)
             usage = None if before is None else (before, read_usage())
             return self._responses(calls, executions, usage)
         except DeadlineError as error:
@@ -205,6 +224,18 @@ class BatchExecution:
         if self._reports is not None and usage is not None:
             self._reports.answered(told, counts, usage)
         return responses
+
+
+def _complete(calls: Sequence[PredictCall], results: Sequence[Any]) -> None:
+    """Ends calls that are held no longer, each with its answer or error."""
+    for call, result in zip(calls, results, strict=True):
+        if call.done:
+            continue
+        if isinstance(result, Exception):
+            call.error = result
+        else:
+            call.result = result
+        complete(call)
 
 
 def count_batch(batch: Batch[PredictCall | HeldBatch], seconds: float) -> None:

@@ -88,7 +88,7 @@ class PredictCall(QueuedRequest):
             execution.lookup_seconds,
             execution.tower_seconds,
         )
-        scored = Scored(self.header, self.outputs, scores, seconds)
+        scored = Scored(self.header, self.outputs, scores, seconds, execution.default_tables)
         return self.codec.encode(scored, self.version.io, self.memory)
 
     def log_fields(self) -> dict[str, object]:

@@ -27,12 +27,14 @@ class Scored(NamedTuple):
         outputs: positions of the outputs to send.
         scores: of these outputs, fp32 `[B]` or `[B, K]` each; valid until the batch ends.
         seconds: decoding, queue, lookups and tower.
+        default_tables: names of the tables whose default rows the request took.
     """
 
     header: RequestHeader
     outputs: Sequence[int]
     scores: Sequence[NDArray[np.float32]]
     seconds: Sequence[float]
+    default_tables: Sequence[str] = ()
 
 
 class Codec(Protocol[Request, Answer]):
@@ -84,12 +86,9 @@ class InferCodec:
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
         """As `Codec.encode`."""
-        header, outputs, scores, _ = scored
-        if header.places:
-            return io.infer_writer.write_placed(
-                header.request_id, outputs, scores, header.places, shared
-            )
-        return io.infer_writer.write(header.request_id, outputs, scores)
+        header, outputs, scores, _, tables = scored
+        answer = io.infer_writer.write(header.request_id, outputs, scores, tables)
+        return io.infer_writer.placed(answer, header.places, shared) if header.places else answer
 
 
 class PredictCodec:
@@ -110,8 +109,8 @@ class PredictCodec:
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
         """As `Codec.encode`."""
-        header, outputs, scores, seconds = scored
-        return io.predict_writer.write(header.request_id, outputs, scores, seconds)
+        header, outputs, scores, seconds, tables = scored
+        return io.predict_writer.write(header.request_id, outputs, scores, seconds, tables)
 
 
 INFER_CODEC = InferCodec()

@@ -12,6 +12,9 @@ from tritonclient.grpc import service_pb2
 from serving.protocol.request_tensors import RequestTensors, place
 from serving.shared_memory.regions import Span
 
+# The parameter of a response that took default rows: the tables' names, with commas between.
+DEFAULT_TABLES = "sharded_infer_default_tables"
+
 
 class InferWriter:
     """Writes the responses of one version."""
@@ -21,48 +24,19 @@ class InferWriter:
         self.version = str(version)
         self.outputs = tuple(outputs)
 
-    def write_placed(
+    def write(
         self,
         request_id: str,
         requested: Sequence[int],
         scores: Sequence[NDArray[np.float32]],
-        places: Mapping[str, Span],
-        shared: RequestTensors,
-    ) -> bytes:
-        """As `write`, with outputs in shared memory: those have parameters and empty contents.
-
-        Args:
-            requested: positions of the outputs to send.
-            scores: of these outputs, fp32 `[B]` or `[B, K]` each.
-            places: target of outputs in shared memory, by name.
-            shared: writes them.
-
-        Raises:
-            RequestError: a target is too small, or cannot be written.
-            NotFoundError: its region is no longer registered.
-        """
-        response = service_pb2.ModelInferResponse.FromString(
-            self.write(request_id, requested, scores)
-        )
-        for index, output in enumerate(response.outputs):
-            span = places.get(output.name)
-            if span is None:
-                continue
-            data = response.raw_output_contents[index]
-            shared.write(span, data, f"output {output.name!r}")
-            place(output.parameters, Span(span.region, span.offset, len(data)))
-            # Clients look for each output's contents at its position.
-            response.raw_output_contents[index] = b""
-        return bytes(response.SerializeToString())
-
-    def write(
-        self, request_id: str, requested: Sequence[int], scores: Sequence[NDArray[np.float32]]
+        default_tables: Sequence[str] = (),
     ) -> bytes:
         """A serialized ModelInferResponse.
 
         Args:
             requested: positions of the outputs to send.
             scores: of these outputs, fp32 `[B]` or `[B, K]` each.
+            default_tables: as `Scored.default_tables`.
         """
         tensor = service_pb2.ModelInferResponse.InferOutputTensor
         response = service_pb2.ModelInferResponse(
@@ -75,6 +49,32 @@ class InferWriter:
             ],
             raw_output_contents=[score_bytes(array) for array in scores],
         )
+        if default_tables:
+            response.parameters[DEFAULT_TABLES].string_param = ",".join(default_tables)
+        return bytes(response.SerializeToString())
+
+    def placed(self, answer: bytes, places: Mapping[str, Span], shared: RequestTensors) -> bytes:
+        """An answer with outputs in shared memory: those have parameters and empty contents.
+
+        Args:
+            answer: of `write`.
+            places: target of outputs in shared memory, by name.
+            shared: writes them.
+
+        Raises:
+            RequestError: a target is too small, or cannot be written.
+            NotFoundError: its region is no longer registered.
+        """
+        response = service_pb2.ModelInferResponse.FromString(answer)
+        for index, output in enumerate(response.outputs):
+            span = places.get(output.name)
+            if span is None:
+                continue
+            data = response.raw_output_contents[index]
+            shared.write(span, data, f"output {output.name!r}")
+            place(output.parameters, Span(span.region, span.offset, len(data)))
+            # Clients look for each output's contents at its position.
+            response.raw_output_contents[index] = b""
         return bytes(response.SerializeToString())
 
 

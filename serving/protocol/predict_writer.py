@@ -27,6 +27,7 @@ class PredictWriter:
         requested: Sequence[int],
         scores: Sequence[NDArray[np.float32]],
         seconds: Sequence[float],
+        default_tables: Sequence[str] = (),
     ) -> bytes:
         """A serialized PredictResponse.
 
@@ -34,6 +35,7 @@ class PredictWriter:
             requested: positions of the outputs to send.
             scores: of these outputs, fp32 `[B]` or `[B, K]` each.
             seconds: decoding, queue, lookups and tower.
+            default_tables: as `Scored.default_tables`.
         """
         parts = [self._head, text_field(3, request_id)]
         for position, array in zip(requested, scores, strict=True):
@@ -43,4 +45,5 @@ class PredictWriter:
             parts.append(message_field(4, output))
         timing = b"".join(float_field(field, value) for field, value in enumerate(seconds, 1))
         parts.append(message_field(5, timing))
+        parts += [text_field(6, table) for table in default_tables]
         return b"".join(parts)

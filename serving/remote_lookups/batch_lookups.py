@@ -14,7 +14,7 @@ from serving.remote_lookups.replica_checks import take_check
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
 from serving.status import Status, StatusCode
 from serving.transport.http2_client import Message, OutgoingCall
-from sharded_infer.errors import InternalError, ShardHostError
+from sharded_infer.errors import InternalError, ShardedInferError, ShardHostError
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
 
@@ -43,11 +43,12 @@ class HostLookup:
         checks: such calls without an answer, by number.
         late_at: when another replica is asked too.
         errors: of the replicas that have failed.
+        is_lost: default rows stand for what it was asked.
     """
 
     __slots__ = (
-        "began", "checked", "checks", "chosen", "errors", "group", "groups", "late_at", "message",
-        "open", "sums", "tried", "wanted",
+        "began", "checked", "checks", "chosen", "errors", "group", "groups", "is_lost", "late_at",
+        "may_lose", "message", "open", "sums", "tried", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -57,8 +58,12 @@ class HostLookup:
         message: Message,
         groups: Sequence[PieceBags],
         now: float,
+        *,
+        may_lose: bool = False,
     ) -> None:
         self.group, self.wanted, self.message, self.groups = group, wanted, message, groups
+        self.may_lose = may_lose
+        self.is_lost = may_lose and group.is_lost()
         self.began, self.late_at = now, math.inf
         self.tried: list[Replica] = []
         self.open: dict[int, _Attempt] = {}
@@ -66,7 +71,12 @@ class HostLookup:
         self.checks: dict[int, Replica] = {}
         self.errors: list[str] = []
         self.sums: Sequence[Tensor] = ()
-        self.chosen = group.begin(now, wanted)
+        self.chosen = None if self.is_lost else group.begin(now, wanted)
+
+    @property
+    def rows(self) -> int:
+        """Rows that it was asked for."""
+        return sum(len(one.bags.values) for one in self.groups)
 
     def sent(self, number: int, now: float) -> None:
         """The chosen replica has been asked."""
@@ -116,13 +126,15 @@ class HostLookup:
 class BatchLookups:
     """The `StartedLookup` of remote hosts, on the connections of the batch's thread."""
 
-    def __init__(self, mine: ThreadClient, until: float) -> None:
+    def __init__(self, mine: ThreadClient, now: float, deadline: float) -> None:
         """Asks nobody yet.
 
         Args:
-            until: when the lookups must have ended, on the monotonic clock.
+            deadline: of the first request, on the monotonic clock; lookups may have to end sooner.
         """
-        self._mine, self._client, self._until = mine, mine.client, until
+        self._mine, self._client = mine, mine.client
+        self._until = min(deadline, now + mine.hosts.seconds)
+        self._is_requests_time = deadline <= self._until
         self._lookups: list[HostLookup] = []
         self._open: dict[int, HostLookup] = {}
 
@@ -133,7 +145,8 @@ class BatchLookups:
             ShardHostError: no replica holds the version.
         """
         self._lookups.append(lookup)
-        self._call_chosen(lookup, now)
+        if not lookup.is_lost:
+            self._call_chosen(lookup, now)
 
     def finish(self) -> Mapping[int, Sequence[Tensor]]:
         """As `StartedLookup.finish`."""
@@ -155,7 +168,10 @@ class BatchLookups:
                     self._ask_others(now)
         finally:
             self.cancel()
-        return {lookup.group.host: lookup.sums for lookup in self._lookups}
+        for lookup in self._lookups:
+            if lookup.is_lost:
+                lookup.group.defaulted(lookup.rows)
+        return {one.group.host: one.sums for one in self._lookups if not one.is_lost}
 
     def cancel(self) -> None:
         """As `StartedLookup.cancel`."""
@@ -196,10 +212,14 @@ class BatchLookups:
         lookup.errors.append(words if is_late else f"{words} ({status.code.name})")
         if lookup.open:
             return
+        errors = "; ".join(lookup.errors)
         if is_late:
-            raise DeadlineError("; ".join(lookup.errors))
+            # Requests whose own time has ended get no answer, whatever its rows.
+            _lose(lookup, DeadlineError(errors), may_lose=not self._is_requests_time)
+            return
         if status.code is StatusCode.INVALID_ARGUMENT:
-            raise ShardHostError("; ".join(lookup.errors))
+            # The host is there, and refuses what all its replicas would.
+            raise ShardHostError(errors)
         lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
         self._call_chosen(lookup, now)
 
@@ -217,7 +237,8 @@ class BatchLookups:
         """Asks what replicas hold now: one may have loaded the version since its last check."""
         others = [r for r in lookup.group.replicas if r not in (*lookup.tried, *lookup.checked)]
         if not others:
-            raise ShardHostError("; ".join(lookup.errors))
+            _lose(lookup, ShardHostError("; ".join(lookup.errors)))
+            return
         lookup.checked += others
         lookup.late_at = math.inf
         message, seconds = write_describe("", ()), min(_CHECK_SECONDS, self._until - now)
@@ -256,6 +277,13 @@ class BatchLookups:
                 lookup.late_at = now + _AGAIN_SECONDS
             else:
                 self._call(lookup, chosen, now)
+
+
+def _lose(lookup: HostLookup, error: ShardedInferError, *, may_lose: bool = True) -> None:
+    """Does without the host, if default rows can stand for what it was asked."""
+    if not (may_lose and lookup.may_lose):
+        raise error
+    lookup.is_lost = True
 
 
 def _not_held(lookup: HostLookup) -> str:

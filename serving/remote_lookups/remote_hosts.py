@@ -1,6 +1,6 @@
 """The shard hosts of one version, asked over the compiled client."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
 
 from serving.errors import DeadlineError
@@ -40,15 +40,19 @@ class RemoteHosts:
         """As `ShardHosts.hosts`."""
         return frozenset(self._clients.now.groups)
 
-    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
         """As `ShardHosts.start`."""
         mine, now = self._clients.of_this_thread(), monotonic()
-        until = min(deadline, now + mine.hosts.seconds)
-        if until <= now:
+        if deadline <= now:
             raise DeadlineError(
                 "the request's deadline had passed when shard hosts were to be asked"
             )
-        started = BatchLookups(mine, until)
+        started = BatchLookups(mine, now, deadline)
         try:
             for host, groups in asked.items():
                 group = mine.hosts.groups.get(host)
@@ -57,8 +61,10 @@ class RemoteHosts:
                 wanted = self._wanted.get(host)
                 share = 0 if wanted is None else digest_number(wanted.digest)
                 message = write_lookup(self.key, groups, share)
+                may = host in may_lose
+                lookup = HostLookup(group, wanted, message, groups, now, may_lose=may)
                 # It works on this while the others' messages are written.
-                started.send(HostLookup(group, wanted, message, groups, now), now)
+                started.send(lookup, now)
         except BaseException:
             started.cancel()
             raise

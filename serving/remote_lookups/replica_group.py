@@ -13,11 +13,12 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from serving.metrics.families.shard_families import SHARD_LOOKUP_SECONDS
 from serving.protocol.lookups.lookup_messages import Described
+from serving.remote_lookups.group_counts import GroupCounts
 
 # Failures in a row, lost hedges among them.
 MOST_FAILURES = 5
@@ -42,6 +43,7 @@ class Replica:
     Attributes:
         latency: seconds, an average of the last answers; 0: none is known.
         failures: in a row.
+        is_silent: it has answered nothing since so many failures that others would eject it.
         held: what it said it holds; None: it has not been asked.
     """
 
@@ -51,6 +53,7 @@ class Replica:
     sampled_at: float = 0.0
     answered_at: float = 0.0
     failures: int = 0
+    is_silent: bool = False
     is_ejected: bool = False
     ejected_until: float = 0.0
     ejected_seconds: float = 0.0
@@ -64,27 +67,6 @@ class Replica:
         """Seconds that a call would take."""
         forgotten = math.exp(min(0.0, self.sampled_at - now) / _FORGET_SECONDS)
         return (self.in_flight + 1) * self.latency * forgotten
-
-
-@dataclass(slots=True)
-class GroupCounts:
-    """Since the process began.
-
-    Attributes:
-        failures: of calls, each of one replica.
-        retries: calls of another replica after a failure.
-        hedges: extra calls of late lookups.
-        buckets: lookups that were answered, by latency.
-        seconds: of all lookups.
-    """
-
-    lookups: int = 0
-    failures: int = 0
-    retries: int = 0
-    hedges: int = 0
-    ejections: int = 0
-    seconds: float = 0.0
-    buckets: list[int] = field(default_factory=lambda: [0] * SHARD_LOOKUP_SECONDS.buckets)
 
 
 class ReplicaGroup:
@@ -162,12 +144,19 @@ class ReplicaGroup:
         """Seconds after which a lookup is late; infinity while that is not known."""
         return self._late_after
 
-    def counted(self) -> list[float]:
-        """Retries, hedges, failures, ejections, lookups by latency, and their seconds."""
+    def is_lost(self) -> bool:
+        """Whether no replica answers lookups or checks; who need not ask it does not wait."""
+        return all(one.is_silent for one in self.replicas)
+
+    def defaulted(self, rows: int) -> None:
+        """Default rows stood for so many rows."""
         with self._lock:
-            counts = self.counts
-            events = (counts.retries, counts.hedges, counts.failures, counts.ejections)
-            return [*events, *counts.buckets, counts.seconds]
+            self.counts.default_rows += rows
+
+    def counted(self) -> list[float]:
+        """As `GroupCounts.listed`."""
+        with self._lock:
+            return self.counts.listed()
 
     def answered(self, replica: Replica, now: float, seconds: float) -> None:
         """A replica has answered.
@@ -178,6 +167,7 @@ class ReplicaGroup:
         with self._lock:
             replica.in_flight -= 1
             replica.failures, replica.answered_at = 0, now
+            replica.is_silent = False
             if now > replica.ejected_until + replica.ejected_seconds:
                 replica.ejected_seconds = 0.0
             self._sample(replica, now, seconds)
@@ -234,7 +224,7 @@ class ReplicaGroup:
             if held is None:
                 self._count_failure(replica, now)
                 return
-            replica.held = held
+            replica.held, replica.is_silent = held, False
             if replica.is_ejected and now >= replica.ejected_until:
                 replica.is_ejected = False
                 replica.failures, replica.latency = 0, 0.0
@@ -267,11 +257,12 @@ class ReplicaGroup:
 
     def _count_failure(self, replica: Replica, now: float) -> None:
         replica.failures += 1
+        replica.is_silent = replica.failures >= MOST_FAILURES
         if replica.is_ejected:
             # A check that fails makes it longer.
             if now >= replica.ejected_until:
                 self._eject(replica, now)
-        elif replica.failures >= MOST_FAILURES and self._has_others(replica):
+        elif replica.is_silent and self._has_others(replica):
             self.counts.ejections += 1
             self._eject(replica, now)
 

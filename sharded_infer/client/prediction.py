@@ -39,6 +39,8 @@ class Prediction:
 
     Attributes:
         scores: fp32 `[B]` or `[B, K]` by output name.
+        default_tables: names of the tables whose default rows were taken, since no shard host
+            could look their rows up.
     """
 
     model: str
@@ -46,6 +48,7 @@ class Prediction:
     request_id: str
     scores: dict[str, NDArray[np.float32]]
     timing: Timing
+    default_tables: tuple[str, ...] = ()
 
 
 def read_prediction(response: Any) -> Prediction:
@@ -66,6 +69,7 @@ def read_prediction(response: Any) -> Prediction:
             timing.lookup_seconds,
             timing.tower_seconds,
         ),
+        default_tables=tuple(response.default_tables),
     )
 
 

@@ -1,7 +1,7 @@
 """Runs requests on a model: one by itself, or several as one batch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from time import perf_counter
 
@@ -26,6 +26,7 @@ class RequestResult:
         tower_seconds: time of the tower, of the whole batch; on devices until its scores are back.
         ids_outside: ids of the request that were outside their tables (and ignored or wrapped).
         batch: what was looked up: the requests as one.
+        default_tables: names of the tables whose default rows some of its bags took, ascending.
     """
 
     scores: tuple[NDArray[np.float32], ...]
@@ -34,10 +35,15 @@ class RequestResult:
     ids_outside: int
     work: LookupWork
     batch: ModelInput
+    default_tables: tuple[str, ...] = ()
 
 
 def run_batch(
-    model: Model, requests: Sequence[ModelInput], deadline: float = inf
+    model: Model,
+    requests: Sequence[ModelInput],
+    deadline: float = inf,
+    *,
+    may_default: bool = False,
 ) -> list[RequestResult]:
     """Runs requests together, on the calling thread.
 
@@ -48,6 +54,7 @@ def run_batch(
     Args:
         requests: at least one. Of several, all with their ids checked.
         deadline: until which other hosts are waited for, on the monotonic clock.
+        may_default: as for `ModelEngine.run`.
 
     Returns:
         For each request, what it got.
@@ -58,22 +65,35 @@ def run_batch(
     started = perf_counter()
     merged = requests[0] if len(requests) == 1 else merge_inputs(requests)
     merging = perf_counter() - started
-    ran = model.engine.run(merged, deadline)
-    lookup_seconds, tower_seconds = merging + ran.lookup_seconds, ran.tower_seconds
-    if len(requests) == 1:
-        return [
-            RequestResult(
-                ran.scores, lookup_seconds, tower_seconds, ran.ids_outside, ran.work, merged
-            )
-        ]
+    ran = model.engine.run(merged, deadline, may_default=may_default)
+    whole = RequestResult(
+        ran.scores,
+        merging + ran.lookup_seconds,
+        ran.tower_seconds,
+        ran.ids_outside,
+        ran.work,
+        merged,
+        tuple(ran.work.defaults),
+    )
+    return [whole] if len(requests) == 1 else split_result(whole, requests)
+
+
+def split_result(whole: RequestResult, requests: Sequence[ModelInput]) -> list[RequestResult]:
+    """What each request got of a batch that ran as one request.
+
+    Args:
+        requests: of which the batch was merged, in its order.
+    """
     return [
-        RequestResult(
-            tuple(score[place] for score in ran.scores),
-            lookup_seconds,
-            tower_seconds,
-            request.ids_outside,
-            ran.work,
-            merged,
+        replace(
+            whole,
+            scores=tuple(score[place] for score in whole.scores),
+            ids_outside=request.ids_outside,
+            default_tables=_default_tables(whole.work, place),
         )
         for request, place in zip(requests, sample_slices(requests), strict=True)
     ]
+
+
+def _default_tables(work: LookupWork, place: slice) -> tuple[str, ...]:
+    return tuple(table for table, samples in work.defaults.items() if samples[place].any())

@@ -56,16 +56,22 @@ class HostEngine:
         """As `ModelEngine.memory_report`: the host is no device."""
         return ()
 
-    def run(self, batch: ModelInput, deadline: float = inf) -> BatchResult:
+    def run(
+        self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
+    ) -> BatchResult:
         """As `ModelEngine.run`; what a request's pairs share is computed once where it pays."""
         shared = shared_group(batch)
         if shared is not None:
             split = self._splits.of(shared.features)
             if split is not None and split.is_worthwhile(batch.batch_size, shared.batch_size):
-                return self._run_split(split, batch, shared.batch_size, deadline)
+                return self._run_split(
+                    split, batch, shared.batch_size, deadline, may_default=may_default
+                )
         began = perf_counter()
         rows = self._sizes.run_size(batch.batch_size)
-        embeddings, ids_outside, work = self._lookups.look_up(batch, rows=rows, deadline=deadline)
+        embeddings, ids_outside, work = self._lookups.look_up(
+            batch, rows=rows, deadline=deadline, may_default=may_default
+        )
         looked_up = perf_counter()
         found = self.score(padded_dense(batch, rows), embeddings)
         if rows > batch.batch_size:
@@ -74,13 +80,23 @@ class HostEngine:
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
 
     def _run_split(
-        self, split: SplitTower, batch: ModelInput, requests: int, deadline: float
+        self,
+        split: SplitTower,
+        batch: ModelInput,
+        requests: int,
+        deadline: float,
+        *,
+        may_default: bool,
     ) -> BatchResult:
         began = perf_counter()
         pieces, request_pieces = (self._sizes.pieces(n) for n in (batch.batch_size, requests))
         rows = sum(pieces)
         own, shared, ids_outside, work = self._lookups.look_up_apart(
-            batch, rows=rows, request_rows=sum(request_pieces), deadline=deadline
+            batch,
+            rows=rows,
+            request_rows=sum(request_pieces),
+            deadline=deadline,
+            may_default=may_default,
         )
         looked_up = perf_counter()
         owners = torch.zeros(rows, dtype=torch.int64)

@@ -66,11 +66,15 @@ class ModelEngine(Protocol):
         """A line for each device: what was estimated and what is held."""
         ...
 
-    def run(self, batch: ModelInput, deadline: float = inf) -> BatchResult:
+    def run(
+        self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
+    ) -> BatchResult:
         """Scores a batch.
 
         Args:
             deadline: until which other hosts are waited for, on the monotonic clock.
+            may_default: whether default rows may stand for those of a host that is lost; the
+                result's `work` says of which tables.
 
         Raises:
             RequestError: an id is outside a table whose policy is `error`.

@@ -1,5 +1,7 @@
 """The work done by a batch's lookups."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +17,12 @@ class LookupWork(NamedTuple):
     Attributes:
         steps: one for each fused lookup.
         rows_saved: rows not looked up because samples share a bag.
+        defaults: bool `[B]` by table: samples whose bags took its default row.
     """
 
     steps: list[StepWork]
     rows_saved: int
+    defaults: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
 
 
 def rows_saved(

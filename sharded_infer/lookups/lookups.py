@@ -50,13 +50,16 @@ class Lookups(Protocol):
         """Columns of each feature, in the spec's order."""
         ...
 
-    def look_up(self, batch: ModelInput, *, rows: int, deadline: float = inf) -> LookedUp:
+    def look_up(
+        self, batch: ModelInput, *, rows: int, deadline: float = inf, may_default: bool = False
+    ) -> LookedUp:
         """Looks up and pools every feature.
 
         Args:
             batch: B samples, with bags for every feature.
             rows: rows of the result, at least B; rows from B on are zeros.
             deadline: until which other hosts are waited for, on the monotonic clock.
+            may_default: whether a host that is lost may be replaced by default rows.
 
         Raises:
             RequestError: an id is outside a table whose policy is `error`.
@@ -65,7 +68,13 @@ class Lookups(Protocol):
         ...
 
     def look_up_apart(
-        self, batch: ModelInput, *, rows: int, request_rows: int, deadline: float = inf
+        self,
+        batch: ModelInput,
+        *,
+        rows: int,
+        request_rows: int,
+        deadline: float = inf,
+        may_default: bool = False,
     ) -> LookedUpApart:
         """Looks up and pools every feature, without repeating what samples share.
 
@@ -73,7 +82,7 @@ class Lookups(Protocol):
             batch: as for `look_up`; its samples share a group of features.
             rows: rows of the features by pair, at least B; rows from B on are zeros.
             request_rows: rows of the shared features, at least one for each request.
-            deadline: as for `look_up`.
+            deadline, may_default: as for `look_up`.
 
         Raises:
             RequestError: as `look_up`.

@@ -16,6 +16,7 @@ from math import inf
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
@@ -24,6 +25,7 @@ from sharded_infer.errors import InternalError, PlanError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.columns import first_columns, split_features
+from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
 from sharded_infer.lookups.fan_out import look_up_groups
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork
 from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
@@ -82,6 +84,8 @@ class PlanLookups:
         served = _served(placed, held)
         self._turns = 1 + max((turn or 0 for _, turn in served), default=0)
         self._turn = itertools.count()
+        # Without other hosts nothing is ever lost.
+        self._defaults = {} if hosts is None else default_lookups(spec)
         by_table: dict[str, list[tuple[PlacedPiece, int | None]]] = defaultdict(list)
         for part, turn in served:
             by_table[part.table.name].append((part, turn))
@@ -110,7 +114,9 @@ class PlanLookups:
         """As `Lookups.backends`."""
         return self._backends
 
-    def look_up(self, batch: ModelInput, *, rows: int, deadline: float = inf) -> LookedUp:
+    def look_up(
+        self, batch: ModelInput, *, rows: int, deadline: float = inf, may_default: bool = False
+    ) -> LookedUp:
         """As `Lookups.look_up`."""
         batch = self._policy.apply(batch)
         padded = pooled = torch.empty(rows, self.width)
@@ -127,11 +133,18 @@ class PlanLookups:
             if batch.repeats is not None and group.batch_size != len(pooled):
                 repeats = tensor_of(batch.repeats)
             lookups.append(GroupLookup(route, _bags_of(group), repeats, pooled, steps))
-        saved = look_up_groups(lookups, self._hosts, deadline)
-        return LookedUp(padded, batch.ids_outside, LookupWork(steps, saved))
+        saved = look_up_groups(lookups, self._hosts, deadline, may_default=may_default)
+        work = LookupWork(steps, saved, _defaults_of(lookups))
+        return LookedUp(padded, batch.ids_outside, work)
 
     def look_up_apart(
-        self, batch: ModelInput, *, rows: int, request_rows: int, deadline: float = inf
+        self,
+        batch: ModelInput,
+        *,
+        rows: int,
+        request_rows: int,
+        deadline: float = inf,
+        may_default: bool = False,
     ) -> LookedUpApart:
         """As `Lookups.look_up_apart`."""
         batch = self._policy.apply(batch)
@@ -153,8 +166,9 @@ class PlanLookups:
                 shared = padded
             else:
                 own = padded
-        saved = look_up_groups(lookups, self._hosts, deadline)
-        return LookedUpApart(own, shared, batch.ids_outside, LookupWork(steps, saved))
+        saved = look_up_groups(lookups, self._hosts, deadline, may_default=may_default)
+        work = LookupWork(steps, saved, _defaults_of(lookups))
+        return LookedUpApart(own, shared, batch.ids_outside, work)
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):
@@ -217,6 +231,12 @@ class PlanLookups:
             remote=tuple(remote),
             summed_columns=tuple(zip(firsts, lasts, strict=True)),
             means=np.array(means, np.int64) if means else None,
+            defaults={
+                positions[f]: FeatureDefault(
+                    self._features[f].table, positions[f], begins[f], self._defaults[f]
+                )
+                for f in positions.keys() & self._defaults.keys()
+            },
         )
 
     def _is_mean(self, feature: int) -> bool:
@@ -242,6 +262,15 @@ def _served(
         elif piece in held:
             served.append((piece, own.index(piece.turn)))
     return served
+
+
+def _defaults_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.bool_]]:
+    """Bool `[B]` by table, ascending: samples that took its default row, for any feature."""
+    found: dict[str, NDArray[np.bool_]] = {}
+    for lookup in lookups:
+        for table, samples in lookup.defaults():
+            found[table] = samples | found.get(table, samples)
+    return dict(sorted(found.items()))
 
 
 def _bags_of(group: JaggedBatch) -> Bags:

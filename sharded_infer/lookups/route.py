@@ -1,6 +1,7 @@
 """The fused lookups of a group of features, each on one rank, and the merge of their results."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.pooled_lookup import PooledLookup
+from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
 from sharded_infer.lookups.rank_part import RankPart, divide_means
 
@@ -52,12 +54,14 @@ class Route:
         summed_columns: (first column, end) of the features split by rows, adjacent ones joined.
         means: int64 `[n, 3]`: position in the group, first column and width of each of these with
             mean pooling; None: there is none.
+        defaults: of the features whose tables have default rows, by position in the group.
     """
 
     steps: tuple[Step, ...]
     remote: tuple[RemoteStep, ...] = ()
     summed_columns: tuple[tuple[int, int], ...] = ()
     means: NDArray[np.int64] | None = None
+    defaults: Mapping[int, FeatureDefault] = field(default_factory=dict)
 
 
 class GroupLookup:
@@ -69,6 +73,7 @@ class GroupLookup:
         "_counts",
         "_is_spread",
         "_late",
+        "_lost",
         "_pooled",
         "_repeats",
         "_work",
@@ -102,6 +107,8 @@ class GroupLookup:
         self._is_spread = bags.lengths.shape[1] != len(pooled)
         # Parts of rows wait here until all are there, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
+        # By position in the group: bool `[R]`, bags that take the default row.
+        self._lost: dict[int, Tensor] = {}
         self.saved = 0  # rows not looked up because samples share a bag
 
     def ask(self) -> list[tuple[RemoteStep, Bags]]:
@@ -153,6 +160,37 @@ class GroupLookup:
         """
         self._late.append((step.order, step.part, found))
 
+    def may_lose(self, step: RemoteStep, chosen: Bags) -> bool:
+        """Whether default rows can stand for all that a step looks up.
+
+        Args:
+            chosen: the step's bags.
+        """
+        return self._asked(step, chosen).keys() <= self.route.defaults.keys()
+
+    def lose(self, step: RemoteStep, chosen: Bags) -> None:
+        """Takes default rows for a step that nobody has looked up; arguments as `may_lose`."""
+        self.answer(step, torch.zeros(chosen.lengths.shape[1], step.width))
+        for position, bags in self._asked(step, chosen).items():
+            before = self._lost.get(position)
+            self._lost[position] = bags if before is None else bags | before
+
+    def defaults(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
+        """Tables whose default rows were taken, and bool `[B]`, the samples that took them."""
+        for position, lost in self._lost.items():
+            bags = lost.numpy()
+            if len(bags) != self._batch_size:
+                bags = bags.repeat(self._batch_size if self._counts is None else self._counts)
+            yield self.route.defaults[position].table.name, bags
+
+    def _asked(self, step: RemoteStep, chosen: Bags) -> dict[int, Tensor]:
+        """By feature of the group: bool `[R]`, the bags that have ids in the step."""
+        asked: dict[int, Tensor] = {}
+        for position, bags in zip(step.part.positions.tolist(), chosen.lengths > 0, strict=True):
+            if bags.any():
+                asked[position] = bags | asked.get(position, bags)
+        return asked
+
     def finish(self) -> None:
         """Adds what has waited, in the plan's order, so sums have the same bits everywhere."""
         if self._late:
@@ -160,6 +198,9 @@ class GroupLookup:
                 part.write(found, self._repeats, self._pooled)
         if self.route.means is not None:
             divide_means(self.route.means, self._bags.lengths, self._repeats, self._pooled)
+        for position, lost in self._lost.items():
+            default = self.route.defaults[position]
+            default.write(self._bags, lost, self._repeats, self._pooled)
 
     def _count(self, part: RankPart, chosen: Bags, seconds: float) -> None:
         rows = chosen.values.shape[0]

@@ -1,6 +1,6 @@
 """What is asked of shard hosts: bags of pieces by their numbers, all hosts of a batch at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +36,8 @@ class StartedLookup(Protocol):
 
         Raises:
             ShardedInferError: the error of a host that failed; its message names the host, and the
-                lookups of the others have been cancelled.
+                lookups of the others have been cancelled. Of one that may be lost there is no
+                error: it is not in the result.
         """
         ...
 
@@ -53,13 +54,19 @@ class ShardHosts(Protocol):
         """The hosts of the plan that can be asked."""
         ...
 
-    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
         """Starts the lookups of one batch on all hosts, and returns at once.
 
         Args:
             asked: groups of bags by host, at least one a host; all tables of a version are asked
                 at most once a feature.
             deadline: when they are given up at the latest, on the monotonic clock.
+            may_lose: hosts that are not needed if none of their processes can answer.
 
         Raises:
             ShardedInferError: as `StartedLookup.finish`; nothing has been started.

@@ -57,18 +57,20 @@ class DenseInput(_message.Message):
     def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("model", "version", "request_id", "outputs", "timing")
+    __slots__ = ("model", "version", "request_id", "outputs", "timing", "default_tables")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
+    DEFAULT_TABLES_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     request_id: str
     outputs: _containers.RepeatedCompositeFieldContainer[Output]
     timing: Timing
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ...) -> None: ...
+    default_tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., default_tables: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("name", "values", "width")

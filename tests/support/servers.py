@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import IO, Any
 
 import grpc
@@ -119,10 +120,21 @@ class Ranker:
 
 
 def publish_ranker(
-    repository: Path, seed: int = 5, name: str = MODEL, topology: str = "cpu:2"
+    repository: Path,
+    seed: int = 5,
+    name: str = MODEL,
+    topology: str = "cpu:2",
+    *,
+    default_rows: Mapping[str, Any] = MappingProxyType({}),
 ) -> Ranker:
-    """Publishes the ranker, planned for two ranks; another seed gives it other scores."""
-    spec = replace(ranker_spec(), name=name)
+    """Publishes the ranker, planned for two ranks; another seed gives it other scores.
+
+    Args:
+        default_rows: by table.
+    """
+    known = ranker_spec()
+    tables = (replace(t, default_row=default_rows.get(t.name)) for t in known.tables)
+    spec = replace(known, name=name, tables=tuple(tables))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         tables = {

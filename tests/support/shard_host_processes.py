@@ -67,13 +67,16 @@ def running_shard_host(
     assert exit_code is None or process.returncode == exit_code, log.read_text()
 
 
-def publish_for_hosts(folder: Path, hosts: int, rank_bytes: int, seed: int = 5) -> Ranker:
+def publish_for_hosts(
+    folder: Path, hosts: int, rank_bytes: int, seed: int = 5, **more: Any
+) -> Ranker:
     """Publishes the ranker for a topology of several hosts with one rank each.
 
     Args:
         rank_bytes: memory of each rank, which makes the planner split tables.
+        more: for `publish_ranker`.
     """
     topology = folder / f"hosts{hosts}.toml"
     rank = '[[devices]]\ncard = "cpu"\nhost = {}\nmemory = "{}KB"\n'
     topology.write_text("".join(rank.format(host, rank_bytes / 1000) for host in range(hosts)))
-    return publish_ranker(folder / "repository", seed, topology=str(topology))
+    return publish_ranker(folder / "repository", seed, topology=str(topology), **more)

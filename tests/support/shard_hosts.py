@@ -1,7 +1,7 @@
 """Shard hosts of a lookup that other threads of this process answer for."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -31,11 +31,16 @@ class ThreadedHosts:
         self.asked: list[Mapping[int, Sequence[PieceBags]]] = []
         self._answers, self._threads = answers, threads
 
-    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
         self.events.append("started")
         arrived = {host: [travel(group) for group in groups] for host, groups in asked.items()}
         self.asked.append(arrived)
-        return _Started(arrived, self._answers, self._threads, self.events)
+        return _Started(arrived, self._answers, self._threads, self.events, may_lose)
 
 
 class _Started:
@@ -45,7 +50,9 @@ class _Started:
         answers: Mapping[int, Answer],
         threads: ThreadPoolExecutor,
         events: list[str],
+        may_lose: Collection[int],
     ) -> None:
+        self._may_lose = may_lose
         self._events, self._wanted, self._is_cancelled = events, threading.Event(), False
         self._futures = {
             host: threads.submit(self._run, answers[host], groups) for host, groups in asked.items()
@@ -63,6 +70,8 @@ class _Started:
             try:
                 found[host] = future.result()
             except ShardedInferError as error:
+                if host in self._may_lose:
+                    continue
                 raise ShardHostError(f"shard host {host}: {error}") from error
         return found
 

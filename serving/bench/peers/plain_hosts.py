@@ -1,6 +1,6 @@
 """Lookups from shard hosts the plain way: gRPC's own client, and a call for each piece."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import grpc
@@ -31,8 +31,13 @@ class PlainHosts:
             for host, address in addresses.items()
         }
 
-    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
-        """As `ShardHosts.start`; each call has its own time."""
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
+        """As `ShardHosts.start`; each call has its own time, and none is lost."""
         return _Started(
             {
                 host: [[self._ask(host, one) for one in _each_piece(group)] for group in groups]

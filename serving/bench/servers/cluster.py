@@ -5,7 +5,7 @@ turns with the same batches.
 """
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -147,12 +147,17 @@ class _CountedHosts:
     def hosts(self) -> frozenset[int]:
         return self._hosts.hosts
 
-    def start(self, asked: Mapping[int, Sequence[PieceBags]], deadline: float) -> StartedLookup:
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
         for host, groups in asked.items():
             self.sent += len(write_lookup(self._hosts.key, groups))
             for group in groups:
                 self._count(self._shares[host], group)
-        return self._hosts.start(asked, deadline)
+        return self._hosts.start(asked, deadline, may_lose)
 
     def _count(self, share: Sequence[PlacedPiece], group: PieceBags) -> None:
         lengths = group.bags.lengths.numpy()

@@ -49,6 +49,15 @@ SHARD_EJECTIONS = Family(
     label="host",
     label_values=HOST_PLACES,
 )
+SHARD_DEFAULT_ROWS = Family(
+    "sharded_infer_shard_default_rows",
+    "Rows that no replica could look up and for which their tables' default rows stood; the "
+    "responses name the tables.",
+    Kind.COUNTER,
+    "On call: this shard host is lost, and scores are made without what it holds.",
+    label="host",
+    label_values=HOST_PLACES,
+)
 # The page shows a host's when it has been asked; its lookups come first.
 SHARD_FAMILIES = (
     SHARD_LOOKUP_SECONDS,
@@ -56,4 +65,5 @@ SHARD_FAMILIES = (
     SHARD_RETRIES,
     SHARD_FAILURES,
     SHARD_EJECTIONS,
+    SHARD_DEFAULT_ROWS,
 )

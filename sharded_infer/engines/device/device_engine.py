@@ -124,8 +124,10 @@ class DeviceEngine:
             for device, memory in self.set.memory.items()
         ]
 
-    def run(self, batch: ModelInput, deadline: float = inf) -> BatchResult:
-        """As `ModelEngine.run`."""
+    def run(
+        self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
+    ) -> BatchResult:
+        """As `ModelEngine.run`; all rows are here."""
         began = perf_counter()
         checked = self._policy.apply(batch)
         written = perf_counter()

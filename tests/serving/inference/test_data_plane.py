@@ -100,7 +100,7 @@ def test_a_requests_priority_orders_it_among_those_that_wait(
     usual, urgent, idle = (call_of(standby.submit(priority=level)) for level in (0, 1, 9))
     ran: list[Any] = []
 
-    def recorded(model: Any, requests: Any, deadline: float) -> Any:
+    def recorded(model: Any, requests: Any, deadline: float, **_: Any) -> Any:
         ran.extend(requests)
         return run_batch(model, requests)
 
@@ -194,7 +194,7 @@ def test_a_request_that_fails_does_not_fail_those_in_its_batch(
     calls = [call_of(standby.submit()) for _ in range(4)]
     bad = calls[2].model_input
 
-    def failing(model: Any, requests: Any, deadline: float) -> Any:
+    def failing(model: Any, requests: Any, deadline: float, **_: Any) -> Any:
         if any(one is bad for one in requests):
             raise RuntimeError("of the third")
         return run_batch(model, requests)
@@ -216,7 +216,7 @@ def test_only_requests_whose_deadlines_pass_fail_for_a_late_lookup(
     ran: list[int] = []
     told: list[int] = []
 
-    def late(model: Any, requests: Any, deadline: float) -> Any:
+    def late(model: Any, requests: Any, deadline: float, **_: Any) -> Any:
         ran.append(len(requests))
         told.append(len(waiting.outcomes))
         if len(requests) == 4 or deadline < last:

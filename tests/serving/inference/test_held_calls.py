@@ -3,7 +3,7 @@
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -204,6 +204,43 @@ def test_calls_that_run_together_each_have_the_scores_of_the_merged_batch(place:
             np.testing.assert_array_equal(found[name], scores)
 
 
+@pytest.mark.parametrize("method", [INFER, PREDICT])
+def test_calls_that_took_default_rows_alone_say_so(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch, method: int
+) -> None:
+    place = make_place(ranker)
+
+    def lost(model: Any, requests: Sequence[ModelInput], *more: Any, may_default: bool) -> Any:
+        [ran] = run_batch(model, requests, *more, may_default=may_default)
+        took = np.zeros((2, ran.batch.batch_size), np.bool_)
+        # Of three calls of three samples: the first one's last, and the last one's first.
+        took[0, [2, 6]] = took[1, 6] = True
+        work = ran.work._replace(defaults={"item": took[0], "user": took[1]})
+        return [replace(ran, work=work, default_tables=("item", "user"))]
+
+    sent = [predict_message()] * 3 if method == PREDICT else [message(3, at) for at in range(3)]
+    wanted = place.ask(*sent, method=method)
+    monkeypatch.setattr("serving.inference.batch_execution.run_batch", lost)
+    answers = place.ask(*sent, method=method)
+    for answer, before, tables in zip(
+        answers, wanted, (["item"], [], ["item", "user"]), strict=True
+    ):
+        assert isinstance(answer, bytes) and isinstance(before, bytes)
+        if method == PREDICT:
+            read = [predictor_pb2.PredictResponse.FromString(one) for one in (answer, before)]
+            assert read[0].default_tables == tables
+            assert read[0].outputs == read[1].outputs
+        else:
+            found = infer_response(answer)
+            said = found.parameters["sharded_infer_default_tables"].string_param
+            assert said == ",".join(tables)
+            found.ClearField("parameters")
+            assert found == infer_response(before)
+    totals = place.store.get(MODEL).metrics.totals()
+    assert (totals.requests, totals.samples, totals.executions) == (6, 18, 2)
+    assert place.plane.calls.in_progress == 0
+
+
 def infer_response(answer: bytes | Status) -> Any:
     assert isinstance(answer, bytes), answer
     return service_pb2.ModelInferResponse.FromString(answer)
@@ -354,7 +391,7 @@ def test_a_batch_that_fails_is_run_call_by_call(
     engine = type(place.store.get(MODEL).model.engine)
     run = engine.run
 
-    def fail(self: Any, batch: ModelInput, deadline: float) -> Any:
+    def fail(self: Any, batch: ModelInput, deadline: float, **_: Any) -> Any:
         if batch.batch_size != 3:
             raise RuntimeError("a bug")
         return run(self, batch, deadline)
@@ -372,7 +409,7 @@ def test_of_held_calls_those_whose_deadline_passes_are_refused_and_the_others_an
     model = place.store.get(MODEL).model
     run, ran = type(model.engine).run, []
 
-    def look_up_late(self: Any, batch: ModelInput, deadline: float) -> Any:
+    def look_up_late(self: Any, batch: ModelInput, deadline: float, **_: Any) -> Any:
         ran.append(batch.batch_size)
         if deadline < math.inf:
             sleep(max(0.0, deadline - monotonic()))

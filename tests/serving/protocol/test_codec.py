@@ -83,6 +83,43 @@ def predict_scores(answer: bytes) -> dict[str, list[float]]:
     return {output.name: list(output.values) for output in response.outputs}
 
 
+def infer_tables(answer: bytes) -> str:
+    response = service_pb2.ModelInferResponse.FromString(answer)
+    if not response.parameters:
+        return ""
+    assert list(response.parameters) == ["sharded_infer_default_tables"]
+    return str(response.parameters["sharded_infer_default_tables"].string_param)
+
+
+def predict_tables(answer: bytes) -> str:
+    return ",".join(predictor_pb2.PredictResponse.FromString(answer).default_tables)
+
+
+def http_tables(answer: Any) -> str:
+    document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
+    parameters = document.get("parameters", {"sharded_infer_default_tables": ""})
+    assert list(parameters) == ["sharded_infer_default_tables"]
+    return str(parameters["sharded_infer_default_tables"])
+
+
+@pytest.mark.parametrize("tables", [(), ("item",), ("item", "user.long")])
+@pytest.mark.parametrize(
+    ("form", "read"),
+    [
+        ("ModelInferRequest", infer_tables),
+        ("PredictRequest", predict_tables),
+        ("binary tensors", http_tables),
+    ],
+)
+def test_answers_name_the_tables_whose_default_rows_were_taken(
+    form: str, read: Callable[[Any], str], tables: tuple[str, ...]
+) -> None:
+    codec, request = FORMS[form]()
+    scores = [np.array([0.5, -1.0], np.float32)]
+    scored = Scored(codec.header(request), (0,), scores, (0.0, 0.0, 0.0, 0.0), tables)
+    assert read(codec.encode(scored, IO, RequestTensors(None))) == ",".join(tables)
+
+
 def http_scores(answer: Any) -> dict[str, list[float]]:
     document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
     assert (document["model_name"], document["model_version"]) == ("small", "3")

@@ -245,3 +245,21 @@ def test_latencies_are_counted_by_their_upper_bounds() -> None:
     buckets = group.counts.buckets
     assert (buckets[0], buckets[1], buckets[-2], buckets[-1]) == (1, 1, 1, 1)
     assert group.counts.seconds == pytest.approx(2.50021)
+
+
+def test_a_host_is_lost_when_no_replica_answers_lookups_or_checks() -> None:
+    group, (one, two) = group_of(2)
+    fail(group, one, 0.0)
+    assert one.is_ejected and not group.is_lost()
+    fail(group, two, 0.0, MOST_FAILURES - 1)
+    assert not group.is_lost()
+    group.checked(two, 1.0, None)
+    # The last one is not ejected, and yet silent.
+    assert group.is_lost() and not two.is_ejected
+    # It is still left alone, and could answer.
+    group.checked(one, 0.5, frozenset())
+    assert one.is_ejected and not group.is_lost()
+    group.checked(one, 0.6, None)
+    assert group.is_lost()
+    answer(group, two, 2.0, 0.001)
+    assert not group.is_lost()

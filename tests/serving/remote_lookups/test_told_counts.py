@@ -1,3 +1,4 @@
+import logging
 from random import Random
 
 import pytest
@@ -19,15 +20,21 @@ def failing_group() -> tuple[ReplicaGroup, Replica]:
     return group, two
 
 
-def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back() -> None:
+def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, "sharded_infer")
     metrics = ServerMetrics()
     told = ToldCounts(metrics)
     group, two = failing_group()
     assert group.hedge(0.0, None, [group.replicas[0]]) is two
     for _ in range(3):
         group.looked_up(0.02)
+    group.defaulted(30)
     for _ in range(2):
         told.tell([group])
+    group.defaulted(12)
+    told.tell([group])
     group.looked_up(0.02)
     told.tell([group.with_replicas([two])])
     told.tell([failing_group()[0]])
@@ -38,11 +45,16 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back() -> No
         for sample in family.samples
         if "_shard_" in sample.name
     }
+    assert caplog.messages == [
+        "shard host 1 cannot look its rows up: requests get default rows",
+        "shard host 1 looks its rows up again",
+    ]
     found = {name: value for (name, labels), value in page.items() if labels == host}
     assert found == {
         "sharded_infer_shard_retries_total": 1,
         # Nothing is shown also where another event has come.
         "sharded_infer_shard_hedges_total": 0,
+        "sharded_infer_shard_default_rows_total": 42,
         "sharded_infer_shard_failures_total": 2 * MOST_FAILURES,
         "sharded_infer_shard_ejections_total": 2,
         "sharded_infer_shard_lookup_seconds_count": 4,

@@ -1,0 +1,77 @@
+"""What stands for rows that no host can look up, where the spec declares it.
+
+for each feature of which a host that is lost has rows:
+    bags with an id on that host: pooled as if every id had the table's default row
+    all other bags: as they were looked up
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+from kernels.pooled_lookup import PooledLookup
+from kernels.row_format import RowFormat
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDefault:
+    """The default row of one feature of a group.
+
+    Attributes:
+        position: the feature's, in the group.
+        column: its first, in the output.
+        lookup: of a table that has the default row alone.
+    """
+
+    table: TableSpec
+    position: int
+    column: int
+    lookup: PooledLookup
+
+    def write(self, bags: Bags, lost: Tensor, repeats: Tensor | None, pooled: Tensor) -> None:
+        """Pools the lost bags anew, in all columns of the feature.
+
+        Args:
+            bags: of the group.
+            lost: bool `[R]`.
+            repeats, pooled: as for `RankPart.write`.
+        """
+        first = int(bags.lengths[: self.position].sum())
+        lengths = bags.lengths[self.position : self.position + 1]
+        end = first + int(lengths.sum())
+        weights = None if bags.weights is None else bags.weights[first:end]
+        found = self.lookup(Bags(torch.zeros(end - first, dtype=torch.int64), lengths, weights))
+        if repeats is not None:
+            found = found.repeat_interleave(repeats, dim=0)
+            lost = lost.repeat_interleave(repeats)
+        columns = pooled[:, self.column : self.column + self.table.dim]
+        # A bag that all samples share is broadcast.
+        columns.copy_(torch.where(lost[:, None], found, columns))
+
+
+def default_lookups(spec: ModelSpec) -> Mapping[int, PooledLookup]:
+    """For each feature whose table declares a default row: a table that has this row alone."""
+    return {
+        position: PooledLookup(
+            FusedTables(
+                memory=_numbers(feature.table).view(torch.uint8),
+                row_format=RowFormat.FP32,
+                byte_offsets=(0,),
+                rows=(1,),
+                dims=(feature.table.dim,),
+                means=(feature.table.pooling == "mean",),
+            )
+        )
+        for position, feature in enumerate(spec.features)
+        if feature.table.default_row is not None
+    }
+
+
+def _numbers(table: TableSpec) -> Tensor:
+    row = table.default_row
+    return torch.tensor(row) if isinstance(row, tuple) else torch.zeros(table.dim)

@@ -1,0 +1,171 @@
+"""Default rows that stand for a host's, beside a bag by bag reference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.errors import LostMemoryError
+from sharded_infer.errors import ShardHostError
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.lookups.lookups import LookedUp
+from sharded_infer.lookups.plan_lookups import PlanLookups
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.specs.model_spec import ModelSpec
+from tests.sharded_infer.lookups.test_fan_out import Deploy, Deployment, inputs, same_bits
+from tests.sharded_infer.lookups.test_fan_out import deploy as deploy
+from tests.sharded_infer.lookups.test_fan_out import threads as threads
+from tests.sharded_infer.lookups.test_plan_lookups import FEATURES, PLANS, SPEC
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
+
+# Their small multiples are exact in fp32.
+ROWS: dict[str, tuple[float, ...]] = {
+    "ads": (0.25, -1.0, 3.0, 0.5, 8.0, 0.0, -0.75, 1.0),
+    "country": (0.0,) * 5,
+    "user": (1.0, 2.0, 4.0, -0.5, -0.25, 16.0),
+    "page": (-1.0, 1.5, 0.125, 2.0),
+}
+
+
+def spec_with(tables: Sequence[str]) -> ModelSpec:
+    """The model whose `tables` declare default rows."""
+    declared = {name: "zeros" if name == "country" else ROWS[name] for name in tables}
+    changed = [replace(table, default_row=declared.get(table.name)) for table in SPEC.tables]
+    return replace(SPEC, tables=tuple(changed))
+
+
+def lose(_groups: Sequence[PieceBags]) -> Sequence[Tensor]:
+    raise LostMemoryError("its tables are lost")
+
+
+def front_without(
+    deployment: Deployment, lost: int, tables: Sequence[str] = tuple(ROWS)
+) -> PlanLookups:
+    """A front of no rows of its own, whose host `lost` fails."""
+    hosts = deployment.hosts((), **{f"host_{lost}": lose})
+    return PlanLookups(spec_with(tables), deployment.placed, {}, hosts=hosts)
+
+
+Bag = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def bags_of(asked: ModelInput) -> Mapping[tuple[int, int], Bag]:
+    """Checked ids and weights, by feature and sample."""
+    found = {}
+    for group in InputPolicy(SPEC).apply(asked).groups:
+        bags = group.lengths.shape[1]
+        owners = np.arange(asked.batch_size) if bags == asked.batch_size else np.zeros(6, np.int64)
+        if bags not in (1, asked.batch_size):
+            assert asked.repeats is not None
+            owners = np.arange(bags).repeat(asked.repeats)
+        ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
+        weights = np.ones(len(group.values), np.float32) if group.weights is None else group.weights
+        for position, feature in enumerate(group.features):
+            for sample in range(asked.batch_size):
+                bag = position, owners[sample]
+                place = slice(ends[bag] - group.lengths[bag], ends[bag])
+                found[feature, sample] = group.values[place], weights[place]
+    return found
+
+
+def expected(
+    deployment: Deployment, lost: int, asked: ModelInput
+) -> tuple[NDArray[np.float32], Mapping[str, NDArray[np.bool_]]]:
+    """Pooled embeddings, and the samples that took each table's default row."""
+    alone = deployment.in_one_process().look_up(asked, rows=asked.batch_size).pooled.numpy()
+    starts = np.cumsum([0, *(feature.table.dim for feature in SPEC.features)])
+    samples: dict[str, NDArray[np.bool_]] = {}
+    for (feature, sample), (ids, weights) in bags_of(asked).items():
+        table = SPEC.features[feature].table
+        pieces = [
+            piece
+            for piece in deployment.placed
+            if piece.host == lost and piece.table.name == table.name
+        ]
+        if not any(p.first_row <= i < p.first_row + p.rows for p in pieces for i in ids):
+            continue
+        pooled = weights.sum() * np.array(ROWS[table.name], np.float32)
+        if table.pooling == "mean":
+            pooled = pooled / len(ids)
+        alone[sample, starts[feature] : starts[feature + 1]] = pooled
+        samples.setdefault(table.name, np.zeros(asked.batch_size, np.bool_))[sample] = True
+    return alone, samples
+
+
+def check(
+    found: LookedUp, pooled: NDArray[np.float32], samples: Mapping[str, NDArray[np.bool_]]
+) -> None:
+    np.testing.assert_allclose(found.pooled.numpy()[: len(pooled)], pooled, rtol=1e-5, atol=1e-6)
+    assert sorted(found.work.defaults) == list(found.work.defaults) == sorted(samples)
+    for table, took in samples.items():
+        np.testing.assert_array_equal(found.work.defaults[table], took)
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("plan", PLANS)
+def test_bags_with_an_id_on_a_lost_host_take_the_default_row_and_others_do_not(
+    deploy: Deploy, plan: str, lost: int
+) -> None:
+    deployment = deploy(plan)
+    front = front_without(deployment, lost)
+    for asked in inputs():
+        check(front.look_up(asked, rows=8, may_default=True), *expected(deployment, lost, asked))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_what_samples_share_takes_default_rows_apart_too(deploy: Deploy, plan: str) -> None:
+    deployment = deploy(plan)
+    front = front_without(deployment, 1)
+    for asked in inputs()[1:3]:
+        pooled, samples = expected(deployment, 1, asked)
+        found = front.look_up_apart(asked, rows=8, request_rows=4, may_default=True)
+        owners = np.zeros(6, np.int64)
+        if asked.repeats is not None:
+            owners = np.arange(len(asked.repeats)).repeat(asked.repeats)
+        together = torch.cat([found.own[:6], found.shared[owners]], dim=1)
+        check(LookedUp(together, 0, found.work), pooled, samples)
+
+
+def test_a_host_that_is_there_gives_its_bits_and_no_default(deploy: Deploy) -> None:
+    deployment = deploy("mixed")
+    spec = spec_with(tuple(ROWS))
+    front = PlanLookups(spec, deployment.placed, {}, hosts=deployment.hosts(()))
+    for asked in inputs():
+        found = front.look_up(asked, rows=8, may_default=True)
+        alone = deployment.in_one_process().look_up(asked, rows=8)
+        assert same_bits(found.pooled, alone.pooled) and found.work.defaults == {}
+
+
+@pytest.mark.parametrize(
+    ("tables", "may_default"), [(("ads", "user", "page"), True), (tuple(ROWS), False)]
+)
+def test_a_lost_host_fails_lookups_without_leave_or_with_a_table_that_declares_no_row(
+    deploy: Deploy, tables: Sequence[str], may_default: bool
+) -> None:
+    # Host 1 has `country` and `user`.
+    front = front_without(deploy("ranks"), 1, tables)
+    with pytest.raises(ShardHostError, match="shard host 1: its tables are lost"):
+        front.look_up(inputs()[0], rows=8, may_default=may_default)
+
+
+def test_a_table_without_a_default_row_of_which_a_batch_needs_nothing_does_not_fail_it(
+    deploy: Deploy,
+) -> None:
+    front = front_without(deploy("ranks"), 1, ("ads", "user", "page"))
+    [group] = inputs()[0].groups
+    country = [f for f in FEATURES if SPEC.features[f].table.name == "country"]
+    kept = np.repeat(~np.isin(FEATURES, country), group.lengths.sum(axis=1))
+    lengths = group.lengths.copy()
+    lengths[country] = 0
+    assert group.weights is not None
+    without = replace(
+        group, values=group.values[kept], lengths=lengths, weights=group.weights[kept]
+    )
+    found = front.look_up(ModelInput(6, (without,), ()), rows=8, may_default=True)
+    assert list(found.work.defaults) == ["user"]
