@@ -241,6 +241,7 @@ def _shard_hosts() -> list[Builder[Panel]]:
             Query(f"sum by (host) ({_HOST_LOOKUPS})", "host {{host}}"),
             unit=units.RequestsPerSecond,
             stacked=True,
+            width=6,
         ),
         graph(
             Text(
@@ -253,6 +254,7 @@ def _shard_hosts() -> list[Builder[Panel]]:
                 f"histogram_quantile(0.99, sum by (host, le) ({_HOST_BUCKETS}))", "host {{host}}"
             ),
             unit=units.Seconds,
+            width=6,
         ),
         graph(
             Text(
@@ -266,5 +268,18 @@ def _shard_hosts() -> list[Builder[Panel]]:
             Query(by_host("sharded_infer_shard_failures_total"), "host {{host}} failures"),
             Query(by_host("sharded_infer_shard_ejections_total"), "host {{host}} ejections"),
             unit=units.RequestsPerSecond,
+            width=6,
+        ),
+        graph(
+            Text(
+                "Default rows, by shard host",
+                "Rows of a lost host for which their tables' default rows stood. The responses "
+                "name the tables; scores are worse until the host is back. Tables without a "
+                "default row fail their requests instead.",
+            ),
+            Query(by_host("sharded_infer_shard_default_rows_total"), "host {{host}}"),
+            unit=units.ReadsPerSecond,
+            stacked=True,
+            width=6,
         ),
     ]
