@@ -115,6 +115,7 @@ FULL_FILES = (
     "tests/serving/metrics/test_batch_counter.py",
     "tests/serving/metrics/test_version_info.py",
     "tests/serving/remote/test_caller.py",
+    "tests/serving/remote_lookups/test_measured_hosts.py",
     "tests/serving/scheduler/test_native_threads.py",
     "tests/serving/transport/test_http2_client_failures.py",
     "tests/sharded_infer/engines/test_instruction_sets.py",

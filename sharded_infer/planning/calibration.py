@@ -5,7 +5,7 @@ Every figure is the best of several runs, so that other work on the machine does
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 
@@ -17,7 +17,7 @@ from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 from sharded_infer.planning.device_models import DEVICE_MODELS
-from sharded_infer.planning.topology import Device, device_of
+from sharded_infer.planning.topology import Device, FrontCosts, device_of
 from sharded_infer.progress import Progress, no_progress
 
 _DIM = 128
@@ -58,16 +58,44 @@ def calibrate(progress: Progress = no_progress) -> Device:
     return Device(**fields)
 
 
-def topology_text(name: str, device: Device, ranks: int) -> str:
-    """A topology file of equal CPU ranks."""
-    return (
+def topology_text(
+    name: str,
+    device: Device,
+    ranks: int,
+    front: FrontCosts | None = None,
+    hosts: Iterable[int] = (),
+) -> str:
+    """A topology file of equal CPU ranks.
+
+    Args:
+        ranks: of each host.
+        front: of this machine; None: the topology is of one host.
+        hosts: numbers of the other hosts, which are taken to be as fast.
+    """
+    text = (
         '# Measured by "sharded-infer calibrate"; bandwidths are bytes a second.\n'
-        f'name = {json.dumps(name)}\n\n[[devices]]\ncard = "cpu"\ncount = {ranks}\n'
-        f"memory_bandwidth = {device.memory_bandwidth:.4g}\n"
-        f"cache_bandwidth = {device.cache_bandwidth:.4g}\n"
-        f"host_bandwidth = {device.host_bandwidth:.4g}\n"
-        f"launch_seconds = {device.launch_seconds:.4g}\n"
+        f"name = {json.dumps(name)}\n"
     )
+    numbers: list[int | None] = [None]
+    if front is not None:
+        numbers = [front.host, *hosts]
+        text += (
+            f"\n[front]\nhost = {front.host}\n"
+            f"call_seconds = {front.call_seconds:.4g}\n"
+            f"round_trip_seconds = {front.round_trip_seconds:.4g}\n"
+            f"send_bandwidth = {front.send_bandwidth:.4g}\n"
+            f"receive_bandwidth = {front.receive_bandwidth:.4g}\n"
+        )
+    for number in numbers:
+        host = "" if number is None else f"host = {number}\n"
+        text += (
+            f'\n[[devices]]\ncard = "cpu"\ncount = {ranks}\n{host}'
+            f"memory_bandwidth = {device.memory_bandwidth:.4g}\n"
+            f"cache_bandwidth = {device.cache_bandwidth:.4g}\n"
+            f"host_bandwidth = {device.host_bandwidth:.4g}\n"
+            f"launch_seconds = {device.launch_seconds:.4g}\n"
+        )
+    return text
 
 
 def _row_bandwidth(table_bytes: int, granule: int) -> float:

@@ -44,7 +44,7 @@ class Device:
 class FrontCosts:
     """The process with the tower, and what it costs it to ask other hosts for their sums.
 
-    The defaults were measured over one machine's loopback (docs/planner-search.md).
+    The defaults are near what `calibrate` measured over loopback (docs/planner-search.md).
 
     Attributes:
         host: whose ranks are its own; None: it holds no rows.
@@ -55,10 +55,10 @@ class FrontCosts:
     """
 
     host: int | None = Field(default=None, ge=0)
-    call_seconds: float = Field(default=100e-6, ge=0)
-    round_trip_seconds: float = Field(default=200e-6, ge=0)
-    send_bandwidth: float = Field(default=1e9, gt=0)
-    receive_bandwidth: float = Field(default=1e9, gt=0)
+    call_seconds: float = Field(default=75e-6, ge=0)
+    round_trip_seconds: float = Field(default=100e-6, ge=0)
+    send_bandwidth: float = Field(default=2e9, gt=0)
+    receive_bandwidth: float = Field(default=2e9, gt=0)
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)

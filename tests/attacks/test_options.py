@@ -254,6 +254,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "cluster publish --topology": (*on_ray, *spec, *weights, "--topology"),
         "cluster publish --samples": (*on_ray, *spec, *weights, "--samples"),
         "cluster publish --calibration": (*on_ray, *spec, *weights, "--calibration"),
+        "calibrate --shard-hosts": ("calibrate", "--shard-hosts"),
         "plan --compare": (*plan, "--compare", str(files.folder / "plan.json")),
         "spec --from": ("spec", "--from"),
         "predict samples": ("predict", place, repository),
