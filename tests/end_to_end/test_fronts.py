@@ -27,7 +27,14 @@ from tests.support.fronts import (
 )
 from tests.support.s3_server import S3Server
 from tests.support.server_pages import samples
-from tests.support.servers import MODEL, Ranker, good_inputs, run, running_server
+from tests.support.servers import (
+    MODEL,
+    Ranker,
+    good_inputs,
+    publish_ranker,
+    run,
+    running_server,
+)
 from tests.support.shard_host_processes import publish_for_hosts
 from tests.support.tls import issue_files
 from tests.support.waiting import until
@@ -61,6 +68,28 @@ def test_a_front_answers_with_the_bits_of_a_server_that_holds_all_tables(
         with ThreadPoolExecutor(8) as clients:
             for done in [clients.submit(check, front, published, 3, seed) for seed in range(100)]:
                 done.result(SECONDS)
+
+
+def test_a_plan_that_names_its_front_is_served(tmp_path: Path) -> None:
+    topology = tmp_path / "front.toml"
+    rank = '[[devices]]\nhost = {}\nmemory = "{}KB"\n'
+    topology.write_text("[front]\nhost = 0\n" + rank.format(0, 1.5) + rank.format(1, 2))
+    published = publish_ranker(tmp_path / "repository", topology=str(topology))
+    artifact = Repository(published.repository).open(MODEL, 1)
+    tables = {
+        host: {
+            piece.table.name for piece in share_of(place_stored(artifact.plan(), artifact), host)
+        }
+        for host in (0, 1)
+    }
+    # The item table has no room, and the others have.
+    assert tables == {0: {"user", "category", "brand"}, 1: {"item"}}
+    with (
+        running_hosts(published, tmp_path, (1,)) as hosts,
+        running_front(published, tmp_path, hosts) as front,
+    ):
+        for seed in range(5):
+            check(front, published, 1 + 3 * seed, seed)
 
 
 @pytest.mark.parametrize("own", [False, True])
