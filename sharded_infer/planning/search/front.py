@@ -2,11 +2,12 @@
 
 Each plan has two parts: some tables whole on the front's own ranks, the others on hosts.
 
-    1. tables are put in order by what keeping them saves the front (see `front_traffic`), for each
-       byte of its memory: small and hot ones first. One that has no room after those is for hosts
-    2. a request is estimated for every choice of hosts and the first n tables kept, for every n
-    3. for each choice of hosts the best n is planned, while the estimate is near the best
-    4. around the best plan, other n are planned
+    1. tables are put in order by what keeping them is worth for each byte of the front's memory, in
+       several ways (search/front_estimates.py). One that has no room after those before is skipped
+    2. a request is estimated for every order, choice of hosts and number of tables kept
+    3. for each order and choice of hosts the best number is planned, if its estimate is near the
+       best
+    4. around the best plan, other numbers are planned
 
 The plan with the least time of a request is the best; of equal ones, that which uses fewer ranks.
 """
@@ -26,6 +27,7 @@ from sharded_infer.planning.plan_result import PlanResult, figures_of, renumbere
 from sharded_infer.planning.search.advice import does_not_fit
 from sharded_infer.planning.search.fewer_ranks import host_choices, unused_words
 from sharded_infer.planning.search.front_estimates import FrontEstimates
+from sharded_infer.planning.search.packing import capacities
 from sharded_infer.planning.topology import FrontCosts
 
 _MOST_CHOICES = 256  # of hosts
@@ -50,8 +52,7 @@ def plan_with_front(load: CostModel, plan_all: _PlanAll) -> PlanResult:
     devices, front = load.topology.devices, load.topology.front or FrontCosts()
     asked = tuple(rank for rank, one in enumerate(devices) if load.topology.is_asked(one))
     own = tuple(rank for rank in range(len(devices)) if rank not in asked)
-    estimates = FrontEstimates(load, front, own)
-    fitting = estimates.fitting
+    estimates = FrontEstimates(load, front, own, asked)
 
     @cache
     def part(names: Sequence[str], ranks: _Ranks) -> PlanResult | None:
@@ -61,46 +62,48 @@ def plan_with_front(load: CostModel, plan_all: _PlanAll) -> PlanResult:
             return None
 
     @cache
-    def planned(count: int, ranks: _Ranks) -> PlanResult | None:
-        kept = tuple(fitting[:count])
+    def planned(kept: tuple[str, ...], ranks: _Ranks) -> PlanResult | None:
         others = tuple(sorted(load.uses.keys() - set(kept)))
         parts = [(names, at) for names, at in ((kept, own), (others, ranks)) if names]
         return _together(load, [(part(names, at) if at else None, at) for names, at in parts])
 
-    count, ranks = _best_of(estimates, host_choices(devices, asked), planned)
+    order, count, ranks = _best_of(estimates, host_choices(devices, asked), planned)
     for step in _STEPS:
-        near = [n for n in (count, count - step, count + step) if 0 <= n <= len(fitting)]
-        count = min(near, key=lambda n: _rank(planned(n, ranks)))
-    best = planned(count, ranks)
+        near = [n for n in (count, count - step, count + step) if 0 <= n <= len(order)]
+        count = min(near, key=lambda n: _rank(planned(order[:n], ranks)))
+    best = planned(order[:count], ranks)
     if best is None:
         raise PlanError(does_not_fit(load))
     plan = replace(best.plan, key=plan_key(load))
-    decisions = (*_explained(load, plan, fitting), *best.decisions)
+    decisions = (*_explained(load, plan, order[:count]), *best.decisions)
     if plan.unused:
         decisions = (*decisions, unused_words(plan.unused))
-    return PlanResult(plan, best.figures, estimates.bound(asked), decisions)
+    return PlanResult(plan, best.figures, estimates.bound(), decisions)
 
 
 def _best_of(
     estimates: FrontEstimates,
     choices: Iterator[_Ranks],
-    planned: Callable[[int, _Ranks], PlanResult | None],
-) -> tuple[int, _Ranks]:
-    """The number of kept tables, and the ranks of hosts, of the best plan."""
-    tried: list[tuple[float, int, _Ranks]] = []
+    planned: Callable[[tuple[str, ...], _Ranks], PlanResult | None],
+) -> tuple[tuple[str, ...], int, _Ranks]:
+    """The order, the number of kept tables and the ranks of hosts of the best plan."""
+    tried: list[tuple[float, int, int, _Ranks]] = []
     for ranks in itertools.islice(choices, _MOST_CHOICES):
-        seconds = estimates.requests(ranks)
-        tried += [(float(seconds.min()), int(seconds.argmin()), ranks)]
-    tried.sort(key=lambda one: (one[0], len(one[2])))
+        for number in range(len(estimates.orders)):
+            seconds = estimates.requests(number, ranks)
+            tried.append((float(seconds.min()), number, int(seconds.argmin()), ranks))
+    tried.sort(key=lambda one: (one[0], len(one[3]), one[1]))
     best, found = tried[0], None
     for one in tried[:_MOST_PLANS]:
         # Estimates do not see that rows are whole; the next may fit.
         if found is not None and one[0] > _NEAR * tried[0][0]:
             break
-        result = planned(*one[1:])
+        _, number, count, ranks = one
+        result = planned(tuple(estimates.orders[number][:count]), ranks)
         if _rank(result) < _rank(found):
             best, found = one, result
-    return best[1:]
+    _, number, count, ranks = best
+    return tuple(estimates.orders[number]), count, ranks
 
 
 def _rank(found: PlanResult | None) -> tuple[float, int]:
@@ -127,22 +130,25 @@ def _together(
     return PlanResult(plan, figures_of(plan, load), 0.0, tuple(decisions))
 
 
-def _explained(load: CostModel, plan: Plan, fitting: Sequence[str]) -> list[str]:
+def _explained(load: CostModel, plan: Plan, kept: Sequence[str]) -> list[str]:
     """Why tables are where they are."""
-    devices = plan.topology.devices
-    asked = {s.table for s in plan.shards if plan.topology.is_asked(devices[s.rank])}
+    stored = {name: use.table.stored_bytes for name, use in load.uses.items()}
     words = []
-    for name in fitting:
-        if name not in asked:
-            use = load.uses[name]
-            saved = size_text(table_traffic(use, load.batch).total)
-            stored = size_text(use.table.stored_bytes)
-            words.append(
-                f"{name}: kept by the front, which saves {saved} a request for {stored} of memory"
-            )
+    for name in kept:
+        saved = size_text(table_traffic(load.uses[name], load.batch).total)
+        words.append(
+            f"{name}: kept by the front, which saves {saved} a request for "
+            f"{size_text(stored[name])} of memory"
+        )
+    devices = plan.topology.devices
+    own = [rank for rank, device in enumerate(devices) if not plan.topology.is_asked(device)]
+    room = capacities(plan.topology)[own].sum() - sum(stored[name] for name in kept)
+    others = sorted(stored.keys() - set(kept))
     reasons = {
-        "the front's memory has no room for": sorted(asked.difference(fitting)),
-        "even with the way there, hosts are faster for": sorted(asked.intersection(fitting)),
+        "the front's memory has no room for": [name for name in others if stored[name] > room],
+        "even with the way there, hosts are faster for": [
+            name for name in others if stored[name] <= room
+        ],
     }
     words += [f"{why} {', '.join(names)}" for why, names in reasons.items() if names]
     hosts = ", ".join(map(str, traffic_by_host(plan, load)))

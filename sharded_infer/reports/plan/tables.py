@@ -106,7 +106,7 @@ def decisions_section(result: PlanResult, load: CostModel) -> str:
                 f'<td class="text">{long_text(text)}</td>',
             )
         )
-    note = "What was replicated or cut, in the order it was decided, and why."
+    note = "What was kept, replicated or cut, and why."
     if len(rows) < len(result.decisions):
         note += f" These are the first {len(rows):,} of {len(result.decisions):,}."
     return section(

@@ -112,6 +112,18 @@ def test_the_table_that_saves_most_for_its_memory_is_kept() -> None:
     assert kept == {"hot": {0}, "cold": {1}, "large": {1}}
 
 
+def test_a_front_with_room_for_all_leaves_hosts_the_work_that_they_share() -> None:
+    heavy = [plain(f"heavy{i}", 1000 + i, 68, 200) for i in range(8)]
+    light = [plain(f"light{i}", 1000 + i, 68) for i in range(8)]
+    topology = topology_of(None, None, None, None, front=FrontCosts(0))
+    result = checked(load_of([*heavy, *light], topology))
+    hosts = hosts_by_table(result.plan)
+    assert all(hosts[use.table.name] == {0} for use in light)
+    assert sum(hosts[use.table.name] != {0} for use in heavy) >= 4
+    assert any("hosts are faster for heavy" in decision for decision in result.decisions)
+    assert result.gap < 0.2
+
+
 def test_a_front_without_rows_asks_for_all() -> None:
     front = replace(FRONT, host=None)
     result = checked(load_of([SMALL_HOT, LARGE], topology_of(None, None, front=front)))
