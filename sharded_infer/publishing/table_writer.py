@@ -15,12 +15,10 @@ from sharded_infer.artifacts.manifest import FileRecord, PieceRecord, blocks_nam
 from sharded_infer.artifacts.table_file import HashedFile, write_hashes, write_rows
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, StorageError, WeightsError
-from sharded_infer.progress import Progress
+from sharded_infer.progress import ENCODING, Progress
 from sharded_infer.publishing.format_selection import FormatPlan
 from sharded_infer.publishing.table_layout import lay_out
 from sharded_infer.publishing.table_shares import FileShare, TableRange, share_of
-
-ENCODING = "quantizing"  # the step in which rows are encoded, in progress
 
 
 @dataclass(frozen=True, slots=True)

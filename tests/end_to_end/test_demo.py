@@ -68,15 +68,15 @@ def run_demo(folder: Path, *options: object) -> DemoRun:
     return DemoRun(code, json.loads(figures.read_text()), printed, logged, repository)
 
 
-def processes_of(repository: Path) -> list[int]:
-    """Processes whose command line names the repository."""
+def processes_of(repository: Path, word: str = "") -> list[int]:
+    """Processes whose command line names the repository, and a word if one is given."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(repository).encode() in words:
+        if str(repository).encode() in words and (not word or word.encode() in words):
             found.append(int(path.parent.name))
     return found
 
@@ -189,16 +189,8 @@ def test_an_interrupt_ends_shard_hosts_too(tmp_path: Path) -> None:
     words = command("demo", "-r", repository, "--rows", 500, "--hosts", 2)
     with (tmp_path / "err").open("w") as err:
         demo = subprocess.Popen(words, stdout=err, stderr=err, env=environment())
-
-    def shard_hosts() -> list[int]:
-        return [
-            pid
-            for pid in processes_of(repository)
-            if b"serve-shards" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        ]
-
     try:
-        until(lambda: len(shard_hosts()) == 3 or demo.poll() is not None, "they have started", 240)
+        until(lambda: len(processes_of(repository, "serve-shards")) == 3, "they have started", 240)
         demo.send_signal(signal.SIGINT)
         assert demo.wait(240) != 0
         assert processes_of(repository) == []

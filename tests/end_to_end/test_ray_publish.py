@@ -56,7 +56,8 @@ def makers(nodes: RayNodes) -> list[int]:
             parent = (folder / "stat").read_text().rpartition(")")[2].split()[1]
             if nodes.address.encode() in Path("/proc", parent, "cmdline").read_bytes():
                 found.append(int(folder.name))
-        except FileNotFoundError:
+        except OSError:
+            # It has ended meanwhile.
             continue
     return found
 
@@ -68,8 +69,9 @@ def test_a_version_in_parts_on_ray_equals_a_whole_one_though_a_process_was_kille
     words = ("cluster", "publish", *publishing, "-r", repository, *on_ray(nodes))
     with log.open("w") as errors:
         process = start_command(*words, stderr=errors)
-    until(lambda: makers(nodes) or process.poll() is not None, "a part is being made", SECONDS)
-    os.kill(makers(nodes)[0], signal.SIGKILL)
+    found: list[int] = []
+    until(lambda: found or found.extend(makers(nodes)), "a part is being made", SECONDS)
+    os.kill(found[0], signal.SIGKILL)
     assert process.wait(SECONDS) == 0, log.read_text()
     assert process.stdout is not None
     with process.stdout as printed:
@@ -98,7 +100,7 @@ def test_an_interrupt_ends_the_parts_and_publishes_nothing(
     words = ("cluster", "publish", *publishing, "-r", repository, *on_ray(nodes))
     with log.open("w") as errors:
         process = start_command(*words, stderr=errors)
-    until(lambda: makers(nodes) or process.poll() is not None, "a part is being made", SECONDS)
+    until(lambda: makers(nodes), "a part is being made", SECONDS)
     process.send_signal(signal.SIGINT)
     assert process.wait(SECONDS) != 0
     assert process.stdout is not None

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray._private.worker import global_worker
@@ -17,9 +17,11 @@ from serving.cluster.capacity import Wanted, misfit
 from serving.cluster.parts.part_board import PartBoard, PartState
 from serving.cluster.ray_connection import connect, free_rooms, whole_rooms
 from sharded_infer.errors import CapacityError, ShardedInferError
-from sharded_infer.progress import Progress
-from sharded_infer.publishing.part_publication import PublishedPart
-from sharded_infer.publishing.table_writer import ENCODING
+from sharded_infer.progress import ENCODING, Progress
+
+if TYPE_CHECKING:
+    # Its import takes seconds, before which a task could not say where it is.
+    from sharded_infer.publishing.part_publication import PublishedPart
 
 _log = logging.getLogger("sharded_infer")
 _LOOK_SECONDS = 0.5
@@ -30,7 +32,7 @@ _END_SECONDS = 10.0
 _ROOM_SECONDS = 20.0
 
 # Makes a part of this number; called on any machine, and again.
-MakePart = Callable[[int, Progress], PublishedPart]
+MakePart = Callable[[int, Progress], "PublishedPart"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class PartNeeds:
 class PartRun:
     """A part that is stored; see `PartState`."""
 
-    made: PublishedPart
+    made: "PublishedPart"
     node: str
     starts: int
 
@@ -109,7 +111,7 @@ class RayParts:
                 states: Mapping[int, PartState] = ray.get(board.read.remote())
                 for one in done:
                     part = waiting.pop(one)
-                    made[part] = _outcome(one, f"part {part}/{parts}", states.get(part))
+                    made[part] = self._outcome(one, f"part {part}/{parts}", states.get(part))
                 encoded = sum(one.fp32_bytes for one in made.values())
                 encoded += sum(state.done for part, state in states.items() if part not in made)
                 progress(f"{ENCODING} {parts} parts", encoded, fp32_bytes)
@@ -125,10 +127,28 @@ class RayParts:
             PartRun(made[part], states[part].node, states[part].starts) for part in sorted(made)
         ]
 
+    def _outcome(self, task: Any, name: str, state: PartState | None) -> "PublishedPart":
+        where = name if state is None else f"{name} on node {state.node}"
+        try:
+            found = ray.get(task)
+        except RayTaskError:
+            # A fault of ours, with its traceback.
+            raise
+        except RayError as error:
+            why = str(error).partition("\n")[0]
+            raise ShardedInferError(
+                f"{where}: its process was lost, and {self._needs.retries} retries did "
+                f"not help: {why}"
+            ) from error
+        if isinstance(found, ShardedInferError):
+            raise ShardedInferError(f"{where}: {found}")
+        made: PublishedPart = found
+        return made
+
 
 def publish_part_task(
     make: MakePart, part: int, board: ActorHandle
-) -> PublishedPart | ShardedInferError:
+) -> "PublishedPart | ShardedInferError":
     """Makes a part on the machine where Ray runs this; what it refuses is returned."""
     node_id = ray.get_runtime_context().get_node_id()
     # A process that was lost before it came here counts too.
@@ -146,23 +166,6 @@ def publish_part_task(
         return make(part, say)
     except (ShardedInferError, OSError) as error:
         return ShardedInferError(str(error))
-
-
-def _outcome(task: Any, name: str, state: PartState | None) -> PublishedPart:
-    where = name if state is None else f"{name} on node {state.node}"
-    try:
-        found = ray.get(task)
-    except RayTaskError:
-        # A fault of ours, with its traceback.
-        raise
-    except RayError as error:
-        starts = 0 if state is None else state.starts
-        why = str(error).partition("\n")[0]
-        raise ShardedInferError(f"{where}: lost, the last of {starts} times: {why}") from error
-    if isinstance(found, ShardedInferError):
-        raise ShardedInferError(f"{where}: {found}")
-    made: PublishedPart = found
-    return made
 
 
 def _end(tasks: list[Any]) -> None:
