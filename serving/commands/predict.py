@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from serving.commands.console import print_json
+from serving.commands.console import ERRORS, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.caller_options import (
     TlsCaOption,
@@ -20,6 +20,7 @@ from serving.commands.options.version_options import ModelOption
 from serving.remote.caller import CallerFiles
 from serving.remote.prediction import predict_remote
 from sharded_infer.errors import InputError
+from sharded_infer.reports.html.text import visible
 from sharded_infer.samples.file import read_samples
 
 NamedVersionOption = Annotated[
@@ -84,6 +85,8 @@ def predict_command(
     else:
         predict_here = load_by_name("serving.commands.predict_here:predict_here")
         prediction = predict_here(repository or ".", model, version, rows, verify=verify)
+    if prediction.default_tables:
+        ERRORS.print(f"warning: default rows of tables {visible(prediction.default_tables)}")
     if as_json:
         print_json(prediction.fields())
         return

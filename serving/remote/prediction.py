@@ -8,6 +8,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
+from serving.protocol.infer_writer import DEFAULT_TABLES
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.failed_call import failed_call
 from serving.remote.triton_inputs import triton_inputs
@@ -27,16 +28,21 @@ class Prediction:
 
     Attributes:
         scores: fp32 `[B]` or `[B, K]` by output.
+        default_tables: names of the tables whose default rows the server took, with commas between.
     """
 
     model: str
     version: int
     scores: dict[str, NDArray[np.float32]]
+    default_tables: str = ""
 
     def fields(self) -> dict[str, object]:
         """The prediction for JSON."""
-        scores = {name: values.tolist() for name, values in self.scores.items()}
-        return {"model": self.model, "version": self.version, "scores": scores}
+        scores: object = {name: values.tolist() for name, values in self.scores.items()}
+        fields = {"model": self.model, "version": self.version, "scores": scores}
+        if self.default_tables:
+            fields["default_tables"] = self.default_tables.split(",")
+        return fields
 
     def lines(self) -> Iterator[str]:
         """TSV: the outputs' names, then the samples; commas join an output's numbers."""
@@ -83,7 +89,12 @@ def predict_remote(
         except triton.InferenceServerException as error:
             raise ShardedInferError(failed_call(address, caller, error)) from error
     scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}
-    return Prediction(model, int(result.get_response().model_version), scores)
+    response = result.get_response()
+    tables = ""
+    # Asking a map of messages for what it does not have adds it.
+    if DEFAULT_TABLES in response.parameters:
+        tables = str(response.parameters[DEFAULT_TABLES].string_param)
+    return Prediction(model, int(response.model_version), scores, tables)
 
 
 def _only_model(address: str, index: Iterable[Any]) -> str:

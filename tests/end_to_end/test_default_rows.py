@@ -42,6 +42,7 @@ from tests.support.servers import (
     RunningServer,
     good_inputs,
     infer_request,
+    run,
     running_server,
     scores_of,
 )
@@ -235,6 +236,9 @@ def test_a_killed_host_costs_tables_with_default_rows_no_answer_and_each_answer_
             scores, tables = ask(front, inputs)
             assert tables == expected.tables
             check_scores(scores, expected.scores)
+        words = ("predict", "-", "--address", front.grpc_url, "--model", MODEL)
+        said = run(*words, stdin=json.dumps({"dense": [0.0] * 4, "user": 3, "item": 9}))
+        assert said.returncode == 0 and "warning: default rows of tables" in said.stderr
         # Batches of several; some requests have no id on the host.
         asked = [clients.submit(check, front, published, 1, seed) for seed in range(100)]
         for done in asked:
