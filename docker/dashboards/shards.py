@@ -7,7 +7,8 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from dashboards.frame import filled, framed
 from dashboards.panels import Query, Text, graph, heatmap, stat
-from dashboards.selectors import of_server, of_version, rate
+from dashboards.selectors import of_version, rate
+from dashboards.shard_hosts import seen_by_fronts, seen_by_hosts
 
 _ROWS = rate(of_version("sharded_infer_rank_rows_total"))
 _BYTES = rate(of_version("sharded_infer_rank_row_bytes_total"))
@@ -17,8 +18,6 @@ _MEMORY = of_version("sharded_infer_rank_memory_bytes")
 _HOT = of_version("sharded_infer_hot_row_share")
 _LOOKUP = 'phase="lookup"'
 _BALANCED, _SKEWED = 1.2, 1.5
-_HOST_LOOKUPS = rate(of_server("sharded_infer_shard_lookup_seconds_count"))
-_HOST_BUCKETS = rate(of_server("sharded_infer_shard_lookup_seconds_bucket"))
 
 
 def shards_dashboard() -> Dashboard:
@@ -34,7 +33,8 @@ def shards_dashboard() -> Dashboard:
         "Work by rank": _work(),
         "Balance": _balance(),
         "Skew": _skew(),
-        "Shard hosts": _shard_hosts(),
+        "Shard hosts, as fronts see them": seen_by_fronts(),
+        "Shard hosts, as they see themselves": seen_by_hosts(),
     }
     return filled(dashboard, rows)
 
@@ -221,65 +221,5 @@ def _skew() -> list[Builder[Panel]]:
             f"sum by (le) (increase({lookups}[$__rate_interval]))",
             unit=units.Seconds,
             width=8,
-        ),
-    ]
-
-
-def _shard_hosts() -> list[Builder[Panel]]:
-    """Empty where no front asks shard hosts."""
-
-    def by_host(counter: str) -> str:
-        return f"sum by (host) ({rate(of_server(counter))})"
-
-    return [
-        graph(
-            Text(
-                "Lookups, by shard host",
-                "Batches that fronts looked up, by the host's number in the plan. Bands differ "
-                "only where versions have different plans.",
-            ),
-            Query(f"sum by (host) ({_HOST_LOOKUPS})", "host {{host}}"),
-            unit=units.RequestsPerSecond,
-            stacked=True,
-            width=6,
-        ),
-        graph(
-            Text(
-                "p99 of lookups, by shard host",
-                "From asking to the first good answer, as fronts see it. A batch waits for all "
-                "hosts, so the slowest one is what it costs. If one stands out, it has more bytes "
-                "or a slower machine.",
-            ),
-            Query(
-                f"histogram_quantile(0.99, sum by (host, le) ({_HOST_BUCKETS}))", "host {{host}}"
-            ),
-            unit=units.Seconds,
-            width=6,
-        ),
-        graph(
-            Text(
-                "Lookups asked twice, and failures",
-                "Hedges are late lookups that another replica was asked too; retries are failed "
-                "ones. Failures above the retries failed requests. An ejected replica is dead or "
-                "hangs: `sharded-infer cluster status`.",
-            ),
-            Query(by_host("sharded_infer_shard_hedges_total"), "host {{host}} hedges"),
-            Query(by_host("sharded_infer_shard_retries_total"), "host {{host}} retries"),
-            Query(by_host("sharded_infer_shard_failures_total"), "host {{host}} failures"),
-            Query(by_host("sharded_infer_shard_ejections_total"), "host {{host}} ejections"),
-            unit=units.RequestsPerSecond,
-            width=6,
-        ),
-        graph(
-            Text(
-                "Default rows, by shard host",
-                "Rows of a lost host for which their tables' default rows stood. The responses "
-                "name the tables; scores are worse until the host is back. Tables without a "
-                "default row fail their requests instead.",
-            ),
-            Query(by_host("sharded_infer_shard_default_rows_total"), "host {{host}}"),
-            unit=units.ReadsPerSecond,
-            stacked=True,
-            width=6,
         ),
     ]

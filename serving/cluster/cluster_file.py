@@ -125,10 +125,12 @@ class ShardHostsSection:
     """What all shard hosts share.
 
     Attributes:
+        port: for lookups.
         settings: more of `serve-shards`'.
     """
 
     port: Port | None = None
+    http_port: Port | None = None
     security: Security = Security()
     settings: dict[str, Any] = field(default_factory=dict)
 

@@ -9,9 +9,9 @@ from typing import Any
 from serving.cluster.cluster_file import ClusterFile
 from serving.cluster.pods import (
     CACHE,
-    FRONT_HTTP_PORT,
     FRONT_PORT,
     HOSTS_FILE,
+    HTTP_PORT,
     SHARD_HOST_PORT,
     Plain,
     front_pod,
@@ -144,7 +144,7 @@ def _host_set(cluster: ClusterFile, number: int) -> Plain:
 
 def _front_service(cluster: ClusterFile, labels: dict[str, str]) -> Plain:
     section = cluster.fronts
-    ports = {"grpc": section.port or FRONT_PORT, "http": section.http_port or FRONT_HTTP_PORT}
+    ports = {"grpc": section.port or FRONT_PORT, "http": section.http_port or HTTP_PORT}
     return {
         "apiVersion": "v1",
         "kind": "Service",

@@ -2,12 +2,18 @@
 
 from typing import Any
 
-from serving.cluster.cluster_file import FRONT_SETTINGS, ClusterFile, FrontsSection, HostSection
+from serving.cluster.cluster_file import (
+    FRONT_SETTINGS,
+    ClusterFile,
+    FrontsSection,
+    HostSection,
+    Security,
+)
 from serving.cluster.process_words import front_words, shard_host_words
 from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE, CACHE_VARIABLE
 
 Plain = dict[str, Any]
-FRONT_PORT, FRONT_HTTP_PORT, SHARD_HOST_PORT = 8001, 8002, 8001
+FRONT_PORT, SHARD_HOST_PORT, HTTP_PORT = 8001, 8001, 8002
 HOSTS_FILE = "hosts.toml"
 CACHE = "cache"
 _HOSTS_FOLDER, _FILES_FOLDER, _CACHE_FOLDER = (
@@ -35,31 +41,40 @@ def place_of(file: str) -> str:
 def shard_host_pod(cluster: ClusterFile, number: int) -> Plain:
     """The pod of every replica of a host; its cache is a claim of the StatefulSet."""
     host, section = cluster.hosts[number], cluster.shard_hosts
-    port = section.port or SHARD_HOST_PORT
-    has_tls = section.security.tls_certificate is not None
-    asked: Plain = {"grpc": {"port": port}}
-    lives = asked
-    if has_tls:
-        # The kubelet speaks gRPC without TLS alone.
+    ports = {
+        "lookups": section.port or SHARD_HOST_PORT,
+        "http": section.http_port or HTTP_PORT,
+    }
+    is_ready, seconds = _http(section.security, "/ready"), 2
+    asks_itself = section.security.tls_client_ca is not None
+    if asks_itself:
+        # The kubelet has no certificate to show.
         command = ["python", "-m", "serving.cluster.host_check", f"{_HOSTS_FOLDER}/{HOSTS_FILE}"]
-        asked, lives = {"exec": {"command": command}}, {"tcpSocket": {"port": "lookups"}}
-    seconds = 10 if has_tls else 2
+        is_ready, seconds = {"exec": {"command": command}}, 10
+    words = shard_host_words(
+        cluster,
+        number,
+        host="0.0.0.0",  # noqa: S104 - of a pod
+        port=ports["lookups"],
+        http_port=ports["http"],
+        place=place_of,
+    )
     container = _container(
         cluster,
         host,
         name="shard-host",
-        words=shard_host_words(cluster, number, host="0.0.0.0", port=port, place=place_of),  # noqa: S104 - of a pod
-        ports={"lookups": port},
-        probes={
-            "startupProbe": asked | _started(),
-            "livenessProbe": lives
-            | {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
-            "readinessProbe": asked | {"periodSeconds": seconds, "timeoutSeconds": seconds},
-        },
+        words=words,
+        ports=ports,
+        probes=_probes(
+            section.security,
+            is_ready | {"periodSeconds": seconds, "timeoutSeconds": seconds},
+            # What it holds in memory was fetched for hours.
+            failures=6,
+        ),
     )
     labels = {"app": cluster.name, "role": "shard-host", "host": str(number)}
     volumes = []
-    if has_tls:
+    if asks_itself:
         volumes.append(_mount_hosts_file(cluster, container))
     ends = _drain_seconds(section.settings) + _PATIENCE_SECONDS
     return _pod(cluster, container, labels, ends, volumes=volumes, named=section.security.files)
@@ -68,7 +83,7 @@ def shard_host_pod(cluster: ClusterFile, number: int) -> Plain:
 def front_pod(cluster: ClusterFile) -> Plain:
     """The pod of every front."""
     section = cluster.fronts
-    ports = {"grpc": section.port or FRONT_PORT, "http": section.http_port or FRONT_HTTP_PORT}
+    ports = {"grpc": section.port or FRONT_PORT, "http": section.http_port or HTTP_PORT}
     words = front_words(
         cluster,
         host="0.0.0.0",  # noqa: S104 - of a pod
@@ -86,11 +101,10 @@ def front_pod(cluster: ClusterFile) -> Plain:
         name="front",
         words=words,
         ports=ports,
-        probes={
-            "startupProbe": _http(section, "/live") | _started(),
-            "livenessProbe": _http(section, "/live") | {"periodSeconds": 10, "timeoutSeconds": 5},
-            "readinessProbe": _http(section, "/ready") | {"periodSeconds": 2, "timeoutSeconds": 2},
-        },
+        probes=_probes(
+            section.security,
+            _http(section.security, "/ready") | {"periodSeconds": 2, "timeoutSeconds": 2},
+        ),
     )
     volumes = [
         _mount_hosts_file(cluster, container),
@@ -114,8 +128,22 @@ def _drain_seconds(settings: Plain) -> float:
     return float(settings.get("drain_seconds", FRONT_SETTINGS["drain_seconds"].default))
 
 
-def _http(section: FrontsSection, path: str) -> Plain:
-    security = section.security
+def _probes(security: Security, readiness: Plain, *, failures: int = 3) -> Plain:
+    """The probes of a container.
+
+    Args:
+        failures: of the liveness probe, in a row, after which it is started again.
+    """
+    lives = _http(security, "/live")
+    return {
+        "startupProbe": lives | _started(),
+        "livenessProbe": lives
+        | {"periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": failures},
+        "readinessProbe": readiness,
+    }
+
+
+def _http(security: Security, path: str) -> Plain:
     if security.tls_client_ca is not None:
         # The kubelet has no certificate to show.
         return {"tcpSocket": {"port": "http"}}

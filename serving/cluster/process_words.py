@@ -13,19 +13,21 @@ Place = Callable[[str], str]
 
 
 def shard_host_words(
-    cluster: ClusterFile, number: int, *, host: str, port: int, place: Place
+    cluster: ClusterFile, number: int, *, host: str, port: int, http_port: int, place: Place
 ) -> list[str]:
     """The command line of a replica of a host, from `serve-shards` on.
 
     Args:
         number: the host's in the plan.
         host: the address to listen on.
-        port: 0: any.
+        port: for lookups; 0: any.
+        http_port: 0: any.
     """
     section = cluster.shard_hosts
     return [
         "serve-shards",
         f"--host-number={number}",
+        f"--http-port={http_port}",
         *_common(cluster, host, port, section.security, place),
         *_settings(SHARD_HOST_SETTINGS, section.settings),
     ]

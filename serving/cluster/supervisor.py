@@ -101,7 +101,12 @@ class Supervisor:
     def _shard_host(self, number: int) -> ManagedProcess:
         section, task = self._task.cluster.shard_hosts, self._task
         words = shard_host_words(
-            task.cluster, number, host=self._node, port=section.port or 0, place=task.place
+            task.cluster,
+            number,
+            host=self._node,
+            port=section.port or 0,
+            http_port=section.http_port or 0,
+            place=task.place,
         )
         # It is asked as a front asks it.
         file = self._folder / _HOSTS_FILE

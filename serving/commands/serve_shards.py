@@ -52,7 +52,8 @@ def serve_shards_command(
 
     The servers, `sharded-infer serve --shard-host`, have the towers. This process maps only the
     rows of its host's ranks, of the two newest versions of each model, and watches the repository.
-    Health checks are answered. At SIGTERM it finishes the lookups in flight and exits with 0.
+    Health checks are answered, metrics and probes over HTTP. At SIGTERM it finishes the lookups in
+    flight and exits with 0.
 
     The settings are those of `serve` (docs/configuration.md).
     """
@@ -83,7 +84,8 @@ def _print_ready(ready: ShardHostReady, protection: str) -> None:
             size_text(held.table_bytes),
         )
     OUT.print(table, highlight=False, markup=False)
-    OUT.print(f"lookups at {ready.grpc_url}; access: {protection}", highlight=False, markup=False)
+    said = f"lookups at {ready.grpc_url}, metrics at {ready.metrics_url}; access: {protection}"
+    OUT.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 declare_options(serve_shards_command, SETTINGS)

@@ -1,4 +1,4 @@
-"""The settings of a shard host: those of a server, without towers, queues and HTTP."""
+"""The settings of a shard host: those of a server, without towers, queues and REST."""
 
 from serving.config.server_config import ServerConfig
 from serving.config.setting import declared_settings
@@ -13,6 +13,7 @@ SHARD_HOST_SETTINGS = {
         "topology",
         "host",
         "port",
+        "http_port",
         "slots",
         "max_message_mib",
         "max_connections",
@@ -20,6 +21,12 @@ SHARD_HOST_SETTINGS = {
         "keepalive_seconds",
         "keepalive_timeout_seconds",
         "min_ping_seconds",
+        "http_max_connections",
+        "http_max_address_connections",
+        "http_header_kib",
+        "http_header_seconds",
+        "http_body_seconds",
+        "http_idle_seconds",
         "insecure",
         "tls_certificate",
         "tls_key",

@@ -63,7 +63,8 @@ def shard_host_processes(
         ShardedInferError: one did not become ready, or did not stop cleanly.
     """
     numbers = [*range(hosts), REPLICATED_HOST]
-    words = ("serve-shards", "--repository", repository, "--port", 0, "--host-number")
+    ports = ("--port", 0, "--http-port", 0)
+    words = ("serve-shards", "--repository", repository, *ports, "--host-number")
     with ExitStack() as stack:
         # All at once: each takes seconds to start.
         processes = [

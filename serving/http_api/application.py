@@ -26,6 +26,8 @@ _PAGE_THREADS = 1
 _MOST_PAGES = 64
 _PROBES = ("/live", "/ready")
 _READ = ("GET", "HEAD")
+# Of processes that have no models yet, or no longer.
+_NOT_NOW = error_answer(503, "no model can be asked: the server is loading or draining")
 
 
 class Api(Protocol):
@@ -53,6 +55,7 @@ class Application:
         probe: Callable[[str], HttpAnswer],
         api: Api | None,
         admission: HttpAdmission,
+        without_api: HttpAnswer = _NOT_NOW,
     ) -> None:
         """Stores the API and the pages.
 
@@ -61,8 +64,10 @@ class Application:
             probe: answers the paths `PROBES`, at once.
             api: answers the protocol's paths; None if this process has no models.
             admission: decides before a request's body is read.
+            without_api: the answer to the protocol's paths where there is no API.
         """
         self._admission = admission
+        self._without_api = without_api
         self._page = page
         self._probe = probe
         self._api = api
@@ -78,7 +83,7 @@ class Application:
             if not self._is_api(request.path):
                 return await self._answer_page(request)
             if self._api is None:
-                return error_answer(503, "no model can be asked: the server is loading or draining")
+                return self._without_api
             refused = self._api.refuse(request.method, request.path)
             if refused is not None:
                 return refused

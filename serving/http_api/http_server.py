@@ -5,6 +5,8 @@
 /metrics               for Prometheus
 /ready, /live          for probes
 /, /dashboard, /api    the live page
+
+A shard host has the metrics and the probes alone.
 """
 
 import logging
@@ -94,6 +96,7 @@ class HttpServer:
         tls: TlsFiles | None = None,
         missing: Callable[[], Iterable[str]] = tuple,
         is_live: Callable[[], bool] = lambda: True,
+        has_protocol: bool = True,
     ) -> None:
         """Starts answering.
 
@@ -107,6 +110,7 @@ class HttpServer:
             missing: the names of models that should be served but are not.
             is_live: whether this process makes progress. With several processes, the first one
                 detects processes that hang.
+            has_protocol: whether this server ever answers the protocol's paths.
 
         Raises:
             InputError: the certificate cannot be used.
@@ -120,15 +124,20 @@ class HttpServer:
         self._dashboard = dashboard
         if dashboard is not None:
             dashboard.start()
-        self._application = Application(
-            self._answer, self._probe, api, admission or HttpAdmission(None)
-        )
+        self._has_protocol = has_protocol
+        admission = admission or HttpAdmission(None)
+        if has_protocol:
+            self._application = Application(self._answer, self._probe, api, admission)
+        else:
+            self._application = Application(
+                self._answer, self._probe, None, admission, self._not_found()
+            )
         self._listener = HttpListener(
             listeners,
             limits,
             self._application.answer,
             # A process without models closes, so that another process gets the next request.
-            keeps_open=api is not None,
+            keeps_open=api is not None or not has_protocol,
             drop=DropReport(metrics),
             tls=None if tls is None else tls.watched_context(),
         )
@@ -156,15 +165,22 @@ class HttpServer:
         live = None if self._dashboard is None else self._dashboard.answer(_page_request(request))
         if live is not None:
             return HttpAnswer(live.status, live.body, "", live.headers)
-        known = {"/", "/metrics", "/live", "/ready", "/openapi.json"}
+        known = {"/", "/metrics", "/live", "/ready"}
+        if self._has_protocol:
+            known.add("/openapi.json")
         if path in known and request.method not in _READ:
             return HttpAnswer(405, b"expected GET or HEAD\n", _TEXT, (("Allow", "GET, HEAD"),))
         if path in {"/", "/metrics"}:
             return self._metrics(request)
-        if path == "/openapi.json":
+        if path in known:
             return HttpAnswer(200, _DESCRIPTION)
-        words = b"pages: / /metrics /ready /live /api/live /v2 /openapi.json\n"
-        return HttpAnswer(404, words, _TEXT)
+        return self._not_found()
+
+    def _not_found(self) -> HttpAnswer:
+        pages = "/ /metrics /ready /live"
+        if self._has_protocol:
+            pages += " /api/live /v2 /openapi.json"
+        return HttpAnswer(404, f"pages: {pages}\n".encode(), _TEXT)
 
     def _readiness(self) -> HttpAnswer:
         if not self._state.ready:

@@ -11,7 +11,6 @@ from time import time
 
 import torch
 from prometheus_client.core import (
-    CounterMetricFamily,
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
@@ -33,6 +32,7 @@ from serving.metrics.families.model_families import (
     SERVED_AGE,
     SERVED_VERSION,
 )
+from serving.metrics.families.page_series import add_series, metric_of
 from serving.metrics.families.request_families import (
     LATENCY_OBJECTIVE,
     REQUEST_SECONDS,
@@ -147,7 +147,7 @@ class MetricsPage(Collector):
         self, families: Iterable[Family], block_labels: tuple[str, ...]
     ) -> dict[str, Metric]:
         counted = (family for family in families if family.detail <= self._detail)
-        return {family.name: _metric(family, block_labels) for family in counted}
+        return {family.name: metric_of(family, block_labels) for family in counted}
 
     def _shown_versions(self) -> Iterator[_Shown]:
         for counters in list(self._versions):
@@ -166,7 +166,7 @@ class MetricsPage(Collector):
                 continue
             if family in BY_WORKER:
                 for worker, count in enumerate(self._cells.values(cell)):
-                    _add(metric, family, (str(worker),), [count])
+                    add_series(metric, family, (str(worker),), [count])
             elif family in SHARD_FAMILIES:
                 values = _together(processes, family, cell)
                 if any(values):
@@ -174,9 +174,9 @@ class MetricsPage(Collector):
                 # A host that was asked has all its series: rates and increases do not see a first
                 # failure whose series begins with it.
                 if value in asked:
-                    _add(metric, family, (value,), values)
+                    add_series(metric, family, (value,), values)
             else:
-                _add(metric, family, (value,), _together(processes, family, cell))
+                add_series(metric, family, (value,), _together(processes, family, cell))
         yield from metrics.values()
 
     def _of_models(
@@ -193,13 +193,13 @@ class MetricsPage(Collector):
                     by_worker = self._cells.values(cell)
                     served = int(max(by_worker))
                     for worker, version in enumerate(by_worker):
-                        _add(metric, family, (*block.label_values, str(worker)), [version])
+                        add_series(metric, family, (*block.label_values, str(worker)), [version])
                 elif family.name == SERVED_AGE.name:
                     at = created.get((*block.label_values, str(served)))
                     if at is not None and (when := self._cells.largest(at)):
-                        _add(metric, family, labels, [max(0.0, self._clock() - when)])
+                        add_series(metric, family, labels, [max(0.0, self._clock() - when)])
                 else:
-                    _add(metric, family, labels, values)
+                    add_series(metric, family, labels, values)
         yield from metrics.values()
 
 
@@ -258,9 +258,9 @@ def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) 
             if objective:
                 within = latency_boundaries(objective).index(objective) + 1
                 counted = [sum(values[:within])]
-                _add(metrics[WITHIN_OBJECTIVE.name], WITHIN_OBJECTIVE, labels, counted)
+                add_series(metrics[WITHIN_OBJECTIVE.name], WITHIN_OBJECTIVE, labels, counted)
         else:
-            _add(metric, family, labels, values)
+            add_series(metric, family, labels, values)
 
 
 def _add_whole(
@@ -289,26 +289,3 @@ def _together(processes: _Rows, family: Family, cell: int) -> list[float]:
     combine = max if family.kind is Kind.LARGEST else sum
     series = slice(cell, cell + family.cells_per_series)
     return [combine(values) for values in zip(*(row[series] for row in processes), strict=True)]
-
-
-def _metric(family: Family, block_labels: tuple[str, ...]) -> Metric:
-    kinds = {Kind.COUNTER: CounterMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
-    labels = (*block_labels, family.label) if family.label else block_labels
-    metric: Metric = kinds.get(family.kind, GaugeMetricFamily)(
-        family.name, family.help, labels=labels
-    )
-    return metric
-
-
-def _add(metric: Metric, family: Family, labels: Sequence[str], values: list[float]) -> None:
-    """Adds a series to a metric; surplus label values are ignored."""
-    if isinstance(metric, HistogramMetricFamily):
-        if labels[-1] in family.hidden_zeros and not any(values):
-            return
-        *buckets, total = values
-        names = [*map(floatToGoString, family.boundaries), "+Inf"]
-        metric.add_metric(labels, list(zip(names, accumulate(buckets), strict=True)), total)
-    elif isinstance(metric, CounterMetricFamily | GaugeMetricFamily) and (
-        values[0] or labels[-1] not in family.hidden_zeros
-    ):
-        metric.add_metric(labels, values[0])

@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import monotonic, process_time
 
@@ -15,7 +15,6 @@ from serving.host.background import lower_priority
 from serving.metrics.families.family import Detail
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.loaded_version import LoadedVersion
-from serving.versions.served_versions import ServedVersions
 
 _log = logging.getLogger("sharded_infer")
 _SECONDS = 1.0
@@ -30,14 +29,18 @@ class ProcessSampler:
     """Updates the metrics of one process, as opposed to those of its requests."""
 
     def __init__(
-        self, store: ServedVersions, metrics: ServerMetrics, root: Path = Path("/proc/self")
+        self,
+        loaded_versions: Callable[[], Sequence[LoadedVersion]],
+        metrics: ServerMetrics,
+        root: Path = Path("/proc/self"),
     ) -> None:
         """Starts no thread yet.
 
         Args:
+            loaded_versions: those of the process now.
             root: the process's folder in procfs.
         """
-        self._store = store
+        self._loaded_versions = loaded_versions
         self._metrics = metrics
         self._root = root
         self._stop = threading.Event()
@@ -69,7 +72,7 @@ class ProcessSampler:
         self._cpu_seconds = cpu
         resident_pages = int((self._root / "statm").read_text().split()[1])
         self._metrics.resident(resident_pages * _PAGE_BYTES)
-        loaded_versions = self._store.loaded_versions()
+        loaded_versions = self._loaded_versions()
         for loaded_version in loaded_versions:
             arrived = loaded_version.queue.oldest_arrival()
             loaded_version.metrics.oldest(max(0.0, now - arrived))

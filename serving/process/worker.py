@@ -175,7 +175,7 @@ class Worker:
         gc.freeze()
         self._store.report_loaded()
         self._metrics.serving(True, slots=self._data_plane.dispatcher.slots)
-        watch = ProcessSampler(self._store, self._metrics)
+        watch = ProcessSampler(self._store.loaded_versions, self._metrics)
         watch.start()
         self._state.set_serving(self._number, True)
         healthy = False

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from serving.errors import DeadlineError
-from serving.protocol.lookups.lookup_messages import Described, read_sums, write_describe
+from serving.protocol.lookups.lookup_messages import Described, Leases, read_sums, write_describe
 from serving.remote_lookups.host_clients import DESCRIBE, LOOKUP, ThreadClient
 from serving.remote_lookups.replica_checks import take_check
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
@@ -241,7 +241,7 @@ class BatchLookups:
             return
         lookup.checked += others
         lookup.late_at = math.inf
-        message, seconds = write_describe("", ()), min(_CHECK_SECONDS, self._until - now)
+        message, seconds = write_describe("", Leases()), min(_CHECK_SECONDS, self._until - now)
         positions = self._mine.hosts.positions
         numbers = self._client.start(
             [OutgoingCall(positions[one], message, seconds, DESCRIBE) for one in others]

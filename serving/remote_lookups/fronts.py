@@ -1,12 +1,13 @@
 """Finds the rows of a version's plan: here, and on shard hosts that hold the same version."""
 
 import logging
+import secrets
 import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from serving.metrics.server_metrics import ServerMetrics
-from serving.protocol.lookups.lookup_messages import Described
+from serving.protocol.lookups.lookup_messages import Described, Leases
 from serving.protocol.lookups.version_key import VersionKey, version_key
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import read_settings
@@ -45,6 +46,8 @@ class Fronts:
         self._file = file
         self._settings = read_settings(file)
         self._error = ""
+        # By which shard hosts count fronts; its processes have the same.
+        self._number = secrets.randbits(64)
         self._clients = HostClients(self._settings, answer_bytes=answer_bytes)
         # Refuses addresses and certificates that cannot be used.
         self._clients.of_this_thread()
@@ -83,9 +86,8 @@ class Fronts:
                 self._error = str(error)
                 _log.warning("the shard hosts stay as they were: %s", error)
         mine = self._clients.of_this_thread()
-        check_replicas(
-            mine, mine.hosts.groups.values(), _CHECK_SECONDS, self._clients.served_versions()
-        )
+        leases = Leases(self._number, tuple(self._clients.served_versions()))
+        check_replicas(mine, mine.hosts.groups.values(), _CHECK_SECONDS, leases)
 
     def front_of(self, artifact: Artifact, plan: Plan) -> Front | None:
         """Where a version's rows are; None: all here.
@@ -138,7 +140,7 @@ class Fronts:
         """Asks whether a replica of each host holds the version, by the same plan and numbers."""
         mine = self._clients.of_this_thread()
         groups = [mine.hosts.groups[host] for host in wanted]
-        errors = check_replicas(mine, groups, mine.hosts.seconds, [key])
+        errors = check_replicas(mine, groups, mine.hosts.seconds, Leases(self._number, (key,)))
         for group in groups:
             one = wanted[group.host]
             reasons = [_reason(replica, one, errors.get(replica)) for replica in group.replicas]

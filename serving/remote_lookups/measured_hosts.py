@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from kernels.bags import Bags
-from serving.protocol.lookups.lookup_messages import read_described, write_describe
+from serving.protocol.lookups.lookup_messages import Leases, read_described, write_describe
 from serving.protocol.lookups.version_key import VersionKey
 from serving.remote_lookups.host_clients import DESCRIBE, LOOKUP, HostClients
 from serving.remote_lookups.hosts_file import HostSettings
@@ -108,7 +108,7 @@ def _measure(clients: HostClients, host: int) -> _HostFigures:
 
 def _held(clients: HostClients, host: int) -> VersionKey:
     """A version that the host holds."""
-    held = read_described(_ask(clients, host, DESCRIBE, write_describe("")))
+    held = read_described(_ask(clients, host, DESCRIBE, write_describe("", Leases())))
     [replica] = clients.now.groups[host].replicas
     name = clients.now.name(replica)
     if not held:

@@ -3,8 +3,12 @@
 from collections.abc import Iterable, Mapping
 from time import monotonic
 
-from serving.protocol.lookups.lookup_messages import Described, read_described, write_describe
-from serving.protocol.lookups.version_key import VersionKey
+from serving.protocol.lookups.lookup_messages import (
+    Described,
+    Leases,
+    read_described,
+    write_describe,
+)
 from serving.remote_lookups.host_clients import DESCRIBE, ThreadClient
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
 from serving.transport.http2_client import Answer, OutgoingCall
@@ -15,19 +19,19 @@ def check_replicas(
     mine: ThreadClient,
     groups: Iterable[ReplicaGroup],
     seconds: float,
-    served: Iterable[VersionKey] = (),
+    leases: Leases,
 ) -> Mapping[Replica, str]:
     """Asks all replicas of some hosts at once, and tells their groups.
 
     Args:
-        served: versions that the replicas are to keep.
+        leases: versions that the replicas are to keep.
         seconds: that an answer may take.
 
     Returns:
         Why replicas gave no answer.
     """
     asked = [(group, replica) for group in groups for replica in group.replicas]
-    message, positions = write_describe("", served), mine.hosts.positions
+    message, positions = write_describe("", leases), mine.hosts.positions
     mine.client.start(
         [OutgoingCall(positions[replica], message, seconds, DESCRIBE) for _, replica in asked]
     )

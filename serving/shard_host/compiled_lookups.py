@@ -10,11 +10,13 @@ from functools import cache
 from kernels.backends.native import KernelFeature, kernel_features, kernel_for_compiled_code
 from kernels.native_library import load_library
 from kernels.pooled_lookup import PooledLookup
+from serving.metrics.families.shard_host_families import HOST_LOOKUP_SECONDS
 from serving.protocol.lookups.version_key import VersionKey
+from serving.shard_host.lookup_counts import LookupCounts
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.share_lookups import ShareLookups
 
-_NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
+_NUMBER, _ADDRESS, _SECONDS = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 _NATIVE = "native"
 
 
@@ -57,10 +59,10 @@ def _library() -> ctypes.CDLL:
     if library is None:
         raise InternalError("the package was built without a compiler")
     declared = {
-        "create": (_ADDRESS, ()),
+        "create": (_ADDRESS, (ctypes.POINTER(_SECONDS), _NUMBER)),
         "add": (_ADDRESS, (_ADDRESS, ctypes.POINTER(_Share))),
         "drop": (None, (_ADDRESS, _ADDRESS)),
-        "answered": (_NUMBER, (_ADDRESS,)),
+        "counted": (None, (_ADDRESS, ctypes.POINTER(_NUMBER))),
         "fetch": (
             ctypes.c_int32,
             (_ADDRESS, _ADDRESS, ctypes.c_int32, _ADDRESS, *(ctypes.c_int32,) * 2),
@@ -78,13 +80,17 @@ class CompiledLookups:
     def __init__(self) -> None:
         """Holds no share yet. It is never freed: threads may answer until the process ends."""
         self._library = _library()
-        self._address = self._library.sharded_infer_shares_create()
+        boundaries = HOST_LOOKUP_SECONDS.boundaries
+        self._address = self._library.sharded_infer_shares_create(
+            (_SECONDS * len(boundaries))(*boundaries), len(boundaries)
+        )
 
-    @property
-    def answered(self) -> int:
-        """Lookups that Python has not seen."""
-        answered: int = self._library.sharded_infer_shares_answered(self._address)
-        return answered
+    def counts(self) -> LookupCounts:
+        """Of the lookups that Python has not seen."""
+        numbers = (_NUMBER * LookupCounts.LENGTH)()
+        self._library.sharded_infer_shares_counted(self._address, numbers)
+        rows, row_bytes, received, sent, nanoseconds, *buckets = numbers
+        return LookupCounts(rows, row_bytes, received, sent, nanoseconds / 1e9, tuple(buckets))
 
     def add(self, key: VersionKey, lookups: ShareLookups, share: int = 0) -> int | None:
         """Answers lookups of a version from now on, until it is dropped; `lookups` must be kept.

@@ -1,10 +1,11 @@
 """The versions that a shard host holds its share of."""
 
-from collections.abc import Iterable
+import threading
 from dataclasses import dataclass
 from time import monotonic
 
 from kernels.wording import counted
+from serving.protocol.lookups.lookup_messages import Leases
 from serving.protocol.lookups.version_key import VersionKey, digest_number
 from serving.shard_host.compiled_lookups import CompiledLookups
 from sharded_infer.engines.model_share import ModelShare
@@ -12,6 +13,8 @@ from sharded_infer.errors import NotFoundError
 
 # After a front has said that it serves a version. It says so every second.
 LEASE_SECONDS = 15.0
+# Later ones count as one.
+_MOST_FRONTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,9 @@ class HeldShares:
         self._shares: dict[VersionKey, HeldShare] = {}
         self.compiled = CompiledLookups()
         self._added: dict[VersionKey, int | None] = {}
-        # When the leases of versions that are held end, on the monotonic clock.
-        self._leases: dict[VersionKey, float] = {}
+        self._leasing = threading.Lock()
+        # When the leases of versions that are held end, on the monotonic clock, by front.
+        self._leases: dict[VersionKey, dict[int, float]] = {}
 
     def all(self) -> list[HeldShare]:
         """The shares, by model and version."""
@@ -58,14 +62,21 @@ class HeldShares:
             if added is not None:
                 self.compiled.drop(added)
 
-    def lease(self, keys: Iterable[VersionKey]) -> None:
-        """Fronts serve these; those that are not held are passed over."""
-        until = monotonic() + LEASE_SECONDS
-        self._leases.update((key, until) for key in keys if key in self._shares)
+    def lease(self, leases: Leases) -> None:
+        """A front serves these; those that are not held are passed over."""
+        now = monotonic()
+        with self._leasing:
+            for key in self._shares.keys() & set(leases.served):
+                known = self._leases.get(key, {})
+                fronts = {front: until for front, until in known.items() if until > now}
+                is_counted = leases.front in fronts or len(fronts) < _MOST_FRONTS
+                fronts[leases.front if is_counted else 0] = now + LEASE_SECONDS
+                self._leases[key] = fronts
 
-    def is_leased(self, key: VersionKey) -> bool:
-        """Whether a front has said lately that it serves a version."""
-        return self._leases.get(key, 0.0) > monotonic()
+    def leases(self, key: VersionKey) -> int:
+        """Fronts that have said lately that they serve a version."""
+        now = monotonic()
+        return sum(until > now for until in self._leases.get(key, {}).values())
 
     def get(self, key: VersionKey, number: int) -> HeldShare:
         """The share that a lookup names, by its number or 0.

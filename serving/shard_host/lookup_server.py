@@ -11,14 +11,17 @@ from grpc_health.v1 import health_pb2
 from kernels.wording import counted
 from serving.config.server_config import ServerConfig
 from serving.grpc_api.compiled.compressed_messages import plain_message
+from serving.grpc_api.compiled.reports import NativeReports
 from serving.grpc_api.compiled.settings import limits_of
 from serving.host.cores import slots_of
 from serving.host.listeners import listen_on
+from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.lookups.lookup_messages import DESCRIBE_PATH, LOOKUP_PATH, SHARD_HOST_SERVICE
 from serving.security.access import access_of
 from serving.security.guard import Guard
 from serving.security.tls import WatchedFiles, tls_files
 from serving.shard_host.compiled_lookups import CompiledLookups
+from serving.shard_host.lookup_counts import LookupCounter
 from serving.shard_host.lookup_service import LookupService
 from serving.status import Status, StatusCode, status_of
 from serving.transport.events import Event, EventKind, EventReader
@@ -43,14 +46,20 @@ class LookupServer:
         service: LookupService,
         compiled: CompiledLookups,
         guard: Guard | None,
+        counter: LookupCounter,
+        metrics: ServerMetrics,
     ) -> None:
         """Prepares the threads.
 
         Args:
             service: answers what compiled code leaves.
             guard: None admits every call.
+            counter: told of lookups that are refused.
+            metrics: told of connections that are dropped.
         """
         self._config, self._compiled, self._guard = config, compiled, guard
+        self._counter = counter
+        self._reports = NativeReports(counter.refused, metrics.grpc_dropped)
         self._answers: Mapping[str, Callable[[bytes], bytes]] = {
             LOOKUP_PATH: service.look_up,
             DESCRIBE_PATH: service.describe,
@@ -68,6 +77,11 @@ class LookupServer:
             threading.Thread(target=self._serve, name=f"lookup-{n}", daemon=True)
             for n in range(config.slots or slots_of(1))
         ]
+
+    @property
+    def thread_count(self) -> int:
+        """Lookups that run at once."""
+        return len(self._threads)
 
     def listen(self, port: int) -> int:
         """Starts answering; 0 picks a free port; returns the bound one.
@@ -125,22 +139,28 @@ class LookupServer:
             for event in events:
                 if event.kind is EventKind.CALL:
                     self._answer(server, event)
+            self._reports.look(server.counters)
             self._look_at_certificates()
 
     def _answer(self, server: Http2Server, event: Event) -> None:
         try:
             if event.seconds_left is not None and event.seconds_left <= 0:
-                server.finish(event.call, _LATE)
+                self._refuse(server, event, _LATE)
                 return
             most = self._config.max_message_bytes
             message = plain_message(event.message, event.encoding, most)
             if isinstance(message, Status):
-                server.finish(event.call, message)
+                self._refuse(server, event, message)
             else:
                 server.respond(event.call, self._behaviours[event.method](message))
         except Exception as error:
             # A bug of ours must not leave this call or later ones without an answer.
-            server.finish(event.call, status_of(error))
+            self._refuse(server, event, status_of(error))
+
+    def _refuse(self, server: Http2Server, event: Event, status: Status) -> None:
+        if self._methods[event.method].path == LOOKUP_PATH:
+            self._counter.refused(status.code)
+        server.finish(event.call, status)
 
     def _look_at_certificates(self) -> None:
         if self._certificates is not None and monotonic() >= self._next_look:

@@ -1,20 +1,24 @@
 """What a shard host answers: messages in, messages out."""
 
+from time import monotonic
+
 from serving.protocol.lookups.lookup_messages import read_describe, read_lookup, write_sums
 from serving.shard_host.held_shares import HeldShares
+from serving.shard_host.lookup_counts import LookupCounter, counts_of
 from sharded_infer.v1 import shard_host_pb2
 
 
 class LookupService:
     """The methods of `sharded_infer.v1.ShardHost`; thread-safe."""
 
-    def __init__(self, shares: HeldShares, host: int) -> None:
+    def __init__(self, shares: HeldShares, host: int, counter: LookupCounter) -> None:
         """Answers from the shares that are held at the time of a call.
 
         Args:
             host: the host's number in the plans.
+            counter: told of lookups that were answered.
         """
-        self._shares = shares
+        self._shares, self._counter = shares, counter
         self._host = host
 
     def look_up(self, message: bytes) -> bytes:
@@ -24,9 +28,13 @@ class LookupService:
             RequestError: as `read_lookup` and `ShareLookups.look_up`.
             NotFoundError: the version is not held here.
         """
+        began = monotonic()
         key, share, groups = read_lookup(message)
         found = self._shares.get(key, share).share.lookups.look_up(groups)
-        return write_sums([pooled.numpy() for pooled in found.pooled])
+        answer = write_sums([pooled.numpy() for pooled in found.pooled])
+        seconds = monotonic() - began
+        self._counter.answered(counts_of(found.work, len(message), len(answer), seconds))
+        return answer
 
     def describe(self, message: bytes) -> bytes:
         """Answers a DescribeRequest with a DescribeResponse, and keeps what its caller serves.
@@ -34,8 +42,8 @@ class LookupService:
         Raises:
             RequestError: the bytes are not such a message.
         """
-        model, served = read_describe(message)
-        self._shares.lease(served)
+        model, leases = read_describe(message)
+        self._shares.lease(leases)
         versions = [
             shard_host_pb2.HeldVersion(
                 model=held.key.model,

@@ -19,9 +19,10 @@ class HeldVersion:
 
 @dataclass(frozen=True, slots=True)
 class ShardHostReady:
-    """A shard host's address and versions."""
+    """A shard host's addresses and versions."""
 
     grpc_url: str
+    metrics_url: str
     host_number: int
     versions: tuple[HeldVersion, ...]
 

@@ -1,22 +1,30 @@
 """The process of a shard host, from its settings to its end."""
 
 import logging
+import resource
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 
 import torch
 
 from serving.config.server_config import ServerConfig
+from serving.control.server_state import ServerState
 from serving.host.background import lower_priority
 from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
+from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
+from serving.metrics.server_metrics import ServerMetrics
 from serving.process.child_processes import leave
+from serving.process.process_sampler import ProcessSampler
 from serving.security.exposure import check_protection
 from serving.security.guard import Guard, make_guard
+from serving.security.tls import tls_files
 from serving.shard_host.held_shares import HeldShares
+from serving.shard_host.host_page import HostPage
+from serving.shard_host.lookup_counts import LookupCounter
 from serving.shard_host.lookup_server import LookupServer
 from serving.shard_host.lookup_service import LookupService
 from serving.shard_host.ready import HeldVersion, ShardHostReady
@@ -45,7 +53,7 @@ def serve_shards(
         progress: entered while versions load at the start.
 
     Raises:
-        InputError: the port is not available, a public address has no TLS, tokens or `insecure`,
+        InputError: a port is not available, a public address has no TLS, tokens or `insecure`,
             or certificates or tokens cannot be read.
         NotFoundError: the repository does not exist, or holds none of the models.
     """
@@ -64,37 +72,65 @@ def serve_shards(
     shares = HeldShares()
     loader = ShareLoader(repository, shares, host, models=config.models, topology=config.topology)
     guard = make_guard(config)
-    server = LookupServer(config, LookupService(shares, host), shares.compiled, guard)
-    # It listens while versions load, so that fronts are told to wait.
-    port = server.listen(config.port)
-    try:
-        with progress() as told:
-            loader.look(told)
-        give_back_freed_memory()
+    counter, metrics, state = LookupCounter(), ServerMetrics(), ServerState(1)
+    metrics.registry.register(HostPage(host, shares, counter))
+    service = LookupService(shares, host, counter)
+    server = LookupServer(config, service, shares.compiled, guard, counter, metrics)
+    http_server = HttpServer(
+        listen(config.host, config.http_port),
+        metrics,
+        state,
+        limits=http_limits(config),
+        admission=http_admission(config, guard),
+        tls=tls_files(config),
+        has_protocol=False,
+    )
+    with closing(http_server):
+        # It listens while versions load, so that fronts are told to wait.
+        port = server.listen(config.port)
+        try:
+            with progress() as told:
+                loader.look(told)
+            give_back_freed_memory()
 
-        def show() -> None:
-            # The end has begun: fronts must not come back.
-            if not stop.is_set():
-                server.show_health(bool(shares.all()))
+            def show() -> None:
+                # The end has begun: fronts must not come back.
+                if not stop.is_set():
+                    is_serving = bool(shares.all())
+                    server.show_health(is_serving)
+                    state.set_serving(0, is_serving)
 
-        show()
-        on_ready(_ready(config, port, host, shares))
-        follower = threading.Thread(
-            target=_follow,
-            args=(loader, guard, config.poll_seconds or None, asked, show),
-            name="follow",
-            daemon=True,
-        )
-        follower.start()
-        # If the kernel delivers a signal to another thread, an endless wait would not notice it.
-        while not stop.wait(_POLL_SECONDS):
-            pass
-    finally:
-        server.show_health(False)
-        _log.info("draining: up to %g s for lookups in flight", config.drain_seconds)
-        server.stop(config.drain_seconds)
+            show()
+            metrics.serving(True, slots=server.thread_count)
+            ProcessSampler(tuple, metrics).start()
+            on_ready(_ready(config, port, http_server.server_port, host, shares))
+            follower = threading.Thread(
+                target=_follow,
+                args=(loader, guard, config.poll_seconds or None, asked, show),
+                name="follow",
+                daemon=True,
+            )
+            follower.start()
+            _wait(stop, metrics)
+        finally:
+            state.drain()
+            server.show_health(False)
+            _log.info("draining: up to %g s for lookups in flight", config.drain_seconds)
+            server.stop(config.drain_seconds)
     # Python would end the threads wherever they are, and one in torch's code would abort.
     leave(0)
+
+
+def _wait(stop: threading.Event, metrics: ServerMetrics) -> None:
+    faults = _minor_faults()
+    # If the kernel delivers a signal to another thread, an endless wait would not notice it.
+    while not stop.wait(_POLL_SECONDS):
+        before, faults = faults, _minor_faults()
+        metrics.minor_faults(faults - before)
+
+
+def _minor_faults() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
 
 def _follow(
@@ -125,11 +161,15 @@ def _follow(
             _log.exception("internal error in following the repository")
 
 
-def _ready(config: ServerConfig, port: int, host: int, shares: HeldShares) -> ShardHostReady:
+def _ready(
+    config: ServerConfig, port: int, http_port: int, host: int, shares: HeldShares
+) -> ShardHostReady:
+    scheme = "http" if config.tls_certificate is None else "https"
     # An IPv6 address stands in brackets before a port.
     address = f"[{config.host}]" if ":" in config.host else config.host
     return ShardHostReady(
         grpc_url=f"{address}:{port}",
+        metrics_url=f"{scheme}://{address}:{http_port}/metrics",
         host_number=host,
         versions=tuple(
             HeldVersion(

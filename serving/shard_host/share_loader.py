@@ -95,7 +95,7 @@ class ShareLoader:
             return
         older = [key for key in self._held if key[0] == model and key[1] not in wanted]
         for key in older:
-            if self._shares.is_leased(self._held[key][0].key):
+            if self._shares.leases(self._held[key][0].key):
                 continue
             _, path = self._held.pop(key)
             self._publish()

@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DescribeRequest(_message.Message):
-    __slots__ = ("model", "served")
+    __slots__ = ("model", "served", "front")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     SERVED_FIELD_NUMBER: _ClassVar[int]
+    FRONT_FIELD_NUMBER: _ClassVar[int]
     model: str
     served: _containers.RepeatedCompositeFieldContainer[ServedVersion]
-    def __init__(self, model: _Optional[str] = ..., served: _Optional[_Iterable[_Union[ServedVersion, _Mapping]]] = ...) -> None: ...
+    front: int
+    def __init__(self, model: _Optional[str] = ..., served: _Optional[_Iterable[_Union[ServedVersion, _Mapping]]] = ..., front: _Optional[int] = ...) -> None: ...
 
 class ServedVersion(_message.Message):
     __slots__ = ("model", "version", "manifest")

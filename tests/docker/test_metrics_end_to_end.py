@@ -73,17 +73,20 @@ class Observed:
         prometheus: that watched.
         until: when the load ended, seconds since 1970.
         page: the server's metrics page at the end.
+        host_page: a shard host's.
     """
 
     prometheus: Prometheus
     until: float
     page: str
+    host_page: str
 
     def families(self) -> set[str]:
-        """The names on the page, counters with `_total`."""
+        """The names on the pages, counters with `_total`."""
         return {
             family.name + ("_total" if family.type == "counter" else "")
-            for family in text_string_to_metric_families(self.page)
+            for one in (self.page, self.host_page)
+            for family in text_string_to_metric_families(one)
         }
 
     def empty(self, queries: list[Asked]) -> list[str]:
@@ -108,12 +111,14 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         _running_front(tmp_path_factory.mktemp("hosts")) as (front, replica),
         running_server(repository, home / "stderr", *options) as server,
     ):
-        targets = [urlsplit(one.metrics_url).netloc for one in (server, front)]
+        urls = (server.metrics_url, front.metrics_url, replica.ready["metrics_url"])
+        targets = [urlsplit(url).netloc for url in urls]
         with running_prometheus(home, *targets) as prometheus:
             _stop_a_replica(front, replica)
             _send_random_requests(server, repository)
             _load(server, publisher)
-            yield Observed(prometheus, time.time(), page(server.metrics_url))
+            pages = (page(server.metrics_url), page(replica.ready["metrics_url"]))
+            yield Observed(prometheus, time.time(), *pages)
 
 
 @contextmanager
@@ -144,7 +149,7 @@ def _stop_a_replica(front: RunningServer, replica: ShardHostProcess) -> None:
         )
 
     # Latencies are known, and there is credit for hedges.
-    for _ in range(100):
+    for _ in range(400):
         assert code_of(front)[0] == "OK"
     os.kill(replica.process.pid, signal.SIGSTOP)
     try:
@@ -259,7 +264,7 @@ def test_no_rule_fails_to_be_evaluated(observed: Observed) -> None:
 def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     ask_now = observed.prometheus.now
     # A scrape has a second: on a busy machine one may fail.
-    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0, 1.0], "they are scraped")
+    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0] * 3, "they are scraped")
     codes = observed.prometheus.get("label/code/values")
     assert {"OK", "NOT_FOUND", "DEADLINE_EXCEEDED"} <= set(codes)
     (refused,) = ask_now('sum(sharded_infer_requests_refused_total{reason=~"deadline|expired"})')
@@ -269,10 +274,11 @@ def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     assert 0.0 < max(ask_now(failed)) < 1.0
 
 
-def test_promtool_finds_nothing_to_say_about_the_page(observed: Observed) -> None:
+@pytest.mark.parametrize("which", ["page", "host_page"])
+def test_promtool_finds_nothing_to_say_about_a_page(observed: Observed, which: str) -> None:
     done = subprocess.run(
         ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
-        input=observed.page,
+        input=getattr(observed, which),
         capture_output=True,
         text=True,
         check=False,

@@ -49,7 +49,9 @@ def running_shard_host(
     words = ("serve-shards", "-r", repository, "--host-number", number, "--host", "127.0.0.1")
     with log.open("w") as errors:
         process = start_command(
-            *words, "--port", 0, "--json", *options, stderr=errors, program=program
+            *(*words, "--port", 0, "--http-port", 0, "--json", *options),
+            stderr=errors,
+            program=program,
         )
     try:
         ready = read_ready(process, log)

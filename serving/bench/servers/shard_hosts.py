@@ -45,6 +45,7 @@ def shard_hosts(
 
 @contextmanager
 def _shard_host(repository: Path, number: int, cpus: Set[int]) -> Iterator[MeasuredHost]:
-    words = ("--repository", repository, "--host-number", number, "--port", 0, "--slots", 1)
-    with command_process("serve-shards", *words, cpus=cpus) as started:
+    words = ("--repository", repository, "--host-number", number, "--slots", 1)
+    ports = ("--port", 0, "--http-port", 0)
+    with command_process("serve-shards", *words, *ports, cpus=cpus) as started:
         yield MeasuredHost(str(started.ready()["grpc_url"]), started.process.pid)

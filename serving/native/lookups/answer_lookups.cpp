@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "../clock.h"
 #include "../ids.h"
 #include "lookup_request.h"
 
@@ -29,6 +30,7 @@ struct Memory {
   std::vector<std::int64_t> lengths, ids;
   std::vector<float> weights;
   std::vector<Feature> features;
+  LookupCost cost;
 };
 
 bool widen(const std::uint8_t* from, std::int64_t bytes, std::int64_t count, std::int64_t limit,
@@ -77,6 +79,8 @@ bool take_bags(const Share& share, const Group& group, Memory& memory) {
                           memory.ids.data() + taken))
       return false;
     taken += own;
+    memory.cost.rows += own;
+    memory.cost.row_bytes += own * share.pieces[number_at(group.pieces, entry)].row_bytes;
   }
   if (taken != count) return false;
   memory.weights.resize(group.weights.size == 0 ? 0 : std::size_t(count));
@@ -148,6 +152,8 @@ void Shares::drop(const Share* share) {
 
 Answer* answer_lookup(Shares& shares, Bytes message) {
   static thread_local Memory memory;
+  const double began = monotonic();
+  memory.cost = {};
   LookupRequest& request = memory.request;
   if (!read_lookup(message, request)) return nullptr;
   const Shares::Held share = shares.find(request);
@@ -175,7 +181,10 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
     length_bytes = kNextLengthBytes;
   }
   if (!is_whole(*share, request)) return nullptr;
-  ++shares.answered;
+  memory.cost.received = std::int64_t(message.size);
+  memory.cost.sent = std::int64_t(heads) + bytes;
+  memory.cost.seconds = monotonic() - began;
+  shares.counts.add(memory.cost);
   return answer.release();
 }
 

@@ -19,7 +19,10 @@ using sharded_infer::transport::Server;
 
 extern "C" {
 
-EXPORTED Shares* sharded_infer_shares_create() { return new Shares; }
+// Boundaries of the times of lookups, in seconds; see lookup_counts.h.
+EXPORTED Shares* sharded_infer_shares_create(const double* boundaries, std::int64_t count) {
+  return new Shares(boundaries, count);
+}
 
 EXPORTED const Share* sharded_infer_shares_add(Shares* shares, const ShareSettings* settings) {
   return shares->add(*settings);
@@ -30,9 +33,9 @@ EXPORTED void sharded_infer_shares_drop(Shares* shares, const Share* share) {
   shares->drop(share);
 }
 
-// Lookups that were answered here.
-EXPORTED std::int64_t sharded_infer_shares_answered(const Shares* shares) {
-  return shares->answered;
+// What lookups took that were answered here, as `LookupCounts::read` writes it.
+EXPORTED void sharded_infer_shares_counted(const Shares* shares, std::int64_t* to) {
+  shares->counts.read(to);
 }
 
 // As `Server::fetch` of one event, but lookups of the method are answered here where they can be.

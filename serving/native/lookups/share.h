@@ -1,6 +1,5 @@
 // A shard host's share of one version: the stored rows of its pieces, where compiled code finds them.
 #pragma once
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -9,6 +8,7 @@
 
 #include "../../../kernels/native/lookup.h"
 #include "../wire.h"
+#include "lookup_counts.h"
 #include "lookup_request.h"
 
 namespace sharded_infer::lookups {
@@ -70,6 +70,9 @@ struct Share {
 // The shares that lookups may name. Thread-safe.
 class Shares {
  public:
+  // Boundaries of the times of lookups, in seconds.
+  Shares(const double* boundaries, std::int64_t count) : counts(boundaries, count) {}
+
   using Held = std::shared_ptr<const Share>;
 
   const Share* add(const ShareSettings& settings) {
@@ -91,7 +94,7 @@ class Shares {
     return nullptr;
   }
 
-  std::atomic<std::int64_t> answered{0};  // lookups
+  LookupCounts counts;  // of lookups that were answered here
 
  private:
   mutable std::mutex lock_;

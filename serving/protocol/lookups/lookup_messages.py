@@ -1,6 +1,6 @@
 """Messages of lookups between fronts and shard hosts (protos/sharded_infer/v1/shard_host.proto)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,18 @@ _LAST_FIELD = 2
 _MOST_SHIFT = 63  # of a varint's bits
 
 
+class Leases(NamedTuple):
+    """What a front serves.
+
+    Attributes:
+        front: a number of its own, below 2**64; 0: it has none.
+        served: versions that hosts are to keep.
+    """
+
+    front: int = 0
+    served: tuple[VersionKey, ...] = ()
+
+
 class Described(NamedTuple):
     """A version that a shard host holds its share of.
 
@@ -46,18 +58,15 @@ class Described(NamedTuple):
     digest: str
 
 
-def write_describe(model: str, served: Iterable[VersionKey] = ()) -> bytes:
-    """A serialized DescribeRequest.
-
-    Args:
-        served: versions that the host is to keep.
-    """
-    leases = (message_field(2, _key_bytes(key)) for key in served)
-    return b"".join((text_field(1, model), *leases))
+def write_describe(model: str, leases: Leases) -> bytes:
+    """A serialized DescribeRequest."""
+    served = (message_field(2, _key_bytes(key)) for key in leases.served)
+    front = _fixed64_field(3, leases.front) if leases.front else b""
+    return b"".join((text_field(1, model), *served, front))
 
 
-def read_describe(message: bytes) -> tuple[str, list[VersionKey]]:
-    """Reads a DescribeRequest: the model, and the versions that the caller serves.
+def read_describe(message: bytes) -> tuple[str, Leases]:
+    """Reads a DescribeRequest: the model, and what the caller serves.
 
     Raises:
         RequestError: the bytes are not such a message.
@@ -66,9 +75,8 @@ def read_describe(message: bytes) -> tuple[str, list[VersionKey]]:
         request = shard_host_pb2.DescribeRequest.FromString(message)
     except DecodeError as error:
         raise RequestError("the request is not a DescribeRequest") from error
-    return request.model, [
-        VersionKey(one.model, one.version, one.manifest) for one in request.served
-    ]
+    served = (VersionKey(one.model, one.version, one.manifest) for one in request.served)
+    return request.model, Leases(request.front, tuple(served))
 
 
 def read_described(message: memoryview) -> list[Described]:

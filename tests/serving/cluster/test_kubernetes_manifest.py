@@ -232,20 +232,22 @@ def test_replicas_of_a_host_lie_on_different_nodes_and_one_at_a_time_is_disturbe
 
 
 def test_probes_ask_what_the_processes_answer(plain: Manifest, secure: Manifest) -> None:
-    host = plain.container("StatefulSet", "ranker-host-1")
-    probes = [host[f"{kind}Probe"] for kind in ("startup", "liveness", "readiness")]
-    assert [probe["grpc"] for probe in probes] == [{"port": 8001}] * 3
-    front = plain.container("Deployment", "ranker-front")
-    assert front["readinessProbe"]["httpGet"]["path"] == "/ready"
-    assert front["livenessProbe"]["httpGet"]["path"] == "/live"
-    # The kubelet speaks no gRPC over TLS.
+    for container in (
+        plain.container("StatefulSet", "ranker-host-1"),
+        plain.container("Deployment", "ranker-front"),
+    ):
+        assert {"name": "http", "containerPort": 8002} in container["ports"]
+        assert container["readinessProbe"]["httpGet"]["path"] == "/ready"
+        for kind in ("startup", "liveness"):
+            assert container[f"{kind}Probe"]["httpGet"]["path"] == "/live"
+    # The kubelet has no certificate to show.
     host, front = (
         secure.container("StatefulSet", "r-host-0"),
         secure.container("Deployment", "r-front"),
     )
     command = ["python", "-m", "serving.cluster.host_check", "/etc/sharded-infer/hosts/hosts.toml"]
-    assert host["readinessProbe"]["exec"] == host["startupProbe"]["exec"] == {"command": command}
-    assert host["livenessProbe"]["tcpSocket"] == {"port": "lookups"}
+    assert host["readinessProbe"]["exec"] == {"command": command}
+    assert host["livenessProbe"]["tcpSocket"] == {"port": "http"}
     assert front["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
 
 
@@ -263,7 +265,7 @@ def test_what_is_written_and_read_is_mounted(either: Manifest) -> None:
         assert set(mounted.values()) == volumes | set(claims)
         folders = {word.partition("=")[2].rpartition("/")[0] for word in container["args"]}
         folders = {folder for folder in folders if folder.startswith("/")}
-        asked = container["startupProbe"].get("exec", {"command": [""]})["command"][-1]
+        asked = container["readinessProbe"].get("exec", {"command": [""]})["command"][-1]
         folders |= {asked.rpartition("/")[0]} - {""}
         assert folders <= set(mounted) and container["securityContext"]["readOnlyRootFilesystem"]
 

@@ -26,7 +26,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
 
 
 def words_of(repository: object, *more: str) -> list[str]:
-    return ["serve-shards", f"--repository={repository}", "--port=0", "--json", *more]
+    ports = ("--port=0", "--http-port=0")
+    return ["serve-shards", f"--repository={repository}", *ports, "--json", *more]
 
 
 def hosts_file(folder: Path, more: str = "") -> Path:

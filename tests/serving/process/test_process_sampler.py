@@ -41,7 +41,7 @@ def store(ranker: Ranker, metrics: ServerMetrics) -> ServedVersions:
 def test_the_oldest_request_has_the_age_of_the_look_and_none_has_none(
     store: ServedVersions, metrics: ServerMetrics
 ) -> None:
-    watch = ProcessSampler(store, metrics)
+    watch = ProcessSampler(store.loaded_versions, metrics)
     [loaded_version] = store.loaded_versions()
     now = monotonic()
     watch.look(now)
@@ -76,7 +76,7 @@ def test_gauges_of_a_version_that_is_unloaded_are_zero_and_its_objective_stays(
     lookups.rows.take(generate_samples(loaded_version.model.spec, 4))
     loaded_version.metrics.queue(requests=1, samples=1)
     loaded_version.metrics.oldest(0.5)
-    ProcessSampler(store, metrics).look(monotonic())
+    ProcessSampler(store.loaded_versions, metrics).look(monotonic())
     gauges = ("model_loaded", "table_bytes", "rank_memory_bytes", "hot_row_share", "queue_requests")
     before = page_of(metrics)
     assert all(before[f"sharded_infer_{gauge}"] > 0 for gauge in gauges)
@@ -94,7 +94,7 @@ def test_gauges_of_a_version_that_is_unloaded_are_zero_and_its_objective_stays(
 def test_processor_time_and_memory_are_the_process_own(
     store: ServedVersions, metrics: ServerMetrics
 ) -> None:
-    watch = ProcessSampler(store, metrics)
+    watch = ProcessSampler(store.loaded_versions, metrics)
     watch.look(monotonic())
     first = page_of(metrics)
     assert first["sharded_infer_worker_cpu_seconds_total"] > 0.0
@@ -125,12 +125,12 @@ def test_huge_pages_of_all_kinds_are_added_up(
         "Rss: 9 kB",
     )
     (tmp_path / "smaps_rollup").write_text("\n".join(lines))
-    ProcessSampler(store, metrics, tmp_path).look(monotonic())
+    ProcessSampler(store.loaded_versions, metrics, tmp_path).look(monotonic())
     assert page_of(metrics)["sharded_infer_worker_huge_page_bytes"] == 6144 * 1024
 
 
 def test_where_not_everything_is_counted_nobody_looks(store: ServedVersions) -> None:
-    watch = ProcessSampler(store, ServerMetrics(detail=Detail.BASIC))
+    watch = ProcessSampler(store.loaded_versions, ServerMetrics(detail=Detail.BASIC))
     watch.start()
     watch.stop()
     assert (
@@ -147,7 +147,7 @@ def test_files_that_cannot_be_read_are_said_once_without_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     (tmp_path / "statm").symlink_to("statm")
-    watch = ProcessSampler(store, metrics, tmp_path)
+    watch = ProcessSampler(store.loaded_versions, metrics, tmp_path)
     watch.start()
     try:
         until(lambda: caplog.records, "it is said")

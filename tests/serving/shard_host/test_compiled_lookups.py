@@ -141,11 +141,20 @@ def test_answers_have_the_bits_of_the_reference(share: ShareLookups) -> None:
     assert compiled.add(KEY, share) is not None
     messages = [bytes(write_lookup(KEY, random_groups(generator, share))) for _ in range(400)]
     with asking(compiled) as ask:
-        for answer, message in zip(ask(messages), messages, strict=True):
+        answers = ask(messages)
+        for answer, message in zip(answers, messages, strict=True):
             expected = expected_of(share, message)
             assert expected is not None
             check(answer, expected)
-    assert compiled.answered == len(messages)
+    counts = compiled.counts()
+    lookups = [read_lookup(message)[2] for message in messages]
+    assert counts.lookups == len(messages) == sum(counts.buckets)
+    assert counts.rows == sum(len(group.bags.values) for groups in lookups for group in groups)
+    row_bytes = sum(one[2] for groups in lookups for one in share.look_up(groups).work)
+    assert counts.row_bytes == row_bytes
+    assert counts.received_bytes == sum(map(len, messages))
+    assert counts.sent_bytes == sum(len(answer.message) for answer in answers)
+    assert counts.seconds > 0.0
 
 
 def test_what_the_reference_refuses_is_left_to_it(share: ShareLookups) -> None:

@@ -6,6 +6,7 @@ import torch
 
 from kernels.bags import Bags
 from serving.protocol.lookups.lookup_messages import (
+    Leases,
     read_describe,
     read_lookup,
     read_sums,
@@ -234,6 +235,8 @@ def test_random_bytes_are_read_or_refused() -> None:
 @pytest.mark.parametrize("served", [[], [KEY], [KEY, VersionKey("other", 2**40, 0)]])
 def test_what_a_front_serves_is_read_as_it_was_written(served: list[VersionKey]) -> None:
     for model in ("", "ranker"):
-        assert read_describe(write_describe(model, served)) == (model, served)
+        for front in (0, 2**64 - 1):
+            leases = Leases(front, tuple(served))
+            assert read_describe(write_describe(model, leases)) == (model, leases)
     with pytest.raises(RequestError, match="not a DescribeRequest"):
         read_describe(b"\xff")
