@@ -50,6 +50,17 @@ def seen_by_fronts() -> list[Builder[Panel]]:
         ),
         graph(
             Text(
+                "Bytes of lookups, by shard host",
+                "Messages to and from each host, hedges and retries among them. Compare their sum "
+                "with the network's bandwidth of a front. `sharded-infer plan` estimates it.",
+            ),
+            Query(_by_host("sharded_infer_shard_sent_bytes_total"), "host {{host}} sent"),
+            Query(_by_host("sharded_infer_shard_received_bytes_total"), "host {{host}} received"),
+            unit=units.BytesPerSecondIEC,
+            width=12,
+        ),
+        graph(
+            Text(
                 "Default rows, by shard host",
                 "Rows of a lost host for which their tables' default rows stood. The responses "
                 "name the tables; scores are worse until the host is back. Tables without a "

@@ -111,10 +111,11 @@ class HostLookup:
         else:
             self.group.failed(attempt.replica, now)
 
-    def answered(self, attempt: _Attempt, now: float) -> None:
+    def answered(self, attempt: _Attempt, received_bytes: int, now: float) -> None:
         """The others' calls are cancelled; those that were asked before have lost."""
         self.group.answered(attempt.replica, now, now - attempt.began)
-        self.group.looked_up(now - self.began)
+        sent_bytes = len(self.tried) * len(self.message)
+        self.group.looked_up(now - self.began, sent_bytes, received_bytes)
         for other in self.open.values():
             if other.began < attempt.began:
                 self.group.lost(other.replica, now, now - other.began)
@@ -203,7 +204,7 @@ class BatchLookups:
         for other in lookup.open:
             self._client.cancel(other)
             del self._open[other]
-        return lookup.answered(attempt, now)
+        return lookup.answered(attempt, len(answer.message), now)
 
     def _failed(self, lookup: HostLookup, attempt: _Attempt, status: Status, now: float) -> None:
         lookup.failed(attempt, status.code, now)

@@ -14,6 +14,8 @@ class GroupCounts:
         retries: calls of another replica after a failure.
         hedges: extra calls of late lookups.
         default_rows: rows of lost lookups for which default rows stood.
+        sent_bytes: of the messages of lookups that were answered, to all replicas.
+        received_bytes: of the answers that were taken.
         buckets: lookups that were answered, by latency.
         seconds: of all lookups.
     """
@@ -24,10 +26,12 @@ class GroupCounts:
     hedges: int = 0
     ejections: int = 0
     default_rows: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * SHARD_LOOKUP_SECONDS.buckets)
 
     def listed(self) -> list[float]:
-        """Retries, hedges, failures, ejections, default rows, lookups by latency, their seconds."""
+        """All but the first: events, bytes sent and received, lookups by latency, their seconds."""
         events = (self.retries, self.hedges, self.failures, self.ejections, self.default_rows)
-        return [*events, *self.buckets, self.seconds]
+        return [*events, self.sent_bytes, self.received_bytes, *self.buckets, self.seconds]

@@ -172,9 +172,16 @@ class ReplicaGroup:
                 replica.ejected_seconds = 0.0
             self._sample(replica, now, seconds)
 
-    def looked_up(self, seconds: float) -> None:
-        """A lookup has its answer, `seconds` after it asked first."""
+    def looked_up(self, seconds: float, sent_bytes: int, received_bytes: int) -> None:
+        """A lookup has its answer, `seconds` after it asked first.
+
+        Args:
+            sent_bytes: of its messages to all replicas.
+            received_bytes: of the answer.
+        """
         with self._lock:
+            self.counts.sent_bytes += sent_bytes
+            self.counts.received_bytes += received_bytes
             self.counts.seconds += seconds
             self.counts.buckets[bisect_left(SHARD_LOOKUP_SECONDS.boundaries, seconds)] += 1
             self._last.append(seconds)

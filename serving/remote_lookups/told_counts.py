@@ -13,7 +13,9 @@ from serving.metrics.families.shard_families import (
     SHARD_FAILURES,
     SHARD_HEDGES,
     SHARD_LOOKUP_SECONDS,
+    SHARD_RECEIVED_BYTES,
     SHARD_RETRIES,
+    SHARD_SENT_BYTES,
 )
 from serving.metrics.server_metrics import ServerMetrics
 from serving.remote_lookups.group_counts import GroupCounts
@@ -40,12 +42,14 @@ class ToldCounts:
             self._told[group.host] = counts, now
             fresh = [after - one for after, one in zip(now, before, strict=True)]
             host = HOST_PLACES[min(group.host, len(HOST_PLACES) - 1)]
-            retries, hedges, failures, ejections, default_rows, *latencies = fresh
+            retries, hedges, failures, ejections, default_rows, sent, received, *latencies = fresh
             self._metrics.count(SHARD_RETRIES, host, [retries])
             self._metrics.count(SHARD_HEDGES, host, [hedges])
             self._metrics.count(SHARD_FAILURES, host, [failures])
             self._metrics.count(SHARD_EJECTIONS, host, [ejections])
             self._metrics.count(SHARD_DEFAULT_ROWS, host, [default_rows])
+            self._metrics.count(SHARD_SENT_BYTES, host, [sent])
+            self._metrics.count(SHARD_RECEIVED_BYTES, host, [received])
             self._metrics.count(SHARD_LOOKUP_SECONDS, host, latencies)
             if default_rows and group.host not in self._defaulting:
                 _log.warning(

@@ -58,6 +58,22 @@ SHARD_DEFAULT_ROWS = Family(
     label="host",
     label_values=HOST_PLACES,
 )
+SHARD_SENT_BYTES = Family(
+    "sharded_infer_shard_sent_bytes",
+    "Bytes of the messages of lookups that were answered, hedges and retries among them.",
+    Kind.COUNTER,
+    "Capacity planning: the network, to this shard host.",
+    label="host",
+    label_values=HOST_PLACES,
+)
+SHARD_RECEIVED_BYTES = Family(
+    "sharded_infer_shard_received_bytes",
+    "Bytes of the answers to lookups.",
+    Kind.COUNTER,
+    "Capacity planning: the network, from this shard host.",
+    label="host",
+    label_values=HOST_PLACES,
+)
 # The page shows a host's when it has been asked; its lookups come first.
 SHARD_FAMILIES = (
     SHARD_LOOKUP_SECONDS,
@@ -66,4 +82,6 @@ SHARD_FAMILIES = (
     SHARD_FAILURES,
     SHARD_EJECTIONS,
     SHARD_DEFAULT_ROWS,
+    SHARD_SENT_BYTES,
+    SHARD_RECEIVED_BYTES,
 )

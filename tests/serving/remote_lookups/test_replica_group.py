@@ -36,7 +36,7 @@ def fail(group: ReplicaGroup, replica: Replica, now: float, times: int = MOST_FA
 
 def learned(group: ReplicaGroup, seconds: float = 0.01, lookups: int = 64) -> None:
     for _ in range(lookups):
-        group.looked_up(seconds)
+        group.looked_up(seconds, 1, 1)
 
 
 def begun(group: ReplicaGroup, now: float, wanted: Described | None = None) -> Replica:
@@ -174,7 +174,7 @@ def test_a_lookup_is_late_beside_the_last_ones() -> None:
     assert group.late_after() == pytest.approx(0.0125)
     # A twentieth of them is late, and says nothing of the others.
     for number in range(256):
-        group.looked_up(0.5 if number % 25 == 0 else 0.01)
+        group.looked_up(0.5 if number % 25 == 0 else 0.01, 1, 1)
     assert group.late_after() == pytest.approx(0.0125)
     learned(group, 0.02, 256)
     assert group.late_after() == pytest.approx(0.025)
@@ -241,7 +241,7 @@ def test_a_group_with_other_replicas_goes_on_with_what_is_known() -> None:
 def test_latencies_are_counted_by_their_upper_bounds() -> None:
     group, _ = group_of(1)
     for seconds in (0.0001, 0.00011, 1.0, 1.5):
-        group.looked_up(seconds)
+        group.looked_up(seconds, 1, 1)
     buckets = group.counts.buckets
     assert (buckets[0], buckets[1], buckets[-2], buckets[-1]) == (1, 1, 1, 1)
     assert group.counts.seconds == pytest.approx(2.50021)

@@ -29,13 +29,13 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back(
     group, two = failing_group()
     assert group.hedge(0.0, None, [group.replicas[0]]) is two
     for _ in range(3):
-        group.looked_up(0.02)
+        group.looked_up(0.02, 7, 100)
     group.defaulted(30)
     for _ in range(2):
         told.tell([group])
     group.defaulted(12)
     told.tell([group])
-    group.looked_up(0.02)
+    group.looked_up(0.02, 7, 100)
     told.tell([group.with_replicas([two])])
     told.tell([failing_group()[0]])
     host = (("host", "1"),)
@@ -57,6 +57,8 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back(
         "sharded_infer_shard_default_rows_total": 42,
         "sharded_infer_shard_failures_total": 2 * MOST_FAILURES,
         "sharded_infer_shard_ejections_total": 2,
+        "sharded_infer_shard_sent_bytes_total": 4 * 7,
+        "sharded_infer_shard_received_bytes_total": 4 * 100,
         "sharded_infer_shard_lookup_seconds_count": 4,
         "sharded_infer_shard_lookup_seconds_sum": pytest.approx(0.08),
     }
