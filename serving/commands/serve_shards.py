@@ -1,5 +1,7 @@
 """Answers lookups of one host of a plan."""
 
+import os
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +21,7 @@ from serving.commands.progress_bars import progress_bars
 from serving.config.server_config import ServerConfig
 from serving.config.setting import declared_settings
 from serving.config.shard_host_settings import SHARD_HOST_SETTINGS as SETTINGS
+from serving.observability.trace_settings import trace_settings
 from serving.security.exposure import protection_of
 from serving.shard_host.ready import ShardHostReady
 from sharded_infer.byte_sizes import size_text
@@ -62,6 +65,8 @@ def serve_shards_command(
         print_settings(SETTINGS, found, as_json=as_json)
         return
     start_logs(settings, declared_settings(ServerConfig), found)
+    tracing = trace_settings(settings.trace_endpoint, None, os.environ)
+    settings = replace(settings, tracing=tracing)
 
     def on_ready(ready: ShardHostReady) -> None:
         if as_json:

@@ -35,5 +35,6 @@ SHARD_HOST_SETTINGS = {
         "drain_seconds",
         "log_format",
         "log_level",
+        "trace_endpoint",
     )
 }

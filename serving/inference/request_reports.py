@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from serving.host.thread_usage import Reading, usage_between
 from serving.inference.predict_call import PredictCall, short_id
 from serving.metrics.version_metrics import Answered
+from serving.observability.host_spans import HostSpan
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
 from serving.observability.slow_request import judge
 from serving.observability.slow_request_log import SlowRequestLog
@@ -69,6 +70,7 @@ class RequestReports:
         told: Sequence[tuple[PredictCall, RequestResult]],
         counts: Sequence[Answered],
         usage: tuple[Reading, Reading],
+        hosts: Sequence[HostSpan] = (),
     ) -> None:
         """Reports on a batch's requests, after their answers are encoded.
 
@@ -76,6 +78,7 @@ class RequestReports:
             told: the batch's calls, each with its result.
             counts: sizes and times of the same calls.
             usage: of the batch's thread, before its lookups and after its tower.
+            hosts: lookups on shard hosts.
         """
         try:
             calls = [call for call, _ in told]
@@ -84,7 +87,7 @@ class RequestReports:
             slow_seconds = slow_after(calls[0].version, self._slow_request_ms)
             for (call, execution), count in zip(told, counts, strict=True):
                 if call.trace is not None or count[6] >= slow_seconds:
-                    facts = _facts(call, calls, execution, usage)
+                    facts = _facts(call, calls, execution, usage, hosts)
                     self._report(call, _answered(call, count, facts), count[6] >= slow_seconds)
         except Exception:
             # A bug of ours must not fail requests that have been answered.
@@ -209,6 +212,7 @@ def _facts(
     calls: Sequence[PredictCall],
     execution: RequestResult,
     usage: tuple[Reading, Reading],
+    hosts: Sequence[HostSpan],
 ) -> BatchFacts:
     samples = sum(other.samples for other in calls)
     costs = call.queue.costs
@@ -223,6 +227,7 @@ def _facts(
         linked=()
         if call.trace is None
         else tuple(o.trace for o in calls if o.trace is not None and o is not call),
+        hosts=tuple(hosts),
     )
 
 

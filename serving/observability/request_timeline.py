@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from serving.host.thread_usage import ThreadUsage
+from serving.observability.host_spans import HostSpan
 from serving.observability.trace_context import RequestTrace
 from serving.protocol.predict_method import PredictMethod
 
@@ -21,6 +22,7 @@ class BatchFacts:
         usage: of its thread during lookups and tower.
         rank_seconds: lookups by rank, as far as they are known.
         linked: traces of its other traced requests.
+        hosts: its lookups on shard hosts, if a request of it is traced.
     """
 
     requests: int
@@ -31,6 +33,7 @@ class BatchFacts:
     usage: ThreadUsage
     rank_seconds: Mapping[int, float] = field(default_factory=dict)
     linked: tuple[RequestTrace, ...] = ()
+    hosts: tuple[HostSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
     inference.GRPCInferenceService/ModelInfer   (server; others:
     `serving/protocol/predict_method.py`)
         decode · queue · lookup · tower · encode
-                         rank 0 · rank 1 …
+                         rank 0 · rank 1 … · shard host 2 (client) …
+                                             sharded_infer.v1.ShardHost/Lookup (server, there)
 
 Only a server that traces imports this file. Spans are made from timelines after the fact, with
 their ids; requests of one batch each have all of their own spans, and their server spans are linked
@@ -33,6 +34,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.util.types import Attributes, AttributeValue
 
+from serving.observability.host_spans import HostSpan
 from serving.observability.request_timeline import RequestTimeline
 from serving.observability.trace_context import RequestTrace, TraceContext
 from serving.status import StatusCode as RpcStatusCode
@@ -50,11 +52,12 @@ _SERVER_ERRORS = frozenset(
 class SpanExporter:
     """Makes requests' spans and sends them. Used by one thread; create it after any fork."""
 
-    def __init__(self, endpoint: str | None, worker: int) -> None:
+    def __init__(self, endpoint: str | None, place: Mapping[str, int]) -> None:
         """Opens the connection; sends nothing.
 
         Args:
             endpoint: URL of the collector; None: from the environment.
+            place: of the process, as attributes without the prefix `sharded_infer.`.
 
         Raises:
             InputError: the environment has a value that the exporter cannot use.
@@ -65,7 +68,7 @@ class SpanExporter:
             {
                 "service.name": os.environ.get("OTEL_SERVICE_NAME") or _SERVICE,
                 "process.pid": os.getpid(),
-                "sharded_infer.worker": worker,
+                **{f"sharded_infer.{name}": number for name, number in place.items()},
             }
         )
         self._ids = RandomIdGenerator()
@@ -118,11 +121,39 @@ class SpanExporter:
                         (at(begin + first), at(begin + last)),
                         attributes={"sharded_infer.rank": rank},
                     )
+                for one in request.batch.hosts:
+                    yield self._host_span(one, request, context, at)
 
-    def _below(self, parent: SpanContext) -> SpanContext:
+    def _host_span(
+        self,
+        one: HostSpan,
+        request: RequestTimeline,
+        parent: SpanContext,
+        at: Callable[[float], int],
+    ) -> ReadableSpan:
+        # The host's own span is below that of the request whose trace the lookup carried.
+        is_carrier = one.trace_id == parent.trace_id
+        return self._span(
+            f"shard host {one.host}",
+            self._below(parent, one.span_id if is_carrier else None),
+            parent,
+            (at(one.began - request.started), at(one.ended - request.started)),
+            attributes={
+                "sharded_infer.host": one.host,
+                "sharded_infer.version": request.version,
+                "sharded_infer.replica": one.replica,
+                "sharded_infer.sent_bytes": one.sent_bytes,
+                "sharded_infer.received_bytes": one.received_bytes,
+                "sharded_infer.hedges": one.hedges,
+                "sharded_infer.retries": one.retries,
+            },
+            kind=SpanKind.CLIENT,
+        )
+
+    def _below(self, parent: SpanContext, span_id: int | None = None) -> SpanContext:
         return SpanContext(
             parent.trace_id,
-            self._ids.generate_span_id(),
+            self._ids.generate_span_id() if span_id is None else span_id,
             False,
             parent.trace_flags,
             parent.trace_state,

@@ -8,7 +8,7 @@ or gone, keeps nobody waiting. What does not fit is dropped and counted.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
 from typing import cast
 
@@ -121,17 +121,18 @@ class Tracer:
 
 
 def start_tracing(
-    settings: TraceSettings, worker: int, on_dropped: Callable[[int], None]
+    settings: TraceSettings, place: Mapping[str, int], on_dropped: Callable[[int], None]
 ) -> Tracer:
     """Starts tracing in this process; call it after any fork.
 
     Args:
+        place: as in `SpanExporter`.
         on_dropped: called with the number of requests whose spans were lost.
 
     Raises:
         InputError: the environment has a value that the exporter cannot use.
     """
-    exporter = SpanExporter(settings.endpoint, worker)
+    exporter = SpanExporter(settings.endpoint, place)
     return Tracer(settings.sampling, exporter.send, close=exporter.close, on_dropped=on_dropped)
 
 

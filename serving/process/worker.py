@@ -88,7 +88,8 @@ class Worker:
             # Imported here: a server without traces saves 15 MiB and a fifth of a second.
             from serving.observability.tracer import start_tracing
 
-            self._tracer = start_tracing(config.tracing, number, metrics.traces_dropped)
+            place = {"worker": number}
+            self._tracer = start_tracing(config.tracing, place, metrics.traces_dropped)
         data_plane = DataPlane(
             store,
             metrics,

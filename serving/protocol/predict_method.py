@@ -1,4 +1,4 @@
-"""Methods of predict calls, as named in traces."""
+"""Methods of predict calls and of lookups, as named in traces."""
 
 from enum import Enum
 
@@ -6,7 +6,7 @@ _MODELS = "/v2/models/{model}"
 
 
 class PredictMethod(Enum):
-    """A method of predict calls.
+    """A method of predict calls, or that of lookups.
 
     Attributes:
         span_name: name of its server span: service and method, or HTTP's verb and route.
@@ -18,6 +18,8 @@ class PredictMethod(Enum):
     PREDICT = "sharded_infer.v1.Predictor/Predict"
     HTTP_INFER = f"POST {_MODELS}/infer"
     HTTP_INFER_VERSION = f"POST {_MODELS}/versions/{{version}}/infer"
+
+    LOOKUP = "sharded_infer.v1.ShardHost/Lookup"
 
     def __init__(self, span_name: str) -> None:
         self.span_name = span_name

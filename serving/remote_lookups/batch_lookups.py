@@ -3,125 +3,25 @@
 import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
-from typing import NamedTuple
 
 from torch import Tensor
 
 from serving.errors import DeadlineError
-from serving.protocol.lookups.lookup_messages import Described, Leases, read_sums, write_describe
+from serving.protocol.lookups.lookup_messages import Leases, read_sums, write_describe
 from serving.remote_lookups.host_clients import DESCRIBE, LOOKUP, ThreadClient
+from serving.remote_lookups.host_lookup import Attempt, HostLookup
 from serving.remote_lookups.replica_checks import take_check
-from serving.remote_lookups.replica_group import Replica, ReplicaGroup
+from serving.remote_lookups.replica_group import Replica
 from serving.status import Status, StatusCode
-from serving.transport.http2_client import Message, OutgoingCall
+from serving.transport.http2_client import OutgoingCall
 from sharded_infer.errors import InternalError, ShardedInferError, ShardHostError
-from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
 
 _FOREVER = 1e9
 # Until a late lookup that cannot be asked elsewhere is looked at again.
 _AGAIN_SECONDS = 0.005
-# An answer that is not there after so long speaks against a replica of unknown latency.
-_LATE_SECONDS = 0.1
 # Of a check of a replica that did not hold the version.
 _CHECK_SECONDS = 1.0
-
-
-class _Attempt(NamedTuple):
-    replica: Replica
-    began: float
-
-
-class HostLookup:
-    """What a batch asks of one host.
-
-    Attributes:
-        chosen: who is asked next.
-        tried: who has been asked.
-        open: calls without an answer, by number.
-        checked: who has been asked what it holds, since none that holds the version answers.
-        checks: such calls without an answer, by number.
-        late_at: when another replica is asked too.
-        errors: of the replicas that have failed.
-        is_lost: default rows stand for what it was asked.
-    """
-
-    __slots__ = (
-        "began", "checked", "checks", "chosen", "errors", "group", "groups", "is_lost", "late_at",
-        "may_lose", "message", "open", "sums", "tried", "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        group: ReplicaGroup,
-        wanted: Described | None,
-        message: Message,
-        groups: Sequence[PieceBags],
-        now: float,
-        *,
-        may_lose: bool = False,
-    ) -> None:
-        self.group, self.wanted, self.message, self.groups = group, wanted, message, groups
-        self.may_lose = may_lose
-        self.is_lost = may_lose and group.is_lost()
-        self.began, self.late_at = now, math.inf
-        self.tried: list[Replica] = []
-        self.open: dict[int, _Attempt] = {}
-        self.checked: list[Replica] = []
-        self.checks: dict[int, Replica] = {}
-        self.errors: list[str] = []
-        self.sums: Sequence[Tensor] = ()
-        self.chosen = None if self.is_lost else group.begin(now, wanted)
-
-    @property
-    def rows(self) -> int:
-        """Rows that it was asked for."""
-        return sum(len(one.bags.values) for one in self.groups)
-
-    def sent(self, number: int, now: float) -> None:
-        """The chosen replica has been asked."""
-        if self.chosen is None:
-            raise InternalError("a call of no replica")
-        self.open[number] = _Attempt(self.chosen, now)
-        self.tried.append(self.chosen)
-        self.chosen = None
-        has_others = len(self.tried) < len(self.group.replicas)
-        self.late_at = now + self.group.late_after() if has_others else math.inf
-
-    def give_up(self) -> None:
-        """Nothing is known of who has not answered."""
-        for attempt in self.open.values():
-            self.group.withdrawn(attempt.replica)
-        self.open.clear()
-        if self.chosen is not None:
-            self.group.withdrawn(self.chosen)
-            self.chosen = None
-
-    def failed(self, attempt: _Attempt, code: StatusCode, now: float) -> None:
-        """Says what an error means for its replica."""
-        late_after = self.group.late_after()
-        least = late_after if late_after < math.inf else _LATE_SECONDS
-        if code is StatusCode.NOT_FOUND:
-            self.group.dropped(attempt.replica, self.wanted)
-        elif code is StatusCode.INVALID_ARGUMENT or (
-            # A client's deadline may be too short for anyone.
-            code is StatusCode.DEADLINE_EXCEEDED and now < attempt.began + least
-        ):
-            self.group.withdrawn(attempt.replica)
-        else:
-            self.group.failed(attempt.replica, now)
-
-    def answered(self, attempt: _Attempt, received_bytes: int, now: float) -> None:
-        """The others' calls are cancelled; those that were asked before have lost."""
-        self.group.answered(attempt.replica, now, now - attempt.began)
-        sent_bytes = len(self.tried) * len(self.message)
-        self.group.looked_up(now - self.began, sent_bytes, received_bytes)
-        for other in self.open.values():
-            if other.began < attempt.began:
-                self.group.lost(other.replica, now, now - other.began)
-            else:
-                self.group.withdrawn(other.replica)
-        self.open.clear()
 
 
 class BatchLookups:
@@ -184,7 +84,13 @@ class BatchLookups:
 
     def _call(self, lookup: HostLookup, replica: Replica, now: float) -> None:
         position = self._mine.hosts.positions[replica]
-        call = OutgoingCall(position, lookup.message, self._until - now, LOOKUP)
+        call = OutgoingCall(
+            position,
+            lookup.message,
+            self._until - now,
+            LOOKUP,
+            traceparent=lookup.traceparent,
+        )
         [number] = self._client.start([call])
         lookup.sent(number, now)
         self._open[number] = lookup
@@ -206,7 +112,7 @@ class BatchLookups:
             del self._open[other]
         return lookup.answered(attempt, len(answer.message), now)
 
-    def _failed(self, lookup: HostLookup, attempt: _Attempt, status: Status, now: float) -> None:
+    def _failed(self, lookup: HostLookup, attempt: Attempt, status: Status, now: float) -> None:
         lookup.failed(attempt, status.code, now)
         words = self._named(attempt.replica, status.message)
         is_late = status.code is StatusCode.DEADLINE_EXCEEDED or now >= self._until
@@ -277,6 +183,7 @@ class BatchLookups:
             if chosen is None:
                 lookup.late_at = now + _AGAIN_SECONDS
             else:
+                lookup.hedges += 1
                 self._call(lookup, chosen, now)
 
 

@@ -4,10 +4,12 @@ from collections.abc import Collection, Mapping, Sequence
 from time import monotonic
 
 from serving.errors import DeadlineError
+from serving.observability.host_spans import traced_batch_of_thread
 from serving.protocol.lookups.lookup_messages import Described, write_lookup
 from serving.protocol.lookups.version_key import VersionKey, digest_number
-from serving.remote_lookups.batch_lookups import BatchLookups, HostLookup
+from serving.remote_lookups.batch_lookups import BatchLookups
 from serving.remote_lookups.host_clients import HostClients
+from serving.remote_lookups.host_lookup import HostLookup
 from sharded_infer.errors import ShardHostError
 from sharded_infer.lookups.shard_hosts import PieceBags, StartedLookup
 
@@ -47,7 +49,7 @@ class RemoteHosts:
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
         """As `ShardHosts.start`."""
-        mine, now = self._clients.of_this_thread(), monotonic()
+        mine, now, traced = self._clients.of_this_thread(), monotonic(), traced_batch_of_thread()
         if deadline <= now:
             raise DeadlineError(
                 "the request's deadline had passed when shard hosts were to be asked"
@@ -62,7 +64,9 @@ class RemoteHosts:
                 share = 0 if wanted is None else digest_number(wanted.digest)
                 message = write_lookup(self.key, groups, share)
                 may = host in may_lose
-                lookup = HostLookup(group, wanted, message, groups, now, may_lose=may)
+                lookup = HostLookup(
+                    group, wanted, message, groups, now, may_lose=may, traced=traced
+                )
                 # It works on this while the others' messages are written.
                 started.send(lookup, now)
         except BaseException:

@@ -5,6 +5,7 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from grpc_health.v1 import health_pb2
 
@@ -16,7 +17,9 @@ from serving.grpc_api.compiled.settings import limits_of
 from serving.host.cores import slots_of
 from serving.host.listeners import listen_on
 from serving.metrics.server_metrics import ServerMetrics
+from serving.observability.request_timeline import RequestTimeline
 from serving.protocol.lookups.lookup_messages import DESCRIBE_PATH, LOOKUP_PATH, SHARD_HOST_SERVICE
+from serving.protocol.predict_method import PredictMethod
 from serving.security.access import access_of
 from serving.security.guard import Guard
 from serving.security.tls import WatchedFiles, tls_files
@@ -28,6 +31,9 @@ from serving.transport.events import Event, EventKind, EventReader
 from serving.transport.http2_server import Http2Server
 from serving.transport.limits import ACCESS_BITS, Method
 from sharded_infer.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from serving.observability.tracer import Tracer
 
 _HEALTH_PATH = "/grpc.health.v1.Health/Check"
 _STATUS = health_pb2.HealthCheckResponse
@@ -48,6 +54,7 @@ class LookupServer:
         guard: Guard | None,
         counter: LookupCounter,
         metrics: ServerMetrics,
+        tracer: "Tracer | None" = None,
     ) -> None:
         """Prepares the threads.
 
@@ -56,9 +63,10 @@ class LookupServer:
             guard: None admits every call.
             counter: told of lookups that are refused.
             metrics: told of connections that are dropped.
+            tracer: of lookups whose fronts trace them.
         """
         self._config, self._compiled, self._guard = config, compiled, guard
-        self._counter = counter
+        self._counter, self._tracer = counter, tracer
         self._reports = NativeReports(counter.refused, metrics.grpc_dropped)
         self._answers: Mapping[str, Callable[[bytes], bytes]] = {
             LOOKUP_PATH: service.look_up,
@@ -66,7 +74,12 @@ class LookupServer:
             _HEALTH_PATH: _health_of_unknown,
         }
         self._methods = [
-            Method(path, is_stream=False, access=ACCESS_BITS[access_of(path)], with_headers=False)
+            Method(
+                path,
+                is_stream=False,
+                access=ACCESS_BITS[access_of(path)],
+                with_headers=tracer is not None and path == LOOKUP_PATH,
+            )
             for path in self._answers
         ]
         self._behaviours = list(self._answers.values())
@@ -143,29 +156,55 @@ class LookupServer:
             self._look_at_certificates()
 
     def _answer(self, server: Http2Server, event: Event) -> None:
+        began = monotonic()
+        refusal: Status | None = None
         try:
-            if event.seconds_left is not None and event.seconds_left <= 0:
-                self._refuse(server, event, _LATE)
-                return
-            most = self._config.max_message_bytes
-            message = plain_message(event.message, event.encoding, most)
+            message = self._message_of(event)
             if isinstance(message, Status):
-                self._refuse(server, event, message)
+                refusal = message
             else:
                 server.respond(event.call, self._behaviours[event.method](message))
         except Exception as error:
             # A bug of ours must not leave this call or later ones without an answer.
-            self._refuse(server, event, status_of(error))
+            refusal = status_of(error)
+        is_lookup = self._methods[event.method].path == LOOKUP_PATH
+        if refusal is not None:
+            if is_lookup:
+                self._counter.refused(refusal.code)
+            server.finish(event.call, refusal)
+        if is_lookup and self._tracer is not None:
+            _trace(self._tracer, event, began, refusal)
 
-    def _refuse(self, server: Http2Server, event: Event, status: Status) -> None:
-        if self._methods[event.method].path == LOOKUP_PATH:
-            self._counter.refused(status.code)
-        server.finish(event.call, status)
+    def _message_of(self, event: Event) -> bytes | Status:
+        if event.seconds_left is not None and event.seconds_left <= 0:
+            return _LATE
+        return plain_message(event.message, event.encoding, self._config.max_message_bytes)
 
     def _look_at_certificates(self) -> None:
         if self._certificates is not None and monotonic() >= self._next_look:
             self._next_look = monotonic() + _CERTIFICATE_SECONDS
             self._certificates.look()
+
+
+def _trace(tracer: "Tracer", event: Event, began: float, refusal: Status | None) -> None:
+    trace = tracer.begin(event.metadata)
+    if trace is not None:
+        tracer.record(
+            RequestTimeline(
+                # The front's span has the model and the version.
+                model="",
+                version=0,
+                request_id="",
+                executor="",
+                samples=0,
+                started=began,
+                whole_seconds=monotonic() - began,
+                code=StatusCode.OK.name if refusal is None else refusal.code.name,
+                error="" if refusal is None else refusal.message,
+                method=PredictMethod.LOOKUP,
+                trace=trace,
+            )
+        )
 
 
 def _health_of_unknown(message: bytes) -> bytes:

@@ -17,13 +17,6 @@ bool all_finite(const std::int64_t* words, std::int64_t count) {
   return sum == 0.0f;
 }
 
-bool has_header(std::string_view pairs, std::string_view wanted) {
-  bool found = false;
-  transport::each_pair(
-      pairs, [&](std::string_view name, std::string_view) { found |= name == wanted; });
-  return found;
-}
-
 }  // namespace
 
 void Calls::set_names(const Name* names, std::int64_t count) {
@@ -67,7 +60,7 @@ Route* Calls::take(const transport::Event& event, bool& traced) {
   if (event.headers != nullptr) {
     // The client decides, or chance.
     const std::string_view pairs(event.headers, std::size_t(event.header_bytes));
-    if (has_header(pairs, "traceparent")) return nullptr;
+    if (transport::has_header(pairs, "traceparent")) return nullptr;
     if (traced_ != 0 && random() <= traced_) {
       traced = true;
       return nullptr;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "../clock.h"
+#include "../transport/request_head.h"
 #include "../transport/server.h"
 #include "answer_lookups.h"
 #include "write_lookup.h"
@@ -56,6 +57,10 @@ EXPORTED std::int32_t sharded_infer_shares_fetch(Shares* shares, Server* server,
     if (event->kind == kCancelled) continue;
     if (event->kind != kCall || event->method != method || event->encoding != kIdentity ||
         event->seconds_left <= 0.0)
+      return 1;
+    // Headers are handed over where lookups are traced.
+    if (event->headers != nullptr &&
+        has_header({event->headers, std::size_t(event->header_bytes)}, "traceparent"))
       return 1;
     Answer* answer = answer_lookup(*shares, Bytes{event->data, event->bytes});
     if (answer == nullptr) return 1;

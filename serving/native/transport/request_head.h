@@ -66,6 +66,13 @@ void each_pair(std::string_view pairs, Visitor visit) {
   }
 }
 
+// Whether a header is among such pairs.
+inline bool has_header(std::string_view pairs, std::string_view wanted) {
+  bool found = false;
+  each_pair(pairs, [&](std::string_view name, std::string_view) { found |= name == wanted; });
+  return found;
+}
+
 struct RequestHead {
   std::int32_t method = -1;  // position in the settings; -1: unknown
   bool is_post = false;

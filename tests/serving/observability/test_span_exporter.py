@@ -32,7 +32,7 @@ TRACE = f"{0xABC:032x}"
 
 def sent(*requests: RequestTimeline) -> Collector:
     with running_collector() as collector:
-        exporter = SpanExporter(collector.url, 1)
+        exporter = SpanExporter(collector.url, {"worker": 1})
         assert exporter.send(requests)
         exporter.close()
     return collector
@@ -159,7 +159,7 @@ def test_a_dead_collector_costs_nobody_anything_and_is_counted() -> None:
         url = f"http://127.0.0.1:{closed.getsockname()[1]}"
         dropped: list[int] = []
         settings = TraceSettings(TraceSampling(1.0), url)
-        tracer = start_tracing(settings, 0, dropped.append)
+        tracer = start_tracing(settings, {"worker": 0}, dropped.append)
         began = time.thread_time()
         for _ in range(3000):
             trace = tracer.begin(())
@@ -183,7 +183,7 @@ def test_a_variable_that_cannot_be_used_is_refused(
 ) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="variables cannot be used"):
-        SpanExporter("http://127.0.0.1:1", 0)
+        SpanExporter("http://127.0.0.1:1", {"worker": 0})
 
 
 def test_a_server_without_traces_does_not_import_opentelemetry() -> None:

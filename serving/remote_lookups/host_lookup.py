@@ -1,0 +1,141 @@
+"""What a batch asks of one shard host, and what its answers and failures say of the replicas."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import Tensor
+
+from serving.observability.host_spans import HostSpan, TracedBatch, new_span_id, traceparent
+from serving.protocol.lookups.lookup_messages import Described
+from serving.remote_lookups.replica_group import Replica, ReplicaGroup
+from serving.status import StatusCode
+from serving.transport.http2_client import Message
+from sharded_infer.errors import InternalError
+from sharded_infer.lookups.shard_hosts import PieceBags
+
+# An answer that is not there after so long speaks against a replica of unknown latency.
+_LATE_SECONDS = 0.1
+
+
+class Attempt(NamedTuple):
+    """A call of a replica, and when it began."""
+
+    replica: Replica
+    began: float
+
+
+class HostLookup:
+    """What a batch asks of one host.
+
+    Attributes:
+        chosen: who is asked next.
+        tried: who has been asked.
+        open: calls without an answer, by number.
+        checked: who has been asked what it holds, since none that holds the version answers.
+        checks: such calls without an answer, by number.
+        late_at: when another replica is asked too.
+        errors: of the replicas that have failed.
+        is_lost: default rows stand for what it was asked.
+        traced: told of the answer; None: no request of the batch is traced.
+    """
+
+    __slots__ = (
+        "began", "checked", "checks", "chosen", "errors", "group", "groups", "hedges", "is_lost",
+        "late_at", "may_lose", "message", "open", "span_id", "sums", "traced", "tried", "wanted",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        group: ReplicaGroup,
+        wanted: Described | None,
+        message: Message,
+        groups: Sequence[PieceBags],
+        now: float,
+        *,
+        may_lose: bool = False,
+        traced: TracedBatch | None = None,
+    ) -> None:
+        self.group, self.wanted, self.message, self.groups = group, wanted, message, groups
+        self.may_lose = may_lose
+        self.is_lost = may_lose and group.is_lost()
+        self.began, self.late_at = now, math.inf
+        self.tried: list[Replica] = []
+        self.open: dict[int, Attempt] = {}
+        self.checked: list[Replica] = []
+        self.checks: dict[int, Replica] = {}
+        self.errors: list[str] = []
+        self.sums: Sequence[Tensor] = ()
+        self.hedges = 0
+        self.traced, self.span_id = traced, 0 if traced is None else new_span_id()
+        self.chosen = None if self.is_lost else group.begin(now, wanted)
+
+    @property
+    def rows(self) -> int:
+        """Rows that it was asked for."""
+        return sum(len(one.bags.values) for one in self.groups)
+
+    @property
+    def traceparent(self) -> bytes:
+        """Of its calls; empty: it is not traced."""
+        return b"" if self.traced is None else traceparent(self.traced.trace.trace_id, self.span_id)
+
+    def sent(self, number: int, now: float) -> None:
+        """The chosen replica has been asked."""
+        if self.chosen is None:
+            raise InternalError("a call of no replica")
+        self.open[number] = Attempt(self.chosen, now)
+        self.tried.append(self.chosen)
+        self.chosen = None
+        has_others = len(self.tried) < len(self.group.replicas)
+        self.late_at = now + self.group.late_after() if has_others else math.inf
+
+    def give_up(self) -> None:
+        """Nothing is known of who has not answered."""
+        for attempt in self.open.values():
+            self.group.withdrawn(attempt.replica)
+        self.open.clear()
+        if self.chosen is not None:
+            self.group.withdrawn(self.chosen)
+            self.chosen = None
+
+    def failed(self, attempt: Attempt, code: StatusCode, now: float) -> None:
+        """Says what an error means for its replica."""
+        late_after = self.group.late_after()
+        least = late_after if late_after < math.inf else _LATE_SECONDS
+        if code is StatusCode.NOT_FOUND:
+            self.group.dropped(attempt.replica, self.wanted)
+        elif code is StatusCode.INVALID_ARGUMENT or (
+            # A client's deadline may be too short for anyone.
+            code is StatusCode.DEADLINE_EXCEEDED and now < attempt.began + least
+        ):
+            self.group.withdrawn(attempt.replica)
+        else:
+            self.group.failed(attempt.replica, now)
+
+    def answered(self, attempt: Attempt, received_bytes: int, now: float) -> None:
+        """The others' calls are cancelled; those that were asked before have lost."""
+        self.group.answered(attempt.replica, now, now - attempt.began)
+        sent_bytes = len(self.tried) * len(self.message)
+        self.group.looked_up(now - self.began, sent_bytes, received_bytes)
+        if self.traced is not None:
+            self.traced.hosts.append(
+                HostSpan(
+                    self.traced.trace.trace_id,
+                    self.span_id,
+                    self.group.host,
+                    attempt.replica.address,
+                    self.began,
+                    now,
+                    sent_bytes,
+                    received_bytes,
+                    self.hedges,
+                    len(self.tried) - 1 - self.hedges,
+                )
+            )
+        for other in self.open.values():
+            if other.began < attempt.began:
+                self.group.lost(other.replica, now, now - other.began)
+            else:
+                self.group.withdrawn(other.replica)
+        self.open.clear()

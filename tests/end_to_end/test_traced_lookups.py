@@ -1,0 +1,148 @@
+"""Traces of lookups: from a client's span through the front's to those of shard hosts."""
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+pytest.importorskip("opentelemetry.sdk", reason="the extra `tracing` is not installed")
+
+from tests.end_to_end.test_tracing import METHOD, parent_of, trace_of
+from tests.support.collector import SERVER, Collector, Span, running_collector
+from tests.support.fronts import replicas_file
+from tests.support.server_pages import samples
+from tests.support.servers import (
+    Ranker,
+    RunningServer,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+from tests.support.shard_host_processes import (
+    ShardHostProcess,
+    publish_for_hosts,
+    running_shard_host,
+)
+from tests.support.waiting import until
+
+LOOKUP = "sharded_infer.v1.ShardHost/Lookup"
+CLIENT = 3
+
+
+@dataclass(frozen=True)
+class Traced:
+    ranker: Ranker
+    front: RunningServer
+    replicas: tuple[ShardHostProcess, ShardHostProcess]
+    collector: Collector
+
+    def ask(self, number: int, *, sampled: bool = True) -> None:
+        inputs = good_inputs(5, number)
+        metadata = [("traceparent", parent_of(number, sampled))]
+        with self.front.stub() as stub:
+            found = scores_of(stub.ModelInfer(infer_request(inputs), metadata=metadata))
+        for name, scores in self.ranker.predict(inputs).items():
+            np.testing.assert_array_equal(found[name], scores)
+
+    def spans(self, number: int, name: str, count: int = 1) -> list[Span]:
+        """Those of a trace, once as many have come."""
+
+        def found() -> list[Span]:
+            spans = list(self.collector.spans)
+            return [one for one in spans if (one.trace_id, one.name) == (trace_of(number), name)]
+
+        until(lambda: len(found()) >= count, f"{name} of trace {number}")
+        return found()
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Traced]:
+    folder = tmp_path_factory.mktemp("traced")
+    ranker = publish_for_hosts(folder, 2, 2000)
+    with running_collector() as collector:
+        options = ("--trace-endpoint", collector.url)
+        with (
+            running_shard_host(ranker.repository, 1, folder / "one", *options) as one,
+            running_shard_host(ranker.repository, 1, folder / "two", *options) as two,
+        ):
+            hosts = ("--shard-hosts", replicas_file(folder, {1: (one, two)}))
+            ratio = ("--trace-ratio", 0)
+            with running_server(
+                ranker.repository, folder / "front", *hosts, *options, *ratio
+            ) as front:
+                yield Traced(ranker, front, (one, two), collector)
+
+
+def test_a_hosts_span_is_below_that_of_the_lookup_which_is_below_the_requests(
+    traced: Traced,
+) -> None:
+    traced.ask(1)
+    [asked], answers = traced.spans(1, "shard host 1"), traced.spans(1, LOOKUP)
+    [lookup], [request] = traced.spans(1, "lookup"), traced.spans(1, METHOD)
+    # Two replicas answer where the first is late.
+    for answered in answers:
+        assert answered.end > answered.start
+        assert (answered.parent_id, answered.kind) == (asked.span_id, SERVER)
+        assert answered.attributes["rpc.response.status_code"] == "OK"
+        assert answered.resource["sharded_infer.host"] == 1
+    assert asked.parent_id == lookup.span_id
+    assert lookup.parent_id == request.span_id
+    assert asked.kind == CLIENT
+    assert request.start <= asked.start and asked.end <= request.end
+    addresses = {replica.address for replica in traced.replicas}
+    assert asked.attributes["sharded_infer.replica"] in addresses
+    assert asked.attributes["sharded_infer.sent_bytes"] > 0
+    assert asked.attributes["sharded_infer.received_bytes"] > 0
+    numbers = {name: asked.attributes[f"sharded_infer.{name}"] for name in ("host", "version")}
+    assert numbers == {"host": 1, "version": 1}
+    assert asked.attributes["sharded_infer.hedges"] in (0, 1)
+    assert asked.attributes["sharded_infer.retries"] == 0
+
+
+def test_a_lookup_of_a_request_that_is_not_traced_has_no_span(traced: Traced) -> None:
+    def answered() -> float:
+        pages = (samples(replica.ready["metrics_url"]) for replica in traced.replicas)
+        name = "sharded_infer_host_lookups_total"
+        return sum(page[name, (("code", "OK"), ("host", "1"))] for page in pages)
+
+    before = answered()
+    traced.ask(2, sampled=False)
+    assert answered() == before + 1
+    # What came before it would have come by now.
+    traced.ask(3)
+    traced.spans(3, LOOKUP)
+    assert not [one for one in traced.collector.spans if one.trace_id == trace_of(2)]
+
+
+def test_a_lookup_that_was_asked_elsewhere_says_so(traced: Traced) -> None:
+    """The replica that answered last is stopped: it is most likely asked next."""
+    by_address = {replica.address: replica for replica in traced.replicas}
+    numbers = itertools.count(200)
+    hedged: list[tuple[str, Span]] = []
+
+    def asked(count: int) -> list[Span]:
+        chosen = list(itertools.islice(numbers, count))
+        for number in chosen:
+            traced.ask(number)
+        return [traced.spans(number, "shard host 1")[0] for number in chosen]
+
+    def is_hedged() -> bool:
+        # They earn the hedge that the next one needs.
+        last = asked(50)[-1].attributes["sharded_infer.replica"]
+        stopped = by_address[last].process.pid
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            found = asked(1)
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        hedged.extend((last, one) for one in found if one.attributes["sharded_infer.hedges"])
+        return bool(hedged)
+
+    until(is_hedged, "a lookup is hedged")
+    for stopped, one in hedged:
+        assert one.attributes["sharded_infer.replica"] != stopped
