@@ -67,6 +67,7 @@ FULL_FILES = (
     "tests/end_to_end/test_full_disk.py",
     "tests/end_to_end/test_keepalive.py",
     "tests/end_to_end/test_leases.py",
+    "tests/end_to_end/test_live_hosts.py",
     "tests/end_to_end/test_live_page.py",
     "tests/end_to_end/test_log_lines.py",
     "tests/end_to_end/test_metrics_under_load.py",

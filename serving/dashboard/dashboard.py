@@ -61,6 +61,7 @@ class Dashboard:
         shared_state: SharedState,
         *,
         topology: str | None = None,
+        hosts: Callable[[], list[dict[str, Any]]] = list,
         clock: Callable[[], float] = time,
     ) -> None:
         """Reads the page's files; `start` begins the history.
@@ -68,11 +69,13 @@ class Dashboard:
         Args:
             shared_state: shared state of the server's versions.
             topology: plan that the server uses; None: each version's first.
+            hosts: the shard hosts that this process asks, with what it knows of their replicas.
             clock: seconds since 1970.
         """
         self._registry = registry
         self._state = state
         self._shared_state = shared_state
+        self._hosts = hosts
         self._clock = clock
         self._started = clock()
         self._assets = _read_assets()
@@ -154,6 +157,7 @@ class Dashboard:
             "history_seconds": KEPT_SECONDS,
             "server": {"state": state, "started": self._started},
             "models": models_fields(self._releases, self._plans.get),
+            "hosts": self._hosts(),
             "swaps": [asdict(swap) for swap in reversed(self._swaps.recent())],
             **metrics_fields(readings),
         }

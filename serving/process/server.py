@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -193,6 +194,7 @@ def serve(
             make_worker=make_worker,
             load=load,
             on_ready=ready,
+            hosts=list if fronts is None else fronts.described,
         )
 
 
@@ -220,6 +222,7 @@ def _serve_alone(
     make_worker: Callable[[int], Worker],
     load: Callable[[], VersionInstaller],
     on_ready: Callable[[int, int], None],
+    hosts: Callable[[], list[dict[str, Any]]],
 ) -> None:
     stop, asked = threading.Event(), threading.Event()
 
@@ -238,7 +241,9 @@ def _serve_alone(
     worker = make_worker(0)
     listeners = [*listen(config.host, config.http_port), *sockets.http_listeners()]
     shared_state = manager.shared_state
-    dashboard = Dashboard(metrics.registry, state, shared_state, topology=config.topology)
+    dashboard = Dashboard(
+        metrics.registry, state, shared_state, topology=config.topology, hosts=hosts
+    )
     http_server = HttpServer(
         listeners,
         metrics,

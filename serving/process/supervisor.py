@@ -69,6 +69,7 @@ def supervise(
     make_worker: Callable[[int], Worker],
     load: Callable[[], object],
     on_ready: Callable[[int, int], None],
+    hosts: Callable[[], list[dict[str, Any]]],
 ) -> None:
     """Serves with several processes until SIGTERM or SIGINT; then drains and returns.
 
@@ -79,6 +80,7 @@ def supervise(
         make_worker: makes the worker with this number, in its own process.
         load: loads the models, in this process.
         on_ready: called with the gRPC and HTTP ports when every worker answers.
+        hosts: as `Dashboard` has it.
 
     Raises:
         InputError: a port is not available, or a worker cannot start.
@@ -95,7 +97,9 @@ def supervise(
         own: list[socket.socket], api: RestApi | None, guard: Guard | None
     ) -> HttpServer:
         shared_state = manager.shared_state
-        dashboard = Dashboard(metrics.registry, state, shared_state, topology=config.topology)
+        dashboard = Dashboard(
+            metrics.registry, state, shared_state, topology=config.topology, hosts=hosts
+        )
         return HttpServer(
             own,
             metrics,

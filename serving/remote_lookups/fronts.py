@@ -5,10 +5,12 @@ import secrets
 import threading
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.lookups.lookup_messages import Described, Leases
 from serving.protocol.lookups.version_key import VersionKey, version_key
+from serving.remote_lookups.described_hosts import described_hosts
 from serving.remote_lookups.host_clients import HostClients
 from serving.remote_lookups.hosts_file import read_settings
 from serving.remote_lookups.remote_hosts import RemoteHosts
@@ -71,6 +73,10 @@ class Fronts:
                     _log.exception("internal error in looking at shard hosts")
 
         threading.Thread(target=run, name="shard-hosts", daemon=True).start()
+
+    def described(self) -> list[dict[str, Any]]:
+        """As `described_hosts`."""
+        return described_hosts(self._clients.now.groups)
 
     def look(self) -> None:
         """Reads the file if it has changed; tells replicas what is served; asks what they hold."""

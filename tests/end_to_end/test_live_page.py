@@ -120,6 +120,10 @@ def test_what_is_not_there_yet_is_said_in_words(live: Watched) -> None:
     assert "None refused since the server started" in errors.inner_text()
 
 
+def test_a_server_that_asks_no_shard_hosts_shows_none(live: Watched) -> None:
+    assert live.page.is_hidden("#hosts")
+
+
 def test_an_error_is_shown_by_its_code(live: Watched, live_server: RunningServer) -> None:
     wrong = {**good_inputs(1), "user": good_inputs(1)["user"] + 1000}
     with live_server.stub() as stub, pytest.raises(grpc.RpcError, match="INVALID_ARGUMENT"):

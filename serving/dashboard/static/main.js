@@ -6,7 +6,7 @@ import { Heatmap } from "./heatmap.js";
 import { LineChart } from "./line_chart.js";
 import { marksOf } from "./marks.js";
 import { Readings } from "./readings.js";
-import { PlanView, showSwaps, showVersions } from "./tables.js";
+import { PlanView, showHosts, showSwaps, showVersions } from "./tables.js";
 import { number, percent, perSecond, seconds, timeOfDay, whole, zone } from "./words.js";
 
 const POLL_MILLISECONDS = 2000, PATIENCE_MILLISECONDS = 5000;
@@ -86,6 +86,7 @@ const take = (said) => {
   newest = said;
   say(said.server.state, WORDS[said.server.state]);
   offerModels(said.models);
+  showHosts(said.hosts);
   showSwaps(said.swaps);
   plan.update(said.models);
   draw();

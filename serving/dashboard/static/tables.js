@@ -16,6 +16,8 @@ const replaceRows = (body, rows) => {
   body.replaceChildren(...rows);
 };
 
+const STATES = { healthy: "state-ready", ejected: "state-failed" };
+
 const nameMarks = (names) => names.map((name) =>
   element("span", { className: name === "default" ? "mark-default" : "mark", textContent: name }));
 
@@ -49,6 +51,21 @@ export const showVersions = (models, readings, pair, now) => {
   }));
   if (!rows.length) rows.push(element("tr", {}, element("td", { colSpan: 10, textContent: "No model is loaded yet." })));
   replaceRows(byId("versions"), rows);
+};
+
+// As one process of the server sees them; only fronts have any.
+export const showHosts = (hosts) => {
+  byId("hosts").hidden = !hosts.length;
+  replaceRows(byId("replicas"), hosts.flatMap(({ host, replicas }) => replicas.map((replica) => {
+    const row = element("tr", {},
+      element("th", { scope: "row", className: "name", textContent: `host ${host} at ${replica.address}` }),
+      element("td", { className: STATES[replica.state], textContent: replica.state }),
+      cell(whole(replica.in_flight), "n"),
+      cell(seconds(replica.latency_seconds || null), "n"),
+      cell(replica.versions.join(", ") || "–"));
+    row.dataset.replica = replica.address;
+    return row;
+  })));
 };
 
 const WHAT = { loaded: "loaded", failed: "failed", named: "named", unloaded: "let go" };
