@@ -114,10 +114,16 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     run = HostEngine._run_split
 
     def counted(
-        engine: HostEngine, split: SplitTower, batch: ModelInput, requests: int, deadline: float
+        engine: HostEngine,
+        split: SplitTower,
+        batch: ModelInput,
+        requests: int,
+        deadline: float,
+        *,
+        may_default: bool,
     ) -> object:
         seen.append(requests)
-        return run(engine, split, batch, requests, deadline)
+        return run(engine, split, batch, requests, deadline, may_default=may_default)
 
     monkeypatch.setattr(HostEngine, "_run_split", counted)
     return seen
