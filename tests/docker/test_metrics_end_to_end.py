@@ -141,7 +141,8 @@ def _stop_a_replica(front: RunningServer, replica: ShardHostProcess) -> None:
     """Lookups are late and asked of the other one, until the replica is left alone."""
 
     def is_left_alone() -> bool:
-        assert code_of(front)[0] == "OK"
+        # Without credit for a hedge a lookup may wait for its time to end.
+        code_of(front)
         counted, host = samples(front.metrics_url), (("host", "1"),)
         return all(
             counted[f"sharded_infer_shard_{name}_total", host] > 0

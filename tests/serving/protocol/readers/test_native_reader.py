@@ -52,7 +52,7 @@ def check_agrees(message: bytes) -> bool:
 
 
 @compiled
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 @given(inputs_by_chance())
 def test_every_form_is_read_as_the_portable_path_reads_it(inputs: Arrays) -> None:
     assert check_agrees(serialized(inputs))
