@@ -167,16 +167,16 @@ class MetricsPage(Collector):
             if family in BY_WORKER:
                 for worker, count in enumerate(self._cells.values(cell)):
                     add_series(metric, family, (str(worker),), [count])
-            elif family in SHARD_FAMILIES:
-                values = _together(processes, family, cell)
+                continue
+            values = _together(processes, family, cell)
+            if family in SHARD_FAMILIES:
                 if any(values):
                     asked.add(value)
                 # A host that was asked has all its series: rates and increases do not see a first
                 # failure whose series begins with it.
-                if value in asked:
-                    add_series(metric, family, (value,), values)
-            else:
-                add_series(metric, family, (value,), _together(processes, family, cell))
+                if value not in asked:
+                    continue
+            add_series(metric, family, (value,), values)
         yield from metrics.values()
 
     def _of_models(
