@@ -53,7 +53,7 @@ def serve_shards_command(
 ) -> None:
     """Answer lookups of one host of a plan.
 
-    The servers, `sharded-infer serve --shard-host`, have the towers. This process maps only the
+    The servers, `sharded-infer serve --shard-hosts`, have the towers. This process maps only the
     rows of its host's ranks, of the two newest versions of each model, and watches the repository.
     Health checks are answered, metrics and probes over HTTP. At SIGTERM it finishes the lookups in
     flight and exits with 0.
