@@ -1,5 +1,10 @@
 """Runs the demo and shows its figures."""
 
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +16,9 @@ from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
 from serving.demo.run import DemoResult, HostsResult, LatencyMs, run_demo
 from sharded_infer.byte_sizes import size_text
+
+# Set where a browser can be seen; BROWSER is what `webbrowser` runs.
+_DISPLAYS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
 def demo_command(
@@ -35,6 +43,13 @@ def demo_command(
     ] = None,
     json_file: JsonFileOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave what serves running.")] = False,
+    browser: Annotated[
+        bool | None,
+        typer.Option(
+            "--browser/--no-browser",
+            help="Open the live page in a browser; default: from a terminal on a display.",
+        ),
+    ] = None,
 ) -> None:
     """Train a DLRM on click logs, publish, serve and score it over gRPC.
 
@@ -44,6 +59,15 @@ def demo_command(
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
     check_target(json_file)
+
+    shows_page = opens_page(browser, os.environ, is_terminal=sys.stdout.isatty())
+
+    def on_serving(metrics_url: str) -> None:
+        page = _live_page(metrics_url)
+        OUT.print(f"live page: {page}", highlight=False, soft_wrap=True)
+        if shows_page:
+            _open_page(page)
+
     with progress_bars() as progress:
         result = run_demo(
             data=data,
@@ -52,10 +76,41 @@ def demo_command(
             port=port,
             hosts=hosts,
             keep=keep,
+            on_serving=on_serving,
             progress=progress,
         )
     _print_demo(result)
     write_json(json_file, result.fields())
+
+
+def opens_page(wanted: bool | None, variables: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Whether a browser is started.
+
+    Args:
+        wanted: as the user said; None: nothing.
+        is_terminal: whether somebody reads the output.
+    """
+    if wanted is not None:
+        return wanted
+    return is_terminal and any(variables.get(name) for name in _DISPLAYS)
+
+
+def _open_page(page: str) -> None:
+    """Starts a browser and does not wait for it."""
+    # A process of its own: browsers write to the terminal, and some end only when they are closed.
+    words = (sys.executable, "-P", "-m", "webbrowser", page)
+    silent = subprocess.DEVNULL
+
+    def run() -> None:
+        subprocess.run(  # noqa: S603 - our own command
+            words, stdin=silent, stdout=silent, stderr=silent, start_new_session=True, check=False
+        )
+
+    threading.Thread(target=run, name="browser", daemon=True).start()
+
+
+def _live_page(metrics_url: str) -> str:
+    return metrics_url.removesuffix("metrics")
 
 
 def _print_demo(result: DemoResult) -> None:
@@ -75,7 +130,7 @@ def _print_demo(result: DemoResult) -> None:
         ("latency p50 / p95 / p99", _latency_text(result.latency_ms)),
         *(() if result.hosts is None else _hosts_rows(result.hosts)),
         ("gRPC", result.grpc_url),
-        ("live page", result.metrics_url.removesuffix("metrics")),
+        ("live page", _live_page(result.metrics_url)),
         ("metrics", result.metrics_url),
     ]
     for row in rows:

@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -93,6 +94,7 @@ def run_demo(
     port: int,
     hosts: int | None,
     keep: bool,
+    on_serving: Callable[[str], None],
     progress: Progress,
 ) -> DemoResult:
     """Runs the whole demo.
@@ -104,6 +106,7 @@ def run_demo(
         port: the server's gRPC port; 0 picks a free one.
         hosts: shard hosts that have the tables, 2 to 5; None: the server has them.
         keep: leave the processes running.
+        on_serving: called with `metrics_url` when the server answers, before requests are sent.
 
     Raises:
         ShardedInferError: a bad log, a refused version, a refused request, or served scores that
@@ -129,6 +132,7 @@ def run_demo(
         measured = None
         if hosts is None:
             server = stack.enter_context(server_process(repository, port=port, keep=keep))
+            on_serving(server.metrics_url)
             scoring = scored(server)
         else:
             with server_process(repository) as alone:
@@ -140,6 +144,7 @@ def run_demo(
             server = stack.enter_context(
                 server_process(repository, port=port, keep=keep, options=options)
             )
+            on_serving(server.metrics_url)
             scoring = scored(server)
             running.extra_replica.kill()
             measured = _hosts_result(running, reference, scoring, scored(server), keep=keep)

@@ -19,6 +19,7 @@ import tritonclient.grpc
 from tritonclient.grpc import InferInput
 
 import serving.cli
+from serving.commands.demo import opens_page
 from tests.support.servers import command, environment
 from tests.support.waiting import until
 
@@ -57,27 +58,42 @@ class DemoRun:
     repository: Path
 
 
-def run_demo(folder: Path, *options: object) -> DemoRun:
+# Takes what it is asked to open, and is closed by the test alone.
+BROWSER = """#!{python}
+import os, re, sys, time
+from pathlib import Path
+from urllib.request import Request, urlopen
+body = urlopen(Request(sys.argv[1], headers={{"Accept": "text/html"}}), timeout=60).read().decode()
+[title] = re.findall("<title>(.*)</title>", body)
+part = Path({part!r})
+part.write_text(f"{{os.getpid()}} {{sys.argv[1]}} {{title}}")
+part.rename(part.with_suffix(""))
+time.sleep(600)
+"""
+
+
+def run_demo(folder: Path, *options: object, browser: Path | None = None) -> DemoRun:
     figures, repository = folder / "figures.json", folder / "repository"
     words = command("demo", "-r", repository, "--json", figures, *options)
+    variables = environment() if browser is None else {**environment(), "BROWSER": str(browser)}
     # Files, not pipes: a server that is kept would hold a pipe open.
     with (folder / "out").open("w") as out, (folder / "err").open("w") as err:
-        code = subprocess.call(words, stdout=out, stderr=err, env=environment(), timeout=240)
+        code = subprocess.call(words, stdout=out, stderr=err, env=variables, timeout=240)
     printed, logged = (folder / "out").read_text(), (folder / "err").read_text()
     assert figures.exists(), logged
     return DemoRun(code, json.loads(figures.read_text()), printed, logged, repository)
 
 
-def processes_of(repository: Path, word: str = "") -> list[int]:
-    """Processes whose command line names the repository, and a word if one is given."""
+def processes_of(path: Path, word: str = "") -> list[int]:
+    """Processes whose command line names the file or folder, and a word if one is given."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            words = path.read_bytes().split(b"\0")
+            words = file.read_bytes().split(b"\0")
         except OSError:
             continue
-        if str(repository).encode() in words and (not word or word.encode() in words):
-            found.append(int(path.parent.name))
+        if str(path).encode() in words and (not word or word.encode() in words):
+            found.append(int(file.parent.name))
     return found
 
 
@@ -105,13 +121,16 @@ def check_figures(done: DemoRun) -> None:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
-    """A demo that left its server running; on the real clicks where they are at hand."""
+    """A demo that left its server and a browser running; on real clicks if they are at hand."""
     folder = tmp_path_factory.mktemp("kept")
+    browser = folder / "browser"
+    browser.write_text(BROWSER.format(python=sys.executable, part=str(folder / "opened.part")))
+    browser.chmod(0o755)
     data = ("--data", SAMPLE) if SAMPLE.is_file() else ("--rows", 500)
     try:
-        yield run_demo(folder, "--keep", *data)
+        yield run_demo(folder, "--keep", "--browser", *data, browser=browser)
     finally:
-        for process in processes_of(folder / "repository"):
+        for process in (*processes_of(folder / "repository"), *processes_of(browser)):
             os.kill(process, signal.SIGKILL)
 
 
@@ -138,6 +157,17 @@ def test_real_clicks_are_trained_published_served_and_scored(kept: DemoRun) -> N
     check_figures(kept)
     lines = SAMPLE.read_bytes().count(b"\n")
     assert kept.fields["training_rows"] + kept.fields["scored_rows"] == lines
+
+
+def test_the_live_page_opens_in_a_browser_that_nobody_waits_for(kept: DemoRun) -> None:
+    opened = kept.repository.parent / "opened"
+    until(opened.exists, "the browser has what it was to open", 60)
+    process, page, title = opened.read_text().split(maxsplit=2)
+    # Raises if it has ended.
+    os.kill(int(process), 0)
+    assert page == kept.fields["metrics_url"].removesuffix("metrics")
+    assert f"live page: {page}" in kept.out
+    assert title == "sharded-infer: live"
 
 
 def test_a_server_that_is_kept_answers_until_it_is_killed(kept: DemoRun) -> None:
@@ -198,6 +228,25 @@ def test_an_interrupt_ends_shard_hosts_too(tmp_path: Path) -> None:
         demo.kill()
         for process in processes_of(repository):
             os.kill(process, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variables", "is_terminal", "opens"),
+    [
+        (None, {"DISPLAY": ":0"}, True, True),
+        (None, {"WAYLAND_DISPLAY": "wayland-0"}, True, True),
+        (None, {"BROWSER": "firefox"}, True, True),
+        (None, {"DISPLAY": ""}, True, False),
+        (None, {}, True, False),
+        (None, {"DISPLAY": ":0"}, False, False),
+        (True, {}, False, True),
+        (False, {"DISPLAY": ":0"}, True, False),
+    ],
+)
+def test_the_page_opens_where_somebody_sees_it_or_wants_it(
+    wanted: bool | None, variables: dict[str, str], is_terminal: bool, opens: bool
+) -> None:
+    assert opens_page(wanted, variables, is_terminal=is_terminal) is opens
 
 
 def test_a_bad_line_is_named_with_file_line_and_column(
