@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
@@ -13,38 +13,17 @@ from rich.table import Table
 from serving.commands.cluster.ray_module import ray_module
 from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
-from serving.commands.models.publish import (
-    NoteOption,
-    RunIdOption,
-    SourceRevisionOption,
-    TopologyOption,
-    print_version,
-    say_input_order,
-    store_part,
-    version_fields,
-)
-from serving.commands.models.quantization import (
-    CalibrationOption,
-    ErrorBudgetOption,
-    MemoryBudgetOption,
-    SamplesOption,
-    SpecOption,
-    WeightsOption,
-    read_trained,
-    with_budget,
-)
+from serving.commands.models.publish import print_version, store_part, version_fields
+from serving.commands.models.publish_options import PublishOptions
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.version_options import RepositoryOption
+from serving.commands.options.option_fields import declare_fields
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.samples.file import read_samples
-from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
-from sharded_infer.specs.spec_file import load_spec
 
 if TYPE_CHECKING:
     from serving.cluster.parts.ray_parts import PartRun, RayParts
@@ -75,23 +54,13 @@ RetriesOption = Annotated[
 
 
 def cluster_publish_command(
-    spec: SpecOption,
-    weights: WeightsOption,
-    repository: RepositoryOption,
     parts: PartsOption,
     ray_address: AddressOption = "auto",
     part_cpus: CpusOption = 1.0,
     part_memory: MemoryOption = "2GB",
     retries: RetriesOption = 3,
-    topology: TopologyOption = None,
-    memory_budget: MemoryBudgetOption = None,
-    error_budget: ErrorBudgetOption = None,
-    samples: SamplesOption = None,
-    calibration: CalibrationOption = None,
-    note: NoteOption = None,
-    run_id: RunIdOption = None,
-    source_revision: SourceRevisionOption = None,
     as_json: JsonOption = False,
+    **values: Any,
 ) -> None:
     """Publish a model in parts, which machines of Ray make.
 
@@ -99,16 +68,15 @@ def cluster_publish_command(
     has the files of a whole publish. Weights and repository lie where every machine finds them
     under the same path, or in an object store.
     """
+    options = PublishOptions(**values)
     memory = parse_size(part_memory, "--part-memory")
-    described = with_budget(load_spec(spec), memory_budget, error_budget)
-    statistics = None if samples is None else statistics_of(described, read_samples(samples))
+    described = options.described()
+    statistics = options.statistics(described)
     load_by_name("sharded_infer.publishing.part_publication:check_parts")(parts)
-    topologies = tuple(topology or ("cpu:1",))
-    for layout in topologies:
+    for layout in options.topologies:
         load_by_name("sharded_infer.planning.topology_file:parse_topology")(layout)
-    source, tower, measured = read_trained(described, weights, spec.parent, calibration)
-    say_input_order(described, tower)
-    published = Repository(repository)
+    trained = options.read(described)
+    published = Repository(options.repository)
     fp32_bytes = sum(4 * table.rows * table.dim for table in described.tables)
     with progress_bars() as progress:
         with ExitStack() as stack:
@@ -121,27 +89,14 @@ def cluster_publish_command(
             make = functools.partial(
                 store_part_here,
                 described,
-                weights.resolve(),
+                options.weights.resolve(),
                 published.location if published.is_remote else str(published.path.resolve()),
                 None if published.is_remote else staged.resolve(),
                 statistics,
                 parts,
             )
             runs = ray.run(make, parts, fp32_bytes, progress)
-        version = load_by_name("sharded_infer.publishing.publication:publish")(
-            described,
-            source,
-            tower,
-            published,
-            topologies=topologies,
-            statistics=statistics,
-            calibration=measured,
-            parts=parts,
-            note=note,
-            run_id=run_id,
-            source_revision=source_revision,
-            progress=progress,
-        )
+        version = options.publish(described, statistics, trained, parts=parts, progress=progress)
     if as_json:
         fields = version_fields(described.name, version)
         print_json({**fields, "parts": [_part_fields(run) for run in runs]})
@@ -196,3 +151,6 @@ def _print_parts(runs: "list[PartRun]") -> None:
             size_text(run.made.table_bytes),
         )
     OUT.print(table, highlight=False, markup=False)
+
+
+declare_fields(cluster_publish_command, PublishOptions)

@@ -4,52 +4,28 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kernels.wording import counted
-from serving.commands.console import ERRORS, OUT, print_json
+from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
-from serving.commands.models.quantization import (
-    CalibrationOption,
-    ErrorBudgetOption,
-    MemoryBudgetOption,
-    SamplesOption,
-    SpecOption,
-    WeightsOption,
-    read_trained,
-    summary,
-    with_budget,
-)
+from serving.commands.models.publish_options import PublishOptions
+from serving.commands.models.quantization import read_trained, summary
 from serving.commands.options.json_option import JsonOption
-from serving.commands.options.version_options import RepositoryOption
+from serving.commands.options.option_fields import declare_fields
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError
 from sharded_infer.progress import Progress
-from sharded_infer.samples.file import read_samples
-from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
-from sharded_infer.specs.spec_file import load_spec
 
 if TYPE_CHECKING:
     from sharded_infer.publishing.part_publication import PublishedPart
     from sharded_infer.publishing.publication import PublishedVersion
 
-TopologyOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
-]
-NoteOption = Annotated[str | None, typer.Option(help="A note, kept with the version.")]
-RunIdOption = Annotated[
-    str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
-]
-SourceRevisionOption = Annotated[
-    str | None,
-    typer.Option(help="Revision of the code that trained the model, kept with the version."),
-]
 PartOption = Annotated[
     str | None,
     typer.Option(
@@ -82,20 +58,7 @@ def parse_part(text: str) -> tuple[int, int]:
 
 
 def publish_command(
-    spec: SpecOption,
-    weights: WeightsOption,
-    repository: RepositoryOption,
-    topology: TopologyOption = None,
-    memory_budget: MemoryBudgetOption = None,
-    error_budget: ErrorBudgetOption = None,
-    samples: SamplesOption = None,
-    calibration: CalibrationOption = None,
-    note: NoteOption = None,
-    run_id: RunIdOption = None,
-    source_revision: SourceRevisionOption = None,
-    part: PartOption = None,
-    join: JoinOption = None,
-    as_json: JsonOption = False,
+    part: PartOption = None, join: JoinOption = None, as_json: JsonOption = False, **values: Any
 ) -> None:
     """Quantize, plan and publish a model as its next version.
 
@@ -106,41 +69,29 @@ def publish_command(
     Several machines share the work: each runs the command with --part I/N, then one runs it with
     --join N and the same spec, weights and budgets. The version has the files of a whole publish.
     """
-    described = with_budget(load_spec(spec), memory_budget, error_budget)
-    statistics = None if samples is None else statistics_of(described, read_samples(samples))
+    options = PublishOptions(**values)
+    described = options.described()
+    statistics = options.statistics(described)
     if part is not None:
         number, parts = parse_part(part)
         refused = {
-            "--topology": topology,
-            "--calibration": calibration,
-            "--note": note,
-            "--run-id": run_id,
-            "--source-revision": source_revision,
+            "--topology": options.topology,
+            "--calibration": options.calibration,
+            "--note": options.note,
+            "--run-id": options.run_id,
+            "--source-revision": options.source_revision,
             "--join": join,
         }
         if given := [option for option, value in refused.items() if value]:
             raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
+        weights, repository = options.weights, options.repository
         with progress_bars() as progress:
             made = store_part(described, weights, repository, statistics, parts, number, progress)
         _print_part(described.name, made, as_json=as_json)
         return
-    source, tower, measured = read_trained(described, weights, spec.parent, calibration)
-    say_input_order(described, tower)
+    trained = options.read(described)
     with progress_bars() as progress:
-        published = load_by_name("sharded_infer.publishing.publication:publish")(
-            described,
-            source,
-            tower,
-            repository,
-            topologies=tuple(topology or ("cpu:1",)),
-            statistics=statistics,
-            calibration=measured,
-            parts=join,
-            note=note,
-            run_id=run_id,
-            source_revision=source_revision,
-            progress=progress,
-        )
+        published = options.publish(described, statistics, trained, parts=join, progress=progress)
     if as_json:
         print_json(version_fields(described.name, published))
     else:
@@ -179,20 +130,6 @@ def store_part(
     return made
 
 
-def say_input_order(spec: ModelSpec, tower: object) -> None:
-    """Says in which order a tower's inputs are taken, if it does not name them."""
-    # Of a `ProgramTower`, whose module takes torch to import.
-    if getattr(tower, "names_inputs", True):
-        return
-    ERRORS.print(
-        f"{spec.tower.program} does not say its inputs' names: they are taken in the "
-        f"order {', '.join((*spec.dense.inputs, 'embeddings'))}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
 def version_fields(model: str, published: "PublishedVersion") -> dict[str, object]:
     """A published version, for scripts."""
     return {
@@ -215,3 +152,6 @@ def print_version(model: str, published: "PublishedVersion") -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+declare_fields(publish_command, PublishOptions)

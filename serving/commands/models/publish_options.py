@@ -1,0 +1,129 @@
+"""The options of commands that publish a model, and what they read and publish."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from serving.commands.console import ERRORS
+from serving.commands.lazy_group import load_by_name
+from serving.commands.models.quantization import (
+    CalibrationOption,
+    ErrorBudgetOption,
+    MemoryBudgetOption,
+    SamplesOption,
+    SpecOption,
+    WeightsOption,
+    read_trained,
+    with_budget,
+)
+from serving.commands.options.version_options import RepositoryOption
+from sharded_infer.progress import Progress
+from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.spec_file import load_spec
+
+if TYPE_CHECKING:
+    from sharded_infer.publishing.publication import PublishedVersion
+
+TopologyOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Layout to plan for, such as cpu:2 or cpu:2x16GB; may be repeated."),
+]
+NoteOption = Annotated[str | None, typer.Option(help="A note, kept with the version.")]
+RunIdOption = Annotated[
+    str | None, typer.Option(help="The training run's id in a tracker, kept with the version.")
+]
+SourceRevisionOption = Annotated[
+    str | None,
+    typer.Option(help="Revision of the code that trained the model, kept with the version."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishOptions:
+    """What a command that publishes was told; each field is an option."""
+
+    spec: SpecOption
+    weights: WeightsOption
+    repository: RepositoryOption
+    topology: TopologyOption = None
+    memory_budget: MemoryBudgetOption = None
+    error_budget: ErrorBudgetOption = None
+    samples: SamplesOption = None
+    calibration: CalibrationOption = None
+    note: NoteOption = None
+    run_id: RunIdOption = None
+    source_revision: SourceRevisionOption = None
+
+    @property
+    def topologies(self) -> tuple[str, ...]:
+        """The layouts to plan for."""
+        return tuple(self.topology or ("cpu:1",))
+
+    def described(self) -> ModelSpec:
+        """The spec, with the budget of the command line.
+
+        Raises:
+            SpecError, InputError: as `load_spec` and `with_budget`.
+        """
+        return with_budget(load_spec(self.spec), self.memory_budget, self.error_budget)
+
+    def statistics(self, described: ModelSpec) -> Mapping[str, FeatureStatistics] | None:
+        """How the samples use the features; None without samples."""
+        if self.samples is None:
+            return None
+        return statistics_of(described, read_samples(self.samples))
+
+    def read(self, described: ModelSpec) -> tuple[Any, Any, Any]:
+        """As `read_trained`; says in which order an unnamed tower's inputs are taken."""
+        trained = read_trained(described, self.weights, self.spec.parent, self.calibration)
+        _say_input_order(described, trained[1])
+        return trained
+
+    def publish(
+        self,
+        described: ModelSpec,
+        statistics: Mapping[str, FeatureStatistics] | None,
+        trained: tuple[Any, Any, Any],
+        *,
+        parts: int | None,
+        progress: Progress,
+    ) -> "PublishedVersion":
+        """Publishes what was read.
+
+        Args:
+            parts: how many there are to join; None: the tables are encoded here.
+        """
+        source, tower, measured = trained
+        published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
+            described,
+            source,
+            tower,
+            self.repository,
+            topologies=self.topologies,
+            statistics=statistics,
+            calibration=measured,
+            parts=parts,
+            note=self.note,
+            run_id=self.run_id,
+            source_revision=self.source_revision,
+            progress=progress,
+        )
+        return published
+
+
+def _say_input_order(spec: ModelSpec, tower: object) -> None:
+    # Of a `ProgramTower`, whose module takes torch to import.
+    if getattr(tower, "names_inputs", True):
+        return
+    ERRORS.print(
+        f"{spec.tower.program} does not say its inputs' names: they are taken in the "
+        f"order {', '.join((*spec.dense.inputs, 'embeddings'))}",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
