@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from quant.sources.array_rows import Array, holds_numbers
 from quant.sources.distributed_checkpoint import DistributedCheckpointSource
 from quant.sources.distributed_metadata import METADATA_NAME
+from quant.sources.npz_file import NpzSource
 from quant.sources.numpy_files import NumpySource
 from quant.sources.sharded_safetensors import ShardedSafetensorsSource
 from quant.sources.weight_source import (
@@ -22,8 +23,9 @@ from quant.sources.weight_source import (
 )
 
 ACCEPTED = (
-    "a .safetensors, .pt, .pth, .bin or .npy file, a .safetensors.index.json with its files, or a "
-    "directory that torch.distributed.checkpoint wrote or that holds .npy files or one such index"
+    "a .safetensors, .pt, .pth, .bin, .npy or .npz file, a .safetensors.index.json with its files, "
+    "or a directory that torch.distributed.checkpoint wrote or that holds .npy files or one such "
+    "index"
 )
 
 
@@ -91,6 +93,7 @@ def open_weights(path: Path) -> WeightSource:
             a `.pt`, `.pth` or `.bin` file that `torch.save` wrote of a state dict (alone, or under
             a `state_dict` or `model` key), read with `weights_only=True`;
             a `.npy` file, whose weight has the file's name;
+            a `.npz` file that is not compressed;
             an `.index.json` file, as Hugging Face writes beside several safetensors files;
             a directory that `torch.distributed.checkpoint` wrote, that holds one such index, or
             that holds `.npy` files.
@@ -109,6 +112,8 @@ def open_weights(path: Path) -> WeightSource:
             return SafetensorsSource(path)
         case ".npy":
             return NumpySource(path)
+        case ".npz":
+            return NpzSource(path)
         case ".pt" | ".pth" | ".bin":
             return _open_saved(path)
         case _:

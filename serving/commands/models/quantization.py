@@ -24,7 +24,7 @@ WeightsOption = Annotated[
     Path,
     typer.Option(
         help="Trained weights: .safetensors, .safetensors.index.json, .pt (read without "
-        "unpickling), .npy, or a folder of a torch distributed checkpoint or of .npy files."
+        "unpickling), .npy, .npz, or a folder of a torch distributed checkpoint or of .npy files."
     ),
 ]
 SamplesOption = Annotated[

@@ -302,7 +302,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "weights.onnx"
     path.write_bytes(b"")
     with pytest.raises(
-        SourceError, match=f"{path}: expected a .safetensors, .pt, .pth, .bin or .npy"
+        SourceError, match=f"{path}: expected a .safetensors, .pt, .pth, .bin, .npy or"
     ):
         open_weights(path)
 

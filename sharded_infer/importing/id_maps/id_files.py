@@ -1,0 +1,143 @@
+"""Files of ids and their rows: `.npy`, `.npz`, `.safetensors`, Parquet."""
+
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernels.wording import did_you_mean
+from quant.sources.checkpoint import open_weights
+from quant.sources.weight_source import SourceError, WeightSource
+from sharded_infer.errors import WeightsError
+from sharded_infer.files.regular_file import open_regular
+from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
+from sharded_infer.importing.id_maps.stored_ids import (
+    CHUNK,
+    as_ids,
+    check_column,
+    chunks_of,
+    read_column,
+)
+
+_PARQUET = (".parquet", ".pq")
+_ARRAYS = (".npz", ".safetensors")
+
+
+def open_id_file(path: Path | str, ids: str = "id", rows: str = "row") -> IdMapSource:
+    """Opens a file of ids and rows.
+
+    Args:
+        path: `.parquet`, `.npz` or `.safetensors` with columns of whole numbers `[N]`, or a `.npy`
+            file of ids `[N]`, or of ids and rows `[N, 2]`.
+        ids: the column of ids. uint64 ids are taken bit for bit.
+        rows: the column of rows. Without one, an id's row is its position.
+
+    Raises:
+        WeightsError: it cannot be read, or is no such file; names the column.
+    """
+    path = Path(path)
+    try:
+        open_regular(path, follow=True).close()
+    except OSError as error:
+        raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if path.suffix in _PARQUET:
+        return _parquet(path, ids, rows)
+    if path.suffix not in (*_ARRAYS, ".npy"):
+        expected = ", ".join((*_PARQUET, *_ARRAYS, ".npy"))
+        raise WeightsError(f"{path}: expected a file of ids, {expected}; got {path.suffix!r}")
+    try:
+        source = open_weights(path)
+    except SourceError as error:
+        raise WeightsError(str(error)) from error
+    if path.suffix == ".npy":
+        return _npy(source)
+    names = list(source.keys())
+    _check_name(path, ids, names)
+    count = check_column(source, ids)
+    if rows not in names:
+        return IdMapSource(str(path), count, lambda: _by_position(source, ids, count))
+    check_column(source, rows, count)
+    return IdMapSource(str(path), count, lambda: _pairs(source, ids, rows, count))
+
+
+def _npy(source: WeightSource) -> IdMapSource:
+    (key,) = source.keys()
+    shape = source.shape(key)
+    if len(shape) != 2 or shape[1] != 2:
+        count = check_column(source, key)
+        return IdMapSource(source.description, count, lambda: _by_position(source, key, count))
+    dtype = source.read(key, 0, 0).numpy().dtype
+    if dtype.kind not in "iu":
+        raise WeightsError(f"{source.description}: expected whole numbers, got {dtype}")
+
+    def read() -> Iterator[Chunk]:
+        for start, stop in chunks_of(shape[0]):
+            pairs = as_ids(source.read(key, start, stop).numpy())
+            yield pairs[:, 0].copy(), pairs[:, 1].copy()
+
+    return IdMapSource(source.description, shape[0], read)
+
+
+def _by_position(source: WeightSource, ids: str, count: int) -> Iterator[Chunk]:
+    for start, stop in chunks_of(count):
+        yield read_column(source, ids, start, stop), np.arange(start, stop)
+
+
+def _pairs(source: WeightSource, ids: str, rows: str, count: int) -> Iterator[Chunk]:
+    for start, stop in chunks_of(count):
+        yield read_column(source, ids, start, stop), read_column(source, rows, start, stop)
+
+
+def _parquet(path: Path, ids: str, rows: str) -> IdMapSource:
+    try:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise WeightsError(
+            f"{path}: Parquet needs pyarrow: pip install 'sharded-infer[parquet]'"
+        ) from error
+    try:
+        with parquet.ParquetFile(path) as file:
+            kinds = {field.name: str(field.type) for field in file.schema_arrow}
+            count = file.metadata.num_rows
+    # pyarrow's own errors derive from ValueError, KeyError and others.
+    except Exception as error:
+        raise WeightsError(f"{path}: not Parquet: {error!s:.200}") from error
+    _check_name(path, ids, list(kinds))
+    columns = [ids, rows] if rows in kinds else [ids]
+    for name in columns:
+        if not kinds[name].removeprefix("u").startswith("int"):
+            raise WeightsError(f"{path}: {name!r}: expected whole numbers, got {kinds[name][:100]}")
+    return IdMapSource(str(path), count, lambda: _parquet_chunks(path, parquet, columns))
+
+
+def _parquet_chunks(path: Path, parquet: Any, columns: list[str]) -> Iterator[Chunk]:
+    start = 0
+    try:
+        with parquet.ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=CHUNK, columns=columns):
+                found = []
+                for name in columns:
+                    column = batch.column(name)
+                    if column.null_count:
+                        raise WeightsError(
+                            f"{path}: {name!r}: expected a number in each row, got none in "
+                            f"{column.null_count} of rows {start} to {start + len(column)}"
+                        )
+                    found.append(as_ids(column.to_numpy()))
+                stop = start + len(found[0])
+                yield found[0], found[1] if len(found) > 1 else np.arange(start, stop)
+                start = stop
+    except WeightsError:
+        raise
+    except Exception as error:
+        raise WeightsError(f"{path}: cannot be read at row {start}: {error!s:.200}") from error
+
+
+def _check_name(path: Path, name: str, names: list[str]) -> None:
+    if name not in names:
+        shown = ", ".join(repr(other[:100]) for other in sorted(names)[:8])
+        raise WeightsError(
+            f"{path}: no column {name!r}, only {shown or 'none'}{did_you_mean(name, names)}"
+        )
