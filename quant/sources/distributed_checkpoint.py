@@ -40,6 +40,11 @@ class DistributedCheckpointSource:
         check_key(self, self._tensors, key)
         return self._tensors[key].shape
 
+    def starts(self, key: str) -> list[int]:
+        """The first row of each part that a process saved, ascending."""
+        check_key(self, self._tensors, key)
+        return sorted({chunk.offsets[0] for chunk in self._tensors[key].chunks})
+
     def read(self, key: str, start: int, stop: int) -> Tensor:
         """Rows `[start, stop)` in their own dtype, assembled from their chunks."""
         check_range(self, key, start, stop)

@@ -1,0 +1,180 @@
+"""TorchRec's MPZCH: a hash table of ids, whose slots are the table's rows.
+
+The rows are cut into equal buckets. An id is searched from a slot of its bucket that its hash
+chooses, slot by slot, at most `max_probe` of them; empty ones do not stop the search. Source:
+`HashZchManagedCollisionModule` and `TrainInputMapper` of torchrec/modules/hash_mc_modules.py,
+release 1.8, and `process_item_zch` of FBGEMM's faster_hash_ops.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.sources.weight_source import WeightSource
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.id_maps.id_map_source import (
+    Chunk,
+    HashedRows,
+    IdMapSource,
+    Ids,
+    Unknown,
+)
+from sharded_infer.importing.id_maps.stored_ids import check_column, chunks_of, read_column
+
+MPZCH_IDS = "_hash_zch_identities"
+MPZCH_BUCKETS = "_hash_zch_bucket"
+EMPTY = -1  # of a slot without an id
+
+
+@dataclass(frozen=True, slots=True)
+class MpzchSettings:
+    """What a checkpoint does not say of a `HashZchManagedCollisionModule`; defaults as there.
+
+    Attributes:
+        disable_fallback: unknown ids are left out; else they read a row that their hash chooses.
+        divided: `inference_dispatch_div_train_world_size`.
+        reserved_slots: at the end of each bucket, `get_reserved_slots_per_bucket()`; None without
+            `opt_in_prob`.
+    """
+
+    disable_fallback: bool
+    input_hash_size: int = 0
+    max_probe: int = 128
+    divided: bool = False
+    reserved_slots: int | None = None
+
+
+def mpzch_source(
+    source: WeightSource, ids: str, buckets: int, settings: MpzchSettings
+) -> IdMapSource:
+    """The id map of one table; reads it once, to check and count it.
+
+    Args:
+        ids: the key of the identities, int64 `[Z]` or `[Z, 1]`, `EMPTY` without an id.
+        buckets: `total_num_buckets`.
+
+    Raises:
+        WeightsError: the rows are no such table, or an id lies where the module, with these
+            settings, does not find it; names the id and its slot.
+    """
+    rows = check_column(source, ids)
+    where = f"{source.description}: {ids!r}"
+    if buckets < 1 or rows % buckets or not rows:
+        raise WeightsError(f"{where}: expected {rows} rows in equal buckets, got {buckets} buckets")
+    size, reserved = rows // buckets, settings.reserved_slots or 0
+    if not 0 <= reserved < size or settings.max_probe < 1 or settings.input_hash_size < 0:
+        raise WeightsError(
+            f"{where}: expected max_probe of 1 at least, input_hash_size of 0 at least and 0 to "
+            f"{size - 1} reserved slots in a bucket of {size}, got {settings.max_probe}, "
+            f"{settings.input_hash_size} and {settings.reserved_slots}"
+        )
+    unknown: Unknown = "zero"
+    if not settings.disable_fallback:
+        unknown = HashedRows(
+            rows, buckets, settings.input_hash_size, settings.divided, settings.reserved_slots
+        )
+    read = _Reader(source, ids, buckets, size, settings)
+    count = sum(len(known) for known, _ in read())
+    return IdMapSource(where, count, read, table_rows=rows, unknown=unknown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    source: WeightSource
+    key: str
+    buckets: int
+    size: int
+    settings: MpzchSettings
+
+    @property
+    def _open(self) -> int:
+        """Slots of a bucket that ids are searched in."""
+        return self.size - (self.settings.reserved_slots or 0)
+
+    def __call__(self) -> Iterator[Chunk]:
+        for start, stop in chunks_of(self.buckets * self.size):
+            stored = read_column(self.source, self.key, start, stop)
+            slots = np.flatnonzero(stored != EMPTY) + start
+            stored = stored[slots - start]
+            ids = self._ids(stored, slots // self.size)
+            self._check(ids, stored, slots)
+            yield ids, slots
+        yield from self._empty()
+
+    def _ids(self, stored: Ids, buckets: Ids) -> Ids:
+        """Ids as they are given to the module."""
+        settings = self.settings
+        if not settings.divided:
+            return stored
+        if settings.input_hash_size:
+            return stored + buckets * self._block
+        return stored * self.buckets + buckets
+
+    @property
+    def _block(self) -> int:
+        return -(-self.settings.input_hash_size // self.buckets)
+
+    def _check(self, ids: Ids, stored: Ids, slots: Ids) -> None:
+        bucket, local = slots // self.size, slots % self.size
+        if self.settings.input_hash_size:
+            home, again = ids // self._block, ids % self._block
+        else:
+            home, again = ids % self.buckets, ids // self.buckets
+        steps = (local - self._first(stored)) % self._open
+        missed = (home != bucket) | (steps >= self.settings.max_probe) | (local >= self._open)
+        if self.settings.divided:
+            missed |= again != stored
+        if missed.any():
+            place = int(missed.argmax())
+            raise WeightsError(
+                f"{self.source.description}: {self.key!r}: id {ids[place]} in slot {slots[place]} "
+                f"is not where the module searches it: bucket {home[place]}, expected "
+                f"{bucket[place]}; {steps[place]} steps from its first slot; check {self.buckets} "
+                f"buckets and {self.settings}"
+            )
+
+    def _first(self, stored: Ids) -> Ids:
+        """The slot of its bucket that each id's search begins at."""
+        return (murmur_hash3_2x64(stored) % np.uint64(self._open)).astype(np.int64)
+
+    def _empty(self) -> Iterator[Chunk]:
+        """Ids that are `EMPTY` to the module: it finds them in the first empty slot."""
+        if self.settings.input_hash_size:
+            return  # they are negative, which it does not take
+        given = np.arange(-self.buckets, 0) if self.settings.divided else np.array([EMPTY])
+        steps = np.arange(min(self.settings.max_probe, self._open))
+        searched = (self._first(np.array([EMPTY]))[0] + steps) % self._open
+        for raw in given:
+            top = int(raw % self.buckets) * self.size
+            bucket = read_column(self.source, self.key, top, top + self._open)
+            empty = searched[bucket[searched] == EMPTY]
+            if len(empty):
+                yield np.array([raw]), empty[:1] + top
+
+
+def murmur_hash3_2x64(ids: Ids) -> NDArray[np.uint64]:
+    """MurmurHash3_x64_128 of the 16 bytes (id, 0) with seed 0, its halves folded by xor.
+
+    Source: `murmur_hash3_2x64` of FBGEMM's common_utils.cuh.
+    """
+    five = np.uint64(5)
+    first = _rotate(ids.view(np.uint64) * np.uint64(0x87C37B91114253D5), 31)
+    first = _rotate(first * np.uint64(0x4CF5AD432745937F), 27) * five + np.uint64(0x52DCE729)
+    second = first * five + np.uint64(0x38495AB5)
+    first, second = first ^ np.uint64(16), second ^ np.uint64(16)
+    first = first + second
+    second = _mix(second + first)
+    first = _mix(first) + second
+    return first ^ (second + first)
+
+
+def _rotate(numbers: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return (numbers << np.uint64(bits)) | (numbers >> np.uint64(64 - bits))
+
+
+def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(factor)
+    return numbers ^ (numbers >> np.uint64(33))
