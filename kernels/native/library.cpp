@@ -1,5 +1,6 @@
 // The C interface of the kernels, which Python calls through ctypes (without the GIL).
 #include "dense.h"
+#include "id_index.h"
 #include "instruction_sets.h"
 #include "lookup.h"
 #include "lost_pages.h"
@@ -9,6 +10,7 @@
 #include <cstring>
 
 using sharded_infer::DenseStep;
+using sharded_infer::IdIndex;
 using sharded_infer::Lookup;
 using sharded_infer::Product;
 
@@ -85,6 +87,21 @@ EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set, const Dense
   if (instruction_set == sharded_infer::kAvx2) return sharded_infer::dense_step_avx2(*step);
 #endif
   sharded_infer::dense_step_baseline(*step);
+}
+
+// Each id's row, -1 for unknown ones; see id_index.h.
+EXPORTED void sharded_infer_rows_of_ids(const IdIndex* index, const std::int64_t* ids,
+                                        std::int64_t count, std::int64_t* rows) {
+  sharded_infer::rows_of_ids(*index, ids, count, rows);
+}
+
+// Writes some buckets of an index; see id_index.h. The caller has checked the keys' order.
+EXPORTED std::int32_t sharded_infer_place_ids(const IdIndex* index, std::uint64_t first,
+                                              std::int64_t bucket_count, const std::uint64_t* keys,
+                                              const std::uint32_t* rows, std::int64_t key_count,
+                                              sharded_infer::PendingIds* pending,
+                                              std::uint8_t* out) {
+  return sharded_infer::place_ids(*index, first, bucket_count, keys, rows, key_count, pending, out);
 }
 
 // Whether this machine computes products of such factors: 0 fp32, 1 bf16, 2 bytes.

@@ -1,0 +1,201 @@
+"""An index of raw ids: for each 64-bit id the row of its table, from one cache line for most ids.
+
+It is read in place, from a mapped file. Unknown ids cost what known ones do. Without compiled code
+NumPy searches it, tens of times as slowly.
+"""
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+from kernels.ids.index_layout import (
+    BUCKET,
+    HEADER_BYTES,
+    MOST_STEPS,
+    SLOTS,
+    IndexLayout,
+    filter_bits,
+    hashes_of,
+    homes_of,
+    read_header,
+    rows_of,
+)
+from kernels.native_library import load_library
+
+_CHECKED_BUCKETS = 2**18  # at a time
+
+
+class IndexFields(ctypes.Structure):
+    """`IdIndex` of kernels/native/id_index.h."""
+
+    _fields_ = (
+        ("buckets", ctypes.c_void_p),
+        ("home_buckets", ctypes.c_uint64),
+        ("table_rows", ctypes.c_uint64),
+        ("seed", ctypes.c_uint64),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library("kernels")
+    if library is not None:
+        library.sharded_infer_rows_of_ids.restype = None
+        library.sharded_infer_rows_of_ids.argtypes = (
+            *(ctypes.POINTER(IndexFields), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p),
+        )
+    return library
+
+
+_LIBRARY = _load()
+
+
+class IdIndex:
+    """An index in memory, which it keeps; many threads may search it at once."""
+
+    def __init__(self, memory: NDArray[np.uint8], layout: IndexLayout) -> None:
+        self._buckets = memory[HEADER_BYTES:].view(BUCKET)
+        self._layout = layout
+        self._fields = IndexFields(
+            self._buckets.ctypes.data, layout.home_buckets, layout.table_rows, layout.seed
+        )
+
+    @classmethod
+    def open(cls, memory: bytes | memoryview | NDArray[np.uint8]) -> "IdIndex":
+        """Opens an index; reads its header only.
+
+        Args:
+            memory: all its bytes. A search of a bucket is one cache line if they begin at a
+                multiple of 64.
+
+        Raises:
+            InputError: it is no index, of another version, or not as long as its header says.
+        """
+        whole = np.frombuffer(memory, np.uint8)
+        return cls(whole, read_header(whole))
+
+    @property
+    def count(self) -> int:
+        """Ids that it knows."""
+        return self._layout.count
+
+    @property
+    def table_rows(self) -> int:
+        """Rows of the table; every row that is found lies below."""
+        return self._layout.table_rows
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each id, -1 for unknown ones; whatever the index holds, none is outside.
+
+        Args:
+            ids: int64 `[N]`.
+
+        Returns:
+            int64 `[N]`.
+
+        Raises:
+            InputError: ids of another dtype or shape.
+        """
+        if ids.dtype != np.int64 or ids.ndim != 1:
+            raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
+        ids = np.ascontiguousarray(ids)
+        if _LIBRARY is None:
+            return rows_of(self._buckets, self._layout, ids.view(np.uint64))
+        rows = np.empty(len(ids), np.int64)
+        _LIBRARY.sharded_infer_rows_of_ids(
+            self._fields, ids.ctypes.data, len(ids), rows.ctypes.data
+        )
+        return rows
+
+    def check(self, table_rows: int) -> None:
+        """Reads all of it and refuses what `write_id_index` would not write.
+
+        Args:
+            table_rows: rows of the table that it is for.
+
+        Raises:
+            InputError: it is for another number of rows, or has another number of ids; or an id
+                occurs twice, lies where no search finds it or has a row outside the table; or a
+                filter or an unused slot has other bytes. Names the bucket.
+        """
+        if self.table_rows != table_rows:
+            raise InputError(
+                f"id index: expected one for {table_rows} rows, got one for {self.table_rows}"
+            )
+        count, last = 0, len(self._buckets)
+        # Of the keys that lie up to MOST_STEPS behind: their hashes, and the filters so far.
+        hashes, filters = np.empty(0, np.uint64), np.zeros(0, np.uint32)
+        for first in range(0, last, _CHECKED_BUCKETS):
+            buckets = self._buckets[first : first + _CHECKED_BUCKETS]
+            keys, places = self._checked_slots(buckets, first)
+            count += len(keys)
+            own = hashes_of(keys, self._layout.seed)
+            steps = places - homes_of(own, self._layout.home_buckets)
+            if len(keys) and not 0 <= steps.min() <= steps.max() <= MOST_STEPS:
+                wrong = int(((steps < 0) | (steps > MOST_STEPS)).argmax())
+                raise InputError(
+                    f"id index: bucket {places[wrong]}: id {_signed(keys[wrong])} is of bucket "
+                    f"{places[wrong] - steps[wrong]}"
+                )
+            known = np.sort(np.concatenate([hashes, own]))
+            twice = known[1:][known[1:] == known[:-1]]
+            if len(twice):
+                at = int(np.isin(own, twice).argmax())
+                raise InputError(
+                    f"id index: bucket {places[at]}: id {_signed(keys[at])} occurs twice"
+                )
+            hashes = own[places >= first + len(buckets) - MOST_STEPS]
+            start = first - len(filters)
+            filters = np.concatenate([filters, np.zeros(len(buckets), np.uint32)])
+            _fill(filters, places - start, steps, filter_bits(own))
+            # Keys of the next buckets may set bits of the last MOST_STEPS.
+            final = len(filters) if first + len(buckets) == last else len(filters) - MOST_STEPS
+            if final > 0:
+                stored = self._buckets["last"][start : start + final] & ~np.uint32(255)
+                differs = stored != filters[:final]
+                if differs.any():
+                    at = start + int(differs.argmax())
+                    raise InputError(f"id index: bucket {at}: another filter")
+                filters = filters[final:]
+        if count != self.count:
+            raise InputError(f"id index: expected {self.count} ids, got {count}")
+
+    def _checked_slots(
+        self, buckets: NDArray[np.void], first: int
+    ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """The keys of some buckets, and the bucket of each."""
+        counts = buckets["last"] & np.uint32(255)
+        used = np.arange(SLOTS) < counts[:, None]
+        for what, wrong in (
+            (f"more than {SLOTS} slots are used", counts > SLOTS),
+            ("an unused slot is not zero", ((buckets["keys"] != 0) & ~used).any(1)),
+            ("an unused slot is not zero", ((buckets["rows"] != 0) & ~used).any(1)),
+            (
+                f"a row is outside the table of {self.table_rows} rows",
+                ((buckets["rows"].astype(np.int64) >= self.table_rows) & used).any(1),
+            ),
+        ):
+            if wrong.any():
+                raise InputError(f"id index: bucket {first + int(wrong.argmax())}: {what}")
+        places = np.repeat(np.arange(len(buckets)) + first, used.sum(1))
+        return buckets["keys"][used], places
+
+
+def _fill(
+    filters: NDArray[np.uint32],
+    places: NDArray[np.int64],
+    steps: NDArray[np.int64],
+    bits: NDArray[np.uint32],
+) -> None:
+    """Sets each key's bit in the filters of its home and of the buckets up to its own."""
+    step = 1
+    while len(places):
+        kept = steps >= step
+        places, steps, bits = places[kept], steps[kept], bits[kept]
+        np.bitwise_or.at(filters, places - step, bits)
+        step += 1
+
+
+def _signed(key: np.uint64) -> int:
+    return int(key.view(np.int64))

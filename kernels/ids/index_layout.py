@@ -1,0 +1,144 @@
+"""The bytes of an index of raw ids: a header, and buckets of one cache line.
+
+    header, 64 bytes: magic, version, seed, home buckets, ids, rows of the table, zeros
+    bucket, 64 bytes: 5 keys of 8 bytes, 5 rows of 4 bytes, 1 byte: slots used, 3 bytes: the filter
+
+Numbers are little-endian. `kernels/native/id_index.h` says how an id is searched. The functions of
+this module do it in NumPy: the reference, and what runs where nothing was compiled.
+"""
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+
+SLOTS, BUCKET_BYTES, HEADER_BYTES = 5, 64, 64
+# A key lies at most so many buckets behind its home, and as many buckets follow the last home.
+MOST_STEPS = 255
+MOST_HOMES = MOST_ROWS = 2**32
+IDS_OF_A_HOME = 4  # on average: load 0.8, 16 bytes an id
+_MAGIC = b"id-index"
+_VERSION = 1
+_HEADER = struct.Struct("<8sIIQQQ24s")
+BUCKET = np.dtype([("keys", "<u8", SLOTS), ("rows", "<u4", SLOTS), ("last", "<u4")])
+_STEP, _FIRST, _SECOND = (
+    np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLayout:
+    """What the header says.
+
+    Attributes:
+        count: of ids.
+        table_rows: every row lies below it.
+    """
+
+    count: int
+    table_rows: int
+    home_buckets: int
+    seed: int = 0
+
+    @property
+    def buckets(self) -> int:
+        """All buckets, those behind the last home too."""
+        return self.home_buckets + MOST_STEPS
+
+    @property
+    def size(self) -> int:
+        """Bytes of the index."""
+        return HEADER_BYTES + self.buckets * BUCKET_BYTES
+
+    def header(self) -> bytes:
+        """The header's bytes."""
+        return _HEADER.pack(
+            _MAGIC, _VERSION, self.seed, self.home_buckets, self.count, self.table_rows, b""
+        )
+
+
+def read_header(memory: NDArray[np.uint8]) -> IndexLayout:
+    """Reads the header of a whole index.
+
+    Args:
+        memory: uint8 `[bytes]`.
+
+    Raises:
+        InputError: it is no index, of another version, or not as long as its header says.
+    """
+    if len(memory) < HEADER_BYTES:
+        raise InputError(
+            f"id index: expected a header of {HEADER_BYTES} bytes, got {len(memory)} bytes"
+        )
+    fields = _HEADER.unpack(memory[:HEADER_BYTES].tobytes())
+    magic, version, seed, home_buckets, count, table_rows, zeros = fields
+    if magic != _MAGIC:
+        raise InputError(f"id index: expected the first bytes {_MAGIC!r}, got {magic!r}")
+    if version != _VERSION:
+        raise InputError(f"id index: expected version {_VERSION}, got {version}")
+    if any(zeros):
+        raise InputError("id index: expected zeros at the end of the header")
+    for name, number, least, most in (
+        ("home buckets", home_buckets, 1, MOST_HOMES),
+        ("rows of the table", table_rows, 0, MOST_ROWS),
+        ("ids", count, 0, home_buckets * SLOTS),
+    ):
+        if not least <= number <= most:
+            raise InputError(f"id index: {name}: expected {least} to {most}, got {number}")
+    layout = IndexLayout(count, table_rows, home_buckets, seed)
+    if len(memory) != layout.size:
+        raise InputError(
+            f"id index: expected {layout.size} bytes for {home_buckets} home buckets, "
+            f"got {len(memory)}"
+        )
+    return layout
+
+
+def hashes_of(keys: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """The hash of each key: splitmix64's finalizer, a bijection."""
+    with np.errstate(over="ignore"):
+        hashes = keys + np.uint64(seed + 1) * _STEP
+        hashes = (hashes ^ (hashes >> np.uint64(30))) * _FIRST
+        hashes = (hashes ^ (hashes >> np.uint64(27))) * _SECOND
+    return hashes ^ (hashes >> np.uint64(31))
+
+
+def homes_of(hashes: NDArray[np.uint64], home_buckets: int) -> NDArray[np.int64]:
+    """The home bucket of each hash; it rises with the hash."""
+    shift = np.uint64(32)
+    return (((hashes >> shift) * np.uint64(home_buckets)) >> shift).astype(np.int64)
+
+
+def filter_bits(hashes: NDArray[np.uint64]) -> NDArray[np.uint32]:
+    """The bit of each hash in a filter."""
+    places = ((hashes & np.uint64(255)) * np.uint64(24)) >> np.uint64(8)
+    return np.uint32(256) << places.astype(np.uint32)
+
+
+def rows_of(
+    buckets: NDArray[np.void], layout: IndexLayout, keys: NDArray[np.uint64]
+) -> NDArray[np.int64]:
+    """The row of each key, -1 for unknown ones.
+
+    Args:
+        buckets: of dtype `BUCKET`, all.
+    """
+    hashes = hashes_of(keys, layout.seed)
+    places, bits = homes_of(hashes, layout.home_buckets), filter_bits(hashes)
+    rows = np.full(len(keys), -1, np.int64)
+    going = np.arange(len(keys))
+    for _ in range(MOST_STEPS + 1):
+        here = buckets[places[going]]
+        used = (here["last"] & np.uint32(7))[:, None] > np.arange(SLOTS)
+        same = (here["keys"] == keys[going, None]) & used
+        found, slot = same.any(1), same.argmax(1)
+        of_slot = here["rows"][np.arange(len(going)), slot].astype(np.int64)
+        rows[going[found]] = np.where(of_slot < layout.table_rows, of_slot, -1)[found]
+        going = going[~found & ((here["last"] & bits[going]) != 0)]
+        if not len(going):
+            break
+        places[going] += 1
+    return rows
