@@ -1,5 +1,6 @@
 // The C interface of the kernels, which Python calls through ctypes (without the GIL).
 #include "dense.h"
+#include "id_hash.h"
 #include "id_index.h"
 #include "instruction_sets.h"
 #include "lookup.h"
@@ -93,6 +94,22 @@ EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set, const Dense
 EXPORTED void sharded_infer_rows_of_ids(const IdIndex* index, const std::int64_t* ids,
                                         std::int64_t count, std::int64_t* rows) {
   sharded_infer::rows_of_ids(*index, ids, count, rows);
+}
+
+// The hash of each string: 0 XXH3 of 64 bits, 1 MurmurHash3; see id_hash.h. The caller has checked the offsets.
+EXPORTED void sharded_infer_hash_strings(std::int32_t hash, const std::uint8_t* data,
+                                         const std::int64_t* offsets, std::int64_t count,
+                                         std::uint64_t seed, std::uint64_t* out) {
+  sharded_infer::hash_strings(static_cast<sharded_infer::StringHash>(hash), data, offsets, count,
+                              seed, out);
+}
+
+// FBGEMM's hash of each id and of y; see id_hash.h.
+EXPORTED void sharded_infer_murmur_hash3_2x64(const std::uint64_t* ids, std::int64_t count,
+                                              std::uint64_t y, std::uint64_t seed,
+                                              std::uint64_t* out) {
+  for (std::int64_t at = 0; at < count; ++at)
+    out[at] = sharded_infer::murmur_hash3_2x64(ids[at], y, seed);
 }
 
 // Writes some buckets of an index; see id_index.h. The caller has checked the keys' order.

@@ -1,0 +1,191 @@
+"""Hashes of ids and strings, beside FBGEMM's operators, the xxhash package and a plain murmur3."""
+
+import numpy as np
+import pytest
+import torch
+import xxhash
+from fbgemm_gpu import sparse_ops  # noqa: F401 - registers FBGEMM's operators
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+from kernels.ids import id_hash
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings, murmur_hash3_2x64
+
+needs_compiled = pytest.mark.skipif(
+    id_hash._LIBRARY is None, reason="the package was built without a compiler"
+)
+WORD = 2**64 - 1
+STRINGS = [np.random.default_rng(n).bytes(n) for n in (*range(300), 1023, 1024, 1025, 5000, 70_000)]
+
+
+@pytest.fixture(params=["compiled", "NumPy"])
+def code(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which code hashes."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(id_hash, "_LIBRARY", None)
+    elif id_hash._LIBRARY is None:
+        pytest.skip("the package was built without a compiler")
+
+
+def many_ids() -> NDArray[np.int64]:
+    edges = [0, 1, -1, 2**63 - 1, -(2**63)]
+    drawn = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 10**6, endpoint=True)
+    return np.concatenate([np.array(edges), drawn])
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("slots", [65_537, 65_539, 65_543, 65_551])
+def test_ids_have_the_hashes_of_torchrecs_modules(slots: int) -> None:
+    """The sizes are primes with a product above 2^64: they tell all 64 bits.
+
+    An id that is not there falls back to the slot of its hash.
+    """
+    ids = many_ids()
+    found, _ = torch.ops.fbgemm.zero_collision_hash(
+        input=torch.from_numpy(ids),
+        identities=torch.full((slots, 1), -1),
+        max_probe=1,
+        circular_probe=True,
+        readonly=True,
+    )
+    expected = (murmur_hash3_2x64(ids) % np.uint64(slots)).astype(np.int64)
+    assert np.array_equal(found.numpy(), expected)
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize(("y", "seed"), [(0, 0), (7, 0), (0, 42), (2**31, 2**40)])
+def test_other_words_and_seeds_have_the_hashes_of_fbgemms_operator(y: int, seed: int) -> None:
+    ids = many_ids()[:400]
+    hashes = murmur_hash3_2x64(ids, y, seed)
+    # The operator hashes one id, and raises where its hash has the highest bit.
+    small = np.flatnonzero(hashes < 2**63)
+    assert len(small) > 100
+    for at in small.tolist():
+        one = torch.ops.fbgemm.murmur_hash3(torch.tensor([ids[at]]), y, seed)
+        assert int(one) == hashes[at]
+
+
+@pytest.mark.usefixtures("code")
+def test_strided_ids_have_the_same_hashes() -> None:
+    ids = many_ids()
+    assert np.array_equal(murmur_hash3_2x64(ids[::7]), murmur_hash3_2x64(ids)[::7])
+
+
+def murmur3_x64_128(data: bytes, seed: int) -> int:
+    """The first 64 bits of MurmurHash3_x64_128 as its paper writes it, byte by byte."""
+
+    def rotated(word: int, bits: int) -> int:
+        return (word << bits | word >> (64 - bits)) & WORD
+
+    def mixed(word: int) -> int:
+        for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+            word = (word ^ word >> 33) * factor & WORD
+        return word ^ word >> 33
+
+    one, other = 0x87C37B91114253D5, 0x4CF5AD432745937F
+    first = second = seed
+    blocks = len(data) // 16
+    for block in range(blocks):
+        low = int.from_bytes(data[16 * block : 16 * block + 8], "little")
+        high = int.from_bytes(data[16 * block + 8 : 16 * block + 16], "little")
+        first ^= rotated(low * one & WORD, 31) * other & WORD
+        first = ((rotated(first, 27) + second) * 5 + 0x52DCE729) & WORD
+        second ^= rotated(high * other & WORD, 33) * one & WORD
+        second = ((rotated(second, 31) + first) * 5 + 0x38495AB5) & WORD
+    tail = data[16 * blocks :]
+    if len(tail) > 8:
+        second ^= rotated(int.from_bytes(tail[8:], "little") * other & WORD, 33) * one & WORD
+    if tail:
+        first ^= rotated(int.from_bytes(tail[:8], "little") * one & WORD, 31) * other & WORD
+    first ^= len(data)
+    second ^= len(data)
+    first = (first + second) & WORD
+    second = (second + first) & WORD
+    first, second = mixed(first), mixed(second)
+    return (first + second) & WORD
+
+
+def hashed(name: StringHash, strings: list[bytes], seed: int) -> list[int]:
+    found = hash_strings(name, *joined_strings(strings), seed)
+    assert found.dtype == np.int64
+    return found.view(np.uint64).tolist()
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1, 2**64 - 1])
+def test_xxh3_is_the_packages(seed: int) -> None:
+    expected = [xxhash.xxh3_64_intdigest(string, seed) for string in STRINGS]
+    assert hashed(StringHash.XXH3_64, STRINGS, seed) == expected
+
+
+@needs_compiled
+@pytest.mark.parametrize("seed", [0, 1, 2**32 - 1])
+def test_murmur3_is_the_papers(seed: int) -> None:
+    expected = [murmur3_x64_128(string, seed) for string in STRINGS]
+    assert hashed(StringHash.MURMUR3_X64_128, STRINGS, seed) == expected
+
+
+@needs_compiled
+def test_hashes_are_those_that_others_publish() -> None:
+    """Of xxHash's and mmh3's documentation; no strings of ours can drift from them together."""
+    assert hashed(StringHash.MURMUR3_X64_128, [b"foo"], 0) == [-2129773440516405919 & WORD]
+    assert hashed(StringHash.XXH3_64, [b""], 0) == [0x2D06800538D394C2]
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", StringHash)
+def test_no_strings_have_no_hashes(name: StringHash) -> None:
+    assert hashed(name, [], 0) == []
+
+
+@needs_compiled
+@pytest.mark.parametrize("name", StringHash)
+def test_strings_may_lie_anywhere_in_the_data(name: StringHash) -> None:
+    data, offsets = joined_strings([b"before", b"user-1", b"user-2", b"behind"])
+    found = hash_strings(name, data, offsets[1:4])
+    assert found.view(np.uint64).tolist() == hashed(name, [b"user-1", b"user-2"], 0)
+
+
+@pytest.mark.parametrize("offsets", [[0, 5], [-1, 2], [0, 3, 2], [3, 4, 1]])
+def test_offsets_outside_the_data_are_refused(offsets: list[int]) -> None:
+    with pytest.raises(InputError, match="offsets: expected rising numbers from 0 to 4 at most"):
+        hash_strings(StringHash.XXH3_64, np.zeros(4, np.uint8), np.array(offsets))
+
+
+@pytest.mark.parametrize(
+    ("data", "offsets", "words"),
+    [
+        (np.zeros(4, np.int8), np.array([0, 1]), "strings: expected uint8"),
+        (np.zeros(4, np.uint8), np.array([0, 1], np.int32), "offsets: expected int64"),
+        (np.zeros(4, np.uint8), np.empty(0, np.int64), "offsets: expected int64"),
+    ],
+)
+def test_other_arrays_are_refused(
+    data: NDArray[np.uint8], offsets: NDArray[np.int64], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        hash_strings(StringHash.XXH3_64, data, offsets)
+
+
+@pytest.mark.parametrize(
+    ("name", "seed", "bits"),
+    [
+        (StringHash.XXH3_64, 2**64, 64),
+        (StringHash.XXH3_64, -1, 64),
+        (StringHash.MURMUR3_X64_128, 2**32, 32),
+    ],
+)
+def test_a_seed_of_more_bits_is_refused(name: StringHash, seed: int, bits: int) -> None:
+    with pytest.raises(InputError, match=f"{name}: expected an unsigned number of {bits} bits"):
+        hash_strings(name, *joined_strings([b"a"]), seed)
+
+
+def test_strings_need_compiled_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(id_hash, "_LIBRARY", None)
+    with pytest.raises(InputError, match="built without a compiler"):
+        hash_strings(StringHash.XXH3_64, *joined_strings([b"a"]))
+
+
+def test_ids_of_another_dtype_are_refused() -> None:
+    with pytest.raises(InputError, match=r"ids: expected int64 \[N\], got int32"):
+        murmur_hash3_2x64(np.zeros(3, np.int32))  # type: ignore[arg-type]
