@@ -10,7 +10,8 @@ from typing import Any
 from kernels.native_library import address_of
 from serving.errors import DeadlineError
 from serving.host.thread_usage import Reading, read_usage
-from serving.inference.held_calls import HeldAnswers, HeldBatch, HeldCalls
+from serving.inference.held_batch import HeldAnswers, HeldBatch
+from serving.inference.held_calls import HeldCalls
 from serving.inference.predict_call import PredictCall
 from serving.inference.request_reports import RequestReports
 from serving.metrics.version_metrics import Answered
@@ -259,9 +260,9 @@ def count_batch(batch: Batch[PredictCall | HeldBatch], seconds: float) -> None:
     show_queue(call.version)
 
 
-def count_dropped(call: PredictCall) -> None:
-    """Counts a request that left the queue without being run."""
-    call.version.metrics.refused(DROPPED[call.state])
+def count_dropped(call: PredictCall | HeldBatch) -> None:
+    """Counts requests that left the queue without being run."""
+    call.version.metrics.refused(DROPPED[call.state], call.count)
     show_queue(call.version)
 
 

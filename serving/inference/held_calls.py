@@ -4,8 +4,9 @@ take: compiled code reads the usual calls among a transport's events and queues 
 the dispatcher takes a batch: its held calls are one `HeldBatch`
 the batch is merged, run and answered, with one call of compiled code for each step
 
-What is unusual is left to `DataPlane.submit`: it alone words refusals. A held call that leaves the
-queue without being run, or runs beside other requests, becomes a `PredictCall`.
+What is unusual is left to `DataPlane.submit`. Calls that would be too late, leave the queue
+without being run, or whose clients have gone, end together: under overload most calls do. A held
+call that runs beside other requests becomes a `PredictCall`.
 """
 
 import ctypes
@@ -16,9 +17,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kernels.native_library import address_of
+from serving.inference.held_batch import HeldAnswers, HeldBatch, count_ended
 from serving.inference.held_calls_library import (
     AnsweredStruct,
     DescriptionStruct,
@@ -36,10 +37,11 @@ from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
 from serving.scheduler.compiled_batcher import CompiledBatcher
 from serving.scheduler.dispatcher import complete
-from serving.scheduler.request_queue import QueuedRequest, RequestState
-from serving.status import Status
+from serving.scheduler.request_queue import RequestState
+from serving.status import Status, status_of
 from serving.versions.loaded_version import LoadedVersion
 from sharded_infer.engines.executor import RequestResult
+from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import ModelInput
 
 # `Form` of serving/native/calls/held_call.h.
@@ -47,48 +49,6 @@ _FORMS = {PredictMethod.MODEL_INFER: 1, PredictMethod.PREDICT: 2}
 _METHODS = {form: method for method, form in _FORMS.items()}
 # `AnsweredRequest` of serving/native/counting.h.
 _COUNTED_NUMBERS = 8
-
-
-class HeldBatch(QueuedRequest):
-    """The held calls of a batch, as one request.
-
-    Attributes:
-        count: the number of calls.
-        handles: int64, of its calls.
-    """
-
-    __slots__ = ("count", "handles", "version")
-
-    def __init__(
-        self,
-        version: LoadedVersion,
-        handles: "array[int]",
-        samples: int,
-        on_done: Callable[[Any], None],
-    ) -> None:
-        super().__init__(version.queue, samples=samples, arrived=0.0, on_done=on_done)
-        self.version = version
-        self.handles = handles
-        self.count = len(handles)
-
-
-class HeldAnswers:
-    """The answers of a batch, which are not sent yet.
-
-    Attributes:
-        address: of the compiled answers.
-        counted: float64 `[calls, 8]`: samples, the seconds of decode, queue, lookup, tower, encode
-            and the whole, and ids outside their tables.
-        slowest_seconds: of the whole.
-    """
-
-    __slots__ = ("address", "counted", "decode_seconds", "encode_seconds", "slowest_seconds")
-
-    def __init__(self, address: int, counted: NDArray[np.float64], sums: AnsweredStruct) -> None:
-        self.address, self.counted = address, counted
-        self.decode_seconds: float = sums.decode_seconds
-        self.encode_seconds: float = sums.encode_seconds
-        self.slowest_seconds: float = sums.slowest_seconds
 
 
 class HeldCalls:
@@ -125,14 +85,14 @@ class HeldCalls:
 
     def attach(
         self,
-        server: tuple[int, int],
+        server: tuple[int, int, int],
         methods: Iterable[PredictMethod | None],
         reply: Callable[[int, bytes | Status], None],
     ) -> None:
         """Answers calls of one compiled server.
 
         Args:
-            server: addresses of the function that answers a call, and of its first argument.
+            server: as `Http2Server.answering`.
             methods: of each of the server's methods; None: not a predict call.
             reply: answers a call that has become a `PredictCall`.
         """
@@ -159,8 +119,11 @@ class HeldCalls:
         others = self._library.sharded_infer_calls_take(self._address, events, count, left, taken)
         if taken.calls:
             self._changed(taken.calls)
-            for route in taken.touched[: taken.routes]:
-                self._show_queue(self.versions.at(route))
+        for at in range(taken.routes):
+            version = self.versions.at(taken.touched[at])
+            if taken.ended:
+                self._changed(-count_ended(version, taken.of_route[at]))
+            self._show_queue(version)
         return left[:others]
 
     def cancel(self, number: int) -> PredictCall | None:
@@ -187,6 +150,19 @@ class HeldCalls:
         calls = self.described(handles)
         self._release(array("q", handles))
         return calls
+
+    def dropped(self, handles: Sequence[int], states: Sequence[RequestState]) -> list[HeldBatch]:
+        """Calls that left the queue without being run, together where version and state agree."""
+        groups: dict[tuple[int, RequestState], array[int]] = {}
+        for handle, state in zip(handles, states, strict=True):
+            route = self._library.sharded_infer_calls_route_of(self._address, handle)
+            groups.setdefault((route, state), array("q")).append(handle)
+        batches = []
+        for (route, state), found in groups.items():
+            batch = HeldBatch(self.versions.at(route), found, 0, self._refuse)
+            batch.state = state
+            batches.append(batch)
+        return batches
 
     def described(self, handles: Sequence[int]) -> list[PredictCall]:
         """Calls as Python knows them. They are still held: nobody answers these."""
@@ -263,6 +239,15 @@ class HeldCalls:
         self._library.sharded_infer_calls_describe(self._address, handle, found)
         features = len(reader_of(self.versions.at(found.route)).features)
         return found, ctypes.string_at(found.own, features)
+
+    def _refuse(self, batch: HeldBatch) -> None:
+        status = status_of(batch.error or InternalError("calls are refused without a reason"))
+        words = status.message.encode()
+        seconds = self._library.sharded_infer_calls_refuse(
+            self._address, *batch.handles.buffer_info(), status.code.number, words, len(words)
+        )
+        batch.version.metrics.failed(status.code.name, seconds, batch.count)
+        self._changed(-batch.count)
 
     def _described(self, handle: int) -> PredictCall:
         found, own = self._describe(handle)

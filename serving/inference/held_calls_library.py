@@ -33,10 +33,27 @@ class NameStruct(ctypes.Structure):
     _fields_ = (("model", ctypes.c_char_p), ("version", ctypes.c_char_p), ("route", _ADDRESS))
 
 
+class EndedStruct(ctypes.Structure):
+    """`Ended`."""
+
+    _fields_ = (
+        ("late", _INTEGER),
+        ("late_seconds", _SECONDS),
+        ("cancelled", _INTEGER),
+        ("cancelled_seconds", _SECONDS),
+    )
+
+
 class TakenStruct(ctypes.Structure):
     """`Taken`."""
 
-    _fields_ = (("calls", _INTEGER), ("routes", _INTEGER), ("touched", _ADDRESS * 8))
+    _fields_ = (
+        ("calls", _INTEGER),
+        ("ended", _INTEGER),
+        ("routes", _INTEGER),
+        ("touched", _ADDRESS * 8),
+        ("of_route", EndedStruct * 8),
+    )
 
 
 class ScoresStruct(ctypes.Structure):
@@ -97,7 +114,12 @@ _FUNCTIONS = {
     "route_destroy": (None, (_ADDRESS,)),
     "create": (_ADDRESS, (_ADDRESS,)),
     "destroy": (None, (_ADDRESS,)),
-    "attach": (None, (_ADDRESS, _ADDRESS, _ADDRESS, ctypes.POINTER(ctypes.c_int32), _INTEGER)),
+    "attach": (
+        None,
+        (
+            _ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.POINTER(ctypes.c_int32), _INTEGER,
+        ),
+    ),
     "set_traced": (None, (_ADDRESS, ctypes.c_uint64)),
     "set_names": (None, (_ADDRESS, ctypes.POINTER(NameStruct), _INTEGER)),
     "take": (
@@ -122,6 +144,10 @@ _FUNCTIONS = {
         ),
     ),
     "send": (None, (_ADDRESS, _ADDRESS, _ADDRESS)),
+    "refuse": (
+        _SECONDS,
+        (_ADDRESS, _ADDRESS, _INTEGER, ctypes.c_int32, ctypes.c_char_p, _INTEGER),
+    ),
     "route_of": (_ADDRESS, (_ADDRESS, _INTEGER)),
     "describe": (None, (_ADDRESS, _INTEGER, ctypes.POINTER(DescriptionStruct))),
     "release": (None, (_ADDRESS, _ADDRESS, _INTEGER)),

@@ -163,18 +163,18 @@ class VersionMetrics:
         with self._cells.lock:
             self._cells.own[cell] += 1.0
 
-    def failed(self, code_name: str, whole: float) -> None:
-        """Counts a request that was answered with an error.
+    def failed(self, code_name: str, whole: float, count: int = 1) -> None:
+        """Counts requests that were answered with an error.
 
         Args:
-            whole: seconds from the decoded message to the error.
+            whole: seconds from the decoded message to the error, summed over the requests.
         """
         cell = self._codes[code_name]
         cells = self._cells
         with cells.lock:
             own = cells.own
-            own[cell] += 1.0
-            own[self._worker_requests] += 1.0
+            own[cell] += count
+            own[self._worker_requests] += count
             own[self._failure_seconds] += whole
 
     def ran_batch(self, *, requests: int, samples: int, seconds: float, predicted: float) -> None:
@@ -206,8 +206,8 @@ class VersionMetrics:
                 own[self._cost_ratio + bisect_left(COST_RATIO_BOUNDARIES, ratio)] += 1.0
                 own[self._cost_ratio + _RATIO_SUM] += ratio
 
-    def refused(self, reason: str) -> None:
-        """Counts a request that was not run; `failed` also counts its status code.
+    def refused(self, reason: str, count: int = 1) -> None:
+        """Counts requests that were not run; `failed` also counts their status codes.
 
         Args:
             reason: one of `request_families.REFUSALS`.
@@ -215,7 +215,7 @@ class VersionMetrics:
         cell = self._refusals[reason]
         cells = self._cells
         with cells.lock:
-            cells.own[cell] += 1.0
+            cells.own[cell] += count
 
     def queue(self, *, requests: int, samples: int) -> None:
         """Sets the requests and samples that wait in this process."""

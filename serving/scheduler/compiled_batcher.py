@@ -42,6 +42,9 @@ class HeldRequests(Protocol):
     def apart(self, handles: Sequence[int]) -> Sequence[Any]:
         """Requests that are not held any longer."""
 
+    def dropped(self, handles: Sequence[int], states: Sequence[RequestState]) -> Sequence[Any]:
+        """Requests that left the queue without being run, each group of them as one."""
+
 
 class CompiledBatcher(Generic[Request]):
     """Schedules all queues of a process, which are `CompiledQueue`s.
@@ -264,14 +267,23 @@ class CompiledBatcher(Generic[Request]):
 
     def _dropped(self) -> list[Request]:
         handles = self._handles
-        dropped = self._leave(handles.dropped_handles[: handles.dropped])
-        states = handles.dropped_states[: handles.dropped]
-        for request, state in zip(dropped, states, strict=True):
-            request.state = _STATES[state]
+        left = handles.dropped_handles[: handles.dropped]
+        states = [_STATES[state] for state in handles.dropped_states[: handles.dropped]]
+        dropped: list[Request] = []
+        held: list[tuple[int, RequestState]] = []
+        for handle, state in zip(left, states, strict=True):
+            if handle < 0:
+                held.append((handle, state))
+                continue
+            request = self._waiting.pop(handle)
+            request.state = state
+            dropped.append(request)
+        if held:
+            dropped += self._holder().dropped(*zip(*held, strict=True))
         return dropped
 
     def _leave(self, handles: Sequence[int]) -> list[Request]:
-        """Requests that wait no longer, by their handles."""
+        """Requests that run, by their handles."""
         below = [handle for handle in handles if handle < 0]
         apart = iter(self._holder().apart(below) if below else ())
         return [self._waiting.pop(h) if h >= 0 else next(apart) for h in handles]

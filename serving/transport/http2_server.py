@@ -100,12 +100,13 @@ class Http2Server:
         ).contents
 
     @property
-    def answering(self) -> tuple[int, int]:
-        """Addresses of the function that answers a call, and of the server that it takes."""
+    def answering(self) -> tuple[int, int, int]:
+        """Addresses of what answers a call, of what ends one, and of the server that both take."""
         respond = ctypes.cast(self._respond, ctypes.c_void_p).value
-        if respond is None:
+        finish = ctypes.cast(self._finish, ctypes.c_void_p).value
+        if respond is None or finish is None:
             raise InternalError("a function of the compiled transport has no address")
-        return respond, self._handle
+        return respond, finish, self._handle
 
     @property
     def address(self) -> int:

@@ -22,9 +22,10 @@ EXPORTED void sharded_infer_calls_route_destroy(Route* route) { delete route; }
 EXPORTED Calls* sharded_infer_calls_create(Scheduler* scheduler) { return new Calls(*scheduler); }
 EXPORTED void sharded_infer_calls_destroy(Calls* calls) { delete calls; }
 
-EXPORTED void sharded_infer_calls_attach(Calls* calls, Respond respond, void* server,
-                                         const std::int32_t* forms, std::int64_t count) {
-  calls->attach(respond, server, {forms, forms + count});
+EXPORTED void sharded_infer_calls_attach(Calls* calls, Respond respond, Finish finish,
+                                         void* server, const std::int32_t* forms,
+                                         std::int64_t count) {
+  calls->attach(respond, finish, server, {forms, forms + count});
 }
 
 EXPORTED void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound) {
@@ -81,6 +82,12 @@ EXPORTED void sharded_infer_calls_send(Calls* calls, const std::int64_t* handles
                                        Answers* answers) {
   calls->send(handles, *answers);
   delete answers;
+}
+
+EXPORTED double sharded_infer_calls_refuse(Calls* calls, const std::int64_t* handles,
+                                           std::int64_t count, std::int32_t code,
+                                           const char* words, std::int64_t words_bytes) {
+  return calls->refuse(handles, count, code, {words, std::size_t(words_bytes)});
 }
 
 EXPORTED Route* sharded_infer_calls_route_of(Calls* calls, std::int64_t handle) {

@@ -9,6 +9,8 @@
 namespace sharded_infer::calls {
 namespace {
 
+constexpr std::int32_t kDeadlineExceeded = 4;
+
 bool all_finite(const std::int64_t* words, std::int64_t count) {
   // The sum of differences with themselves is 0 unless one is NaN or infinite; it vectorises.
   const auto* values = reinterpret_cast<const float*>(words);
@@ -27,45 +29,35 @@ void Calls::set_names(const Name* names, std::int64_t count) {
 
 std::int64_t Calls::take(const transport::Event* events, std::int64_t count, std::int64_t* left,
                          Taken& taken) {
-  taken.calls = taken.routes = 0;
+  taken.calls = taken.ended = taken.routes = 0;
   std::int64_t others = 0;
   for (std::int64_t at = 0; at < count; ++at) {
-    bool traced = false;
-    Route* route = take(events[at], traced);
-    if (route == nullptr) {
-      left[others++] = traced ? -1 - at : at;
-      continue;
-    }
-    ++taken.calls;
-    Route** end = taken.touched + taken.routes;
-    if (taken.routes < 8 && std::find(taken.touched, end, route) == end)
-      taken.touched[taken.routes++] = route;
+    const bool comes = events[at].kind == transport::kCall;
+    const Way way = comes ? take(events[at], taken) : remove(events[at], taken);
+    if (way != Way::kTaken) left[others++] = way == Way::kTraced ? -1 - at : at;
   }
   return others;
 }
 
-// The route of a call that is queued now, or null.
-Route* Calls::take(const transport::Event& event, bool& traced) {
+Calls::Way Calls::take(const transport::Event& event, Taken& taken) {
   const std::int32_t form = forms_[std::size_t(event.method)];
-  if (event.kind != transport::kCall || form == kNotTaken) return nullptr;
-  if (event.encoding != transport::kIdentity) return nullptr;
+  if (form == kNotTaken || event.encoding != transport::kIdentity) return Way::kLeft;
   const double arrived = monotonic();
   const Bytes message{event.data, event.bytes};
   Header header;
   if (!(form == kInfer ? read_header(message, header) : read_predict_header(message, header)))
-    return nullptr;
+    return Way::kLeft;
   Route* route = find(message, header);
   std::uint64_t outputs = 0;
-  if (route == nullptr || !read_outputs(message, header, *route, outputs)) return nullptr;
+  if (route == nullptr || !read_outputs(message, header, *route, outputs)) return Way::kLeft;
   if (event.headers != nullptr) {
     // The client decides, or chance.
     const std::string_view pairs(event.headers, std::size_t(event.header_bytes));
-    if (transport::has_header(pairs, "traceparent")) return nullptr;
-    if (traced_ != 0 && random() <= traced_) {
-      traced = true;
-      return nullptr;
-    }
+    if (transport::has_header(pairs, "traceparent")) return Way::kLeft;
+    if (traced_ != 0 && random() <= traced_) return Way::kTraced;
   }
+  Ended* ended = taken.of(*route);
+  if (ended == nullptr) return Way::kLeft;
   HeldCall& call = acquire(*route);
   scheduler::Request& request = call.request;
   request.queue = &route->queue->queue;
@@ -82,15 +74,37 @@ Route* Calls::take(const transport::Event& event, bool& traced) {
   const auto* id = reinterpret_cast<const char*>(message.data) + header.id.start;
   call.id.assign(id, std::size_t(header.id.size));
   // Under overload most calls are refused, so one that must be refused is not decoded.
-  if (!is_reachable(request, *route) || !decode(message, Form(form), *route, call) ||
-      !queue(call)) {
+  if (!is_reachable(request, *route)) {
+    finish(call, kDeadlineExceeded, transport::kTooLate);
+    ++ended->late;
+    ++taken.ended;
+    ended->late_seconds += monotonic() - arrived;
     give_back(call);
-    return nullptr;
+    return Way::kTaken;
   }
+  if (!decode(message, Form(form), *route, call) || !queue(call)) {
+    give_back(call);
+    return Way::kLeft;
+  }
+  ++taken.calls;
   const auto slot = std::uint32_t(event.call);
   if (by_slot_.size() <= slot) by_slot_.resize(slot + std::size_t{1});
   by_slot_[slot] = request.handle;
-  return route;
+  return Way::kTaken;
+}
+
+// The end of a call: one that waits leaves the queue, and one that runs is answered to nobody.
+Calls::Way Calls::remove(const transport::Event& event, Taken& taken) {
+  HeldCall* call = event.kind == transport::kCancelled ? find_call(event.call) : nullptr;
+  Ended* ended = call == nullptr ? nullptr : taken.of(*call->route);
+  if (ended == nullptr) return Way::kLeft;
+  const std::int64_t handle = cancel(event.call);
+  if (handle == 0) return Way::kTaken;
+  ++ended->cancelled;
+  ++taken.ended;
+  ended->cancelled_seconds += monotonic() - call->request.arrived;
+  release(&handle, 1);
+  return Way::kTaken;
 }
 
 Route* Calls::find(Bytes message, const Header& header) {
@@ -150,13 +164,18 @@ bool Calls::queue(HeldCall& call) {
   return scheduler_.batcher().offer(call.request, call.decoded).why == scheduler::Refusal::kNone;
 }
 
-std::int64_t Calls::cancel(std::uint64_t number) {
+HeldCall* Calls::find_call(std::uint64_t number) {
   const auto slot = std::uint32_t(number);
-  if (slot >= by_slot_.size() || by_slot_[slot] == 0) return 0;
+  if (slot >= by_slot_.size() || by_slot_[slot] == 0) return nullptr;
   HeldCall& call = held(by_slot_[slot]);
-  if (call.call != number) return 0;
+  return call.call == number ? &call : nullptr;
+}
+
+std::int64_t Calls::cancel(std::uint64_t number) {
+  HeldCall* call = find_call(number);
+  if (call == nullptr) return 0;
   const std::lock_guard<std::mutex> lock(scheduler_.mutex());
-  return scheduler_.batcher().cancel(call.request) ? call.request.handle : 0;
+  return scheduler_.batcher().cancel(call->request) ? call->request.handle : 0;
 }
 
 std::vector<HeldCall*> Calls::all_held(const std::int64_t* handles, std::int64_t count) {
@@ -223,6 +242,19 @@ void Calls::send(const std::int64_t* handles, const Answers& answers) {
     respond_(server_, held(handles[at]).call, messages + begin, std::int64_t(end - begin), 1);
     begin = end;
   }
+}
+
+double Calls::refuse(const std::int64_t* handles, std::int64_t count, std::int32_t code,
+                     std::string_view words) {
+  const double now = monotonic();
+  double seconds = 0.0;
+  for (std::int64_t at = 0; at < count; ++at) {
+    const HeldCall& call = held(handles[at]);
+    finish(call, code, words);
+    seconds += now - call.request.arrived;
+  }
+  release(handles, count);
+  return seconds;
 }
 
 void Calls::describe(std::int64_t handle, Description& description) {

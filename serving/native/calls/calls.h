@@ -9,8 +9,10 @@
 // A call is known by a handle below -1, with the scheduler too. Not thread-safe but for the
 // scheduler's part: callers hold the GIL.
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -24,9 +26,12 @@
 
 namespace sharded_infer::calls {
 
-// `sharded_infer_transport_respond`.
+// `sharded_infer_transport_respond` and `sharded_infer_transport_finish`.
 using Respond = void (*)(void* server, std::uint64_t call, const std::uint8_t* message,
                          std::int64_t bytes, std::int32_t ends);
+using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, const char* words,
+                        std::int64_t words_bytes, const char* trailers,
+                        std::int64_t trailers_bytes);
 
 // What a request may say for its model: a number, a label, or nothing.
 struct Name {
@@ -35,11 +40,35 @@ struct Name {
   Route* route;
 };
 
+// Calls of a route that ended without being run, and the seconds since they came.
+struct Ended {
+  std::int64_t late = 0;  // refused: their deadlines cannot be met
+  double late_seconds = 0.0;
+  std::int64_t cancelled = 0;  // while they waited
+  double cancelled_seconds = 0.0;
+};
+
 // What `take` did.
 struct Taken {
+  static constexpr std::int64_t kRoutes = 8;
+
   std::int64_t calls;   // that are queued now
+  std::int64_t ended;   // of all routes
   std::int64_t routes;  // whose they are, the first so many
-  Route* touched[8];
+  Route* touched[kRoutes];
+  Ended of_route[kRoutes];
+
+  // What has ended of a route; null where there are too many of them.
+  Ended* of(Route& route) {
+    Route** end = touched + routes;
+    Route** found = std::find(touched, end, &route);
+    if (found == end) {
+      if (routes == kRoutes) return nullptr;
+      touched[routes++] = &route;
+      of_route[found - touched] = {};
+    }
+    return of_route + (found - touched);
+  }
 };
 
 // What answers took together.
@@ -84,8 +113,9 @@ class Calls {
   explicit Calls(scheduler::Scheduler& scheduler) : scheduler_(scheduler) {}
 
   // Where answers go, and a `Form` for each method of the server that calls come from.
-  void attach(Respond respond, void* server, std::vector<std::int32_t> forms) {
+  void attach(Respond respond, Finish finish, void* server, std::vector<std::int32_t> forms) {
     respond_ = respond;
+    finish_ = finish;
     server_ = server;
     forms_ = std::move(forms);
   }
@@ -93,8 +123,9 @@ class Calls {
   void set_traced(std::uint64_t bound) { traced_ = bound; }
   void set_names(const Name* names, std::int64_t count);
 
-  // Takes what it can. `left` gets the other events' positions; those that are to be traced are
-  // written as -1 - position. Returns their number.
+  // Takes what it can: queues calls, or refuses those that would be too late, and removes those
+  // whose clients have gone. `left` gets the other events' positions; those that are to be traced
+  // are written as -1 - position. Returns their number.
   std::int64_t take(const transport::Event* events, std::int64_t count, std::int64_t* left,
                     Taken& taken);
 
@@ -112,6 +143,9 @@ class Calls {
                   const Run& run, Answers& answers, AnsweredRequest* counted);
   // Sends them; `handles` are the same.
   void send(const std::int64_t* handles, const Answers& answers);
+  // Ends calls with a status; returns the sum of the seconds since they came.
+  double refuse(const std::int64_t* handles, std::int64_t count, std::int32_t code,
+                std::string_view words);
   void describe(std::int64_t handle, Description& description);
   void release(const std::int64_t* handles, std::int64_t count);
   Route* route_of(std::int64_t handle) { return held(handle).route; }
@@ -119,7 +153,13 @@ class Calls {
  private:
   static constexpr std::int64_t kFirstHandle = -2;
 
-  Route* take(const transport::Event& event, bool& traced);
+  enum class Way { kLeft, kTraced, kTaken };
+  Way take(const transport::Event& event, Taken& taken);
+  Way remove(const transport::Event& event, Taken& taken);
+  HeldCall* find_call(std::uint64_t number);
+  void finish(const HeldCall& call, std::int32_t code, std::string_view words) {
+    finish_(server_, call.call, code, words.data(), std::int64_t(words.size()), nullptr, 0);
+  }
   std::vector<HeldCall*> all_held(const std::int64_t* handles, std::int64_t count);
   Route* find(Bytes message, const Header& header);
   bool read_outputs(Bytes message, const Header& header, const Route& route, std::uint64_t& wanted);
@@ -133,6 +173,7 @@ class Calls {
 
   scheduler::Scheduler& scheduler_;
   Respond respond_ = nullptr;
+  Finish finish_ = nullptr;
   void* server_ = nullptr;
   std::vector<std::int32_t> forms_;
   std::uint64_t traced_ = 0;

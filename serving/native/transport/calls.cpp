@@ -135,7 +135,7 @@ void Server::headers_came(Call* call) {
                                   "; no more are taken in"});
     // Under overload most calls would miss their deadlines: their messages are not read.
     if (comes_too_late(head.timeout))
-      return refuse(call, {4, "the deadline cannot be met: more waits than can be answered"});
+      return refuse(call, {4, kTooLate});
   }
   if (method.kind == kStream) {
     call->handed = true;

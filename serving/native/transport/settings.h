@@ -5,6 +5,9 @@
 
 namespace sharded_infer::transport {
 
+// What a predict call is told that is refused before it is read, or decoded; Python's words too.
+constexpr char kTooLate[] = "the deadline cannot be met: more waits than can be answered";
+
 enum MethodKind : std::int32_t { kUnary = 0, kStream = 1 };
 // What a token must allow: `Access` of serving/security/access.py.
 enum Access : std::int32_t {

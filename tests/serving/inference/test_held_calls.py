@@ -48,6 +48,10 @@ CALL, CANCELLED = 0, 4
 _RESPOND = ctypes.CFUNCTYPE(
     None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 )
+_FINISH = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_uint64, ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64,
+    ctypes.c_void_p, ctypes.c_int64,
+)  # fmt: skip
 
 
 class Wire:
@@ -57,10 +61,12 @@ class Wire:
         self.answers: dict[int, bytes | Status] = {}
         self._slots = 0
         self._respond = _RESPOND(self._answered)
+        self._finish = _FINISH(self._finished)
 
     def attach(self, held: HeldCalls) -> None:
-        address = ctypes.cast(self._respond, ctypes.c_void_p).value or 0
-        held.attach((address, 0), METHODS, self.answers.__setitem__)
+        respond = ctypes.cast(self._respond, ctypes.c_void_p).value or 0
+        finish = ctypes.cast(self._finish, ctypes.c_void_p).value or 0
+        held.attach((respond, finish, 0), METHODS, self.answers.__setitem__)
 
     def take(
         self, held: HeldCalls, messages: Sequence[bytes], *, method: int = INFER, **fields: Any
@@ -91,9 +97,22 @@ class Wire:
             ctypes.memset(message, 0xFF, len(message))
         return numbers, left
 
+    def gone(self, held: HeldCalls, numbers: Sequence[int]) -> list[int]:
+        """Tells that clients have gone; returns the positions that are left."""
+        events = np.zeros(len(numbers), EVENT)
+        events["call"], events["kind"], events["method"] = numbers, CANCELLED, INFER
+        return list(held.take(events.ctypes.data, len(numbers)))
+
     def _answered(self, _: int, call: int, message: int, size: int, ends: int) -> None:
         assert ends == 1 and call not in self.answers
         self.answers[call] = ctypes.string_at(message, size)
+
+    def _finished(
+        self, _: int, call: int, code: int, words: int, size: int, trailers: int, trailing: int
+    ) -> None:
+        assert call not in self.answers and not trailing
+        [status] = [one for one in StatusCode if one.number == code]
+        self.answers[call] = Status(status, ctypes.string_at(words, size).decode())
 
 
 @dataclass
@@ -313,6 +332,11 @@ def page(metrics: ServerMetrics) -> dict[str, str]:
     }
 
 
+def of_family(counted: dict[str, str], family: str, label: str) -> float:
+    """The sum of a family's series that have a label."""
+    return sum(float(v) for name, v in counted.items() if family in name and label in name)
+
+
 def test_the_same_is_counted_as_of_other_calls(ranker: Ranker) -> None:
     place = make_place(ranker)
     sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 200))]
@@ -352,6 +376,42 @@ def test_a_call_whose_deadline_passes_is_refused_as_others_are(place: Place) -> 
     assert isinstance(refused, Status) and refused.code is StatusCode.DEADLINE_EXCEEDED
     assert place.plane.calls.in_progress == 0
     assert isinstance(place.ask(message())[0], bytes)
+
+
+def test_calls_whose_clients_have_gone_leave_the_queue_together(ranker: Ranker) -> None:
+    place = make_place(ranker)
+    numbers, _ = place.wire.take(place.held, [message()] * 3)
+    assert place.wire.gone(place.held, [numbers[0], numbers[2], numbers[2] + 1]) == [2]
+    assert place.plane.dispatcher.waiting == (1, 2) and place.plane.calls.in_progress == 1
+    # Who is told twice, or of a call that has been answered, has nothing to do.
+    assert place.wire.gone(place.held, [numbers[0]]) == [0]
+    while place.plane.dispatcher.work():
+        pass
+    assert list(place.wire.answers) == [numbers[1]]
+    assert place.wire.gone(place.held, numbers) == [0, 1, 2]
+    counted = page(place.metrics)
+    assert of_family(counted, "requests_total", 'code="CANCELLED"') == 2
+    assert of_family(counted, "refused_total", 'reason="cancelled"') == 2
+    assert place.plane.calls.in_progress == 0
+
+
+def test_calls_that_would_be_too_late_are_refused_and_counted(ranker: Ranker) -> None:
+    place = make_place(ranker)
+    queue = place.store.get(MODEL).queue
+    # Minutes a batch, so that a second call cannot be answered within a second.
+    for at in range(100):
+        for samples in (1, 2, 3, 4, 8):
+            queue.costs.observe(samples, 600.0, 1e6 + at)
+    place.wire.take(place.held, [message()])
+    numbers, left = place.wire.take(place.held, [message()] * 2, seconds_left=1.0)
+    assert left == []
+    other = place.plane.predict(INFER_CODEC, message(), time_remaining=1.0)
+    assert isinstance(other, Status) and other.code is StatusCode.DEADLINE_EXCEEDED
+    assert [place.wire.answers[number] for number in numbers] == [other, other]
+    counted = page(place.metrics)
+    assert of_family(counted, "refused_total", 'reason="deadline"') == 3
+    assert of_family(counted, "requests_total", 'code="DEADLINE_EXCEEDED"') == 3
+    assert place.plane.dispatcher.waiting[0] == 1 and place.plane.calls.in_progress == 1
 
 
 def test_held_calls_run_beside_others_in_one_batch(ranker: Ranker) -> None:
