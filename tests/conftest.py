@@ -17,6 +17,7 @@ from sharded_infer.publishing.publication import publish
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from tests.lanes import LONGEST_FILES, assign_lanes, check_processor_time
+from tests.support.forked_command import restored_environment
 from tests.support.publisher import Publisher
 from tests.support.s3_server import BUCKET, S3Server, s3_server
 
@@ -36,6 +37,20 @@ TABLES = (
     TableSpec("user", rows=31, dim=5, format=RowFormat.BF16, out_of_range="modulo"),
     TableSpec("item", rows=40, dim=6, pooling="mean", format=RowFormat.BF16),
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What imports of test modules set is gone: commands would not fit what forks them."""
+    with restored_environment():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Iterator[None]:
+    """What a test and its fixtures set, or a command that it ran in this process, is gone too."""
+    with restored_environment():
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -4,8 +4,6 @@ import logging
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -55,9 +53,9 @@ from tests.support.servers import (
     Command,
     Ranker,
     RunningServer,
-    environment,
     good_inputs,
     infer_request,
+    run,
     running_server,
     scores_of,
 )
@@ -593,14 +591,7 @@ def test_a_worker_that_cannot_start_ends_the_server_with_its_reason(
     what: str, said: str, ranker: Ranker
 ) -> None:
     words = ("serve", "-r", ranker.repository, "--port", 0, "--http-port", 0, "--workers", 2)
-    done = subprocess.run(
-        [sys.executable, "-c", _BROKEN.format(what=what), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment(),
-    )
+    done = run(*words, seconds=240, program=_BROKEN.format(what=what))
     assert done.returncode == 1 and done.stdout == "", done.stderr
     assert said in done.stderr
     assert "could not start; its error is above" in done.stderr.splitlines()[-1]

@@ -3,11 +3,10 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.publishing.part_publication import publish_part
@@ -17,16 +16,17 @@ from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.storage.version_cache import VersionCache
 from tests.support.part_model import SPEC, Scorer, trained_tables
 from tests.support.publisher import Publisher
+from tests.support.servers import start_command
 
-CHECKOUT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("killed_process.py")
+# Of `start_command`.
+PROGRAM = "from tests.support.killed_process import main; main()"
 
 
 class Victims:
     """Starts processes that are killed at a step of their work."""
 
-    def __init__(self, process: "subprocess.Popen[str]") -> None:
-        self._process = process
+    def __init__(self, asked: IO[str], answers: IO[str]) -> None:
+        self._asked, self._answers = asked, answers
 
     def steps(self, action: str) -> int:
         """The steps of the whole work, which one process does unharmed."""
@@ -41,23 +41,29 @@ class Victims:
         return status != 0
 
     def _run(self, action: str, step: int) -> tuple[int, int]:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        print(action, step, file=self._process.stdin, flush=True)
-        status, steps = map(int, self._process.stdout.readline().split())
+        print(action, step, file=self._asked, flush=True)
+        status, steps = map(int, self._answers.readline().split())
         return status, steps
 
 
 @contextmanager
 def victims(location: str, version: Path, folder: Path) -> Iterator[Victims]:
     folder.mkdir()
-    with subprocess.Popen(
-        [sys.executable, SCRIPT, location, version],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(CHECKOUT), "TMPDIR": str(folder)},
-    ) as process:
-        yield Victims(process)
+    read, write = os.pipe()
+    with (folder / "stderr").open("w") as errors, os.fdopen(write, "w") as asked:
+        with os.fdopen(read) as stdin:
+            process = start_command(
+                location, version, folder, stderr=errors, stdin=stdin, program=PROGRAM
+            )
+        assert process.stdout is not None
+        with process.stdout as answers:
+            try:
+                yield Victims(asked, answers)
+            finally:
+                # It ends with its input.
+                asked.close()
+                process.wait()
+    assert process.returncode == 0, (folder / "stderr").read_text()
 
 
 def kill_publishers(

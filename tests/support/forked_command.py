@@ -12,8 +12,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO
@@ -23,6 +24,7 @@ _MODULE = "tests.support.forking_command"
 # Read when something runs; whatever else is set may have been read by an import.
 _READ_LATER = ("AWS_", "ONEDNN_", "PYTEST_", "SHARDED_INFER_", "TORCHINDUCTOR_")
 _STEP_SECONDS = 60.0
+_STARTING = threading.Lock()
 
 
 class ForkedProcess:
@@ -123,6 +125,7 @@ class CommandForker:
         environment: Mapping[str, str],
         streams: tuple[int, int, int],
         stdout: IO[str] | None = None,
+        program: str | None = None,
     ) -> ForkedProcess:
         """Forks a command.
 
@@ -130,8 +133,14 @@ class CommandForker:
             environment: its own, one that fits.
             streams: descriptors for its stdin, stdout and stderr.
             stdout: the end of a pipe that is read here, kept with the process.
+            program: Python that it runs instead, and that runs the command itself.
         """
-        asked = {"words": words, "folder": os.getcwd(), "changed": self._changed(environment)}
+        asked = {
+            "words": words,
+            "program": program,
+            "folder": os.getcwd(),
+            "changed": self._changed(environment),
+        }
         read, write = os.pipe()
         try:
             message = [json.dumps(asked).encode()]
@@ -147,12 +156,32 @@ class CommandForker:
         self._process.wait(_STEP_SECONDS)
 
 
-@cache
 def command_forker() -> CommandForker:
     """The one of this process, started when it is first wanted."""
+    # Several threads may want it first.
+    with _STARTING:
+        return _started_forker()
+
+
+@cache
+def _started_forker() -> CommandForker:
     forker = CommandForker(_AT_FIRST)
     atexit.register(forker.close)
     return forker
+
+
+@contextmanager
+def restored_environment() -> Iterator[None]:
+    """Takes back changes of variables that an import may have read; commands run here make some."""
+    before = _read_by_imports()
+    yield
+    for name in _read_by_imports().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _read_by_imports() -> dict[str, str]:
+    return {name: text for name, text in os.environ.items() if not name.startswith(_READ_LATER)}
 
 
 def environment() -> dict[str, str]:

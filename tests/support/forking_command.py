@@ -1,9 +1,10 @@
 """A process that imports the command once, and forks a child for every command line it is given.
 
 usage: python -m tests.support.forking_command DESCRIPTOR of a Unix socket. A message there is JSON:
-`words` of a command line, the `folder` to run it in, the `changed` environment variables (null for
-those that are gone). It brings four descriptors: the child's stdin, stdout and stderr, and one that
-is told the child's process id and, when it has ended, its exit code: a line each.
+`words` of a command line, the `program` in Python that runs it (null for the command itself), the
+`folder` to run it in, the `changed` environment variables (null for those that are gone). It brings
+four descriptors: the child's stdin, stdout and stderr, and one that is told the child's process id
+and, when it has ended, its exit code: a line each.
 """
 
 import gc
@@ -35,8 +36,8 @@ class Children:
         self._selector = DefaultSelector()
         self._selector.register(control, EVENT_READ)
 
-    def fork_until_told(self) -> list[str] | None:
-        """A command line, in the child that is to run it; None where no more are wanted."""
+    def fork_until_told(self) -> tuple[list[str], str | None] | None:
+        """A command line and its program, in the child; None where no more are wanted."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is not self._control:
@@ -47,24 +48,26 @@ class Children:
                 )
                 if not message:
                     return None
-                words = self._fork(json.loads(message), descriptors)
-                if words is not None:
-                    return words
+                asked = json.loads(message)
+                if self._fork(asked, descriptors):
+                    return asked["words"], asked["program"]
 
-    def _fork(self, asked: dict[str, Any], descriptors: list[int]) -> list[str] | None:
+    def _fork(self, asked: dict[str, Any], descriptors: list[int]) -> bool:
+        """Whether this is the child."""
         *streams, told = descriptors
         pid = os.fork()
         if pid == 0:
             self._forget()
             os.close(told)
-            return _become(asked, streams)
+            _become(asked, streams)
+            return True
         for stream in streams:
             os.close(stream)
         os.write(told, b"%d\n" % pid)
         watched = os.pidfd_open(pid)
         self._living[watched] = pid, told
         self._selector.register(watched, EVENT_READ)
-        return None
+        return False
 
     def _handle_exit(self, watched: int) -> None:
         pid, told = self._living.pop(watched)
@@ -84,7 +87,7 @@ class Children:
             os.close(told)
 
 
-def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
+def _become(asked: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
@@ -95,8 +98,6 @@ def _become(asked: dict[str, Any], streams: list[int]) -> list[str]:
         else:
             os.environ[name] = value
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    words: list[str] = asked["words"]
-    return words
 
 
 if __name__ == "__main__":
@@ -115,9 +116,13 @@ if __name__ == "__main__":
     # Children would copy the pages of whatever the collector looks at.
     gc.collect()
     gc.freeze()
-    told_words = Children(socket.socket(fileno=int(sys.argv[1]))).fork_until_told()
-    if told_words is not None:
+    told = Children(socket.socket(fileno=int(sys.argv[1]))).fork_until_told()
+    if told is not None:
+        told_words, program = told
         # From here on as its entry point runs it, which is of no package, to the interpreter's end.
         __package__ = ""
         sys.argv = ["sharded-infer", *told_words]
-        serving.cli.main()
+        if program is None:
+            serving.cli.main()
+        else:
+            exec(program, {"__name__": "__main__"})  # noqa: S102 - a test's own

@@ -1,9 +1,10 @@
 """A process whose children do one thing each, and are killed at a given moment of it.
 
-usage: killed_process.py REPOSITORY PUBLISHED_VERSION; a line `publish 17` on stdin starts a child
-that publishes a version and moves a label to it, and is killed at its 17th step: a file opened,
-renamed or removed, a connection made. `fetch 17`, `collect 17` and `part 17` likewise. The
-answer is the child's exit status and, if it was not killed, the steps that it took.
+Its arguments are a repository, a published version and a folder for temporary files. A line
+`publish 17` on stdin starts a child that publishes a version and moves a label to it, and is killed
+at its 17th step: a file opened, renamed or removed, a connection made. `fetch 17`, `collect 17` and
+`part 17` likewise. The answer is the child's exit status and, if it was not killed, the steps that
+it took.
 """
 
 import os
@@ -66,7 +67,8 @@ def answer(status: int, steps: int) -> None:
     sys.stdout.flush()
 
 
-if __name__ == "__main__":
+def main() -> None:
+    tempfile.tempdir = sys.argv[3]
     for line in sys.stdin:
         action, steps = line.split()
         child = os.fork()

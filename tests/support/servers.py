@@ -208,39 +208,49 @@ class RunningServer:
             yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
 
-def command(*words: object) -> list[str]:
-    """The command line of `sharded-infer`, as this interpreter runs it."""
-    return [sys.executable, "-m", "serving.cli", *map(str, words)]
+def command(*words: object, program: str | None = None) -> list[str]:
+    """The command line of `sharded-infer`, as this interpreter runs it, or of a program."""
+    run_by = ("-m", "serving.cli") if program is None else ("-c", program)
+    return [sys.executable, *run_by, *map(str, words)]
 
 
 def start_command(
-    *words: object, stderr: IO[str], forked: bool = True, program: str | None = None
+    *words: object,
+    stderr: IO[str],
+    stdin: IO[str] | None = None,
+    forked: bool = True,
+    program: str | None = None,
 ) -> CommandProcess:
     """Starts a command whose output is read here.
 
     Args:
         stderr: the file for its error stream.
+        stdin: what it reads; None: what this process does.
         forked: from a process that has imported it.
-        program: Python that breaks something first, and runs the command itself.
+        program: Python that breaks something first, and runs the command itself. What it changes
+            must be looked up where it is used: every module has been imported.
     """
     asked = environment()
-    if program is not None:
-        broken = [sys.executable, "-c", program, *map(str, words)]
-        return subprocess.Popen(broken, stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked)
     if not (forked and command_forker().fits(asked)):
+        line = command(*words, program=program)
         return subprocess.Popen(
-            command(*words), stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked
+            line, stdin=stdin, stdout=subprocess.PIPE, stderr=stderr, text=True, env=asked
         )
     read, write = os.pipe()
     try:
-        streams = (sys.__stdin__.fileno(), write, stderr.fileno())
-        return command_forker().start([str(w) for w in words], asked, streams, os.fdopen(read))
+        streams = ((stdin or sys.__stdin__).fileno(), write, stderr.fileno())
+        read_here = os.fdopen(read)
+        return command_forker().start([str(w) for w in words], asked, streams, read_here, program)
     finally:
         os.close(write)
 
 
 def run(
-    *words: object, stdin: str | None = None, seconds: float = 120.0, forked: bool = True
+    *words: object,
+    stdin: str | None = None,
+    seconds: float = 120.0,
+    forked: bool = True,
+    program: str | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command to its end in a process of its own.
 
@@ -248,11 +258,12 @@ def run(
         stdin: what it reads.
         seconds: after which it is killed.
         forked: from a process that has imported it; otherwise as users start it.
+        program: as `start_command` has it.
     """
     asked = environment()
     if not (forked and command_forker().fits(asked)):
         return subprocess.run(
-            command(*words),
+            command(*words, program=program),
             input=stdin,
             capture_output=True,
             text=True,
@@ -265,8 +276,9 @@ def run(
         given, out, err = streams
         given.write(stdin or "")
         given.seek(0)
+        descriptors = (given.fileno(), out.fileno(), err.fileno())
         process = command_forker().start(
-            [str(word) for word in words], asked, (given.fileno(), out.fileno(), err.fileno())
+            [str(word) for word in words], asked, descriptors, program=program
         )
         try:
             code = process.wait(seconds)

@@ -1,14 +1,15 @@
 """Commands that are forked end, print and are told their environment as those that are started."""
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.forked_command import ForkedProcess, command_forker
-from tests.support.servers import command, environment, run, start_command
+from tests.support.forked_command import ForkedProcess, command_forker, restored_environment
+from tests.support.servers import Command, command, environment, run, start_command
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,30 @@ def test_what_an_import_may_have_read_makes_a_process_of_its_own() -> None:
     assert forker.fits(asked) and forker.fits(asked | {"SHARDED_INFER_PORT": "1"})
     assert not forker.fits(asked | {"OMP_NUM_THREADS": "7"})
     assert not forker.fits({name: asked[name] for name in asked if name != "PYTHONPATH"})
+
+
+def test_what_a_command_sets_in_this_process_is_taken_back(sharded_infer: Command) -> None:
+    with restored_environment():
+        assert sharded_infer("verify", "nowhere").code == 2
+        os.environ["OMP_NUM_THREADS"] = "7"
+        del os.environ["PATH"]
+        # What commands set for themselves has been read by imports too.
+        assert {"GRPC_VERBOSITY", "OMP_NUM_THREADS", "PATH"} <= set(
+            command_forker().misfits(environment())
+        )
+    assert command_forker().fits(environment())
+
+
+def test_a_program_breaks_one_command_and_no_later_one(tmp_path: Path) -> None:
+    program = "import serving.cli\nserving.cli.MODULE = 'broken'\nprint(serving.cli.MODULE)\n"
+    program += "import sys\nprint(sys.argv[1:])\nserving.cli.main()\n"
+    broken = run("verify", "nowhere", program=program)
+    assert broken.stdout == "broken\n['verify', 'nowhere']\n"
+    whole = run("verify", "nowhere")
+    assert whole.stdout == ""
+    assert (broken.returncode, broken.stderr) == (whole.returncode, whole.stderr) != (0, "")
+    again = run("verify", program="import serving.cli\nprint(hasattr(serving.cli, 'MODULE'))\n")
+    assert again.stdout == "False\n"
 
 
 def test_a_signal_that_ends_it_is_its_exit_code(tmp_path: Path) -> None:
