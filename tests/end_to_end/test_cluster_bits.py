@@ -21,7 +21,7 @@ from sharded_infer.planning.plan import dump_plan
 from tests.sharded_infer.lookups.test_random_plans import KINDS, random_plan
 from tests.support.manifest_file import edit_manifest
 from tests.support.servers import good_inputs, publish_ranker
-from tests.support.shard_host_processes import ShardHostProcess, running_shard_host
+from tests.support.shard_host_processes import ShardHostProcess, end_all, running_shard_host
 
 SECONDS = 60.0
 # One model for each; the last has tables of all kinds.
@@ -68,6 +68,7 @@ def cluster(
             running_shard_host(folder / "repository", n, folder / f"log{n}") for n in range(hosts)
         ]
         running = list(starters.map(stack.enter_context, started))
+        stack.callback(end_all, running)
         yield versions, dict(enumerate(running))
 
 

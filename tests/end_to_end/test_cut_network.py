@@ -18,7 +18,7 @@ from tests.support.marked_rows import MODEL, marked_inputs, publish_marked
 from tests.support.marked_traffic import MarkedTraffic, marked_traffic
 from tests.support.namespaces import Network, join, network
 from tests.support.servers import good_inputs, infer_request, running_server
-from tests.support.shard_host_processes import running_shard_host
+from tests.support.shard_host_processes import end_all, running_shard_host
 from tests.support.waiting import until
 
 PORT = 8001
@@ -55,7 +55,7 @@ def running_places(
             for number, places in replicas.items()
             for place in places
         ]
-        list(starters.map(stack.enter_context, started))
+        stack.callback(end_all, list(starters.map(stack.enter_context, started)))
         yield
 
 

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import grpc
@@ -23,6 +22,7 @@ from sharded_infer import Model, open_model
 from sharded_infer.errors import ShardHostError
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.v1 import shard_host_pb2, shard_host_pb2_grpc
+from tests.support.fronts import running_hosts
 from tests.support.servers import MODEL, Ranker, good_inputs, publish_ranker
 from tests.support.shard_host_processes import (
     ShardHostProcess,
@@ -42,19 +42,6 @@ TOKEN = "front-0123456789abcdef"  # noqa: S105
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_for_hosts(tmp_path_factory.mktemp("hosts"), HOSTS, RANK_BYTES)
-
-
-@contextmanager
-def running_hosts(
-    ranker: Ranker, folder: Path, numbers: tuple[int, ...], *options: object
-) -> Iterator[dict[int, ShardHostProcess]]:
-    with ExitStack() as stack:
-        yield {
-            number: stack.enter_context(
-                running_shard_host(ranker.repository, number, folder / f"host{number}", *options)
-            )
-            for number in numbers
-        }
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tests.support.servers import (
     running_server,
     scores_of,
 )
-from tests.support.shard_host_processes import ShardHostProcess, running_shard_host
+from tests.support.shard_host_processes import ShardHostProcess, end_all, running_shard_host
 
 SECONDS = 60.0
 
@@ -27,12 +27,14 @@ def running_hosts(
 ) -> Iterator[dict[int, ShardHostProcess]]:
     """A shard host for each number."""
     with ExitStack() as stack:
-        yield {
+        hosts = {
             number: stack.enter_context(
                 running_shard_host(ranker.repository, number, folder / f"host{number}", *options)
             )
             for number in numbers
         }
+        stack.callback(end_all, hosts.values())
+        yield hosts
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,12 @@ def running_shard_host(
         assert process.stdout is not None
         process.stdout.close()
     assert exit_code is None or process.returncode == exit_code, log.read_text()
+
+
+def end_all(hosts: Iterable[ShardHostProcess]) -> None:
+    """Tells hosts to end, none after another: each waits for its clients to leave, or 2 s."""
+    for host in hosts:
+        host.process.terminate()
 
 
 def publish_for_hosts(
