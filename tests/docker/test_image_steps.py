@@ -115,6 +115,8 @@ def _copy(source: Path, target: Path) -> None:
 
 def _run(step: str, folder: Path) -> None:
     outside = {k: v for k, v in os.environ.items() if k not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    # Of torch's modules few are imported here, and compiled then.
+    outside["PIP_COMPILE"] = "0"
     done = subprocess.run(
         ["/bin/sh", "-ec", step],
         cwd=folder,
