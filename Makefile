@@ -63,30 +63,31 @@ bench-peers: bench-setup triton
 demo: setup
 	$(BIN)/sharded-infer demo
 
-# Two at a time: most wait for processes of their own. A file's tests share their servers; the files
-# that take longest come first (tests/conftest.py), not those of most tests. Torch's threads wait for
-# each other without spinning: the cores have other work.
-PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses 2 --dist loadfile \
-  --no-loadscope-reorder
+# A file's tests share their servers; the files that take longest come first (tests/conftest.py), not
+# those of most tests. Torch's threads wait for each other without spinning: the cores have other work.
+PYTEST := OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# On two cores. Tests of the full lane wait more than they work: for processes, and for time to pass.
+FAST := $(PYTEST) --numprocesses 2
+FULL := $(PYTEST) --numprocesses 3
 
 # The fast lane (tests/lanes.py): every commit.
 test: setup
-	$(PYTEST) -m "not full"
+	$(FAST) -m "not full"
 
 # What the fast lane leaves out.
 test-rest: setup
-	$(PYTEST) -m full
+	$(FULL) -m full
 
 # What failed when tests last ran, with nothing beside it.
 test-again: setup
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-all: setup
-	$(PYTEST)
+	$(FULL)
 
 # Long forms: minutes to hours.
 soak: setup
-	SHARDED_INFER_SOAK=1 $(PYTEST) -m soak
+	SHARDED_INFER_SOAK=1 $(FAST) -m soak
 
 lint: setup
 	$(BIN)/ruff format --check

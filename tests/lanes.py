@@ -217,8 +217,10 @@ LONGEST_FILES = (
     "tests/docker/test_image_steps.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
     "tests/end_to_end/test_ray_cluster.py",
-    "tests/end_to_end/test_ray_publish.py",
     "tests/serving/commands/bench/test_bench_serve.py",
+    "tests/attacks/test_stuck_workers.py",
+    "tests/end_to_end/test_ray_publish.py",
+    "tests/serving/commands/bench/test_bench_peers.py",
     "tests/end_to_end/test_unix_sockets.py",
     "tests/end_to_end/test_workers.py",
     "tests/end_to_end/test_clients.py",
@@ -228,6 +230,8 @@ LONGEST_FILES = (
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_tracing.py",
     "tests/gpu_check/test_gpu_check.py",
+    "tests/end_to_end/test_rolling_cluster.py",
+    "tests/soak/test_killed_processes.py",
 )
 
 # Processor time that a fast test may take in its own process: a busy machine changes it little.
