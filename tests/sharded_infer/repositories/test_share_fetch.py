@@ -173,8 +173,10 @@ def test_rows_that_were_not_fetched_are_refused_by_name(bucket: Repository) -> N
 def test_an_interrupted_fetch_goes_on_where_it_was(
     folder: Repository, bucket: Repository, s3: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # One block a request: larger parts are lost whole.
-    monkeypatch.setattr("sharded_infer.repositories.storage.remote_file._PART_BYTES", BLOCK_BYTES)
+    # One block a request, one after another: of several at once the store may refuse the first.
+    module = "sharded_infer.repositories.storage.remote_file"
+    monkeypatch.setattr(f"{module}._PART_BYTES", BLOCK_BYTES)
+    monkeypatch.setattr(f"{module}._AHEAD", 1)
     sha256 = bucket.manifest("wide", 1).files[FILE].sha256
 
     def is_late(method: str, path: str) -> bool:
