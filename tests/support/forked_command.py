@@ -187,7 +187,10 @@ def _read_by_imports() -> dict[str, str]:
 def environment() -> dict[str, str]:
     """The environment for commands: the checkout's packages come first."""
     path = os.pathsep.join(filter(None, (str(CHECKOUT), os.environ.get("PYTHONPATH"))))
-    return {**os.environ, "PYTHONPATH": path}
+    asked = {**os.environ, "PYTHONPATH": path}
+    # pytest-xdist says 80, and tests that run a command here have taken it away.
+    asked.pop("COLUMNS", None)
+    return asked
 
 
 # The test that wants the first command may have set variables of its own.
