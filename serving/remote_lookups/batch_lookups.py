@@ -39,15 +39,20 @@ class BatchLookups:
         self._lookups: list[HostLookup] = []
         self._open: dict[int, HostLookup] = {}
 
-    def send(self, lookup: HostLookup, now: float) -> None:
-        """Asks a host.
+    def add(self, lookup: HostLookup) -> None:
+        """A host that `send` asks."""
+        self._lookups.append(lookup)
+
+    def send(self, now: float) -> None:
+        """Asks all hosts.
 
         Raises:
-            ShardHostError: no replica holds the version.
+            ShardHostError: no replica of a host holds the version.
         """
-        self._lookups.append(lookup)
-        if not lookup.is_lost:
-            self._call_chosen(lookup, now)
+        self._call([one for one in self._lookups if one.chosen is not None], now)
+        for lookup in self._lookups:
+            if not (lookup.open or lookup.is_lost):
+                self._check_others(lookup, now)
 
     def finish(self) -> Mapping[int, Sequence[Tensor]]:
         """As `StartedLookup.finish`."""
@@ -82,18 +87,23 @@ class BatchLookups:
         # What has not ended is cancelled.
         self._client.clear()
 
-    def _call(self, lookup: HostLookup, replica: Replica, now: float) -> None:
-        position = self._mine.hosts.positions[replica]
-        call = OutgoingCall(
-            position,
-            lookup.message,
-            self._until - now,
-            LOOKUP,
-            traceparent=lookup.traceparent,
+    def _call(self, lookups: Sequence[HostLookup], now: float) -> None:
+        positions, seconds = self._mine.hosts.positions, self._until - now
+        numbers = self._client.start(
+            [
+                OutgoingCall(
+                    positions[one.chosen_replica],
+                    one.message,
+                    seconds,
+                    LOOKUP,
+                    traceparent=one.traceparent,
+                )
+                for one in lookups
+            ]
         )
-        [number] = self._client.start([call])
-        lookup.sent(number, now)
-        self._open[number] = lookup
+        for number, lookup in zip(numbers, lookups, strict=True):
+            lookup.sent(number, now)
+            self._open[number] = lookup
 
     def _take(self, lookup: HostLookup, number: int, now: float) -> None:
         attempt = lookup.open.pop(number)
@@ -101,7 +111,7 @@ class BatchLookups:
         status = answer.status
         if status is None:
             try:
-                bags = [group.bags.lengths.shape[1] for group in lookup.groups]
+                bags = [group.chosen.bag_count for group in lookup.groups]
                 lookup.sums = [tensor_of(one) for one in read_sums(answer.message, bags)]
             except InternalError as error:
                 status = Status(StatusCode.INTERNAL, str(error))
@@ -136,7 +146,7 @@ class BatchLookups:
 
     def _call_chosen(self, lookup: HostLookup, now: float) -> None:
         if lookup.chosen is not None:
-            self._call(lookup, lookup.chosen, now)
+            self._call([lookup], now)
         else:
             self._check_others(lookup, now)
 
@@ -167,7 +177,7 @@ class BatchLookups:
                 self._client.cancel(other)
                 del self._open[other]
             lookup.checks.clear()
-            self._call(lookup, lookup.chosen, now)
+            self._call([lookup], now)
         elif not lookup.checks:
             self._check_others(lookup, now)
 
@@ -184,7 +194,7 @@ class BatchLookups:
                 lookup.late_at = now + _AGAIN_SECONDS
             else:
                 lookup.hedges += 1
-                self._call(lookup, chosen, now)
+                self._call([lookup], now)
 
 
 def _lose(lookup: HostLookup, error: ShardedInferError, *, may_lose: bool = True) -> None:

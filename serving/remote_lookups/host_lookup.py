@@ -71,9 +71,16 @@ class HostLookup:
         self.chosen = None if self.is_lost else group.begin(now, wanted)
 
     @property
+    def chosen_replica(self) -> Replica:
+        """Who is asked next; there must be one."""
+        if self.chosen is None:
+            raise InternalError("a call of no replica")
+        return self.chosen
+
+    @property
     def rows(self) -> int:
         """Rows that it was asked for."""
-        return sum(len(one.bags.values) for one in self.groups)
+        return sum(one.chosen.id_count for one in self.groups)
 
     @property
     def traceparent(self) -> bytes:
@@ -82,10 +89,9 @@ class HostLookup:
 
     def sent(self, number: int, now: float) -> None:
         """The chosen replica has been asked."""
-        if self.chosen is None:
-            raise InternalError("a call of no replica")
-        self.open[number] = Attempt(self.chosen, now)
-        self.tried.append(self.chosen)
+        chosen = self.chosen_replica
+        self.open[number] = Attempt(chosen, now)
+        self.tried.append(chosen)
         self.chosen = None
         has_others = len(self.tried) < len(self.group.replicas)
         self.late_at = now + self.group.late_after() if has_others else math.inf

@@ -150,7 +150,7 @@ def _work_seconds(hosts: RemoteHosts, host: int, bags: PieceBags, pause: float) 
 
 def _bags(bags: int, ids: int) -> PieceBags:
     lengths = torch.full((1, bags), ids)
-    return PieceBags(
+    return PieceBags.of(
         np.zeros(1, np.int64), Bags(torch.zeros(bags * ids, dtype=torch.int64), lengths)
     )
 

@@ -5,7 +5,7 @@ from time import monotonic
 
 from serving.errors import DeadlineError
 from serving.observability.host_spans import traced_batch_of_thread
-from serving.protocol.lookups.lookup_messages import Described, write_lookup
+from serving.protocol.lookups.lookup_messages import Described, write_lookups
 from serving.protocol.lookups.version_key import VersionKey, digest_number
 from serving.remote_lookups.batch_lookups import BatchLookups
 from serving.remote_lookups.host_clients import HostClients
@@ -35,6 +35,7 @@ class RemoteHosts:
         self.key = key
         self._clients = clients
         self._wanted = wanted or {}
+        self._shares = {host: digest_number(one.digest) for host, one in self._wanted.items()}
         clients.serve(self)
 
     @property
@@ -54,21 +55,21 @@ class RemoteHosts:
             raise DeadlineError(
                 "the request's deadline had passed when shard hosts were to be asked"
             )
+        unknown = asked.keys() - mine.hosts.groups.keys()
+        if unknown:
+            raise ShardHostError(f"shard host {min(unknown)}: the hosts file names it no longer")
+        messages = write_lookups(
+            self.key, [(groups, self._shares.get(host, 0)) for host, groups in asked.items()]
+        )
         started = BatchLookups(mine, now, deadline)
         try:
-            for host, groups in asked.items():
-                group = mine.hosts.groups.get(host)
-                if group is None:
-                    raise ShardHostError(f"shard host {host}: the hosts file names it no longer")
-                wanted = self._wanted.get(host)
-                share = 0 if wanted is None else digest_number(wanted.digest)
-                message = write_lookup(self.key, groups, share)
+            for (host, groups), message in zip(asked.items(), messages, strict=True):
+                group, wanted = mine.hosts.groups[host], self._wanted.get(host)
                 may = host in may_lose
-                lookup = HostLookup(
-                    group, wanted, message, groups, now, may_lose=may, traced=traced
+                started.add(
+                    HostLookup(group, wanted, message, groups, now, may_lose=may, traced=traced)
                 )
-                # It works on this while the others' messages are written.
-                started.send(lookup, now)
+            started.send(now)
         except BaseException:
             started.cancel()
             raise

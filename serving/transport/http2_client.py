@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kernels.native_library import address_of
 from serving.status import Status, StatusCode
 from serving.transport.client_library import (
     EndedStruct,
@@ -160,7 +161,10 @@ class Http2Client:
                 )
             message = np.frombuffer(call.message, np.uint8)
             self._messages.append(message)
-            to.message, to.bytes = message.ctypes.data, message.nbytes
+            # The other way takes microseconds, and knows arrays that nobody may write to.
+            is_ours = message.flags.writeable
+            to.message = address_of(message) if is_ours else message.ctypes.data
+            to.bytes = message.nbytes
             to.traceparent, to.timeout = call.traceparent or None, call.timeout
             to.endpoint, to.path, to.may_repeat = call.endpoint, call.path, call.may_repeat
         self._library.waiting.sharded_infer_client_start(self._client, self._outgoing, len(calls))

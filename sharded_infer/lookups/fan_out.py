@@ -7,13 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
-from kernels.bags import Bags
 from sharded_infer.errors import ShardHostError
+from sharded_infer.lookups.native_parts import ChosenBags
 from sharded_infer.lookups.route import GroupLookup, RemoteStep
 from sharded_infer.lookups.shard_hosts import PieceBags, ShardHosts
 
 # A step of a group that is asked elsewhere, and its bags.
-_Asked = tuple[GroupLookup, RemoteStep, Bags]
+_Asked = tuple[GroupLookup, RemoteStep, ChosenBags]
 
 
 def look_up_groups(
@@ -53,11 +53,13 @@ def _look_up_with(
     hosts: ShardHosts, lookups: Sequence[GroupLookup], deadline: float, *, may_default: bool
 ) -> None:
     asked: dict[int, list[_Asked]] = {}
-    bags: dict[int, list[PieceBags]] = {}
     for lookup in lookups:
         for step, chosen in lookup.ask():
             asked.setdefault(step.host, []).append((lookup, step, chosen))
-            bags.setdefault(step.host, []).append(PieceBags(step.pieces, chosen))
+    bags = {
+        host: [PieceBags(step.pieces, chosen) for _, step, chosen in places]
+        for host, places in asked.items()
+    }
     may_lose: set[int] = set()
     if may_default:
         may_lose.update(host for host, places in asked.items() if _has_defaults(places))
@@ -88,7 +90,7 @@ def _take(
                 lookup.lose(step, chosen)
             continue
         found = answers.get(host, ())
-        expected = [(chosen.lengths.shape[1], step.width) for _, step, chosen in places]
+        expected = [(chosen.bag_count, step.width) for _, step, chosen in places]
         came = [tuple(answer.shape) for answer in found]
         if came != expected:
             raise ShardHostError(

@@ -5,6 +5,9 @@ it and waiting for it again takes longer than the copying.
 """
 
 import ctypes
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,19 +20,7 @@ from sharded_infer.errors import InternalError
 
 # Ids or numbers above which copying takes half a millisecond: others may run meanwhile.
 _MANY = 1 << 18
-
-
-class _Selection(ctypes.Structure):
-    """`Selection` of sharded_infer/native/parts.h."""
-
-    _fields_ = (
-        ("features", ctypes.c_int64),
-        ("bags", ctypes.c_int64),
-        ("entries", ctypes.c_int64),
-        ("positions", ctypes.c_void_p),
-        ("first_rows", ctypes.c_void_p),
-        ("last_rows", ctypes.c_void_p),
-    )
+_Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
 class _BagArrays(ctypes.Structure):
@@ -58,13 +49,13 @@ def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     if library is None:
         return None
     both = library, keeping_gil(library)
-    matrix, array = ctypes.POINTER(_Matrix), ctypes.c_void_p
+    matrix, array, number = ctypes.POINTER(_Matrix), ctypes.c_void_p, ctypes.c_int64
     bags = ctypes.POINTER(_BagArrays)
     for one in both:
-        one.sharded_infer_select_bags.restype = ctypes.c_int64
-        one.sharded_infer_select_bags.argtypes = ctypes.POINTER(_Selection), bags, bags
-        one.sharded_infer_write_runs.restype = ctypes.c_int64
-        one.sharded_infer_write_runs.argtypes = matrix, array, array, ctypes.c_int64, matrix
+        one.sharded_infer_select_bags.restype = None
+        one.sharded_infer_select_bags.argtypes = (array, *(number,) * 3, bags, bags, array)
+        one.sharded_infer_write_parts.restype = number
+        one.sharded_infer_write_parts.argtypes = array, number, array, matrix
         one.sharded_infer_divide_means.restype = ctypes.c_int64
         one.sharded_infer_divide_means.argtypes = (
             array,
@@ -85,45 +76,128 @@ def has_native_parts() -> bool:
     return _LIBRARIES is not None
 
 
-def select_bags(
-    bags: Bags,
-    positions: NDArray[np.int64],
-    most_reads: int,
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None,
-) -> Bags:
-    """The bags of some features.
+class ChosenBags(NamedTuple):
+    """Some entries' bags, in arrays that others share: views take longer than sending most bags.
+
+    Attributes:
+        of: the arrays of all.
+        first_entry, first_id: where these begin.
+    """
+
+    of: Bags
+    first_entry: int
+    entries: int
+    first_id: int
+    id_count: int
+
+    @property
+    def bag_count(self) -> int:
+        """R, bags of each entry."""
+        return self.of.lengths.shape[1]
+
+    def bags(self) -> Bags:
+        """These bags alone."""
+        every, end = self.of, self.first_id + self.id_count
+        return Bags(
+            every.values[self.first_id : end],
+            every.lengths[self.first_entry : self.first_entry + self.entries],
+            None if every.weights is None else every.weights[self.first_id : end],
+        )
+
+
+def all_bags(bags: Bags) -> ChosenBags:
+    """Bags that share their arrays with nobody."""
+    return ChosenBags(bags, 0, len(bags.lengths), 0, len(bags.values))
+
+
+class Selections:
+    """What several ranks read of a group's bags, chosen in one call. Thread-safe."""
+
+    def __init__(
+        self,
+        read: Sequence[tuple[NDArray[np.int64], _Rows | None]],
+        *,
+        most_reads: int,
+        row_bytes: Sequence[NDArray[np.int64]] = (),
+    ) -> None:
+        """Prepares the choice.
+
+        Args:
+            read: by rank: int64 `[entries]`, features; and the first row of each entry and the end:
+                other ids are left out, these are made relative. None: all ids as they are.
+            most_reads: entries of one feature at most, of all ranks.
+            row_bytes: by rank, if they are wanted: int64 `[entries]`, bytes of a stored row.
+        """
+        # Compiled code reads these arrays.
+        self._kept = tuple(read), tuple(row_bytes)
+        self._most_reads = most_reads
+        self._entries = [len(positions) for positions, _ in read]
+        listed = zip(read, row_bytes or itertools.repeat(None, len(read)), strict=True)
+        self._selections = np.array([_selection(*one, each) for one, each in listed], np.int64)
+
+    def select(self, bags: Bags) -> tuple[list[ChosenBags], list[int]]:
+        """The bags of each rank, and the bytes of the rows that they name, if they are wanted.
+
+        Args:
+            bags: of the group.
+        """
+        values, lengths, weights = bags.values.contiguous(), bags.lengths.contiguous(), bags.weights
+        (features, count), ranks = lengths.shape, len(self._entries)
+        room = len(values) * self._most_reads
+        found = torch.empty(room, dtype=torch.int64)
+        kept_lengths = torch.empty(sum(self._entries), count, dtype=torch.int64)
+        kept_weights = None if weights is None else torch.empty(room)
+        kept = np.empty((2, ranks), np.int64, order="F")
+        _library(room).sharded_infer_select_bags(
+            address_of(self._selections),
+            ranks,
+            features,
+            count,
+            _arrays_of(values, lengths, weights),
+            _arrays_of(found, kept_lengths, kept_weights),
+            address_of(kept.T),
+        )
+        ids, row_bytes = kept.tolist()
+        every = Bags(found, kept_lengths, kept_weights)
+        chosen, first_id, first_entry = [], 0, 0
+        for count, entries in zip(ids, self._entries, strict=True):
+            chosen.append(ChosenBags(every, first_entry, entries, first_id, count))
+            first_id += count
+            first_entry += entries
+        return chosen, row_bytes
+
+
+def _selection(
+    positions: NDArray[np.int64], rows: _Rows | None, row_bytes: NDArray[np.int64] | None
+) -> tuple[int, ...]:
+    """`Selection` of sharded_infer/native/parts.h."""
+    first_rows, last_rows = (0, 0) if rows is None else map(address_of, rows)
+    sizes = 0 if row_bytes is None else address_of(row_bytes)
+    return len(positions), address_of(positions), first_rows, last_rows, sizes
+
+
+def write_parts(
+    parts: Sequence[tuple[Tensor, NDArray[np.int64]]], repeats: Tensor | None, pooled: Tensor
+) -> None:
+    """Copies or adds columns of each part in turn.
 
     Args:
-        positions: int64 `[entries]`, features.
-        most_reads: entries of one feature at most.
-        rows: the first row of each entry and the end; other ids are left out, these are made
-            relative. None: all ids as they are.
-    """
-    values, lengths, weights = bags.values.contiguous(), bags.lengths.contiguous(), bags.weights
-    entries, (features, count) = len(positions), lengths.shape
-    room = len(values) * most_reads
-    found = torch.empty(room, dtype=torch.int64)
-    kept_lengths = torch.empty(entries, count, dtype=torch.int64)
-    kept_weights = None if weights is None else torch.empty(room)
-    first_rows, last_rows = (None, None) if rows is None else map(address_of, rows)
-    kept = _library(room).sharded_infer_select_bags(
-        _Selection(features, count, entries, address_of(positions), first_rows, last_rows),
-        _arrays_of(values, lengths, weights),
-        _arrays_of(found, kept_lengths, kept_weights),
-    )
-    return Bags(found[:kept], kept_lengths, None if kept_weights is None else kept_weights[:kept])
-
-
-def write_runs(
-    found: Tensor, repeats: Tensor | None, runs: NDArray[np.int64], pooled: Tensor
-) -> None:
-    """Copies or adds columns; arguments as for `RankPart.write`.
+        parts: what a rank found, and its runs, as `RankPart` has them.
+        repeats, pooled: as for `RankPart.write`.
 
     Raises:
         InternalError: `repeats` do not sum to the rows of `pooled`.
     """
-    written = _library(pooled.numel()).sharded_infer_write_runs(
-        _matrix_of(found), _address(repeats), address_of(runs), len(runs), _matrix_of(pooled)
+    # `Part` of sharded_infer/native/parts.h.
+    listed = np.array(
+        [
+            (found.data_ptr(), len(found), found.stride(0), address_of(runs), len(runs))
+            for found, runs in parts
+        ],
+        np.int64,
+    )
+    written = _library(pooled.numel()).sharded_infer_write_parts(
+        address_of(listed), len(parts), _address(repeats), _matrix_of(pooled)
     )
     _check_rows(written, pooled)
 
@@ -140,7 +214,7 @@ def divide_means(
         pooled: fp32 `[B, columns]`.
 
     Raises:
-        InternalError: as `write_runs`.
+        InternalError: as `write_parts`.
     """
     lengths = lengths.contiguous()
     divided = _library(pooled.numel()).sharded_infer_divide_means(

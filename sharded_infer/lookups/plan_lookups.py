@@ -30,6 +30,7 @@ from sharded_infer.lookups.fan_out import look_up_groups
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork
 from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
 from sharded_infer.lookups.placement import PlacedPiece
+from sharded_infer.lookups.rank_part import selections_of
 from sharded_infer.lookups.route import GroupLookup, RemoteStep, Route, Step
 from sharded_infer.lookups.shard_hosts import ShardHosts
 from sharded_infer.lookups.steps import Entry, make_remote_step, make_step
@@ -237,6 +238,7 @@ class PlanLookups:
                 )
                 for f in positions.keys() & self._defaults.keys()
             },
+            remote_bags=selections_of([step.part for step in remote]),
         )
 
     def _is_mean(self, feature: int) -> bool:

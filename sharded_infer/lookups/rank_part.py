@@ -3,6 +3,7 @@
 Compiled code does both (`native_parts`); torch's operators are its reference, and serve without it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +49,9 @@ class RankPart:
         if self.reads_all and self.rows is None:
             return bags
         if native_parts.has_native_parts():
-            return native_parts.select_bags(bags, self.positions, self.most_reads, self.rows)
+            read = ((self.positions, self.rows),)
+            [chosen], _ = native_parts.Selections(read, most_reads=self.most_reads).select(bags)
+            return chosen.bags()
         return select_by_torch(self, bags)
 
     def write(self, found: Tensor, repeats: Tensor | None, pooled: Tensor) -> None:
@@ -59,10 +62,31 @@ class RankPart:
             repeats: int64 `[R]`, rows of `pooled` for each of `found`; None: one, or all if R is 1.
             pooled: fp32 `[B, columns]`; written.
         """
-        if native_parts.has_native_parts():
-            native_parts.write_runs(found, repeats, self.runs, pooled)
-        else:
-            write_by_torch(self, found, repeats, pooled)
+        write_parts([(self, found)], repeats, pooled)
+
+
+def selections_of(parts: Sequence[RankPart]) -> native_parts.Selections | None:
+    """Chooses what all of these read at once; None: each does better by itself."""
+    if len(parts) < 2 or not native_parts.has_native_parts():
+        return None
+    most_reads = int(np.bincount(np.concatenate([part.positions for part in parts])).max())
+    return native_parts.Selections(
+        [(part.positions, part.rows) for part in parts],
+        most_reads=most_reads,
+        row_bytes=[np.broadcast_to(part.row_bytes, part.positions.shape).copy() for part in parts],
+    )
+
+
+def write_parts(
+    parts: Sequence[tuple[RankPart, Tensor]], repeats: Tensor | None, pooled: Tensor
+) -> None:
+    """As `RankPart.write` of each in turn."""
+    if native_parts.has_native_parts():
+        listed = [(found, part.runs) for part, found in parts]
+        native_parts.write_parts(listed, repeats, pooled)
+        return
+    for part, found in parts:
+        write_by_torch(part, found, repeats, pooled)
 
 
 def divide_means(

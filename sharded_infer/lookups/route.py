@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from time import perf_counter
 
 import numpy as np
@@ -13,7 +14,8 @@ from kernels.bags import Bags
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
-from sharded_infer.lookups.rank_part import RankPart, divide_means
+from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags
+from sharded_infer.lookups.rank_part import RankPart, divide_means, write_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Route:
         means: int64 `[n, 3]`: position in the group, first column and width of each of these with
             mean pooling; None: there is none.
         defaults: of the features whose tables have default rows, by position in the group.
+        remote_bags: chooses the bags of all remote steps at once; None: each is chosen by itself.
     """
 
     steps: tuple[Step, ...]
@@ -62,6 +65,7 @@ class Route:
     summed_columns: tuple[tuple[int, int], ...] = ()
     means: NDArray[np.int64] | None = None
     defaults: Mapping[int, FeatureDefault] = field(default_factory=dict)
+    remote_bags: Selections | None = None
 
 
 class GroupLookup:
@@ -71,6 +75,7 @@ class GroupLookup:
         "_bags",
         "_batch_size",
         "_counts",
+        "_is_shared",
         "_is_spread",
         "_late",
         "_lost",
@@ -105,26 +110,38 @@ class GroupLookup:
         self._counts = None if repeats is None else repeats.numpy()
         self._repeats = None if samples is not None else repeats
         self._is_spread = bags.lengths.shape[1] != len(pooled)
+        self._is_shared = bags.lengths.shape[1] != self._batch_size
         # Parts of rows wait here until all are there, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
         self._lost: dict[int, Tensor] = {}
         self.saved = 0  # rows not looked up because samples share a bag
 
-    def ask(self) -> list[tuple[RemoteStep, Bags]]:
+    def ask(self) -> list[tuple[RemoteStep, ChosenBags]]:
         """What other hosts are to look up, with ids relative to their pieces.
 
         A step without ids is answered here.
         """
-        asked = []
-        for step in self.route.remote:
-            began = perf_counter()
-            chosen = step.part.select(self._bags)
-            if chosen.values.shape[0]:
+        asked: list[tuple[RemoteStep, ChosenBags]] = []
+        remote, together = self.route.remote, self.route.remote_bags
+        if not remote:
+            return asked
+        began = perf_counter()
+        if together is None:
+            parts = [step.part for step in remote]
+            selected = [part.select(self._bags) for part in parts]
+            every, row_bytes = list(map(all_bags, selected)), list(map(_bytes_of, parts, selected))
+        else:
+            every, row_bytes = together.select(self._bags)
+        seconds = (perf_counter() - began) / len(remote)
+        for step, chosen, of_rows in zip(remote, every, row_bytes, strict=True):
+            if chosen.id_count:
                 asked.append((step, chosen))
             else:
-                self.answer(step, torch.zeros(chosen.lengths.shape[1], step.width))
-            self._count(step.part, chosen, perf_counter() - began)
+                self.answer(step, torch.zeros(chosen.bag_count, step.width))
+            self._work.append((step.part.rank, chosen.id_count, of_rows, seconds))
+            if self._is_shared:
+                self._count_saved(chosen.bags())
         return asked
 
     def look_up(self) -> None:
@@ -150,7 +167,10 @@ class GroupLookup:
                     self._late.append((step.order, part, found))
                 else:
                     part.write(found, self._repeats, self._pooled)
-            self._count(part, chosen, perf_counter() - began)
+            rows, seconds = chosen.values.shape[0], perf_counter() - began
+            self._work.append((part.rank, rows, _bytes_of(part, chosen), seconds))
+            if self._is_shared:
+                self._count_saved(chosen)
 
     def answer(self, step: RemoteStep, found: Tensor) -> None:
         """Takes what another host looked up.
@@ -160,18 +180,18 @@ class GroupLookup:
         """
         self._late.append((step.order, step.part, found))
 
-    def may_lose(self, step: RemoteStep, chosen: Bags) -> bool:
+    def may_lose(self, step: RemoteStep, chosen: ChosenBags) -> bool:
         """Whether default rows can stand for all that a step looks up.
 
         Args:
             chosen: the step's bags.
         """
-        return self._asked(step, chosen).keys() <= self.route.defaults.keys()
+        return self._asked(step, chosen.bags()).keys() <= self.route.defaults.keys()
 
-    def lose(self, step: RemoteStep, chosen: Bags) -> None:
+    def lose(self, step: RemoteStep, chosen: ChosenBags) -> None:
         """Takes default rows for a step that nobody has looked up; arguments as `may_lose`."""
-        self.answer(step, torch.zeros(chosen.lengths.shape[1], step.width))
-        for position, bags in self._asked(step, chosen).items():
+        self.answer(step, torch.zeros(chosen.bag_count, step.width))
+        for position, bags in self._asked(step, chosen.bags()).items():
             before = self._lost.get(position)
             self._lost[position] = bags if before is None else bags | before
 
@@ -194,22 +214,21 @@ class GroupLookup:
     def finish(self) -> None:
         """Adds what has waited, in the plan's order, so sums have the same bits everywhere."""
         if self._late:
-            for _, part, found in sorted(self._late, key=lambda late: late[0]):
-                part.write(found, self._repeats, self._pooled)
+            self._late.sort(key=itemgetter(0))
+            write_parts(
+                [(part, found) for _, part, found in self._late], self._repeats, self._pooled
+            )
         if self.route.means is not None:
             divide_means(self.route.means, self._bags.lengths, self._repeats, self._pooled)
         for position, lost in self._lost.items():
             default = self.route.defaults[position]
             default.write(self._bags, lost, self._repeats, self._pooled)
 
-    def _count(self, part: RankPart, chosen: Bags, seconds: float) -> None:
-        rows = chosen.values.shape[0]
-        self._work.append((part.rank, rows, _bytes_of(part, chosen, rows), seconds))
-        if self._bags.lengths.shape[1] != self._batch_size:
-            self.saved += rows_saved(chosen.lengths.numpy(), self._batch_size, self._counts)
+    def _count_saved(self, chosen: Bags) -> None:
+        self.saved += rows_saved(chosen.lengths.numpy(), self._batch_size, self._counts)
 
 
-def _bytes_of(part: RankPart, chosen: Bags, rows: int) -> int:
+def _bytes_of(part: RankPart, chosen: Bags) -> int:
     if isinstance(part.row_bytes, int):
-        return rows * part.row_bytes
+        return chosen.values.shape[0] * part.row_bytes
     return int(chosen.lengths.numpy().sum(1) @ part.row_bytes)

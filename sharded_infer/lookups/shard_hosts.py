@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
+from sharded_infer.lookups.native_parts import ChosenBags, all_bags
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +18,21 @@ class PieceBags:
 
     Attributes:
         pieces: int64 `[E]`, numbers of pieces on the host; one may occur several times.
-        bags: R bags for each entry; ids are relative to the piece's first row.
+        chosen: R bags for each entry; ids are relative to the piece's first row.
     """
 
     pieces: NDArray[np.int64]
-    bags: Bags
+    chosen: ChosenBags
+
+    @classmethod
+    def of(cls, pieces: NDArray[np.int64], bags: Bags) -> "PieceBags":
+        """Bags that share their arrays with nobody."""
+        return cls(pieces, all_bags(bags))
+
+    @property
+    def bags(self) -> Bags:
+        """The bags alone."""
+        return self.chosen.bags()
 
 
 class StartedLookup(Protocol):

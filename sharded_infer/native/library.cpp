@@ -20,20 +20,20 @@ EXPORTED void sharded_infer_merge_uniform(const sharded_infer::Uniform* merge) {
   sharded_infer::copy_uniform(*merge);
 }
 
-// Selects the bags of a rank; see parts.h.
-EXPORTED std::int64_t sharded_infer_select_bags(const sharded_infer::Selection* selection,
-                                                const sharded_infer::BagArrays* from,
-                                                const sharded_infer::BagArrays* to) {
-  return sharded_infer::select_bags(*selection, *from, *to);
+// Selects the bags of ranks; see parts.h.
+EXPORTED void sharded_infer_select_bags(const sharded_infer::Selection* selections,
+                                        std::int64_t count, std::int64_t features,
+                                        std::int64_t bags, const sharded_infer::BagArrays* from,
+                                        const sharded_infer::BagArrays* to,
+                                        sharded_infer::Kept* kept) {
+  sharded_infer::select_bags(selections, count, features, bags, *from, *to, kept);
 }
 
-// Writes a rank's numbers; see parts.h.
-EXPORTED std::int64_t sharded_infer_write_runs(const sharded_infer::Matrix* found,
-                                               const std::int64_t* repeats,
-                                               const sharded_infer::ColumnRun* runs,
-                                               std::int64_t run_count,
-                                               const sharded_infer::Matrix* pooled) {
-  return sharded_infer::write_runs(*found, repeats, runs, run_count, *pooled);
+// Writes ranks' numbers; see parts.h.
+EXPORTED std::int64_t sharded_infer_write_parts(const sharded_infer::Part* parts,
+                                                std::int64_t count, const std::int64_t* repeats,
+                                                const sharded_infer::Matrix* pooled) {
+  return sharded_infer::write_parts(parts, count, repeats, *pooled);
 }
 
 // Divides sums by bags' lengths; see parts.h.

@@ -21,28 +21,24 @@ void write_row(const float* from, const ColumnRun* runs, std::int64_t run_count,
   }
 }
 
-}  // namespace
-
-std::int64_t select_bags(const Selection& selection, const BagArrays& from, const BagArrays& to) {
-  const std::int64_t bags = selection.bags;
-  // First id of each feature, and the end of the last.
-  std::vector<std::int64_t> starts(static_cast<std::size_t>(selection.features) + 1);
-  for (std::int64_t feature = 0; feature < selection.features; ++feature) {
-    const std::int64_t* lengths = from.lengths + feature * bags;
-    starts[feature + 1] = std::accumulate(lengths, lengths + bags, starts[feature]);
-  }
-  std::int64_t kept = 0;
+// Fills `to` from entries of features that begin at `starts`.
+Kept select(const Selection& selection, const std::int64_t* starts, std::int64_t bags,
+                    const BagArrays& from, const BagArrays& to) {
+  std::int64_t kept = 0, bytes = 0;
   for (std::int64_t entry = 0; entry < selection.entries; ++entry) {
     const std::int64_t feature = selection.positions[entry];
     const std::int64_t* from_lengths = from.lengths + feature * bags;
     std::int64_t* to_lengths = to.lengths + entry * bags;
     std::int64_t at = starts[feature];
+    const std::int64_t kept_before = kept;
+    const std::int64_t row_bytes = selection.row_bytes == nullptr ? 0 : selection.row_bytes[entry];
     if (selection.first_rows == nullptr) {
       const std::int64_t end = starts[feature + 1];
       std::copy(from_lengths, from_lengths + bags, to_lengths);
       std::copy(from.values + at, from.values + end, to.values + kept);
       if (from.weights != nullptr) std::copy(from.weights + at, from.weights + end, to.weights + kept);
       kept += end - at;
+      bytes += (kept - kept_before) * row_bytes;
       continue;
     }
     const std::int64_t first = selection.first_rows[entry];
@@ -58,12 +54,13 @@ std::int64_t select_bags(const Selection& selection, const BagArrays& from, cons
       }
       to_lengths[bag] = kept - before;
     }
+    bytes += (kept - kept_before) * row_bytes;
   }
-  return kept;
+  return {kept, bytes};
 }
 
-std::int64_t write_runs(const Matrix& found, const std::int64_t* repeats, const ColumnRun* runs,
-                        std::int64_t run_count, const Matrix& pooled) {
+std::int64_t write_part(const Part& part, const std::int64_t* repeats, const Matrix& pooled) {
+  const Matrix& found = part.found;
   const std::int64_t all = found.rows == pooled.rows ? 1 : pooled.rows;
   std::int64_t written = 0;
   for (std::int64_t row = 0; row < found.rows; ++row) {
@@ -71,9 +68,36 @@ std::int64_t write_runs(const Matrix& found, const std::int64_t* repeats, const 
     if (end > pooled.rows) return end;
     const float* from = found.numbers + row * found.stride;
     for (; written < end; ++written)
-      write_row(from, runs, run_count, pooled.numbers + written * pooled.stride);
+      write_row(from, part.runs, part.run_count, pooled.numbers + written * pooled.stride);
   }
   return written;
+}
+
+}  // namespace
+
+void select_bags(const Selection* selections, std::int64_t count, std::int64_t features,
+                 std::int64_t bags, const BagArrays& from, BagArrays to, Kept* kept) {
+  // First id of each feature, and the end of the last.
+  std::vector<std::int64_t> starts(static_cast<std::size_t>(features) + 1);
+  for (std::int64_t feature = 0; feature < features; ++feature) {
+    const std::int64_t* lengths = from.lengths + feature * bags;
+    starts[feature + 1] = std::accumulate(lengths, lengths + bags, starts[feature]);
+  }
+  for (std::int64_t at = 0; at < count; ++at) {
+    kept[at] = select(selections[at], starts.data(), bags, from, to);
+    to.values += kept[at].ids;
+    to.lengths += selections[at].entries * bags;
+    if (to.weights != nullptr) to.weights += kept[at].ids;
+  }
+}
+
+std::int64_t write_parts(const Part* parts, std::int64_t count, const std::int64_t* repeats,
+                         const Matrix& pooled) {
+  for (std::int64_t at = 0; at < count; ++at) {
+    const std::int64_t written = write_part(parts[at], repeats, pooled);
+    if (written != pooled.rows) return written;
+  }
+  return pooled.rows;
 }
 
 std::int64_t divide_means(const std::int64_t* lengths, std::int64_t bags, const std::int64_t* repeats,

@@ -1,4 +1,4 @@
-// The bags that one rank looks up of a group of features, and where its numbers go.
+// The bags that ranks look up of a group of features, and where their numbers go.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,17 @@ struct BagArrays {
 //
 // Without `first_rows`, all ids are kept as they are.
 struct Selection {
-  std::int64_t features;
-  std::int64_t bags;
   std::int64_t entries;
   const std::int64_t* positions;   // [entries], features
   const std::int64_t* first_rows;  // [entries] or null
   const std::int64_t* last_rows;
+  const std::int64_t* row_bytes;  // [entries] or null
+};
+
+// What a rank looks up.
+struct Kept {
+  std::int64_t ids;
+  std::int64_t row_bytes;  // of all these ids' rows
 };
 
 // Adjacent columns of a lookup's output with adjacent destinations.
@@ -43,13 +48,23 @@ struct Matrix {
   std::int64_t stride;
 };
 
-// Fills `to`, whose values have room for all ids of each entry's feature; returns how many it kept.
-std::int64_t select_bags(const Selection& selection, const BagArrays& from, const BagArrays& to);
+// Fills `to` with one rank's bags after another's; its values have room for all ids of each entry's
+// feature. `from` has lengths [features, bags]; `kept` is [count].
+void select_bags(const Selection* selections, std::int64_t count, std::int64_t features,
+                 std::int64_t bags, const BagArrays& from, BagArrays to, Kept* kept);
 
-// Copies or adds runs. Row r of `found` goes to the next repeats[r] rows; without `repeats`, to row r, or
-// to all rows if it is the only one. Returns the rows written, or what `repeats` asked for beyond them.
-std::int64_t write_runs(const Matrix& found, const std::int64_t* repeats, const ColumnRun* runs,
-                        std::int64_t run_count, const Matrix& pooled);
+// A rank's numbers, and their destinations.
+struct Part {
+  Matrix found;
+  const ColumnRun* runs;
+  std::int64_t run_count;
+};
+
+// Copies or adds the runs of each part in turn. Row r of `found` goes to the next repeats[r] rows; without
+// `repeats`, to row r, or to all rows if it is the only one. Returns the rows written, or those of the first
+// part that is not for all rows: what `repeats` asked for beyond them, if it did.
+std::int64_t write_parts(const Part* parts, std::int64_t count, const std::int64_t* repeats,
+                         const Matrix& pooled);
 
 // A feature whose sums are divided, and its columns.
 struct Mean {

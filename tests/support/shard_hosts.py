@@ -85,7 +85,7 @@ def travel(group: PieceBags) -> PieceBags:
     """The group read back from bytes: nothing of the sender's memory is in it."""
     weights = None if group.bags.weights is None else _sent(group.bags.weights)
     bags = Bags(_sent(group.bags.values), _sent(group.bags.lengths), weights)
-    return PieceBags(np.frombuffer(group.pieces.tobytes(), np.int64), bags)
+    return PieceBags.of(np.frombuffer(group.pieces.tobytes(), np.int64), bags)
 
 
 def _sent(tensor: Tensor) -> Tensor:

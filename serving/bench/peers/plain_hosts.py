@@ -83,7 +83,7 @@ def _each_piece(group: PieceBags) -> list[PieceBags]:
     bags = group.bags
     ends = np.cumsum(bags.lengths.numpy().sum(1)).tolist()
     return [
-        PieceBags(
+        PieceBags.of(
             group.pieces[number : number + 1],
             Bags(
                 bags.values[first:end],

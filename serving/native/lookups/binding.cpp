@@ -68,13 +68,15 @@ EXPORTED std::int32_t sharded_infer_shares_fetch(Shares* shares, Server* server,
   }
 }
 
-EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const PieceBags* groups,
-                                                      std::int64_t count) {
-  return most_bytes(*named, groups, count);
+EXPORTED std::int64_t sharded_infer_lookup_most_bytes(const Named* named, const Asked* asked,
+                                                      std::int64_t hosts,
+                                                      const PieceBags* groups) {
+  return most_bytes(*named, asked, hosts, groups);
 }
 
-EXPORTED std::int64_t sharded_infer_lookup_write(const Named* named, const PieceBags* groups,
-                                                 std::int64_t count, std::uint8_t* to) {
-  return write_lookup(*named, groups, count, to);
+EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked,
+                                         std::int64_t hosts, const PieceBags* groups,
+                                         std::uint8_t* to, std::int64_t* bytes) {
+  write_lookups(*named, asked, hosts, groups, to, bytes);
 }
 }

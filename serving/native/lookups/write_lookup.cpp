@@ -73,17 +73,7 @@ std::int64_t field_bytes(std::int64_t bytes) {
   return bytes == 0 ? 0 : 1 + varint_bytes(std::uint64_t(bytes)) + bytes;
 }
 
-}  // namespace
-
-std::int64_t most_bytes(const Named& named, const PieceBags* groups, std::int64_t count) {
-  std::int64_t bytes = kGroupHeadBytes + std::int64_t(std::strlen(named.model));
-  for (const PieceBags* group = groups; group != groups + count; ++group)
-    bytes += kGroupHeadBytes + 4 * group->entries * (1 + group->bags) +
-             group->id_count * (group->weights == nullptr ? 8 : 12);
-  return bytes;
-}
-
-std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int64_t count,
+std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBags* groups,
                           std::uint8_t* to) {
   const std::uint8_t* const begin = to;
   const auto model_bytes = std::int64_t(std::strlen(named.model));
@@ -91,7 +81,7 @@ std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int6
   std::memcpy(to, named.model, std::size_t(model_bytes));
   to = put_varint(named.version, put_tag(2, kVarint, to + model_bytes));
   to = put_fixed64(3, named.manifest, to);
-  for (const PieceBags* group = groups; group != groups + count; ++group) {
+  for (const PieceBags* group = groups; group != groups + asked.group_count; ++group) {
     const std::int64_t lengths = group->entries * group->bags;
     const std::int64_t length_bytes = width_of(group->lengths, lengths);
     const std::int64_t id_bytes = width_of(group->ids, group->id_count);
@@ -109,8 +99,29 @@ std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int6
       to += 4 * group->id_count;
     }
   }
-  if (named.share != 0) to = put_fixed64(5, named.share, to);
+  if (asked.share != 0) to = put_fixed64(5, asked.share, to);
   return to - begin;
+}
+
+}  // namespace
+
+std::int64_t most_bytes(const Named& named, const Asked* asked, std::int64_t hosts,
+                        const PieceBags* groups) {
+  std::int64_t bytes = hosts * (kGroupHeadBytes + std::int64_t(std::strlen(named.model)));
+  for (std::int64_t host = 0; host < hosts; ++host)
+    for (const PieceBags* end = groups + asked[host].group_count; groups != end; ++groups)
+      bytes += kGroupHeadBytes + 4 * groups->entries * (1 + groups->bags) +
+               groups->id_count * (groups->weights == nullptr ? 8 : 12);
+  return bytes;
+}
+
+void write_lookups(const Named& named, const Asked* asked, std::int64_t hosts,
+                   const PieceBags* groups, std::uint8_t* to, std::int64_t* bytes) {
+  for (std::int64_t host = 0; host < hosts; ++host) {
+    bytes[host] = write_lookup(named, asked[host], groups, to);
+    to += bytes[host];
+    groups += asked[host].group_count;
+  }
 }
 
 }  // namespace sharded_infer::lookups

@@ -1,4 +1,4 @@
-// Writes a LookupRequest (protos/sharded_infer/v1/shard_host.proto), numbers as narrow as they fit.
+// Writes LookupRequests (protos/sharded_infer/v1/shard_host.proto), numbers as narrow as they fit.
 #pragma once
 #include <cstdint>
 
@@ -19,14 +19,20 @@ struct Named {
   const char* model;
   std::uint64_t version;
   std::uint64_t manifest;
-  std::uint64_t share;  // 0: any
 };
 
-// Room for the message of these groups.
-std::int64_t most_bytes(const Named& named, const PieceBags* groups, std::int64_t count);
+// What one host is asked: the next `group_count` groups.
+struct Asked {
+  std::uint64_t share;  // 0: any
+  std::int64_t group_count;
+};
 
-// Writes the message, whose length is returned.
-std::int64_t write_lookup(const Named& named, const PieceBags* groups, std::int64_t count,
-                          std::uint8_t* to);
+// Room for the messages.
+std::int64_t most_bytes(const Named& named, const Asked* asked, std::int64_t hosts,
+                        const PieceBags* groups);
+
+// Writes a message for each host, one after another, and their lengths to `bytes` [hosts].
+void write_lookups(const Named& named, const Asked* asked, std::int64_t hosts,
+                   const PieceBags* groups, std::uint8_t* to, std::int64_t* bytes);
 
 }  // namespace sharded_infer::lookups

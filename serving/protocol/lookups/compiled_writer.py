@@ -6,10 +6,12 @@ Its source is `serving/native/lookups/write_lookup.cpp`.
 import ctypes
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.bags import Bags
 from kernels.native_library import address_of, keeping_gil, load_library
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.lookups.shard_hosts import PieceBags
@@ -26,21 +28,6 @@ class _Named(ctypes.Structure):
         ("model", ctypes.c_char_p),
         ("version", ctypes.c_uint64),
         ("manifest", ctypes.c_uint64),
-        ("share", ctypes.c_uint64),
-    )
-
-
-class _PieceBags(ctypes.Structure):
-    """`PieceBags` of serving/native/lookups/write_lookup.h."""
-
-    _fields_ = (
-        ("pieces", _ADDRESS),
-        ("lengths", _ADDRESS),
-        ("ids", _ADDRESS),
-        ("weights", _ADDRESS),
-        ("entries", _NUMBER),
-        ("bags", _NUMBER),
-        ("id_count", _NUMBER),
     )
 
 
@@ -50,43 +37,79 @@ def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     if library is None:
         return None
     both = library, keeping_gil(library)
-    arguments = ctypes.POINTER(_Named), ctypes.POINTER(_PieceBags), _NUMBER
+    arguments = ctypes.POINTER(_Named), _ADDRESS, _NUMBER, _ADDRESS
     for one in both:
         one.sharded_infer_lookup_most_bytes.restype = _NUMBER
         one.sharded_infer_lookup_most_bytes.argtypes = arguments
-        one.sharded_infer_lookup_write.restype = _NUMBER
-        one.sharded_infer_lookup_write.argtypes = (*arguments, _ADDRESS)
+        one.sharded_infer_lookup_write.restype = None
+        one.sharded_infer_lookup_write.argtypes = (*arguments, _ADDRESS, _ADDRESS)
     return both
 
 
 _LIBRARIES = _load()
 
 
-def compiled_lookup(
-    key: VersionKey, groups: Sequence[PieceBags], share: int
-) -> NDArray[np.uint8] | None:
-    """A serialized LookupRequest; None where it was not built."""
+class _Arrays(NamedTuple):
+    """Addresses of bags that several hosts are asked for; 0: no weights."""
+
+    kept: object
+    lengths: int
+    values: int
+    weights: int
+    bags: int
+
+
+def _arrays_of(bags: Bags) -> _Arrays:
+    values, lengths = bags.values.contiguous(), bags.lengths.contiguous()
+    weights = None if bags.weights is None else bags.weights.contiguous()
+    return _Arrays(
+        (values, lengths, weights),
+        lengths.data_ptr(),
+        values.data_ptr(),
+        0 if weights is None else weights.data_ptr(),
+        lengths.shape[1],
+    )
+
+
+def compiled_lookups(
+    key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]]
+) -> list[NDArray[np.uint8]] | None:
+    """A serialized LookupRequest for each host's groups and share; None where it was not built."""
     if _LIBRARIES is None:
         return None
-    named = _Named(key.model.encode(), key.version, key.manifest, share)
-    listed = (_PieceBags * len(groups))()
-    # Until the message is written.
-    kept = []
-    for to, group in zip(listed, groups, strict=True):
-        values, lengths = group.bags.values.contiguous(), group.bags.lengths.contiguous()
-        weights = None if group.bags.weights is None else group.bags.weights.contiguous()
-        kept.append((values, lengths, weights))
-        to.pieces, to.lengths, to.ids = (
-            address_of(group.pieces),
-            lengths.data_ptr(),
-            values.data_ptr(),
-        )
-        to.weights = None if weights is None else weights.data_ptr()
-        to.entries, to.bags = lengths.shape
-        to.id_count = values.shape[0]
-    library = _LIBRARIES[sum(to.id_count for to in listed) < _MANY]
-    message = np.empty(
-        library.sharded_infer_lookup_most_bytes(named, listed, len(groups)), np.uint8
-    )
-    size = library.sharded_infer_lookup_write(named, listed, len(groups), address_of(message))
-    return message[:size]
+    named = _Named(key.model.encode(), key.version, key.manifest)
+    # `Asked` and `PieceBags` of serving/native/lookups/write_lookup.h.
+    hosts = np.array([(share, len(groups)) for groups, share in asked], np.uint64)
+    arrays: dict[int, _Arrays] = {}
+    listed, ids = [], 0
+    for groups, _ in asked:
+        for group in groups:
+            pieces, (of, first_entry, entries, first_id, count) = group.pieces, group.chosen
+            # Hosts of a batch share arrays.
+            found = arrays.get(id(of))
+            if found is None:
+                found = arrays[id(of)] = _arrays_of(of)
+            _, lengths, values, weights, bags = found
+            listed.append(
+                (
+                    address_of(pieces),
+                    lengths + 8 * bags * first_entry,
+                    values + 8 * first_id,
+                    weights and weights + 4 * first_id,
+                    entries,
+                    bags,
+                    count,
+                )
+            )
+            ids += count
+    numbers = np.array(listed, np.int64)
+    library = _LIBRARIES[ids < _MANY]
+    arguments = named, address_of(hosts), len(asked), address_of(numbers)
+    room = np.empty(library.sharded_infer_lookup_most_bytes(*arguments), np.uint8)
+    sizes = np.empty(len(asked), np.int64)
+    library.sharded_infer_lookup_write(*arguments, address_of(room), address_of(sizes))
+    messages, at = [], 0
+    for size in sizes.tolist():
+        messages.append(room[at : at + size])
+        at += size
+    return messages

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.wording import counted
-from serving.protocol.lookups.compiled_writer import compiled_lookup
+from serving.protocol.lookups.compiled_writer import compiled_lookups
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.errors import InternalError, RequestError
 from sharded_infer.lookups.shard_hosts import PieceBags
@@ -108,8 +108,17 @@ def write_lookup(key: VersionKey, groups: Sequence[PieceBags], share: int = 0) -
     Args:
         share: `digest_number` of the share that the host must hold; 0: any.
     """
-    written = compiled_lookup(key, groups, share)
-    return write_lookup_by_numpy(key, groups, share) if written is None else written
+    return write_lookups(key, [(groups, share)])[0]
+
+
+def write_lookups(
+    key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]]
+) -> Sequence[Message]:
+    """As `write_lookup` of each host's groups and share."""
+    written = compiled_lookups(key, asked)
+    if written is None:
+        return [write_lookup_by_numpy(key, groups, share) for groups, share in asked]
+    return written
 
 
 def write_lookup_by_numpy(key: VersionKey, groups: Sequence[PieceBags], share: int = 0) -> bytes:
@@ -273,7 +282,7 @@ def _group_of(where: str, group: Any) -> PieceBags:
         tensor_of(lengths.reshape(pieces.size, -1)),
         None if weights is None else tensor_of(weights),
     )
-    return PieceBags(pieces, bags)
+    return PieceBags.of(pieces, bags)
 
 
 def _wide(where: str, numbers: bytes, width: int, widths: Sequence[int]) -> NDArray[np.int64]:

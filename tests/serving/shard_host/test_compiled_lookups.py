@@ -105,7 +105,7 @@ def random_group(generator: np.random.Generator) -> PieceBags:
     ]
     values = torch.from_numpy(np.concatenate(ids).astype(np.int64))
     weights = torch.rand(len(values)) if generator.random() < 0.3 else None
-    return PieceBags(numbers, Bags(values, torch.from_numpy(lengths), weights))
+    return PieceBags.of(numbers, Bags(values, torch.from_numpy(lengths), weights))
 
 
 def random_groups(generator: np.random.Generator, share: ShareLookups) -> list[PieceBags]:
@@ -116,7 +116,7 @@ def random_groups(generator: np.random.Generator, share: ShareLookups) -> list[P
         left -= len(group.pieces)
         if left >= 0:
             groups.append(group)
-    return groups or [PieceBags(np.array([0]), Bags(torch.tensor([0]), torch.tensor([[1]])))]
+    return groups or [PieceBags.of(np.array([0]), Bags(torch.tensor([0]), torch.tensor([[1]])))]
 
 
 def expected_of(share: ShareLookups, message: bytes) -> list[torch.Tensor] | None:
@@ -228,7 +228,7 @@ def test_a_file_that_has_lost_bytes_is_left_to_python(tmp_path: Path) -> None:
     assert any(piece.holds_all_columns for piece in pieces)
     ids = torch.tensor([piece.rows - 1 for piece in pieces])
     lengths = torch.ones(len(pieces), 1, dtype=torch.int64)
-    group = PieceBags(np.arange(len(pieces)), Bags(ids, lengths))
+    group = PieceBags.of(np.arange(len(pieces)), Bags(ids, lengths))
     message = bytes(write_lookup(KEY, [group]))
     with asking(compiled) as ask:
         assert ask([message])[0].status is None

@@ -14,7 +14,9 @@ from sharded_infer.lookups.rank_part import (
     RankPart,
     divide_by_torch,
     select_by_torch,
+    selections_of,
     write_by_torch,
+    write_parts,
 )
 
 pytestmark = [
@@ -37,7 +39,7 @@ def part_of(
         runs=np.array(column_runs(runs or []), np.int64).reshape(-1, 4),
         only_run=None,
         rank=0,
-        row_bytes=1,
+        row_bytes=np.arange(7, 7 + len(positions)),
     )
 
 
@@ -86,6 +88,37 @@ def test_the_same_bags_are_selected(part: RankPart, lengths: str, weighted: bool
         assert torch.equal(found.weights, expected.weights)
 
 
+@pytest.mark.parametrize("weighted", [False, True], ids=["plain", "weighted"])
+@pytest.mark.parametrize("lengths", LENGTHS)
+def test_several_ranks_select_the_same_bags_at_once(lengths: str, weighted: bool) -> None:
+    bags = bags_of(LENGTHS[lengths], weighted=weighted)
+    parts = [
+        part_of([0, 1, 2, 3]),
+        part_of([2, 1, 2], [(0, 10), (10, 20), (10, 20)]),
+        part_of([3]),
+        part_of([0], [(30, 40)]),
+        part_of([3, 3, 0]),
+    ]
+    together = selections_of(parts)
+    assert together is not None
+    for _ in range(2):
+        every, row_bytes = together.select(bags)
+        for part, chosen, counted in zip(parts, every, row_bytes, strict=True):
+            found, expected = chosen.bags(), select_by_torch(part, bags)
+            assert chosen.id_count == len(expected.values)
+            assert chosen.bag_count == expected.lengths.shape[1]
+            assert counted == int(expected.lengths.numpy().sum(1) @ part.row_bytes)
+            assert torch.equal(found.values, expected.values)
+            assert torch.equal(found.lengths, expected.lengths)
+            assert (found.weights is None) is not weighted
+            if found.weights is not None and expected.weights is not None:
+                assert torch.equal(found.weights, expected.weights)
+
+
+def test_one_rank_selects_by_itself() -> None:
+    assert selections_of([part_of([0, 1])]) is None
+
+
 def bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.int32)
 
@@ -118,6 +151,24 @@ def test_the_same_columns_are_written_and_no_others(runs: Runs, rows: str) -> No
     # Columns of a wider matrix, as where samples share something.
     part.write(found, repeats, memory[:, 1:13])
     write_by_torch(part, found, repeats, expected[:, 1:13])
+    assert torch.equal(bits(memory), bits(expected))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_several_ranks_write_in_turn(rows: str) -> None:
+    count, given = ROWS[rows]
+    repeats = None if given is None else torch.tensor(given)
+    generator = torch.Generator().manual_seed(6)
+    memory = torch.randn(7, 12, generator=generator)
+    expected = memory.clone()
+    ranks = [[(2, 4, False)], [(2, 4, True), (8, 1, False)], [(3, 2, True)]]
+    listed = [
+        (part_of([0], runs=runs), torch.randn(count, sum(r[1] for r in runs), generator=generator))
+        for runs in ranks
+    ]
+    write_parts(listed, repeats, memory)
+    for part, found in listed:
+        write_by_torch(part, found, repeats, expected)
     assert torch.equal(bits(memory), bits(expected))
 
 

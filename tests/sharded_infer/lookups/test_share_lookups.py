@@ -44,7 +44,7 @@ def group_of(
     pieces: Sequence[int], lengths: Sequence[Sequence[int]], ids: Sequence[int]
 ) -> PieceBags:
     bags = Bags(torch.tensor(ids, dtype=torch.int64), torch.tensor(lengths, dtype=torch.int64))
-    return PieceBags(np.array(pieces, np.int64), bags)
+    return PieceBags.of(np.array(pieces, np.int64), bags)
 
 
 def test_entries_are_answered_beside_each_other_in_the_order_asked(share: ShareLookups) -> None:
@@ -86,7 +86,7 @@ def test_several_groups_have_answers_of_their_own(share: ShareLookups) -> None:
 
 GROUP = group_of([0, 1], [[1, 0], [0, 1]], [1, 2])
 _NONE = torch.zeros(0, dtype=torch.int64)
-NOTHING = PieceBags(_NONE.numpy(), Bags(_NONE, torch.zeros(0, 1, dtype=torch.int64)))
+NOTHING = PieceBags.of(_NONE.numpy(), Bags(_NONE, torch.zeros(0, 1, dtype=torch.int64)))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_arrays_apart_in_memory_are_checked_and_looked_up_too(share: ShareLookup
     ids = torch.tensor([3, 14, 0, 9])
     bags = Bags(torch.stack([ids, ids], 1)[:, 0], torch.stack([lengths, lengths], 2)[:, :, 0])
     assert not bags.values.is_contiguous() and not bags.lengths.is_contiguous()
-    group = PieceBags(np.array([0, 1]), bags)
+    group = PieceBags.of(np.array([0, 1]), bags)
     wanted = share.look_up([group_of([0, 1], lengths.tolist(), ids.tolist())]).pooled[0]
     assert torch.equal(share.look_up([group]).pooled[0], wanted)
     bags.values[1] = 15

@@ -13,6 +13,7 @@ from serving.protocol.lookups.lookup_messages import (
     write_describe,
     write_lookup,
     write_lookup_by_numpy,
+    write_lookups,
     write_sums,
 )
 from serving.protocol.lookups.version_key import VersionKey
@@ -34,7 +35,7 @@ def group_of(
     ids = generator.integers(0, most, count)
     weights = tensor_of(generator.random(count, np.float32)) if weighted else None
     bags = Bags(tensor_of(ids), tensor_of(lengths), weights)
-    return PieceBags(generator.integers(0, 40, pieces), bags)
+    return PieceBags.of(generator.integers(0, 40, pieces), bags)
 
 
 GROUPS = {
@@ -73,12 +74,19 @@ def test_compiled_code_writes_the_same_bytes(name: str) -> None:
             assert written == write_lookup_by_numpy(KEY, groups, share)
 
 
+def test_the_messages_of_several_hosts_are_those_of_each() -> None:
+    every = list(GROUPS.values())
+    asked = [(every, SHARE), (every[:1], 0), (every[3:], 1)]
+    written = [bytes(one) for one in write_lookups(KEY, asked)]
+    assert written == [write_lookup_by_numpy(KEY, groups, share) for groups, share in asked]
+
+
 def test_arrays_that_are_not_contiguous_are_written() -> None:
     generator = torch.Generator().manual_seed(0)
     lengths = torch.ones(6, 4, dtype=torch.int64).T
     values = torch.randint(0, 300, (48,), generator=generator)[::2]
     weights = torch.rand(48, generator=generator)[::2]
-    group = PieceBags(np.arange(4), Bags(values, lengths, weights))
+    group = PieceBags.of(np.arange(4), Bags(values, lengths, weights))
     assert bytes(write_lookup(KEY, [group])) == write_lookup_by_numpy(KEY, [group])
 
 
