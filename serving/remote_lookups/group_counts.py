@@ -2,7 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from serving.metrics.families.shard_families import SHARD_LOOKUP_SECONDS
+from serving.metrics.families.family import Family
+from serving.metrics.families.shard_families import (
+    SHARD_DEFAULT_ROWS,
+    SHARD_EJECTIONS,
+    SHARD_FAILURES,
+    SHARD_HEDGES,
+    SHARD_LOOKUP_SECONDS,
+    SHARD_RECEIVED_BYTES,
+    SHARD_RETRIES,
+    SHARD_SENT_BYTES,
+)
 
 
 @dataclass(slots=True)
@@ -31,7 +41,15 @@ class GroupCounts:
     seconds: float = 0.0
     buckets: list[int] = field(default_factory=lambda: [0] * SHARD_LOOKUP_SECONDS.buckets)
 
-    def listed(self) -> list[float]:
-        """All but the first: events, bytes sent and received, lookups by latency, their seconds."""
-        events = (self.retries, self.hedges, self.failures, self.ejections, self.default_rows)
-        return [*events, self.sent_bytes, self.received_bytes, *self.buckets, self.seconds]
+    def by_family(self) -> dict[Family, list[float]]:
+        """What metrics are told, as `ServerMetrics.count` takes it."""
+        return {
+            SHARD_RETRIES: [self.retries],
+            SHARD_HEDGES: [self.hedges],
+            SHARD_FAILURES: [self.failures],
+            SHARD_EJECTIONS: [self.ejections],
+            SHARD_DEFAULT_ROWS: [self.default_rows],
+            SHARD_SENT_BYTES: [self.sent_bytes],
+            SHARD_RECEIVED_BYTES: [self.received_bytes],
+            SHARD_LOOKUP_SECONDS: [*self.buckets, self.seconds],
+        }

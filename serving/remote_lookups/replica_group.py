@@ -16,6 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from random import Random
 
+from serving.metrics.families.family import Family
 from serving.metrics.families.shard_families import SHARD_LOOKUP_SECONDS
 from serving.protocol.lookups.lookup_messages import Described
 from serving.remote_lookups.group_counts import GroupCounts
@@ -153,10 +154,10 @@ class ReplicaGroup:
         with self._lock:
             self.counts.default_rows += rows
 
-    def counted(self) -> list[float]:
-        """As `GroupCounts.listed`."""
+    def counted(self) -> dict[Family, list[float]]:
+        """As `GroupCounts.by_family`."""
         with self._lock:
-            return self.counts.listed()
+            return self.counts.by_family()
 
     def answered(self, replica: Replica, now: float, seconds: float) -> None:
         """A replica has answered.

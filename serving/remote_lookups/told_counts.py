@@ -5,17 +5,13 @@ Only hosts for which default rows stand: the loss of others fails requests, whic
 
 import logging
 from collections.abc import Iterable
+from operator import sub
 
+from serving.metrics.families.family import Family
 from serving.metrics.families.shard_families import (
     HOST_PLACES,
     SHARD_DEFAULT_ROWS,
-    SHARD_EJECTIONS,
-    SHARD_FAILURES,
-    SHARD_HEDGES,
     SHARD_LOOKUP_SECONDS,
-    SHARD_RECEIVED_BYTES,
-    SHARD_RETRIES,
-    SHARD_SENT_BYTES,
 )
 from serving.metrics.server_metrics import ServerMetrics
 from serving.remote_lookups.group_counts import GroupCounts
@@ -30,7 +26,7 @@ class ToldCounts:
     def __init__(self, metrics: ServerMetrics) -> None:
         self._metrics = metrics
         # By host; a host that left the hosts file and came back counts from zero.
-        self._told: dict[int, tuple[GroupCounts, list[float]]] = {}
+        self._told: dict[int, tuple[GroupCounts, dict[Family, list[float]]]] = {}
         self._defaulting: set[int] = set()
 
     def tell(self, groups: Iterable[ReplicaGroup]) -> None:
@@ -38,24 +34,21 @@ class ToldCounts:
         for group in groups:
             counts, now = group.counts, group.counted()
             known = self._told.get(group.host)
-            before = known[1] if known is not None and known[0] is counts else [0.0] * len(now)
+            if known is None or known[0] is not counts:
+                known = counts, GroupCounts().by_family()
+            _, before = known
             self._told[group.host] = counts, now
-            fresh = [after - one for after, one in zip(now, before, strict=True)]
+            fresh = {family: list(map(sub, now[family], before[family])) for family in now}
             host = HOST_PLACES[min(group.host, len(HOST_PLACES) - 1)]
-            retries, hedges, failures, ejections, default_rows, sent, received, *latencies = fresh
-            self._metrics.count(SHARD_RETRIES, host, [retries])
-            self._metrics.count(SHARD_HEDGES, host, [hedges])
-            self._metrics.count(SHARD_FAILURES, host, [failures])
-            self._metrics.count(SHARD_EJECTIONS, host, [ejections])
-            self._metrics.count(SHARD_DEFAULT_ROWS, host, [default_rows])
-            self._metrics.count(SHARD_SENT_BYTES, host, [sent])
-            self._metrics.count(SHARD_RECEIVED_BYTES, host, [received])
-            self._metrics.count(SHARD_LOOKUP_SECONDS, host, latencies)
-            if default_rows and group.host not in self._defaulting:
+            for family, by in fresh.items():
+                self._metrics.count(family, host, by)
+            lacks_rows = any(fresh[SHARD_DEFAULT_ROWS])
+            has_answered = any(fresh[SHARD_LOOKUP_SECONDS])
+            if lacks_rows and group.host not in self._defaulting:
                 _log.warning(
                     "shard host %d cannot look its rows up: requests get default rows", group.host
                 )
                 self._defaulting.add(group.host)
-            elif group.host in self._defaulting and any(latencies) and not default_rows:
+            elif group.host in self._defaulting and has_answered and not lacks_rows:
                 _log.info("shard host %d looks its rows up again", group.host)
                 self._defaulting.discard(group.host)
