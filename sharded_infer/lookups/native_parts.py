@@ -54,6 +54,8 @@ def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
     for one in both:
         one.sharded_infer_select_bags.restype = None
         one.sharded_infer_select_bags.argtypes = (array, *(number,) * 3, bags, bags, array)
+        one.sharded_infer_write_runs.restype = number
+        one.sharded_infer_write_runs.argtypes = matrix, array, array, number, matrix
         one.sharded_infer_write_parts.restype = number
         one.sharded_infer_write_parts.argtypes = array, number, array, matrix
         one.sharded_infer_divide_means.restype = ctypes.c_int64
@@ -98,6 +100,8 @@ class ChosenBags(NamedTuple):
     def bags(self) -> Bags:
         """These bags alone."""
         every, end = self.of, self.first_id + self.id_count
+        if self.entries == len(every.lengths) and self.id_count == len(every.values):
+            return every
         return Bags(
             every.values[self.first_id : end],
             every.lengths[self.first_entry : self.first_entry + self.entries],
@@ -176,17 +180,31 @@ def _selection(
     return len(positions), address_of(positions), first_rows, last_rows, sizes
 
 
-def write_parts(
-    parts: Sequence[tuple[Tensor, NDArray[np.int64]]], repeats: Tensor | None, pooled: Tensor
+def write_runs(
+    found: Tensor, repeats: Tensor | None, runs: NDArray[np.int64], pooled: Tensor
 ) -> None:
-    """Copies or adds columns of each part in turn.
-
-    Args:
-        parts: what a rank found, and its runs, as `RankPart` has them.
-        repeats, pooled: as for `RankPart.write`.
+    """Copies or adds columns; arguments as for `RankPart.write`.
 
     Raises:
         InternalError: `repeats` do not sum to the rows of `pooled`.
+    """
+    written = _library(pooled.numel()).sharded_infer_write_runs(
+        _matrix_of(found), _address(repeats), address_of(runs), len(runs), _matrix_of(pooled)
+    )
+    _check_rows(written, pooled)
+
+
+def write_parts(
+    parts: Sequence[tuple[Tensor, NDArray[np.int64]]], repeats: Tensor | None, pooled: Tensor
+) -> None:
+    """As `write_runs` of each part in turn.
+
+    Args:
+        parts: what a rank found, and its runs, as `RankPart` has them.
+        repeats, pooled: as for `write_runs`.
+
+    Raises:
+        InternalError: as `write_runs`.
     """
     # `Part` of sharded_infer/native/parts.h.
     listed = np.array(
@@ -214,7 +232,7 @@ def divide_means(
         pooled: fp32 `[B, columns]`.
 
     Raises:
-        InternalError: as `write_parts`.
+        InternalError: as `write_runs`.
     """
     lengths = lengths.contiguous()
     divided = _library(pooled.numel()).sharded_infer_divide_means(

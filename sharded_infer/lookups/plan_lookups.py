@@ -238,6 +238,7 @@ class PlanLookups:
                 )
                 for f in positions.keys() & self._defaults.keys()
             },
+            own_bags=selections_of([step.part for step in steps]),
             remote_bags=selections_of([step.part for step in remote]),
         )
 

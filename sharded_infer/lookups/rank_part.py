@@ -62,12 +62,16 @@ class RankPart:
             repeats: int64 `[R]`, rows of `pooled` for each of `found`; None: one, or all if R is 1.
             pooled: fp32 `[B, columns]`; written.
         """
-        write_parts([(self, found)], repeats, pooled)
+        if native_parts.has_native_parts():
+            native_parts.write_runs(found, repeats, self.runs, pooled)
+        else:
+            write_by_torch(self, found, repeats, pooled)
 
 
 def selections_of(parts: Sequence[RankPart]) -> native_parts.Selections | None:
     """Chooses what all of these read at once; None: each does better by itself."""
-    if len(parts) < 2 or not native_parts.has_native_parts():
+    is_free = any(part.reads_all and part.rows is None for part in parts)
+    if len(parts) < 2 or is_free or not native_parts.has_native_parts():
         return None
     most_reads = int(np.bincount(np.concatenate([part.positions for part in parts])).max())
     return native_parts.Selections(

@@ -57,7 +57,8 @@ class Route:
         means: int64 `[n, 3]`: position in the group, first column and width of each of these with
             mean pooling; None: there is none.
         defaults: of the features whose tables have default rows, by position in the group.
-        remote_bags: chooses the bags of all remote steps at once; None: each is chosen by itself.
+        own_bags, remote_bags: choose the bags of all steps, or of all remote ones, at once; None:
+            each step's are chosen by themselves.
     """
 
     steps: tuple[Step, ...]
@@ -65,6 +66,7 @@ class Route:
     summed_columns: tuple[tuple[int, int], ...] = ()
     means: NDArray[np.int64] | None = None
     defaults: Mapping[int, FeatureDefault] = field(default_factory=dict)
+    own_bags: Selections | None = None
     remote_bags: Selections | None = None
 
 
@@ -123,10 +125,10 @@ class GroupLookup:
         A step without ids is answered here.
         """
         asked: list[tuple[RemoteStep, ChosenBags]] = []
-        remote, together = self.route.remote, self.route.remote_bags
+        remote = self.route.remote
         if not remote:
             return asked
-        began = perf_counter()
+        together, began = self.route.remote_bags, perf_counter()
         if together is None:
             parts = [step.part for step in remote]
             selected = [part.select(self._bags) for part in parts]
@@ -151,10 +153,18 @@ class GroupLookup:
         """
         for first, end in self.route.summed_columns:
             self._pooled[:, first:end] = 0.0
-        for step in self.route.steps:
+        steps, together, share = self.route.steps, self.route.own_bags, 0.0
+        if together is not None:
             began = perf_counter()
-            part = step.part
-            chosen = part.select(self._bags)
+            every, row_bytes = together.select(self._bags)
+            share = (perf_counter() - began) / len(steps)
+        for at, step in enumerate(steps):
+            began, part = perf_counter() - share, step.part
+            if together is None:
+                chosen = part.select(self._bags)
+                of_rows = _bytes_of(part, chosen)
+            else:
+                chosen, of_rows = every[at].bags(), row_bytes[at]
             out = None
             if part.only_run is not None and not self._is_spread:
                 column, width = part.only_run
@@ -168,7 +178,7 @@ class GroupLookup:
                 else:
                     part.write(found, self._repeats, self._pooled)
             rows, seconds = chosen.values.shape[0], perf_counter() - began
-            self._work.append((part.rank, rows, _bytes_of(part, chosen), seconds))
+            self._work.append((part.rank, rows, of_rows, seconds))
             if self._is_shared:
                 self._count_saved(chosen)
 

@@ -29,6 +29,15 @@ EXPORTED void sharded_infer_select_bags(const sharded_infer::Selection* selectio
   sharded_infer::select_bags(selections, count, features, bags, *from, *to, kept);
 }
 
+// Writes a rank's numbers; see parts.h.
+EXPORTED std::int64_t sharded_infer_write_runs(const sharded_infer::Matrix* found,
+                                               const std::int64_t* repeats,
+                                               const sharded_infer::ColumnRun* runs,
+                                               std::int64_t run_count,
+                                               const sharded_infer::Matrix* pooled) {
+  return sharded_infer::write_part({*found, runs, run_count}, repeats, *pooled);
+}
+
 // Writes ranks' numbers; see parts.h.
 EXPORTED std::int64_t sharded_infer_write_parts(const sharded_infer::Part* parts,
                                                 std::int64_t count, const std::int64_t* repeats,

@@ -59,20 +59,6 @@ Kept select(const Selection& selection, const std::int64_t* starts, std::int64_t
   return {kept, bytes};
 }
 
-std::int64_t write_part(const Part& part, const std::int64_t* repeats, const Matrix& pooled) {
-  const Matrix& found = part.found;
-  const std::int64_t all = found.rows == pooled.rows ? 1 : pooled.rows;
-  std::int64_t written = 0;
-  for (std::int64_t row = 0; row < found.rows; ++row) {
-    const std::int64_t end = written + (repeats == nullptr ? all : repeats[row]);
-    if (end > pooled.rows) return end;
-    const float* from = found.numbers + row * found.stride;
-    for (; written < end; ++written)
-      write_row(from, part.runs, part.run_count, pooled.numbers + written * pooled.stride);
-  }
-  return written;
-}
-
 }  // namespace
 
 void select_bags(const Selection* selections, std::int64_t count, std::int64_t features,
@@ -89,6 +75,20 @@ void select_bags(const Selection* selections, std::int64_t count, std::int64_t f
     to.lengths += selections[at].entries * bags;
     if (to.weights != nullptr) to.weights += kept[at].ids;
   }
+}
+
+std::int64_t write_part(const Part& part, const std::int64_t* repeats, const Matrix& pooled) {
+  const Matrix& found = part.found;
+  const std::int64_t all = found.rows == pooled.rows ? 1 : pooled.rows;
+  std::int64_t written = 0;
+  for (std::int64_t row = 0; row < found.rows; ++row) {
+    const std::int64_t end = written + (repeats == nullptr ? all : repeats[row]);
+    if (end > pooled.rows) return end;
+    const float* from = found.numbers + row * found.stride;
+    for (; written < end; ++written)
+      write_row(from, part.runs, part.run_count, pooled.numbers + written * pooled.stride);
+  }
+  return written;
 }
 
 std::int64_t write_parts(const Part* parts, std::int64_t count, const std::int64_t* repeats,

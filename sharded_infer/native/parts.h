@@ -60,9 +60,12 @@ struct Part {
   std::int64_t run_count;
 };
 
-// Copies or adds the runs of each part in turn. Row r of `found` goes to the next repeats[r] rows; without
-// `repeats`, to row r, or to all rows if it is the only one. Returns the rows written, or those of the first
-// part that is not for all rows: what `repeats` asked for beyond them, if it did.
+// Copies or adds a part's runs. Row r of `found` goes to the next repeats[r] rows; without
+// `repeats`, to row r, or to all rows if it is the only one. Returns the rows written, or what `repeats` asked
+// for beyond them.
+std::int64_t write_part(const Part& part, const std::int64_t* repeats, const Matrix& pooled);
+
+// Writes each part in turn. Returns the rows written, or those of the first part that is not for all rows.
 std::int64_t write_parts(const Part* parts, std::int64_t count, const std::int64_t* repeats,
                          const Matrix& pooled);
 
