@@ -7,7 +7,8 @@ from time import monotonic
 from torch import Tensor
 
 from serving.errors import DeadlineError
-from serving.protocol.lookups.lookup_messages import Leases, read_sums, write_describe
+from serving.protocol.lookups.compiled_reader import read_answer
+from serving.protocol.lookups.lookup_messages import Leases, write_describe
 from serving.remote_lookups.host_clients import DESCRIBE, LOOKUP, ThreadClient
 from serving.remote_lookups.host_lookup import Attempt, HostLookup
 from serving.remote_lookups.replica_checks import take_check
@@ -15,7 +16,6 @@ from serving.remote_lookups.replica_group import Replica
 from serving.status import Status, StatusCode
 from serving.transport.http2_client import OutgoingCall
 from sharded_infer.errors import InternalError, ShardedInferError, ShardHostError
-from sharded_infer.tensors import tensor_of
 
 _FOREVER = 1e9
 # Until a late lookup that cannot be asked elsewhere is looked at again.
@@ -111,8 +111,7 @@ class BatchLookups:
         status = answer.status
         if status is None:
             try:
-                bags = [group.chosen.bag_count for group in lookup.groups]
-                lookup.sums = [tensor_of(one) for one in read_sums(answer.message, bags)]
+                lookup.sums = read_answer(answer.message, lookup.groups)
             except InternalError as error:
                 status = Status(StatusCode.INTERNAL, str(error))
         if status is not None:

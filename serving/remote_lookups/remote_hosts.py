@@ -5,6 +5,7 @@ from time import monotonic
 
 from serving.errors import DeadlineError
 from serving.observability.host_spans import traced_batch_of_thread
+from serving.protocol.lookups.compiled_reader import reads_rows
 from serving.protocol.lookups.lookup_messages import Described, write_lookups
 from serving.protocol.lookups.version_key import VersionKey, digest_number
 from serving.remote_lookups.batch_lookups import BatchLookups
@@ -59,7 +60,9 @@ class RemoteHosts:
         if unknown:
             raise ShardHostError(f"shard host {min(unknown)}: the hosts file names it no longer")
         messages = write_lookups(
-            self.key, [(groups, self._shares.get(host, 0)) for host, groups in asked.items()]
+            self.key,
+            [(groups, self._shares.get(host, 0)) for host, groups in asked.items()],
+            rows=all(map(reads_rows, asked.values())),
         )
         started = BatchLookups(mine, now, deadline)
         try:

@@ -16,6 +16,7 @@ from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
 from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags
 from sharded_infer.lookups.rank_part import RankPart, divide_means, write_parts
+from sharded_infer.lookups.shard_hosts import StoredPieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class RemoteStep:
         pieces: int64 `[entries]`, numbers of pieces on the host.
         width: columns of all pieces.
         order: as in `Step`.
+        stored: how their rows are pooled here; None: only the host can.
     """
 
     part: RankPart
@@ -46,6 +48,7 @@ class RemoteStep:
     pieces: NDArray[np.int64]
     width: int
     order: int
+    stored: StoredPieces | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,32 @@ from sharded_infer.lookups.native_parts import ChosenBags, all_bags
 
 
 @dataclass(frozen=True, slots=True)
+class StoredPieces:
+    """How the rows of some pieces are stored and pooled.
+
+    Attributes:
+        pieces: int64 `[E, 4]`: columns, bytes of a row, the kernels' number of the row format, and
+            whether sums are divided by the lengths of their bags, 1 or 0.
+        columns: of all.
+    """
+
+    pieces: NDArray[np.int64]
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
 class PieceBags:
     """Bags of ids for some pieces of a host's share.
 
     Attributes:
         pieces: int64 `[E]`, numbers of pieces on the host; one may occur several times.
         chosen: R bags for each entry; ids are relative to the piece's first row.
+        stored: lets the host answer with stored rows, which the asker pools; None: it may not.
     """
 
     pieces: NDArray[np.int64]
     chosen: ChosenBags
+    stored: StoredPieces | None = None
 
     @classmethod
     def of(cls, pieces: NDArray[np.int64], bags: Bags) -> "PieceBags":

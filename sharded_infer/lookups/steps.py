@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.backends.native import kernel_for_compiled_code
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.artifacts.mapped_tables import TablePiece
@@ -14,6 +15,7 @@ from sharded_infer.lookups.columns import column_runs
 from sharded_infer.lookups.placement import PlacedPiece
 from sharded_infer.lookups.rank_part import RankPart
 from sharded_infer.lookups.route import RemoteStep, Step
+from sharded_infer.lookups.shard_hosts import StoredPieces
 
 
 class Entry(NamedTuple):
@@ -66,12 +68,35 @@ def make_step(
 
 def make_remote_step(entries: Sequence[Entry], *, order: int, rows: int, split: bool) -> RemoteStep:
     """A step of pieces of one rank of another host; arguments as for `make_step`."""
+    width = sum(entry.placed.columns for entry in entries)
     return RemoteStep(
         _rank_part(entries, rows=rows, split=split),
         host=entries[0].placed.host,
         pieces=np.array([entry.placed.number for entry in entries]),
-        width=sum(entry.placed.columns for entry in entries),
+        width=width,
         order=order,
+        stored=_stored(entries, width),
+    )
+
+
+def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces | None:
+    kernel = kernel_for_compiled_code()
+    if kernel is None:
+        return None
+    return StoredPieces(
+        np.array(
+            [
+                (
+                    entry.placed.columns,
+                    entry.placed.table.row_format.row_bytes(entry.placed.columns),
+                    kernel.formats[entry.placed.table.row_format],
+                    entry.mean,
+                )
+                for entry in entries
+            ],
+            np.int64,
+        ),
+        columns,
     )
 
 

@@ -1,7 +1,7 @@
 """Bytes between a front and the hosts that it asks, and the front's seconds for them.
 
     sent     = ids * width + bags        (a bag's length takes a byte)
-    received = bags * columns * 4        (fp32 sums)
+    received = bags * columns * 4        (fp32 sums; stored rows come where they have fewer bytes)
     front    = hosts * call_seconds + sent / send_bandwidth + received / receive_bandwidth
 
 ids and bags are those of a shard for a batch; width is 1, 2, 4 or 8 bytes, as the table's rows
@@ -25,7 +25,7 @@ class Traffic:
 
     Attributes:
         sent: ids and lengths of bags, to hosts.
-        received: pooled sums, from hosts.
+        received: pooled sums, from hosts; at most.
     """
 
     sent: float = 0.0

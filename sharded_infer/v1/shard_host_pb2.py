@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!sharded_infer/v1/shard_host.proto\x12\x10sharded_infer.v1\"`\n\x0f\x44\x65scribeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12/\n\x06served\x18\x02 \x03(\x0b\x32\x1f.sharded_infer.v1.ServedVersion\x12\r\n\x05\x66ront\x18\x03 \x01(\x06\"A\n\rServedVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\"C\n\x10\x44\x65scribeResponse\x12/\n\x08versions\x18\x01 \x03(\x0b\x32\x1d.sharded_infer.v1.HeldVersion\"n\n\x0bHeldVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12\x10\n\x08topology\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\r\x12\r\n\x05share\x18\x06 \x01(\x0c\"\x7f\n\rLookupRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12-\n\x06groups\x18\x04 \x03(\x0b\x32\x1d.sharded_infer.v1.LookupGroup\x12\r\n\x05share\x18\x05 \x01(\x06\"t\n\x0bLookupGroup\x12\x0e\n\x06pieces\x18\x01 \x03(\x07\x12\x0f\n\x07lengths\x18\x02 \x01(\x0c\x12\x14\n\x0clength_bytes\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x10\n\x08id_bytes\x18\x05 \x01(\r\x12\x0f\n\x07weights\x18\x06 \x03(\x02\"2\n\x0eLookupResponse\x12\x0c\n\x04sums\x18\x01 \x03(\x0c\x12\x12\n\x06\x66iller\x18\x02 \x03(\rB\x02\x10\x00\x32\xab\x01\n\tShardHost\x12Q\n\x08\x44\x65scribe\x12!.sharded_infer.v1.DescribeRequest\x1a\".sharded_infer.v1.DescribeResponse\x12K\n\x06Lookup\x12\x1f.sharded_infer.v1.LookupRequest\x1a .sharded_infer.v1.LookupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!sharded_infer/v1/shard_host.proto\x12\x10sharded_infer.v1\"`\n\x0f\x44\x65scribeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12/\n\x06served\x18\x02 \x03(\x0b\x32\x1f.sharded_infer.v1.ServedVersion\x12\r\n\x05\x66ront\x18\x03 \x01(\x06\"A\n\rServedVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\"C\n\x10\x44\x65scribeResponse\x12/\n\x08versions\x18\x01 \x03(\x0b\x32\x1d.sharded_infer.v1.HeldVersion\"n\n\x0bHeldVersion\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12\x10\n\x08topology\x18\x04 \x01(\t\x12\x0c\n\x04host\x18\x05 \x01(\r\x12\r\n\x05share\x18\x06 \x01(\x0c\"\x8d\x01\n\rLookupRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x10\n\x08manifest\x18\x03 \x01(\x06\x12-\n\x06groups\x18\x04 \x03(\x0b\x32\x1d.sharded_infer.v1.LookupGroup\x12\r\n\x05share\x18\x05 \x01(\x06\x12\x0c\n\x04rows\x18\x06 \x01(\x08\"t\n\x0bLookupGroup\x12\x0e\n\x06pieces\x18\x01 \x03(\x07\x12\x0f\n\x07lengths\x18\x02 \x01(\x0c\x12\x14\n\x0clength_bytes\x18\x03 \x01(\r\x12\x0b\n\x03ids\x18\x04 \x01(\x0c\x12\x10\n\x08id_bytes\x18\x05 \x01(\r\x12\x0f\n\x07weights\x18\x06 \x03(\x02\"T\n\x0eLookupResponse\x12\x0c\n\x04sums\x18\x01 \x03(\x0c\x12\x12\n\x06\x66iller\x18\x02 \x03(\rB\x02\x10\x00\x12\x12\n\nrow_counts\x18\x03 \x03(\x07\x12\x0c\n\x04rows\x18\x04 \x01(\x0c\x32\xab\x01\n\tShardHost\x12Q\n\x08\x44\x65scribe\x12!.sharded_infer.v1.DescribeRequest\x1a\".sharded_infer.v1.DescribeResponse\x12K\n\x06Lookup\x12\x1f.sharded_infer.v1.LookupRequest\x1a .sharded_infer.v1.LookupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,12 +41,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DESCRIBERESPONSE']._serialized_end=287
   _globals['_HELDVERSION']._serialized_start=289
   _globals['_HELDVERSION']._serialized_end=399
-  _globals['_LOOKUPREQUEST']._serialized_start=401
-  _globals['_LOOKUPREQUEST']._serialized_end=528
-  _globals['_LOOKUPGROUP']._serialized_start=530
-  _globals['_LOOKUPGROUP']._serialized_end=646
-  _globals['_LOOKUPRESPONSE']._serialized_start=648
-  _globals['_LOOKUPRESPONSE']._serialized_end=698
-  _globals['_SHARDHOST']._serialized_start=701
-  _globals['_SHARDHOST']._serialized_end=872
+  _globals['_LOOKUPREQUEST']._serialized_start=402
+  _globals['_LOOKUPREQUEST']._serialized_end=543
+  _globals['_LOOKUPGROUP']._serialized_start=545
+  _globals['_LOOKUPGROUP']._serialized_end=661
+  _globals['_LOOKUPRESPONSE']._serialized_start=663
+  _globals['_LOOKUPRESPONSE']._serialized_end=747
+  _globals['_SHARDHOST']._serialized_start=750
+  _globals['_SHARDHOST']._serialized_end=921
 # @@protoc_insertion_point(module_scope)

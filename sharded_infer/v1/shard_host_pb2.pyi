@@ -49,18 +49,20 @@ class HeldVersion(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., topology: _Optional[str] = ..., host: _Optional[int] = ..., share: _Optional[bytes] = ...) -> None: ...
 
 class LookupRequest(_message.Message):
-    __slots__ = ("model", "version", "manifest", "groups", "share")
+    __slots__ = ("model", "version", "manifest", "groups", "share", "rows")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     manifest: int
     groups: _containers.RepeatedCompositeFieldContainer[LookupGroup]
     share: int
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ..., share: _Optional[int] = ...) -> None: ...
+    rows: bool
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ..., share: _Optional[int] = ..., rows: bool = ...) -> None: ...
 
 class LookupGroup(_message.Message):
     __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights")
@@ -79,9 +81,13 @@ class LookupGroup(_message.Message):
     def __init__(self, pieces: _Optional[_Iterable[int]] = ..., lengths: _Optional[bytes] = ..., length_bytes: _Optional[int] = ..., ids: _Optional[bytes] = ..., id_bytes: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
-    __slots__ = ("sums", "filler")
+    __slots__ = ("sums", "filler", "row_counts", "rows")
     SUMS_FIELD_NUMBER: _ClassVar[int]
     FILLER_FIELD_NUMBER: _ClassVar[int]
+    ROW_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     sums: _containers.RepeatedScalarFieldContainer[bytes]
     filler: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, sums: _Optional[_Iterable[bytes]] = ..., filler: _Optional[_Iterable[int]] = ...) -> None: ...
+    row_counts: _containers.RepeatedScalarFieldContainer[int]
+    rows: bytes
+    def __init__(self, sums: _Optional[_Iterable[bytes]] = ..., filler: _Optional[_Iterable[int]] = ..., row_counts: _Optional[_Iterable[int]] = ..., rows: _Optional[bytes] = ...) -> None: ...

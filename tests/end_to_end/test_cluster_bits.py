@@ -1,7 +1,7 @@
 """Plans of every kind on 1, 2, 4 and 8 shard hosts: a front has the bits of one process."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,7 +16,7 @@ from serving.remote_lookups.hosts_file import HostSettings
 from serving.remote_lookups.remote_hosts import RemoteHosts
 from sharded_infer import Model, open_model
 from sharded_infer.artifacts.artifact import open_artifact
-from sharded_infer.lookups.shard_hosts import Front
+from sharded_infer.lookups.shard_hosts import Front, PieceBags, StartedLookup
 from sharded_infer.planning.plan import dump_plan
 from tests.sharded_infer.lookups.test_random_plans import KINDS, random_plan
 from tests.support.manifest_file import edit_manifest
@@ -72,13 +72,42 @@ def cluster(
         yield versions, dict(enumerate(running))
 
 
-def front_of(version: Path, addresses: dict[int, str], own: int | None = None) -> Model:
-    """A version as a front opens it, with the ranks of one host or none."""
-    artifact = open_artifact(version)
+class SumsAlone(RemoteHosts):
+    """Asks as a release does that cannot read stored rows."""
+
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
+        plain = {
+            host: [PieceBags(group.pieces, group.chosen) for group in groups]
+            for host, groups in asked.items()
+        }
+        return super().start(plain, deadline, may_lose)
+
+
+def clients_of(addresses: dict[int, str], own: int | None = None) -> HostClients:
+    """Connections to hosts, but for the front's own."""
     asked = {number: (address,) for number, address in addresses.items() if number != own}
-    clients = HostClients(HostSettings(asked, SECONDS), answer_bytes=2**24)
-    remote = RemoteHosts(version_key(artifact.manifest), clients)
+    return HostClients(HostSettings(asked, SECONDS), answer_bytes=2**24)
+
+
+def front_of(
+    version: Path,
+    clients: HostClients,
+    own: int | None = None,
+    asking: type[RemoteHosts] = RemoteHosts,
+) -> Model:
+    """A version as a front opens it, with the ranks of one host or none."""
+    remote = asking(version_key(open_artifact(version).manifest), clients)
     return open_model(version, front=Front(remote, own))
+
+
+def received(clients: HostClients) -> int:
+    """Bytes of answers."""
+    return sum(group.counts.received_bytes for group in clients.now.groups.values())
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -88,9 +117,14 @@ def test_fronts_have_the_bits_of_the_same_plan_in_one_process(
     versions, hosts = cluster
     whole = open_model(versions[model])
     addresses = {number: host.address for number, host in hosts.items()}
-    fronts = [front_of(versions[model], addresses)]
+    rows_too, sums_alone = clients_of(addresses), clients_of(addresses)
+    fronts = [
+        front_of(versions[model], rows_too),
+        front_of(versions[model], sums_alone, asking=SumsAlone),
+    ]
     if len(hosts) > 1:
-        fronts.append(front_of(versions[model], addresses, len(hosts) - 1))
+        own = len(hosts) - 1
+        fronts.append(front_of(versions[model], clients_of(addresses, own), own))
     for seed, batch in enumerate(BATCHES):
         # Features of bags, of weights, of one table; and the user's sent once for all candidates.
         asked = [good_inputs(batch, seed)]
@@ -101,3 +135,5 @@ def test_fronts_have_the_bits_of_the_same_plan_in_one_process(
                 found = front.predict(inputs)
                 for name, scores in expected.items():
                     np.testing.assert_array_equal(found[name], scores)
+    # Some pieces of each plan have fewer bytes of rows than of sums.
+    assert 0 < received(rows_too) < received(sums_alone)

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2_grpc
 
 from sharded_infer import open_model
-from tests.end_to_end.test_cluster_bits import front_of, publish_plans
+from tests.end_to_end.test_cluster_bits import clients_of, front_of, publish_plans
 from tests.sharded_infer.lookups.test_random_plans import KINDS
 from tests.support.marked_rows import MODEL, marked_inputs, publish_marked
 from tests.support.marked_traffic import MarkedTraffic, marked_traffic
@@ -156,7 +156,7 @@ def test_fronts_have_the_bits_of_the_same_plan_in_one_process(tmp_path: Path, ho
         ThreadPoolExecutor(1, initializer=join, initargs=(net.front,)) as beside_the_front,
     ):
         addresses = {n: f"{address}:{PORT}" for n, address in enumerate(net.addresses)}
-        front = front_of(version, addresses)
+        front = front_of(version, clients_of(addresses))
         for seed, batch in enumerate((1, 7, 100)):
             inputs = good_inputs(batch, seed)
             found = beside_the_front.submit(front.predict, inputs).result(SECONDS)

@@ -21,7 +21,6 @@ from serving.bench.servers.shard_hosts import MeasuredHost, shard_hosts
 from serving.bench.workloads.workload import BenchModel
 from serving.demo.shard_hosts import write_topology
 from serving.host.malloc import keep_freed_memory
-from serving.protocol.lookups.lookup_messages import write_lookup
 from serving.protocol.lookups.version_key import version_key
 from serving.protocol.readers.input_reader import InputReader
 from serving.remote_lookups.host_clients import HostClients
@@ -64,9 +63,9 @@ class ClusterFigures:
         times: by way.
         added_p50_seconds: of ours, beside one process.
         processor_time_ratio: of ours, to one process.
-        wire_bytes: messages of a batch, both ways, the mean.
-        least_wire_bytes: ids as narrow as their tables allow, and fp32 sums or distinct stored
-            rows, whichever are smaller.
+        wire_bytes: messages of a batch, both ways, the mean, as they were counted.
+        least_wire_bytes: for each piece, whichever is smaller: all ids and fp32 sums, or distinct
+            ids and their stored rows; ids as narrow as their tables allow, and nothing else.
         bits_equal: every score of every way.
     """
 
@@ -122,8 +121,9 @@ def _models(
     addresses = {number: host.address for number, host in running.items()}
     key = version_key(artifact.manifest)
     settings = HostSettings({host: (one,) for host, one in addresses.items()}, _SECONDS)
-    ours = RemoteHosts(key, HostClients(settings, answer_bytes=MAX_ANSWER_BYTES))
-    counted = _CountedHosts(ours, place_stored(artifact.plan(None), artifact))
+    clients = HostClients(settings, answer_bytes=MAX_ANSWER_BYTES)
+    ours = RemoteHosts(key, clients)
+    counted = _CountedHosts(ours, clients, place_stored(artifact.plan(None), artifact))
     opened = partial(open_model, artifact.path, verify=False)
     models = {
         ONE_PROCESS: opened(),
@@ -136,16 +136,23 @@ def _models(
 
 
 class _CountedHosts:
-    """Counts the bytes of what is asked and answered."""
+    """Counts the least bytes of what is asked and answered."""
 
-    def __init__(self, hosts: RemoteHosts, placed: Sequence[PlacedPiece]) -> None:
-        self._hosts = hosts
+    def __init__(
+        self, hosts: RemoteHosts, clients: HostClients, placed: Sequence[PlacedPiece]
+    ) -> None:
+        self._hosts, self._clients = hosts, clients
         self._shares = {host: share_of(placed, host) for host in hosts.hosts}
-        self.sent = self.least = 0
+        self.least = 0
 
     @property
     def hosts(self) -> frozenset[int]:
         return self._hosts.hosts
+
+    def wire_bytes(self) -> int:
+        """Of all messages since the start, both ways."""
+        counts = [group.counts for group in self._clients.now.groups.values()]
+        return sum(one.sent_bytes + one.received_bytes for one in counts)
 
     def start(
         self,
@@ -154,7 +161,6 @@ class _CountedHosts:
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
         for host, groups in asked.items():
-            self.sent += len(write_lookup(self._hosts.key, groups))
             for group in groups:
                 self._count(self._shares[host], group)
         return self._hosts.start(asked, deadline, may_lose)
@@ -165,12 +171,11 @@ class _CountedHosts:
         ids = group.bags.values.numpy()
         for number, first, end in zip(group.pieces.tolist(), [0, *ends[:-1]], ends, strict=True):
             piece = share[number]
-            sums = 4 * lengths.shape[1] * piece.columns
-            rows = len(np.unique(ids[first:end]))
+            id_bytes = -(-(piece.rows - 1).bit_length() // 8)
             row_bytes = piece.table.row_format.row_bytes(piece.columns)
-            self.sent += sums
-            self.least += (end - first) * -(-(piece.rows - 1).bit_length() // 8)
-            self.least += min(sums, rows * row_bytes)
+            rows = len(np.unique(ids[first:end]))
+            sums = 4 * lengths.shape[1] * piece.columns
+            self.least += min((end - first) * id_bytes + sums, rows * (id_bytes + row_bytes))
 
 
 def _measure(
@@ -186,10 +191,12 @@ def _measure(
     batches = [reader.read_message(one) for one in workload.messages(pairs, _MESSAGES)]
     ways = {name: models[name].engine.run for name in (ONE_PROCESS, OURS, PLAIN)}
     equal = True
-    counted.sent = counted.least = 0
+    wire_bytes = counted.least = 0
     for batch in batches:
         expected = _scores(ways[ONE_PROCESS], batch)
+        counted_before = counted.wire_bytes()
         counted_scores = _scores(models["counted"].engine.run, batch)
+        wire_bytes += counted.wire_bytes() - counted_before
         others = [counted_scores, *(_scores(ways[name], batch) for name in (OURS, PLAIN))]
         equal = equal and all(
             np.array_equal(one, other)
@@ -214,9 +221,9 @@ def _measure(
         times=times,
         added_p50_seconds=times[OURS].p50_seconds - times[ONE_PROCESS].p50_seconds,
         processor_time_ratio=times[OURS].cpu_seconds / times[ONE_PROCESS].cpu_seconds,
-        wire_bytes=counted.sent / len(batches),
+        wire_bytes=wire_bytes / len(batches),
         least_wire_bytes=counted.least / len(batches),
-        wire_bytes_ratio=counted.sent / max(1, counted.least),
+        wire_bytes_ratio=wire_bytes / max(1, counted.least),
         bits_equal=equal,
     )
 

@@ -6,7 +6,7 @@
 
 #include "../clock.h"
 #include "../ids.h"
-#include "lookup_request.h"
+#include "group_answers.h"
 
 namespace sharded_infer::lookups {
 
@@ -24,14 +24,12 @@ constexpr std::int64_t kMostFirstBytes = (std::int64_t(1) << 7 * kFirstLengthByt
 static_assert((sizeof(Answer) + kPrefixBytes + kFirstHeadBytes) % sizeof(float) == 0);
 static_assert(kNextHeadBytes % sizeof(float) == 0);
 
-// What one thread needs again and again.
-struct Memory {
-  LookupRequest request;
-  std::vector<std::int64_t> lengths, ids;
-  std::vector<float> weights;
-  std::vector<Feature> features;
-  LookupCost cost;
-};
+std::uint8_t* write_head(std::uint8_t* to, std::uint8_t field, std::int64_t bytes) {
+  *to++ = std::uint8_t(field << 3 | kBytes);
+  for (; bytes >= 0x80; bytes >>= 7) *to++ = std::uint8_t(bytes | 0x80);
+  *to++ = std::uint8_t(bytes);
+  return to;
+}
 
 bool widen(const std::uint8_t* from, std::int64_t bytes, std::int64_t count, std::int64_t limit,
            std::int64_t* to) {
@@ -43,25 +41,20 @@ bool widen(const std::uint8_t* from, std::int64_t bytes, std::int64_t count, std
   }
 }
 
-std::uint32_t number_at(Bytes array, std::int64_t at) {
-  std::uint32_t number;
-  std::memcpy(&number, array.data + 4 * at, sizeof number);
-  return number;
-}
-
 // Bytes of a group's sums; -1 where a piece is not there.
 std::int64_t sum_bytes(const Share& share, const Group& group) {
   std::int64_t columns = 0;
   for (std::int64_t entry = 0; entry < group.entries(); ++entry) {
-    const std::uint32_t number = number_at(group.pieces, entry);
+    std::uint32_t number;
+    std::memcpy(&number, group.pieces.data + 4 * entry, sizeof number);
     if (number >= share.pieces.size()) return -1;
     columns += share.pieces[number].columns;
   }
-  return 4 * columns * group.bags();
+  return kSumBytes * columns * group.bags();
 }
 
 // Whether lengths and ids are those of bags of the group's pieces; they are widened.
-bool take_bags(const Share& share, const Group& group, Memory& memory) {
+bool take_bags(const Share& share, const Group& group, GroupBags& memory) {
   const std::int64_t entries = group.entries(), bags = group.bags(), count = group.id_count();
   memory.lengths.resize(std::size_t(entries * bags));
   memory.ids.resize(std::size_t(count));
@@ -74,13 +67,11 @@ bool take_bags(const Share& share, const Group& group, Memory& memory) {
     // Each is at most all ids, and there are fewer than 2^32: the sum cannot wrap around.
     for (std::int64_t bag = 0; bag < bags; ++bag) own += *lengths++;
     if (own > count - taken) return false;
-    const std::int64_t rows = share.pieces[number_at(group.pieces, entry)].row_count;
+    const std::int64_t rows = piece_of(share, group, entry).row_count;
     if (own > 0 && !widen(group.ids.data + taken * group.id_bytes, group.id_bytes, own, rows,
                           memory.ids.data() + taken))
       return false;
     taken += own;
-    memory.cost.rows += own;
-    memory.cost.row_bytes += own * share.pieces[number_at(group.pieces, entry)].row_bytes;
   }
   if (taken != count) return false;
   memory.weights.resize(group.weights.size == 0 ? 0 : std::size_t(count));
@@ -89,43 +80,15 @@ bool take_bags(const Share& share, const Group& group, Memory& memory) {
   return true;
 }
 
-// Pools a group's bags: one call of the kernel for all adjacent entries of a format.
-void pool(const Share& share, const Group& group, Memory& memory, std::int64_t stride, float* out) {
-  const std::int64_t entries = group.entries(), bags = group.bags();
-  memory.features.clear();
-  std::int64_t column = 0;
-  for (std::int64_t entry = 0; entry < entries; ++entry) {
-    const Piece& piece = share.pieces[number_at(group.pieces, entry)];
-    memory.features.push_back({piece.rows, piece.row_bytes, piece.columns, column, piece.mean});
-    column += piece.columns;
-  }
-  const std::int64_t* lengths = memory.lengths.data();
-  const std::int64_t* ids = memory.ids.data();
-  const float* weights = memory.weights.empty() ? nullptr : memory.weights.data();
-  for (std::int64_t first = 0, end; first < entries; first = end) {
-    const std::int32_t format = share.pieces[number_at(group.pieces, first)].format;
-    std::int64_t taken = 0;
-    for (end = first; end < entries; ++end) {
-      if (share.pieces[number_at(group.pieces, end)].format != format) break;
-      for (std::int64_t bag = 0; bag < bags; ++bag) taken += lengths[end * bags + bag];
-    }
-    const Lookup lookup = {memory.features.data() + first, end - first, bags, ids,
-                           lengths + first * bags,         weights,     out,  stride,
-                           format,                         0};
-    share.run(share.instruction_set, &lookup);
-    ids += taken;
-    if (weights != nullptr) weights += taken;
-  }
-}
-
 bool is_whole(const Share& share, const LookupRequest& request) {
   for (const Group& group : request.groups)
     for (std::int64_t entry = 0; entry < group.entries(); ++entry)
-      if (!share.pieces[number_at(group.pieces, entry)].is_whole()) return false;
+      if (!piece_of(share, group, entry).is_whole()) return false;
   return true;
 }
 
-std::uint8_t* write_head(std::uint8_t* to, std::int64_t bytes, int length_bytes) {
+// Of the sums, whose length has so many bytes.
+std::uint8_t* write_sums_head(std::uint8_t* to, std::int64_t bytes, int length_bytes) {
   *to++ = 2 << 3 | kVarint;
   *to++ = 0;
   *to++ = 1 << 3 | kBytes;
@@ -151,7 +114,7 @@ void Shares::drop(const Share* share) {
 }
 
 Answer* answer_lookup(Shares& shares, Bytes message) {
-  static thread_local Memory memory;
+  static thread_local AnswerMemory memory;
   const double began = monotonic();
   memory.cost = {};
   LookupRequest& request = memory.request;
@@ -167,22 +130,43 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
         bytes > kMostFirstBytes)
       return nullptr;
   }
-  const std::size_t heads = kFirstHeadBytes + (request.groups.size() - 1) * kNextHeadBytes;
+  memory.groups.resize(std::max(memory.groups.size(), request.groups.size()));
+  for (std::size_t number = 0; number < request.groups.size(); ++number)
+    if (!take_bags(*share, request.groups[number], memory.groups[number])) return nullptr;
+  const Chosen chosen = choose(*share, memory);
+  const std::int64_t counts = 4 * entries;
+  std::size_t message_bytes = kFirstHeadBytes + (request.groups.size() - 1) * kNextHeadBytes +
+                              std::size_t(chosen.sum_bytes);
+  if (chosen.has_rows)
+    message_bytes += std::size_t(head_bytes(counts) + counts + head_bytes(chosen.row_bytes) +
+                                 chosen.row_bytes);
   std::unique_ptr<Answer, void (*)(Answer*)> answer(
-      Answer::make_room(std::uint32_t(heads + std::size_t(bytes))), Answer::free_all);
+      Answer::make_room(std::uint32_t(message_bytes)), Answer::free_all);
   std::uint8_t* to = answer->data() + kPrefixBytes;
+  const std::uint32_t* row_counts = memory.row_counts.data();
   int length_bytes = kFirstLengthBytes;
-  for (const Group& group : request.groups) {
-    const std::int64_t own = sum_bytes(*share, group);
-    if (!take_bags(*share, group, memory)) return nullptr;
-    to = write_head(to, own, length_bytes);
-    pool(*share, group, memory, own / (4 * group.bags()), reinterpret_cast<float*>(to));
+  for (std::size_t number = 0; number < request.groups.size(); ++number) {
+    const Group& group = request.groups[number];
+    std::int64_t columns = 0;
+    for (std::int64_t entry = 0; entry < group.entries(); ++entry)
+      if (row_counts[entry] == 0) columns += piece_of(*share, group, entry).columns;
+    const std::int64_t own = kSumBytes * columns * group.bags();
+    to = write_sums_head(to, own, length_bytes);
+    pool(*share, group, memory.groups[number], row_counts, columns, memory,
+         reinterpret_cast<float*>(to));
     to += own;
+    row_counts += group.entries();
     length_bytes = kNextLengthBytes;
+  }
+  if (chosen.has_rows) {
+    to = write_head(to, 3, counts);
+    std::memcpy(to, memory.row_counts.data(), std::size_t(counts));
+    to = write_head(to + counts, 4, chosen.row_bytes);
+    copy_rows(*share, memory, to);
   }
   if (!is_whole(*share, request)) return nullptr;
   memory.cost.received = std::int64_t(message.size);
-  memory.cost.sent = std::int64_t(heads) + bytes;
+  memory.cost.sent = std::int64_t(message_bytes);
   memory.cost.seconds = monotonic() - began;
   shares.counts.add(memory.cost);
   return answer.release();

@@ -1,5 +1,5 @@
 // The C interface of lookups, which Python calls through ctypes; see answer_lookups.h and
-// write_lookup.h.
+// write_lookup.h and read_answer.h.
 #include <algorithm>
 #include <cmath>
 
@@ -7,6 +7,7 @@
 #include "../transport/request_head.h"
 #include "../transport/server.h"
 #include "answer_lookups.h"
+#include "read_answer.h"
 #include "write_lookup.h"
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -78,5 +79,14 @@ EXPORTED void sharded_infer_lookup_write(const Named* named, const Asked* asked,
                                          std::int64_t hosts, const PieceBags* groups,
                                          std::uint8_t* to, std::int64_t* bytes) {
   write_lookups(*named, asked, hosts, groups, to, bytes);
+}
+
+// What is refused is written to `refused`; whether anything is.
+EXPORTED std::int32_t sharded_infer_answer_read(const std::uint8_t* message, std::int64_t bytes,
+                                                AskedGroup* groups, std::int64_t count,
+                                                RunLookup run, std::int32_t instruction_set,
+                                                Refused* refused) {
+  *refused = read_answer({message, bytes}, groups, count, run, instruction_set);
+  return refused->reason != kNone;
 }
 }

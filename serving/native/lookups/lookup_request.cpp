@@ -62,6 +62,10 @@ bool read_lookup(Bytes message, LookupRequest& request) {
       if (!reader.read_fixed64(request.manifest)) return false;
     } else if (field == 5 && type == kFixed64) {
       if (!reader.read_fixed64(request.share)) return false;
+    } else if (field == 6 && type == kVarint) {
+      std::uint64_t rows;
+      if (!reader.read_varint(rows) || rows > 1) return false;
+      request.rows = rows != 0;
     } else if (field == 4 && type == kBytes) {
       Bytes group;
       if (!reader.read_bytes(group)) return false;

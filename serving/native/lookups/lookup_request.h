@@ -25,6 +25,7 @@ struct LookupRequest {
   std::uint64_t version = 0;
   std::uint64_t manifest = 0;
   std::uint64_t share = 0;  // 0: any
+  bool rows = false;        // whether stored rows may answer
   std::vector<Group> groups;
 };
 

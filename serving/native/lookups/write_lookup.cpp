@@ -100,6 +100,7 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
     }
   }
   if (asked.share != 0) to = put_fixed64(5, asked.share, to);
+  if (asked.rows != 0) to = put_varint(1, put_tag(6, kVarint, to));
   return to - begin;
 }
 

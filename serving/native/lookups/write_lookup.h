@@ -25,6 +25,7 @@ struct Named {
 struct Asked {
   std::uint64_t share;  // 0: any
   std::int64_t group_count;
+  std::int64_t rows;  // whether stored rows may answer
 };
 
 // Room for the messages.

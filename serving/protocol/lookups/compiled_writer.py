@@ -49,7 +49,7 @@ def _load() -> tuple[ctypes.CDLL, ctypes.CDLL] | None:
 _LIBRARIES = _load()
 
 
-class _Arrays(NamedTuple):
+class Arrays(NamedTuple):
     """Addresses of bags that several hosts are asked for; 0: no weights."""
 
     kept: object
@@ -59,10 +59,11 @@ class _Arrays(NamedTuple):
     bags: int
 
 
-def _arrays_of(bags: Bags) -> _Arrays:
+def arrays_of(bags: Bags) -> Arrays:
+    """The arrays of bags, contiguous; they live as long as the result."""
     values, lengths = bags.values.contiguous(), bags.lengths.contiguous()
     weights = None if bags.weights is None else bags.weights.contiguous()
-    return _Arrays(
+    return Arrays(
         (values, lengths, weights),
         lengths.data_ptr(),
         values.data_ptr(),
@@ -72,15 +73,15 @@ def _arrays_of(bags: Bags) -> _Arrays:
 
 
 def compiled_lookups(
-    key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]]
+    key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]], *, rows: bool
 ) -> list[NDArray[np.uint8]] | None:
     """A serialized LookupRequest for each host's groups and share; None where it was not built."""
     if _LIBRARIES is None:
         return None
     named = _Named(key.model.encode(), key.version, key.manifest)
     # `Asked` and `PieceBags` of serving/native/lookups/write_lookup.h.
-    hosts = np.array([(share, len(groups)) for groups, share in asked], np.uint64)
-    arrays: dict[int, _Arrays] = {}
+    hosts = np.array([(share, len(groups), rows) for groups, share in asked], np.uint64)
+    arrays: dict[int, Arrays] = {}
     listed, ids = [], 0
     for groups, _ in asked:
         for group in groups:
@@ -88,7 +89,7 @@ def compiled_lookups(
             # Hosts of a batch share arrays.
             found = arrays.get(id(of))
             if found is None:
-                found = arrays[id(of)] = _arrays_of(of)
+                found = arrays[id(of)] = arrays_of(of)
             _, lengths, values, weights, bags = found
             listed.append(
                 (

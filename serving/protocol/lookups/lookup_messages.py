@@ -27,7 +27,7 @@ _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 # Tags of a LookupResponse, and its last field.
 _SUMS, _FILLER = 1 << 3 | _LENGTH_DELIMITED, 2 << 3
-_LAST_FIELD = 2
+_LAST_FIELD = 4
 _MOST_SHIFT = 63  # of a varint's bits
 
 
@@ -100,34 +100,40 @@ def read_described(message: memoryview) -> list[Described]:
     ]
 
 
-def write_lookup(key: VersionKey, groups: Sequence[PieceBags], share: int = 0) -> Message:
+def write_lookup(
+    key: VersionKey, groups: Sequence[PieceBags], share: int = 0, *, rows: bool = False
+) -> Message:
     """A serialized LookupRequest; numbers are as narrow as they fit.
 
     Compiled code writes it. `write_lookup_by_numpy` is its reference, and serves without it.
 
     Args:
         share: `digest_number` of the share that the host must hold; 0: any.
+        rows: whether `read_answer` will read stored rows.
     """
-    return write_lookups(key, [(groups, share)])[0]
+    return write_lookups(key, [(groups, share)], rows=rows)[0]
 
 
 def write_lookups(
-    key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]]
+    key: VersionKey, asked: Sequence[tuple[Sequence[PieceBags], int]], *, rows: bool = False
 ) -> Sequence[Message]:
     """As `write_lookup` of each host's groups and share."""
-    written = compiled_lookups(key, asked)
+    written = compiled_lookups(key, asked, rows=rows)
     if written is None:
-        return [write_lookup_by_numpy(key, groups, share) for groups, share in asked]
+        return [write_lookup_by_numpy(key, groups, share, rows=rows) for groups, share in asked]
     return written
 
 
-def write_lookup_by_numpy(key: VersionKey, groups: Sequence[PieceBags], share: int = 0) -> bytes:
+def write_lookup_by_numpy(
+    key: VersionKey, groups: Sequence[PieceBags], share: int = 0, *, rows: bool = False
+) -> bytes:
     """As `write_lookup`."""
     return b"".join(
         (
             _key_bytes(key),
             *(message_field(4, _group_bytes(group)) for group in groups),
             _fixed64_field(5, share) if share else b"",
+            number_field(6, rows),
         )
     )
 
@@ -157,7 +163,7 @@ def write_sums(sums: Sequence[NDArray[np.float32]]) -> bytes:
 
 
 def read_sums(message: memoryview, bags: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Reads a LookupResponse.
+    """Reads a LookupResponse without rows; `compiled_reader.read_answer` reads the others.
 
     Args:
         bags: R of each group.

@@ -4,20 +4,24 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from kernels.backends.native import kernel_for_compiled_code
 from kernels.bags import Bags
 from kernels.errors import LostMemoryError
 from serving.host.listeners import listen_on
+from serving.protocol.lookups.compiled_reader import read_answer
 from serving.protocol.lookups.lookup_messages import (
     LOOKUP_PATH,
     read_lookup,
     read_sums,
     write_lookup,
+    write_sums,
 )
 from serving.protocol.lookups.version_key import VersionKey
 from serving.shard_host.compiled_lookups import CompiledLookups
@@ -30,8 +34,9 @@ from serving.transport.library import transport_refusal
 from serving.transport.limits import AccessBit, Method
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.lookups.placement import hold, share_of
-from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.shard_hosts import PieceBags, StoredPieces
 from sharded_infer.lookups.share_lookups import ShareLookups
+from sharded_infer.v1 import shard_host_pb2
 from tests.serving.transport.test_http2_server import LIMITS
 from tests.sharded_infer.lookups.test_plan_lookups import SPEC, encoded_tables, stored_pieces
 from tests.sharded_infer.lookups.test_share_lookups import PLACED
@@ -155,6 +160,80 @@ def test_answers_have_the_bits_of_the_reference(share: ShareLookups) -> None:
     assert counts.received_bytes == sum(map(len, messages))
     assert counts.sent_bytes == sum(len(answer.message) for answer in answers)
     assert counts.seconds > 0.0
+
+
+def with_rows(share: ShareLookups, group: PieceBags) -> PieceBags:
+    """The group as a front asks it that reads rows."""
+    kernel = kernel_for_compiled_code()
+    assert kernel is not None
+    tables = [share.pieces[number].tables for number in group.pieces.tolist()]
+    stored = [
+        (t.dims[0], t.row_format.row_bytes(t.dims[0]), kernel.formats[t.row_format], t.means[0])
+        for t in tables
+    ]
+    columns = sum(table.dims[0] for table in tables)
+    return replace(group, stored=StoredPieces(np.array(stored, np.int64), columns))
+
+
+def rows_of(share: ShareLookups, group: PieceBags) -> list[bytes | None]:
+    """Distinct rows of each entry, as they first come; None where its sums have no more bytes."""
+    counts = group.bags.lengths.sum(1).tolist()
+    found: list[bytes | None] = []
+    for number, ids in zip(group.pieces.tolist(), group.bags.values.split(counts), strict=True):
+        tables = share.pieces[number].tables
+        row_bytes = tables.row_format.row_bytes(tables.dims[0])
+        memory = tables.memory[tables.byte_offsets[0] :][: tables.rows[0] * row_bytes]
+        distinct = torch.tensor(list(dict.fromkeys(ids.tolist())), dtype=torch.int64)
+        rows = memory.view(-1, row_bytes)[distinct].numpy().tobytes()
+        sum_bytes = 4 * group.bags.lengths.shape[1] * tables.dims[0]
+        found.append(rows if len(rows) < sum_bytes else None)
+    return found
+
+
+def test_rows_answer_where_they_have_fewer_bytes(share: ShareLookups) -> None:
+    generator = np.random.default_rng(4)
+    compiled = CompiledLookups()
+    compiled.add(KEY, share)
+    asked = [
+        [with_rows(share, group) for group in random_groups(generator, share)] for _ in range(400)
+    ]
+    messages = [bytes(write_lookup(KEY, groups, rows=True)) for groups in asked]
+    plain = [bytes(write_lookup(KEY, groups)) for groups in asked]
+    read_rows = by_sums = 0
+    with asking(compiled) as ask:
+        answers = ask(messages)
+        rows_before = compiled.counts().rows
+        others = ask(plain)
+    for answer, other, groups in zip(answers, others, asked, strict=True):
+        assert answer.status is None and other.status is None
+        expected = share.look_up(groups).pooled
+        for one, found in zip(expected, read_answer(answer.message, groups), strict=True):
+            np.testing.assert_array_equal(found.numpy(), one.numpy())
+        assert len(answer.message) <= len(other.message)
+        came = shard_host_pb2.LookupResponse.FromString(bytes(answer.message))
+        wanted = [rows for group in groups for rows in rows_of(share, group)]
+        if came.row_counts:
+            assert [count > 0 for count in came.row_counts] == [rows is not None for rows in wanted]
+            assert came.rows == b"".join(rows or b"" for rows in wanted)
+        else:
+            assert len(answer.message) == len(other.message)
+            by_sums += 1
+        ids = [count for group in groups for count in group.bags.lengths.sum(1).tolist()]
+        counts = list(came.row_counts) or [0] * len(ids)
+        read_rows += sum(n - 1 if n else own for n, own in zip(counts, ids, strict=True))
+    assert rows_before == read_rows
+    assert 10 < by_sums < 390
+
+
+def test_hosts_that_know_no_rows_answer_with_sums(share: ShareLookups) -> None:
+    generator = np.random.default_rng(5)
+    for _ in range(50):
+        asked = [with_rows(share, group) for group in random_groups(generator, share)]
+        _, _, groups = read_lookup(bytes(write_lookup(KEY, asked, rows=True)))
+        expected = share.look_up(groups).pooled
+        answer = write_sums([pooled.numpy() for pooled in expected])
+        for one, found in zip(expected, read_answer(memoryview(answer), asked), strict=True):
+            np.testing.assert_array_equal(found.numpy(), one.numpy())
 
 
 def test_what_the_reference_refuses_is_left_to_it(share: ShareLookups) -> None:

@@ -69,9 +69,9 @@ def test_requests_are_read_as_they_were_written(name: str) -> None:
 @pytest.mark.parametrize("name", GROUPS)
 def test_compiled_code_writes_the_same_bytes(name: str) -> None:
     for groups in ([GROUPS[name]], [GROUPS[name], *GROUPS.values()]):
-        for share in (0, SHARE):
-            written = bytes(write_lookup(KEY, groups, share))
-            assert written == write_lookup_by_numpy(KEY, groups, share)
+        for share, rows in ((0, False), (SHARE, True)):
+            written = bytes(write_lookup(KEY, groups, share, rows=rows))
+            assert written == write_lookup_by_numpy(KEY, groups, share, rows=rows)
 
 
 def test_the_messages_of_several_hosts_are_those_of_each() -> None:
@@ -98,7 +98,7 @@ def test_groups_keep_their_order() -> None:
 
 
 def test_protobuf_writes_the_same_bytes() -> None:
-    message = bytes(write_lookup(KEY, list(GROUPS.values()), SHARE))
+    message = bytes(write_lookup(KEY, list(GROUPS.values()), SHARE, rows=True))
     assert shard_host_pb2.LookupRequest.FromString(message).SerializeToString() == message
 
 
@@ -134,11 +134,11 @@ def test_protobuf_writes_the_same_sums() -> None:
 @pytest.mark.parametrize(
     "newer",
     [
-        b"\x18\x07",
-        b"\x18" + b"\xff" * 9 + b"\1",
-        b"\x1a\x03new",
+        b"\x28\x07",
+        b"\x28" + b"\xff" * 9 + b"\1",
+        b"\x2a\x03new",
         b"\xc1\x3e" + b"7" * 8,
-        b"\x1d1234",
+        b"\x2d1234",
     ],
 )
 def test_fields_of_a_newer_release_are_passed_over(newer: bytes) -> None:
@@ -170,12 +170,14 @@ def test_sums_of_other_groups_are_refused() -> None:
             b"\x8a\0\0",
         ),
         *(
-            b"\x1a\x05abcd",
-            b"\x1d123",
-            b"\x19" + b"7" * 7,
-            b"\x18" + b"\xff" * 10,
-            b"\x1b",
-            b"\x1f",
+            b"\x1a\x02ab",
+            b"\x22\x02ab",
+            b"\x2a\x05abcd",
+            b"\x2d123",
+            b"\x29" + b"7" * 7,
+            b"\x28" + b"\xff" * 10,
+            b"\x2b",
+            b"\x2f",
         ),
     ],
 )

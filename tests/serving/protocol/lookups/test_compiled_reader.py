@@ -1,0 +1,241 @@
+"""Answers of lookups with stored rows: the kernels' bits, and nothing that was not asked."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.backends.native import kernel_for_compiled_code
+from kernels.bags import Bags
+from kernels.fused_tables import FusedTables
+from kernels.pooled_lookup import PooledLookup
+from kernels.row_format import RowFormat
+from quant.encoding.rowwise import encode
+from serving.protocol.lookups.compiled_reader import read_answer, reads_rows
+from sharded_infer.errors import InternalError
+from sharded_infer.lookups.shard_hosts import PieceBags, StoredPieces
+from sharded_infer.v1 import shard_host_pb2
+
+KERNEL = kernel_for_compiled_code()
+pytestmark = [
+    pytest.mark.skipif(KERNEL is None, reason="the package was built without a compiler"),
+    pytest.mark.usefixtures("poisoned_memory"),
+]
+ROWS = 50
+# Format, columns and pooling of each piece.
+PIECES = [
+    (row_format, 3 + 5 * number, number % 2 == 1) for number, row_format in enumerate(RowFormat)
+]
+TABLES = [
+    encode(row_format, torch.randn(ROWS, dim, generator=torch.Generator().manual_seed(dim)))
+    for row_format, dim, _ in PIECES
+]
+
+
+def group_of(
+    generator: np.random.Generator, numbers: Sequence[int], bags: int, *, weighted: bool = False
+) -> PieceBags:
+    lengths = generator.integers(0, 4, (len(numbers), bags))
+    ids = generator.integers(0, ROWS, int(lengths.sum()))
+    weights = torch.rand(len(ids)) if weighted else None
+    bags = Bags(torch.from_numpy(ids), torch.from_numpy(lengths), weights)
+    return replace(PieceBags.of(np.array(numbers, np.int64), bags), stored=stored_of(numbers))
+
+
+def stored_of(numbers: Sequence[int]) -> StoredPieces:
+    assert KERNEL is not None
+    pieces = [PIECES[number] for number in numbers]
+    return StoredPieces(
+        np.array([(d, f.row_bytes(d), KERNEL.formats[f], mean) for f, d, mean in pieces], np.int64),
+        sum(dim for _, dim, _ in pieces),
+    )
+
+
+def sums_of(group: PieceBags) -> list[torch.Tensor]:
+    """Fp32 `[R, dim]` of each entry, by the kernel from the whole table."""
+    lengths = group.bags.lengths
+    ends = lengths.sum(1).cumsum(0).tolist()
+    found = []
+    for entry, number in enumerate(group.pieces.tolist()):
+        row_format, dim, mean = PIECES[number]
+        ids = slice(ends[entry] - int(lengths[entry].sum()), ends[entry])
+        weights = None if group.bags.weights is None else group.bags.weights[ids]
+        memory = TABLES[number].reshape(-1)
+        tables = FusedTables(memory, row_format, (0,), (ROWS,), (dim,), (mean,))
+        bags = Bags(group.bags.values[ids], lengths[entry : entry + 1], weights)
+        found.append(PooledLookup(tables)(bags))
+    return found
+
+
+def rows_of(group: PieceBags, entry: int) -> bytes:
+    """Stored rows of an entry's distinct ids, in the order in which they first come."""
+    lengths = group.bags.lengths.sum(1).tolist()
+    first = sum(lengths[:entry])
+    ids = dict.fromkeys(group.bags.values[first : first + lengths[entry]].tolist())
+    table = TABLES[int(group.pieces[entry])]
+    return table[torch.tensor(list(ids), dtype=torch.int64)].numpy().tobytes()
+
+
+def answer_of(
+    groups: Sequence[PieceBags], by_rows: Sequence[Sequence[bool]]
+) -> shard_host_pb2.LookupResponse:
+    """An answer with rows for some entries of each group."""
+    answer = shard_host_pb2.LookupResponse()
+    for group, chosen in zip(groups, by_rows, strict=True):
+        sums = sums_of(group)
+        kept = [one for one, rows in zip(sums, chosen, strict=True) if not rows]
+        answer.sums.append(torch.cat(kept, 1).numpy().tobytes() if kept else b"")
+        for entry, has_rows in enumerate(chosen):
+            row_bytes = int(group.stored.pieces[entry, 1]) if group.stored is not None else 0
+            rows = rows_of(group, entry) if has_rows else b""
+            answer.rows += rows
+            answer.row_counts.append(1 + len(rows) // row_bytes if has_rows else 0)
+    return answer
+
+
+def read(message: bytes, groups: Sequence[PieceBags]) -> list[torch.Tensor]:
+    return read_answer(memoryview(message), groups)
+
+
+def test_rows_are_pooled_to_the_bits_of_sums() -> None:
+    generator = np.random.default_rng(0)
+    for turn in range(200):
+        groups = [
+            group_of(
+                generator,
+                generator.integers(0, len(PIECES), int(generator.integers(1, 9))).tolist(),
+                int(generator.integers(1, 6)),
+                weighted=turn % 3 == 0,
+            )
+            for _ in range(int(generator.integers(1, 4)))
+        ]
+        assert reads_rows(groups)
+        share = generator.choice([0.0, 0.5, 1.0])
+        by_rows = [[bool(generator.random() < share) for _ in one.pieces] for one in groups]
+        message = answer_of(groups, by_rows).SerializeToString()
+        for found, group in zip(read(message, groups), groups, strict=True):
+            np.testing.assert_array_equal(found.numpy(), torch.cat(sums_of(group), 1).numpy())
+
+
+def test_sums_alone_are_not_copied() -> None:
+    group = group_of(np.random.default_rng(1), [0, 1], 3)
+    message = answer_of([group], [[False, False]])
+    message.ClearField("row_counts")
+    content = message.SerializeToString()
+    [found] = read(content, [group])
+    begin = np.frombuffer(content, np.uint8).ctypes.data
+    assert begin < found.data_ptr() < begin + len(content)
+    np.testing.assert_array_equal(found.numpy(), torch.cat(sums_of(group), 1).numpy())
+
+
+def test_groups_without_stored_pieces_have_sums_alone() -> None:
+    group = group_of(np.random.default_rng(1), [0, 1], 3)
+    plain = PieceBags.of(group.pieces, group.bags)
+    assert not reads_rows([group, plain])
+    with pytest.raises(InternalError, match="not a LookupResponse"):
+        read(answer_of([group], [[True, False]]).SerializeToString(), [plain])
+
+
+def test_fields_of_a_newer_release_are_passed_over() -> None:
+    group = group_of(np.random.default_rng(2), [4, 5], 3)
+    message = answer_of([group], [[True, False]]).SerializeToString()
+    for newer in (b"\x28\x07", b"\x2a\x03new", b"\xc1\x3e" + b"7" * 8, b"\x2d1234"):
+        [found] = read(newer + message + newer, [group])
+        np.testing.assert_array_equal(found.numpy(), torch.cat(sums_of(group), 1).numpy())
+
+
+# Pieces 4 and 2: rows of the first came, three of them, and sums of the other.
+_IDS = torch.tensor([7, 9, 7, 1, 3, 3])
+_GROUP = replace(
+    PieceBags.of(np.array([4, 2]), Bags(_IDS, torch.tensor([[2, 1, 1], [1, 0, 1]]))),
+    stored=stored_of([4, 2]),
+)
+_ROW_BYTES = RowFormat.INT8.row_bytes(PIECES[4][1])
+_SUM_BYTES = 4 * 3 * PIECES[2][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sums": []}, "sums of 0 groups, expected 1"),
+        ({"sums": [bytes(_SUM_BYTES)] * 2}, "sums of 2 groups, expected 1"),
+        (
+            {"sums": [bytes(_SUM_BYTES - 4)]},
+            f"sums of {_SUM_BYTES - 4} bytes, expected {_SUM_BYTES} for group 0",
+        ),
+        (
+            {"sums": [bytes(_SUM_BYTES + 1)]},
+            f"sums of {_SUM_BYTES + 1} bytes, expected {_SUM_BYTES} for group 0",
+        ),
+        ({"row_counts": [4]}, "4 bytes of numbers of rows, expected 8"),
+        ({"row_counts": [4, 0, 0]}, "12 bytes of numbers of rows, expected 8"),
+        ({"row_counts": [3, 0]}, "2 rows for entry 0 of group 0, expected 3"),
+        ({"row_counts": [5, 0]}, "4 rows for entry 0 of group 0, expected 3"),
+        ({"row_counts": [2**32 - 1, 0]}, "4294967294 rows for entry 0 of group 0, expected 3"),
+        ({"row_counts": [0, 0]}, f"sums of {_SUM_BYTES} bytes"),
+        ({"row_counts": [4, 2]}, f"sums of {_SUM_BYTES} bytes, expected 0 for group 0"),
+        ({"row_counts": [0, 2]}, f"sums of {_SUM_BYTES} bytes"),
+        ({"row_counts": []}, f"sums of {_SUM_BYTES} bytes"),
+        (
+            {"rows": bytes(3 * _ROW_BYTES - 1)},
+            f"{3 * _ROW_BYTES - 1} bytes of rows for entry 0 of group 0 and later ones, "
+            f"expected {3 * _ROW_BYTES}",
+        ),
+        ({"rows": b""}, "0 bytes of rows for entry 0 of group 0"),
+        (
+            {"rows": bytes(4 * _ROW_BYTES)},
+            f"{4 * _ROW_BYTES} bytes of rows, expected {3 * _ROW_BYTES}",
+        ),
+    ],
+)
+def test_answers_with_other_rows_than_were_asked_are_refused(
+    changes: dict[str, object], reason: str
+) -> None:
+    answer = answer_of([_GROUP], [[True, False]])
+    fields = {"sums": list(answer.sums), "row_counts": list(answer.row_counts), "rows": answer.rows}
+    changed = shard_host_pb2.LookupResponse(**{**fields, **changes})  # type: ignore[arg-type]
+    with pytest.raises(InternalError, match=reason):
+        read(changed.SerializeToString(), [_GROUP])
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"\xff",
+        b"\x0a\x05abcd",
+        b"\x0a" + b"\xff" * 9,
+        b"\x12\0",
+        b"\x02\0",
+        b"\x08\1",
+        b"\x1d123",
+        b"\x1d1234",
+        b"\x22\0\x22\0",
+        b"\x1a\0\x1a\0",
+        b"\x28" + b"\xff" * 10,
+        b"\x2b",
+    ],
+)
+def test_bytes_that_are_no_answer_are_refused(bad: bytes) -> None:
+    with pytest.raises(InternalError, match="not a LookupResponse"):
+        read(bad, [_GROUP])
+
+
+def test_random_bytes_are_read_or_refused() -> None:
+    generator = np.random.default_rng(3)
+    message = answer_of([_GROUP, _GROUP], [[True, False], [True, True]]).SerializeToString()
+    read(message, [_GROUP, _GROUP])
+    refused = 0
+    for _ in range(3000):
+        changed = bytearray(message)
+        for place in generator.integers(0, len(message), 2):
+            changed[place] = generator.integers(0, 256)
+        cut = len(changed) if generator.random() < 0.7 else int(generator.integers(len(changed)))
+        try:
+            found = read(bytes(changed[:cut]), [_GROUP, _GROUP])
+        except InternalError:
+            refused += 1
+            continue
+        assert [one.shape for one in found] == [(3, _GROUP.stored.columns)] * 2  # type: ignore[union-attr]
+    assert refused > 100
