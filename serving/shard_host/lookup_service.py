@@ -2,7 +2,8 @@
 
 from time import monotonic
 
-from serving.protocol.lookups.lookup_messages import read_describe, read_lookup, write_sums
+from serving.protocol.lookups.lookup_messages import read_describe, read_lookup
+from serving.protocol.lookups.sum_messages import write_sums
 from serving.shard_host.held_shares import HeldShares
 from serving.shard_host.lookup_counts import LookupCounter, counts_of
 from sharded_infer.v1 import shard_host_pb2
@@ -31,7 +32,8 @@ class LookupService:
         began = monotonic()
         key, share, groups = read_lookup(message)
         found = self._shares.get(key, share).share.lookups.look_up(groups)
-        answer = write_sums([pooled.numpy() for pooled in found.pooled])
+        sums = [pooled.numpy() for pooled in found.pooled]
+        answer = write_sums(sums, [group.sum_bytes for group in groups])
         seconds = monotonic() - began
         self._counter.answered(counts_of(found.work, len(message), len(answer), seconds))
         return answer

@@ -57,7 +57,10 @@ def _look_up_with(
         for step, chosen in lookup.ask():
             asked.setdefault(step.host, []).append((lookup, step, chosen))
     bags = {
-        host: [PieceBags(step.pieces, chosen, step.stored) for _, step, chosen in places]
+        host: [
+            PieceBags(step.pieces, chosen, step.stored, step.sum_bytes)
+            for _, step, chosen in places
+        ]
         for host, places in asked.items()
     }
     may_lose: set[int] = set()

@@ -77,6 +77,7 @@ class PlanLookups:
         """
         self._features = spec.features
         self._policy = InputPolicy(spec)
+        self._sums = spec.serving.remote_sums
         self._held, self._hosts, self._backend = held, hosts, backend
         self._starts = first_columns(spec)
         self._split = split_features(spec, placed)
@@ -220,7 +221,9 @@ class PlanLookups:
                 self._backends[first.table.row_format.value] = made.lookup.backend
                 steps.append(made)
             else:
-                remote.append(make_remote_step(entries, order=order, rows=count, split=split))
+                remote.append(
+                    make_remote_step(entries, order=order, rows=count, split=split, sums=self._sums)
+                )
         summed = self._split.among(positions)
         ends = {begins[f]: begins[f] + self.dims[f] for f in summed.features}
         # Adjacent features' columns are set to zero together.

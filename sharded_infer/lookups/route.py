@@ -41,6 +41,7 @@ class RemoteStep:
         width: columns of all pieces.
         order: as in `Step`.
         stored: how their rows are pooled here; None: only the host can.
+        sum_bytes: of a number of its sums, as `PieceBags`.
     """
 
     part: RankPart
@@ -49,6 +50,7 @@ class RemoteStep:
     width: int
     order: int
     stored: StoredPieces | None
+    sum_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,11 +34,13 @@ class PieceBags:
         pieces: int64 `[E]`, numbers of pieces on the host; one may occur several times.
         chosen: R bags for each entry; ids are relative to the piece's first row.
         stored: lets the host answer with stored rows, which the asker pools; None: it may not.
+        sum_bytes: of a number of the sums: 4 for fp32, or 2 for bf16.
     """
 
     pieces: NDArray[np.int64]
     chosen: ChosenBags
     stored: StoredPieces | None = None
+    sum_bytes: int = 4
 
     @classmethod
     def of(cls, pieces: NDArray[np.int64], bags: Bags) -> "PieceBags":

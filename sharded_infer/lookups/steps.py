@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,8 +66,15 @@ def make_step(
     return Step(_rank_part(entries, rows=rows, split=split), lookup, order)
 
 
-def make_remote_step(entries: Sequence[Entry], *, order: int, rows: int, split: bool) -> RemoteStep:
-    """A step of pieces of one rank of another host; arguments as for `make_step`."""
+def make_remote_step(
+    entries: Sequence[Entry], *, order: int, rows: int, split: bool, sums: Literal["fp32", "bf16"]
+) -> RemoteStep:
+    """A step of pieces of one rank of another host.
+
+    Args:
+        order, rows, split: as for `make_step`.
+        sums: how sums travel; those of a part of a table's rows are always fp32.
+    """
     width = sum(entry.placed.columns for entry in entries)
     return RemoteStep(
         _rank_part(entries, rows=rows, split=split),
@@ -76,6 +83,7 @@ def make_remote_step(entries: Sequence[Entry], *, order: int, rows: int, split: 
         width=width,
         order=order,
         stored=_stored(entries, width),
+        sum_bytes=2 if sums == "bf16" and not split else 4,
     )
 
 

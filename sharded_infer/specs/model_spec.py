@@ -192,6 +192,8 @@ class ServingSpec:
         memory: "map" serves tables from the page cache, whatever its pages; "huge" from a copy in
             2 MiB pages, which takes the tables' size in memory; "auto" from the page cache in 2 MiB
             pages if the file system has them, else from a copy if there is much memory.
+        remote_sums: how sums of shard hosts travel: "fp32", or "bf16", which rounds those of whole
+            rows to 8 significant bits.
         latency_objective_ms: a boundary of the latency histogram, for alert rules.
         non_finite: NaN and infinity in dense inputs and weights: "refuse" the request, or "pass"
             them to the tower.
@@ -201,6 +203,7 @@ class ServingSpec:
     max_batch: Positive = 1024
     max_delay_us: Annotated[int, Field(ge=0, le=10_000_000)] = 1000
     memory: Literal["auto", "map", "huge"] = "auto"
+    remote_sums: Literal["fp32", "bf16"] = "fp32"
     latency_objective_ms: Annotated[float, Field(gt=0, le=600_000)] = 60.0
     non_finite: Literal["refuse", "pass"] = "refuse"
 

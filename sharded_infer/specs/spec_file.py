@@ -51,12 +51,16 @@ def _with_tower_options(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {**fields, "tower": own}
 
 
+# Of `serving`: readers that do not know such a key take its absence as their own default.
+_LEFT_OUT = {"memory": "auto", "remote_sums": "fp32"}
+
+
 def dump_spec(spec: ModelSpec) -> dict[str, Any]:
     """The spec as plain values that `parse_spec` reads back."""
     values: dict[str, Any] = _ADAPTER.dump_python(spec, mode="json", exclude_none=True)
-    if spec.serving.memory == "auto":
-        # Readers that do not know it take the key's absence as their own default.
-        del values["serving"]["memory"]
+    for key, default in _LEFT_OUT.items():
+        if values["serving"][key] == default:
+            del values["serving"][key]
     return values
 
 

@@ -65,20 +65,22 @@ class LookupRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ..., share: _Optional[int] = ..., rows: bool = ...) -> None: ...
 
 class LookupGroup(_message.Message):
-    __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights")
+    __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights", "sum_bytes")
     PIECES_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_BYTES_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     ID_BYTES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
+    SUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     pieces: _containers.RepeatedScalarFieldContainer[int]
     lengths: bytes
     length_bytes: int
     ids: bytes
     id_bytes: int
     weights: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, pieces: _Optional[_Iterable[int]] = ..., lengths: _Optional[bytes] = ..., length_bytes: _Optional[int] = ..., ids: _Optional[bytes] = ..., id_bytes: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ...) -> None: ...
+    sum_bytes: int
+    def __init__(self, pieces: _Optional[_Iterable[int]] = ..., lengths: _Optional[bytes] = ..., length_bytes: _Optional[int] = ..., ids: _Optional[bytes] = ..., id_bytes: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., sum_bytes: _Optional[int] = ...) -> None: ...
 
 class LookupResponse(_message.Message):
     __slots__ = ("sums", "filler", "row_counts", "rows")

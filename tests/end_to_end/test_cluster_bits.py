@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from serving.protocol.lookups.version_key import version_key
 from serving.remote_lookups.host_clients import HostClients
@@ -31,9 +32,17 @@ Hosts = dict[int, ShardHostProcess]
 
 
 def publish_plans(
-    repository: Path, hosts: int, models: Mapping[str, tuple[str, ...]] = MODELS
+    repository: Path,
+    hosts: int,
+    models: Mapping[str, tuple[str, ...]] = MODELS,
+    *,
+    sums: str = "fp32",
 ) -> dict[str, Path]:
-    """A version for each kind of plan, whose plan is drawn instead of made; their folders."""
+    """A version for each kind of plan, whose plan is drawn instead of made; their folders.
+
+    Args:
+        sums: how those of hosts travel.
+    """
     folders = {}
     for number, (name, kinds) in enumerate(models.items()):
         version = publish_ranker(repository, number, name, f"cpu:{2 * hosts}").model.artifact.path
@@ -49,6 +58,8 @@ def publish_plans(
 
         def edit(document: dict[str, Any], file: str = file, record: object = record) -> None:
             document["files"][file] = record
+            if sums != "fp32":
+                document["spec"]["serving"]["remote_sums"] = sums
 
         edit_manifest(version, edit)
         folders[name] = version
@@ -137,3 +148,47 @@ def test_fronts_have_the_bits_of_the_same_plan_in_one_process(
                     np.testing.assert_array_equal(found[name], scores)
     # Some pieces of each plan have fewer bytes of rows than of sums.
     assert 0 < received(rows_too) < received(sums_alone)
+
+
+class BothWidths(RemoteHosts):
+    """Asks for fp32 sums too, and compares them with the answer that is given."""
+
+    are_rounded = False
+
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
+        plain = {
+            host: [PieceBags(group.pieces, group.chosen) for group in groups]
+            for host, groups in asked.items()
+        }
+        exact = super().start(plain, deadline, may_lose).finish()
+        found = super().start(asked, deadline, may_lose).finish()
+        for host, groups in asked.items():
+            for group, one, other in zip(groups, exact[host], found[host], strict=True):
+                most = 2.0**-8 if group.sum_bytes == 2 else 0.0
+                assert ((one - other).abs() <= most * one.abs()).all()
+                self.are_rounded |= not torch.equal(one, other)
+        return super().start(asked, deadline, may_lose)
+
+
+def test_sums_of_16_bits_are_within_their_bound_and_partial_sums_are_exact(tmp_path: Path) -> None:
+    models = {kind: (kind,) for kind in ("whole", "rows")}
+    versions = publish_plans(tmp_path / "repository", 1, models, sums="bf16")
+    with running_shard_host(tmp_path / "repository", 0, tmp_path / "log") as host:
+        for kind, version in versions.items():
+            clients = clients_of({0: host.address})
+            remote = BothWidths(version_key(open_artifact(version).manifest), clients)
+            front, whole = open_model(version, front=Front(remote)), open_model(version)
+            for seed, batch in enumerate(BATCHES):
+                inputs = good_inputs(batch, seed)
+                found, expected = front.predict(inputs), whole.predict(inputs)
+                for name, scores in expected.items():
+                    if kind == "rows":
+                        np.testing.assert_array_equal(found[name], scores)
+                    else:
+                        np.testing.assert_allclose(found[name], scores, atol=0.02)
+            assert remote.are_rounded == (kind == "whole")

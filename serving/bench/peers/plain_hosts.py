@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.bags import Bags
-from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, read_sums, write_lookup_by_numpy
+from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, write_lookup_by_numpy
+from serving.protocol.lookups.sum_messages import read_sums
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.lookups.shard_hosts import PieceBags, StartedLookup
 from sharded_infer.tensors import tensor_of

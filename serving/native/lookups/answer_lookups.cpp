@@ -41,8 +41,8 @@ bool widen(const std::uint8_t* from, std::int64_t bytes, std::int64_t count, std
   }
 }
 
-// Bytes of a group's sums; -1 where a piece is not there.
-std::int64_t sum_bytes(const Share& share, const Group& group) {
+// Bytes of a group's sums in fp32; -1 where a piece is not there.
+std::int64_t fp32_bytes(const Share& share, const Group& group) {
   std::int64_t columns = 0;
   for (std::int64_t entry = 0; entry < group.entries(); ++entry) {
     std::uint32_t number;
@@ -50,7 +50,7 @@ std::int64_t sum_bytes(const Share& share, const Group& group) {
     if (number >= share.pieces.size()) return -1;
     columns += share.pieces[number].columns;
   }
-  return kSumBytes * columns * group.bags();
+  return std::int64_t(sizeof(float)) * columns * group.bags();
 }
 
 // Whether lengths and ids are those of bags of the group's pieces; they are widened.
@@ -87,10 +87,34 @@ bool is_whole(const Share& share, const LookupRequest& request) {
   return true;
 }
 
+// Of the filler's number, behind a group's sums: an odd number of 16 bits makes it longer.
+std::int64_t next_filler_bytes(std::int64_t sum_bytes) {
+  return 1 + sum_bytes % std::int64_t(sizeof(float));
+}
+
+// Finds the columns of each group whose sums answer; returns the bytes of all sums and their heads.
+std::size_t set_columns(const Share& share, AnswerMemory& memory) {
+  memory.columns.clear();
+  const std::uint32_t* row_counts = memory.row_counts.data();
+  std::int64_t bytes = 0, filler_bytes = 1, head = kFirstHeadBytes;
+  for (const Group& group : memory.request.groups) {
+    std::int64_t columns = 0;
+    for (std::int64_t entry = 0; entry < group.entries(); ++entry)
+      if (*row_counts++ == 0) columns += piece_of(share, group, entry).columns;
+    memory.columns.push_back(columns);
+    const std::int64_t own = group.sum_bytes * columns * group.bags();
+    bytes += head + filler_bytes - 1 + own;
+    filler_bytes = next_filler_bytes(own);
+    head = kNextHeadBytes;
+  }
+  return std::size_t(bytes);
+}
+
 // Of the sums, whose length has so many bytes.
-std::uint8_t* write_sums_head(std::uint8_t* to, std::int64_t bytes, int length_bytes) {
+std::uint8_t* write_sums_head(std::uint8_t* to, std::int64_t filler_bytes, std::int64_t bytes,
+                              int length_bytes) {
   *to++ = 2 << 3 | kVarint;
-  *to++ = 0;
+  for (std::int64_t left = filler_bytes - 1; left >= 0; --left) *to++ = left > 0 ? 0x80 : 0;
   *to++ = 1 << 3 | kBytes;
   for (int left = length_bytes - 1; left >= 0; --left, bytes >>= 7)
     *to++ = std::uint8_t((bytes & 0x7f) | (left > 0 ? 0x80 : 0));
@@ -123,7 +147,7 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
   if (share == nullptr) return nullptr;
   std::int64_t entries = 0, bytes = 0;
   for (const Group& group : request.groups) {
-    const std::int64_t own = sum_bytes(*share, group);
+    const std::int64_t own = fp32_bytes(*share, group);
     entries += group.entries();
     bytes += own;
     if (own < 0 || entries > share->most_entries || bytes > share->most_answer_bytes ||
@@ -135,8 +159,7 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
     if (!take_bags(*share, request.groups[number], memory.groups[number])) return nullptr;
   const Chosen chosen = choose(*share, memory);
   const std::int64_t counts = 4 * entries;
-  std::size_t message_bytes = kFirstHeadBytes + (request.groups.size() - 1) * kNextHeadBytes +
-                              std::size_t(chosen.sum_bytes);
+  std::size_t message_bytes = set_columns(*share, memory);
   if (chosen.has_rows)
     message_bytes += std::size_t(head_bytes(counts) + counts + head_bytes(chosen.row_bytes) +
                                  chosen.row_bytes);
@@ -145,16 +168,15 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
   std::uint8_t* to = answer->data() + kPrefixBytes;
   const std::uint32_t* row_counts = memory.row_counts.data();
   int length_bytes = kFirstLengthBytes;
+  std::int64_t filler_bytes = 1;
   for (std::size_t number = 0; number < request.groups.size(); ++number) {
     const Group& group = request.groups[number];
-    std::int64_t columns = 0;
-    for (std::int64_t entry = 0; entry < group.entries(); ++entry)
-      if (row_counts[entry] == 0) columns += piece_of(*share, group, entry).columns;
-    const std::int64_t own = kSumBytes * columns * group.bags();
-    to = write_sums_head(to, own, length_bytes);
-    pool(*share, group, memory.groups[number], row_counts, columns, memory,
-         reinterpret_cast<float*>(to));
+    const std::int64_t columns = memory.columns[number];
+    const std::int64_t own = group.sum_bytes * columns * group.bags();
+    to = write_sums_head(to, filler_bytes, own, length_bytes);
+    pool(*share, group, memory.groups[number], row_counts, columns, memory, to);
     to += own;
+    filler_bytes = next_filler_bytes(own);
     row_counts += group.entries();
     length_bytes = kNextLengthBytes;
   }

@@ -24,16 +24,14 @@ Chosen choose(const Share& share, AnswerMemory& memory) {
       const Piece& piece = piece_of(share, group, entry);
       std::int64_t own = 0, distinct = -1;
       for (std::int64_t bag = 0; bag < group.bags(); ++bag) own += *lengths++;
-      const std::int64_t sums = kSumBytes * group.bags() * piece.columns;
+      const std::int64_t sums = group.sum_bytes * group.bags() * piece.columns;
       if (memory.request.rows) {
         const std::int64_t most = std::min(own, (sums - 1) / piece.row_bytes);
         if (std::int64_t(memory.distinct.size()) < most) memory.distinct.resize(std::size_t(most));
         distinct = memory.numbers.number(ids, own, most, memory.distinct.data(), nullptr);
       }
       memory.row_counts.push_back(std::uint32_t(distinct + 1));
-      if (distinct < 0) {
-        chosen.sum_bytes += sums;
-      } else {
+      if (distinct >= 0) {
         chosen.row_bytes += distinct * piece.row_bytes;
         fewer += sums - distinct * piece.row_bytes;
       }
@@ -45,7 +43,6 @@ Chosen choose(const Share& share, AnswerMemory& memory) {
   const auto counts = std::int64_t(4 * memory.row_counts.size());
   chosen.has_rows = fewer > counts + head_bytes(counts) + head_bytes(chosen.row_bytes);
   if (!chosen.has_rows) {
-    chosen.sum_bytes += fewer + chosen.row_bytes;
     chosen.row_bytes = 0;
     std::fill(memory.row_counts.begin(), memory.row_counts.end(), 0);
   }
@@ -53,7 +50,7 @@ Chosen choose(const Share& share, AnswerMemory& memory) {
 }
 
 void pool(const Share& share, const Group& group, const GroupBags& own,
-          const std::uint32_t* row_counts, std::int64_t stride, AnswerMemory& memory, float* out) {
+          const std::uint32_t* row_counts, std::int64_t stride, AnswerMemory& memory, void* out) {
   const std::int64_t entries = group.entries(), bags = group.bags();
   memory.features.clear();
   std::int64_t column = 0;
@@ -84,7 +81,7 @@ void pool(const Share& share, const Group& group, const GroupBags& own,
       // One call for all adjacent entries of a format.
       const Lookup lookup = {memory.features.data() + first, end - first, bags, ids,
                              lengths + first * bags,         weights,     out,  stride,
-                             one.format,                     0};
+                             one.format,                     group.sum_bytes == 2};
       share.run(share.instruction_set, &lookup);
     }
     ids += taken;

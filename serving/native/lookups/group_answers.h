@@ -10,8 +10,6 @@
 
 namespace sharded_infer::lookups {
 
-constexpr std::int64_t kSumBytes = sizeof(float);
-
 // Of one group, as the kernels take them.
 struct GroupBags {
   std::vector<std::int64_t> lengths, ids;
@@ -23,6 +21,7 @@ struct AnswerMemory {
   LookupRequest request;
   std::vector<GroupBags> groups;            // of the request, or more
   std::vector<std::uint32_t> row_counts;    // of all entries, as LookupResponse has them
+  std::vector<std::int64_t> columns;        // of each group, whose sums answer
   std::vector<std::int64_t> distinct;       // of one entry
   std::vector<const std::uint8_t*> rows;    // that answer, of all entries
   std::vector<Feature> features;
@@ -32,7 +31,7 @@ struct AnswerMemory {
 
 // What answers a request.
 struct Chosen {
-  std::int64_t sum_bytes = 0, row_bytes = 0;
+  std::int64_t row_bytes = 0;
   bool has_rows = false;
 };
 
@@ -48,9 +47,9 @@ std::int64_t head_bytes(std::int64_t bytes);
 // Chooses for each entry, and finds the rows. The groups' bags are checked.
 Chosen choose(const Share& share, AnswerMemory& memory);
 
-// Pools the entries of a group whose sums answer: fp32 [bags, stride].
+// Pools the entries of a group whose sums answer: fp32 or bf16 [bags, stride].
 void pool(const Share& share, const Group& group, const GroupBags& own,
-          const std::uint32_t* row_counts, std::int64_t stride, AnswerMemory& memory, float* out);
+          const std::uint32_t* row_counts, std::int64_t stride, AnswerMemory& memory, void* out);
 
 // Copies the rows that answer, entry after entry.
 void copy_rows(const Share& share, AnswerMemory& memory, std::uint8_t* to);

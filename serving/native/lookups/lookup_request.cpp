@@ -32,6 +32,10 @@ bool read_group(Bytes message, Group& group) {
                      : field == 6 ? &group.weights
                                   : nullptr;
       if (array == nullptr || !reader.read_bytes(*array)) return false;
+    } else if (type == kVarint && field == 7) {
+      std::uint64_t bytes;
+      if (!reader.read_varint(bytes) || (bytes != 0 && bytes != 2 && bytes != 4)) return false;
+      group.sum_bytes = bytes == 0 ? 4 : std::int64_t(bytes);
     } else if (type == kVarint && (field == 3 || field == 5)) {
       std::uint64_t bytes;
       if (!reader.read_varint(bytes) || bytes > 8) return false;

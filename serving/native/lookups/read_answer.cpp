@@ -75,11 +75,27 @@ std::uint32_t count_at(Bytes counts, std::int64_t entry) {
   return count;
 }
 
-// Strides are columns. Sums may lie at any address.
-void copy_columns(const std::uint8_t* from, std::int64_t stride, std::int64_t columns, float* to,
-                  std::int64_t to_stride, std::int64_t bags) {
-  for (std::int64_t bag = 0; bag < bags; ++bag)
-    std::memcpy(to + bag * to_stride, from + 4 * bag * stride, std::size_t(4 * columns));
+// A bf16 is the first half of an fp32.
+void widen_bfloats(const std::uint8_t* from, std::int64_t count, float* to) {
+  for (std::int64_t at = 0; at < count; ++at) {
+    std::uint16_t half;
+    std::memcpy(&half, from + 2 * at, sizeof half);
+    const std::uint32_t word = std::uint32_t(half) << 16;
+    std::memcpy(to + at, &word, sizeof word);
+  }
+}
+
+// Columns of the sums of a group, `stride` wide, which may lie at any address.
+void copy_columns(const AskedGroup& group, const std::uint8_t* from, std::int64_t stride,
+                  std::int64_t columns, float* to) {
+  for (std::int64_t bag = 0; bag < group.bags; ++bag) {
+    if (group.sum_bytes == 2)
+      widen_bfloats(from, columns, to);
+    else
+      std::memcpy(to, from, std::size_t(4 * columns));
+    from += group.sum_bytes * stride;
+    to += group.columns;
+  }
 }
 
 // Pools the entries of a group whose rows came, in one call for adjacent ones of a format.
@@ -123,8 +139,8 @@ Refused take_group(AskedGroup& group, std::int64_t number, Bytes sums, std::int6
   std::int64_t stride = 0;
   for (std::int64_t entry = 0; entry < group.entries; ++entry)
     if (count_at(counts, first_count + entry) == 0) stride += group.pieces[entry].columns;
-  if (sums.size != 4 * stride * group.bags)
-    return {kOtherSums, number, 0, 4 * stride * group.bags, sums.size};
+  const std::int64_t expected = group.sum_bytes * stride * group.bags;
+  if (sums.size != expected) return {kOtherSums, number, 0, expected, sums.size};
   memory.features.clear();
   memory.numbers.resize(std::size_t(group.id_count));
   const std::uint8_t* from = sums.data;
@@ -138,8 +154,8 @@ Refused take_group(AskedGroup& group, std::int64_t number, Bytes sums, std::int6
     memory.features.push_back({rows, piece.row_bytes, piece.columns, column,
                                std::int32_t(piece.mean)});
     if (count == 0) {
-      copy_columns(from, stride, piece.columns, group.pooled + column, group.columns, group.bags);
-      from += 4 * piece.columns;
+      copy_columns(group, from, stride, piece.columns, group.pooled + column);
+      from += group.sum_bytes * piece.columns;
     } else {
       if (std::int64_t(memory.distinct.size()) < own) memory.distinct.resize(std::size_t(own));
       const std::int64_t found =
@@ -185,9 +201,12 @@ Refused read_answer(Bytes message, AskedGroup* groups, std::int64_t count, RunLo
           take_group(group, number, sums, first_count, rows, memory, run, instruction_set);
       if (refused.reason != kNone) return refused;
     } else {
-      const std::int64_t expected = 4 * group.columns * group.bags;
+      const std::int64_t expected = group.sum_bytes * group.columns * group.bags;
       if (sums.size != expected) return {kOtherSums, number, 0, expected, sums.size};
-      group.sums = sums.data;
+      if (group.sum_bytes == 4)
+        group.sums = sums.data;
+      else
+        copy_columns(group, sums.data, group.columns, group.columns, group.pooled);
     }
     first_count += group.entries;
   }

@@ -31,9 +31,10 @@ struct AskedGroup {
   std::int64_t entries;
   std::int64_t bags;
   std::int64_t id_count;
-  std::int64_t columns;  // of all entries
+  std::int64_t columns;    // of all entries
+  std::int64_t sum_bytes;  // of a number that comes: 4, or 2 for bf16
   float* pooled;         // [bags, columns]; written, unless:
-  const std::uint8_t* sums;  // written: where they are as they came; null: in `pooled`
+  const std::uint8_t* sums;  // written: where they are as they came, fp32; null: in `pooled`
 };
 
 enum Refusal : std::int32_t {

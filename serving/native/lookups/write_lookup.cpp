@@ -88,6 +88,7 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
     std::int64_t bytes = field_bytes(4 * group->entries) + field_bytes(lengths * length_bytes) +
                          field_bytes(group->id_count * id_bytes) + 4;
     if (group->weights != nullptr) bytes += field_bytes(4 * group->id_count);
+    if (group->sum_bytes != 4) bytes += 2;
     to = put_head(4, bytes, to);
     to = put_head(1, 4 * group->entries, to);
     to = narrow<std::uint32_t>(group->pieces, group->entries, to);
@@ -98,6 +99,7 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
       std::memcpy(to, group->weights, std::size_t(4 * group->id_count));
       to += 4 * group->id_count;
     }
+    if (group->sum_bytes != 4) to = put_varint(std::uint64_t(group->sum_bytes), put_tag(7, kVarint, to));
   }
   if (asked.share != 0) to = put_fixed64(5, asked.share, to);
   if (asked.rows != 0) to = put_varint(1, put_tag(6, kVarint, to));

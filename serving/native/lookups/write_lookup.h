@@ -13,6 +13,7 @@ struct PieceBags {
   std::int64_t entries;
   std::int64_t bags;
   std::int64_t id_count;
+  std::int64_t sum_bytes;  // of a number of the sums: 4, or 2 for bf16
 };
 
 struct Named {

@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels.backends.native import KernelForCompiledCode, kernel_for_compiled_code
 from kernels.native_library import address_of, keeping_gil, load_library
 from serving.protocol.lookups.compiled_writer import Arrays, arrays_of
-from serving.protocol.lookups.lookup_messages import read_sums
+from serving.protocol.lookups.sum_messages import read_sums
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
@@ -49,6 +49,7 @@ class _AskedGroup(ctypes.Structure):
         ("bags", _NUMBER),
         ("id_count", _NUMBER),
         ("columns", _NUMBER),
+        ("sum_bytes", _NUMBER),
         ("pooled", _ADDRESS),
         ("sums", _ADDRESS),
     )
@@ -103,7 +104,8 @@ def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[Tensor
         InternalError: the bytes are not such a message, or not one for these groups.
     """
     if _LIBRARIES is None or not reads_rows(groups):
-        sums = read_sums(message, [group.chosen.bag_count for group in groups])
+        bags = [group.chosen.bag_count for group in groups]
+        sums = read_sums(message, bags, [group.sum_bytes for group in groups])
         return [tensor_of(one) for one in sums]
     kernel, *libraries = _LIBRARIES
     listed = (_AskedGroup * len(groups))()
@@ -117,14 +119,15 @@ def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[Tensor
         found = arrays.get(id(of))
         if found is None:
             found = arrays[id(of)] = arrays_of(of)
-        _, lengths, values, weights, bags = found
+        _, lengths, values, weights, bag_count = found
         to.pieces = address_of(group.stored.pieces)
-        to.lengths, to.ids = lengths + 8 * bags * first_entry, values + 8 * first_id
+        to.lengths, to.ids = lengths + 8 * bag_count * first_entry, values + 8 * first_id
         to.weights = weights and weights + 4 * first_id
-        to.entries, to.bags = entries, bags
+        to.entries, to.bags = entries, bag_count
         to.id_count, to.columns = count, group.stored.columns
+        to.sum_bytes = group.sum_bytes
         # Memory that is not written costs nothing.
-        out = torch.empty(bags, group.stored.columns)
+        out = torch.empty(bag_count, group.stored.columns)
         to.pooled = out.data_ptr()
         pooled.append(out)
         ids += count

@@ -100,6 +100,7 @@ def compiled_lookups(
                     entries,
                     bags,
                     count,
+                    group.sum_bytes,
                 )
             )
             ids += count

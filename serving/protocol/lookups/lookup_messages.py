@@ -1,6 +1,6 @@
 """Messages of lookups between fronts and shard hosts (protos/sharded_infer/v1/shard_host.proto)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from kernels.bags import Bags
 from kernels.wording import counted
 from serving.protocol.lookups.compiled_writer import compiled_lookups
+from serving.protocol.lookups.sum_messages import BF16_BYTES, FP32_BYTES
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.lookups.native_parts import all_bags
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.tensors import tensor_of
 from sharded_infer.v1 import shard_host_pb2
@@ -23,12 +25,7 @@ DESCRIBE_PATH = f"/{SHARD_HOST_SERVICE}/Describe"
 Message = bytes | NDArray[np.uint8]
 _WIDTHS = (1, 2, 4, 8)
 _LENGTH_WIDTHS = (1, 2, 4)
-_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
-_FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
-# Tags of a LookupResponse, and its last field.
-_SUMS, _FILLER = 1 << 3 | _LENGTH_DELIMITED, 2 << 3
-_LAST_FIELD = 4
-_MOST_SHIFT = 63  # of a varint's bits
+_FIXED64 = 1  # the wire type
 
 
 class Leases(NamedTuple):
@@ -153,85 +150,6 @@ def read_lookup(message: bytes) -> tuple[VersionKey, int, list[PieceBags]]:
     return key, request.share, groups
 
 
-def write_sums(sums: Sequence[NDArray[np.float32]]) -> bytes:
-    """A serialized LookupResponse.
-
-    Args:
-        sums: for each group fp32 `[R, columns]`.
-    """
-    return b"".join(message_field(1, np.ascontiguousarray(one, "<f4").tobytes()) for one in sums)
-
-
-def read_sums(message: memoryview, bags: Sequence[int]) -> list[NDArray[np.float32]]:
-    """Reads a LookupResponse without rows; `compiled_reader.read_answer` reads the others.
-
-    Args:
-        bags: R of each group.
-
-    Returns:
-        For each group fp32 `[R, columns]`, views of the message.
-
-    Raises:
-        InternalError: the bytes are not such a message, or not one for these groups.
-    """
-    fields = list(_fields(message))
-    if len(fields) != len(bags) or any(
-        len(field) % (4 * rows) for field, rows in zip(fields, bags, strict=True)
-    ):
-        raise InternalError(
-            f"the answer has sums of {[len(field) for field in fields]} bytes, expected fp32 of "
-            f"{list(bags)} rows"
-        )
-    return [
-        np.frombuffer(field, "<f4").reshape(rows, -1)
-        for field, rows in zip(fields, bags, strict=True)
-    ]
-
-
-def _fields(message: memoryview) -> Iterator[memoryview]:
-    """The sums of each group, without copies: they are most of the message's bytes."""
-    at = 0
-    while at < len(message):
-        tag = message[at]
-        if tag not in (_SUMS, _FILLER):
-            at = _newer_field_end(message, at)
-            continue
-        number, at = _varint(message, at + 1)
-        if tag == _FILLER:
-            continue
-        if number > len(message) - at:
-            raise InternalError(f"the answer is not a LookupResponse: byte {at}")
-        yield message[at : at + number]
-        at += number
-
-
-def _newer_field_end(message: memoryview, at: int) -> int:
-    """Where a field ends that a newer release may have added."""
-    tag, at = _varint(message, at)
-    field, kind = tag >> 3, tag & 7
-    size = _FIXED_BYTES.get(kind)
-    if kind in (_VARINT, _LENGTH_DELIMITED):
-        number, at = _varint(message, at)
-        size = number if kind == _LENGTH_DELIMITED else 0
-    if field <= _LAST_FIELD or size is None or size > len(message) - at:
-        raise InternalError(f"the answer is not a LookupResponse: byte {at}")
-    return at + size
-
-
-def _varint(message: memoryview, at: int) -> tuple[int, int]:
-    """A number of at most ten bytes, which may have more than it needs, and where it ends."""
-    number = 0
-    for shift in range(0, _MOST_SHIFT + 1, 7):
-        if at >= len(message):
-            break
-        byte = message[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-    raise InternalError(f"the answer is not a LookupResponse: byte {at}")
-
-
 def _key_bytes(key: VersionKey) -> bytes:
     manifest = _fixed64_field(3, key.manifest)
     return text_field(1, key.model) + number_field(2, key.version) + manifest
@@ -254,6 +172,7 @@ def _group_bytes(group: PieceBags) -> bytes:
             bytes_field(4, ids),
             number_field(5, id_bytes),
             bytes_field(6, weights),
+            number_field(7, group.sum_bytes if group.sum_bytes != FP32_BYTES else 0),
         )
     )
 
@@ -288,7 +207,12 @@ def _group_of(where: str, group: Any) -> PieceBags:
         tensor_of(lengths.reshape(pieces.size, -1)),
         None if weights is None else tensor_of(weights),
     )
-    return PieceBags.of(pieces, bags)
+    sum_bytes = group.sum_bytes or FP32_BYTES
+    if sum_bytes not in (FP32_BYTES, BF16_BYTES):
+        raise RequestError(
+            f"{where}: sums of {counted(sum_bytes, 'byte')} each, expected 2 or 4 bytes"
+        )
+    return PieceBags(pieces, all_bags(bags), sum_bytes=sum_bytes)
 
 
 def _wide(where: str, numbers: bytes, width: int, widths: Sequence[int]) -> NDArray[np.int64]:

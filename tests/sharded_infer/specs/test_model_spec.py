@@ -351,6 +351,18 @@ def test_an_error_in_a_file_names_the_file(path: Path) -> None:
         load_spec(path)
 
 
+@pytest.mark.parametrize("sums", [None, "fp32", "bf16"])
+def test_remote_sums_are_stored_only_where_older_readers_would_be_wrong(sums: str | None) -> None:
+    document = small_with_table()
+    if sums is not None:
+        document["serving"] = {"remote_sums": sums}
+    spec = parse_spec(document)
+    assert spec.serving.remote_sums == (sums or "fp32")
+    stored = dump_spec(spec)
+    assert stored["serving"].get("remote_sums") == ("bf16" if sums == "bf16" else None)
+    assert parse_spec(stored) == spec
+
+
 @pytest.mark.parametrize("memory", [None, "auto", "map", "huge"])
 def test_memory_is_stored_only_where_older_readers_know_it(memory: str | None) -> None:
     document = small_with_table()

@@ -86,9 +86,12 @@ def answer_of(
     for group, chosen in zip(groups, by_rows, strict=True):
         sums = sums_of(group)
         kept = [one for one, rows in zip(sums, chosen, strict=True) if not rows]
-        answer.sums.append(torch.cat(kept, 1).numpy().tobytes() if kept else b"")
+        joined = torch.cat(kept, 1) if kept else torch.empty(0)
+        if group.sum_bytes == 2:
+            joined = joined.bfloat16().view(torch.int16)
+        answer.sums.append(joined.numpy().tobytes())
         for entry, has_rows in enumerate(chosen):
-            row_bytes = int(group.stored.pieces[entry, 1]) if group.stored is not None else 0
+            row_bytes = PIECES[group.pieces[entry]][0].row_bytes(PIECES[group.pieces[entry]][1])
             rows = rows_of(group, entry) if has_rows else b""
             answer.rows += rows
             answer.row_counts.append(1 + len(rows) // row_bytes if has_rows else 0)
@@ -119,6 +122,28 @@ def test_rows_are_pooled_to_the_bits_of_sums() -> None:
             np.testing.assert_array_equal(found.numpy(), torch.cat(sums_of(group), 1).numpy())
 
 
+def test_sums_of_16_bits_are_those_of_bf16() -> None:
+    generator = np.random.default_rng(6)
+    for _ in range(50):
+        numbers = generator.integers(0, len(PIECES), int(generator.integers(1, 6))).tolist()
+        group = replace(group_of(generator, numbers, int(generator.integers(1, 6))), sum_bytes=2)
+        for chosen in ([False] * len(numbers), [bool(bit) for bit in generator.integers(0, 2, 6)]):
+            by_rows = chosen[: len(numbers)]
+            message = answer_of([group], [by_rows]).SerializeToString()
+            [found] = read(message, [group])
+            exact = sums_of(group)
+            expected = [
+                one if rows else one.bfloat16().float()
+                for one, rows in zip(exact, by_rows, strict=True)
+            ]
+            np.testing.assert_array_equal(found.numpy(), torch.cat(expected, 1).numpy())
+            whole = torch.cat(exact, 1)
+            assert ((found - whole).abs() <= whole.abs() / 256).all()
+        wide = answer_of([replace(group, sum_bytes=4)], [[False] * len(numbers)])
+        with pytest.raises(InternalError, match=r"sums of \d+ bytes, expected \d+ for group 0"):
+            read(wide.SerializeToString(), [group])
+
+
 def test_sums_alone_are_not_copied() -> None:
     group = group_of(np.random.default_rng(1), [0, 1], 3)
     message = answer_of([group], [[False, False]])
@@ -134,6 +159,15 @@ def test_groups_without_stored_pieces_have_sums_alone() -> None:
     group = group_of(np.random.default_rng(1), [0, 1], 3)
     plain = PieceBags.of(group.pieces, group.bags)
     assert not reads_rows([group, plain])
+    half = replace(plain, sum_bytes=2)
+    for asked, expected in (
+        (plain, torch.cat(sums_of(group), 1)),
+        (half, torch.cat(sums_of(group), 1).bfloat16().float()),
+    ):
+        message = answer_of([asked], [[False, False]])
+        message.ClearField("row_counts")
+        [found] = read(message.SerializeToString(), [asked])
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
     with pytest.raises(InternalError, match="not a LookupResponse"):
         read(answer_of([group], [[True, False]]).SerializeToString(), [plain])
 

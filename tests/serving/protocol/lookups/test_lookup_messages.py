@@ -1,5 +1,7 @@
 """Lookup messages: read as written, and as protobuf reads them; refused where arrays do not fit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,13 +11,12 @@ from serving.protocol.lookups.lookup_messages import (
     Leases,
     read_describe,
     read_lookup,
-    read_sums,
     write_describe,
     write_lookup,
     write_lookup_by_numpy,
     write_lookups,
-    write_sums,
 )
+from serving.protocol.lookups.sum_messages import read_sums, write_sums
 from serving.protocol.lookups.version_key import VersionKey
 from sharded_infer.errors import InternalError, RequestError
 from sharded_infer.lookups.shard_hosts import PieceBags
@@ -45,11 +46,13 @@ GROUPS = {
     "four bytes": group_of(3, pieces=26, bags=40, most_ids=3, most=2**32),
     "eight bytes": group_of(4, pieces=2, bags=9, most_ids=3, most=2**40),
     "weights": group_of(5, pieces=4, bags=6, most_ids=5, most=1000, weighted=True),
+    "bf16": replace(group_of(6, pieces=4, bags=3, most_ids=5, most=1000), sum_bytes=2),
 }
 
 
 def check(found: PieceBags, expected: PieceBags) -> None:
     np.testing.assert_array_equal(found.pieces, expected.pieces)
+    assert found.sum_bytes == expected.sum_bytes
     assert torch.equal(found.bags.lengths, expected.bags.lengths)
     assert torch.equal(found.bags.values, expected.bags.values)
     if expected.bags.weights is None:
@@ -114,6 +117,7 @@ def test_numbers_take_no_more_bytes_than_they_need() -> None:
         "four bytes": (1, 4),
         "eight bytes": (1, 8),
         "weights": (1, 2),
+        "bf16": (1, 2),
     }
 
 
@@ -124,6 +128,20 @@ def test_sums_are_read_as_they_were_written() -> None:
     found = read_sums(memoryview(write_sums(sums)), [len(one) for one in sums])
     for one, other in zip(found, sums, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_sums_of_16_bits_are_those_of_bf16() -> None:
+    generator = np.random.default_rng(0)
+    sums = [generator.standard_normal(shape, np.float32) for shape in ((1, 3), (4, 3), (2, 0))]
+    widths = [2, 4, 2]
+    message = write_sums(sums, widths)
+    assert len(message) == 2 * 3 + 4 * 12 + 3 * 2
+    for found, one, width in zip(
+        read_sums(memoryview(message), [1, 4, 2], widths), sums, widths, strict=True
+    ):
+        exact = torch.from_numpy(one)
+        expected = exact.bfloat16().float() if width == 2 else exact
+        np.testing.assert_array_equal(found, expected.numpy())
 
 
 def test_protobuf_writes_the_same_sums() -> None:
@@ -153,7 +171,7 @@ def test_fields_of_a_newer_release_are_passed_over(newer: bytes) -> None:
 def test_sums_of_other_groups_are_refused() -> None:
     written = memoryview(write_sums([np.zeros((2, 3), np.float32)]))
     for expected in ([4], [2, 1], []):
-        with pytest.raises(InternalError, match=r"sums of \[24\] bytes, expected fp32 of \["):
+        with pytest.raises(InternalError, match=r"sums of \[24\] bytes, expected numbers of \["):
             read_sums(written, expected)
 
 
@@ -212,6 +230,7 @@ def small(**changes: object) -> bytes:
         ({"length_bytes": 8}, "group 0: lengths: 4 bytes of numbers of 8 bytes"),
         ({"length_bytes": 2**31}, "group 0: lengths: 4 bytes of numbers of 2147483648 bytes"),
         ({"weights": [1.0]}, "group 0: 1 weight for 3 ids"),
+        ({"sum_bytes": 3}, "group 0: sums of 3 bytes each, expected 2 or 4 bytes"),
     ],
 )
 def test_arrays_that_do_not_fit_are_refused_by_name(
