@@ -16,6 +16,7 @@ from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
 from sharded_infer.importing.id_maps.stored_ids import (
     CHUNK,
     as_ids,
+    by_position,
     check_column,
     chunks_of,
     read_column,
@@ -57,7 +58,7 @@ def open_id_file(path: Path | str, ids: str = "id", rows: str = "row") -> IdMapS
     _check_name(path, ids, names)
     count = check_column(source, ids)
     if rows not in names:
-        return IdMapSource(str(path), count, lambda: _by_position(source, ids, count))
+        return IdMapSource(str(path), count, lambda: by_position(source, ids, count))
     check_column(source, rows, count)
     return IdMapSource(str(path), count, lambda: _pairs(source, ids, rows, count))
 
@@ -67,7 +68,7 @@ def _npy(source: WeightSource) -> IdMapSource:
     shape = source.shape(key)
     if len(shape) != 2 or shape[1] != 2:
         count = check_column(source, key)
-        return IdMapSource(source.description, count, lambda: _by_position(source, key, count))
+        return IdMapSource(source.description, count, lambda: by_position(source, key, count))
     dtype = source.read(key, 0, 0).numpy().dtype
     if dtype.kind not in "iu":
         raise WeightsError(f"{source.description}: expected whole numbers, got {dtype}")
@@ -78,11 +79,6 @@ def _npy(source: WeightSource) -> IdMapSource:
             yield pairs[:, 0].copy(), pairs[:, 1].copy()
 
     return IdMapSource(source.description, shape[0], read)
-
-
-def _by_position(source: WeightSource, ids: str, count: int) -> Iterator[Chunk]:
-    for start, stop in chunks_of(count):
-        yield read_column(source, ids, start, stop), np.arange(start, stop)
 
 
 def _pairs(source: WeightSource, ids: str, rows: str, count: int) -> Iterator[Chunk]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kernels.wording import counted
 from quant.sources.weight_source import SourceError, WeightSource
 from sharded_infer.errors import WeightsError
-from sharded_infer.importing.id_maps.id_map_source import Ids
+from sharded_infer.importing.id_maps.id_map_source import Chunk, Ids
 
 CHUNK = 2**18  # ids that are read at once: 2 MiB
 _NUMBERS = (
@@ -67,3 +67,9 @@ def chunks_of(count: int) -> Iterator[tuple[int, int]]:
     """The ranges that a column of so many ids is read in."""
     for start in range(0, count, CHUNK):
         yield start, min(start + CHUNK, count)
+
+
+def by_position(source: WeightSource, key: str, count: int) -> Iterator[Chunk]:
+    """Ids of a column, each with its position as its row."""
+    for start, stop in chunks_of(count):
+        yield read_column(source, key, start, stop), np.arange(start, stop)

@@ -135,7 +135,7 @@ def _source(weights: Any) -> WeightSource:
 
 def _key(source: WeightSource, table: str, name: str) -> str:
     ending = f"{_COLLECTION}.{table}.{name}"
-    keys = {key: f".{bare_key(key)}" for key in source.keys()}  # noqa: SIM118 (it is no mapping)
+    keys = {key: f".{bare_key(key)}" for key in list(source.keys())}
     found = [key for key, bare in keys.items() if bare.endswith(f".{ending}")]
     # The state dict of the table's module alone.
     if not found and not any(_COLLECTION in key for key in keys):
