@@ -170,6 +170,11 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_activations_are_within_5_percent_of_what_the_allocator_gives",
         "test_embeddings_in_bf16_score_as_the_same_numbers_in_fp32",
     ),
+    "tests/sharded_infer/importing/id_maps/test_torchrec_maps.py": (
+        "test_rows_are_those_of_mch_modules",
+        "test_rows_are_those_of_mpzch_modules",
+        "test_ids_that_are_divided_by_the_buckets_are_found",
+    ),
     "tests/sharded_infer/planning/test_planner.py": (
         "test_more_devices_of_any_kind_never_make_it_slower",
         "test_the_order_of_devices_does_not_change_the_cost",

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.ids.id_hash import murmur_hash3_2x64
 from sharded_infer.errors import WeightsError
-from sharded_infer.importing.id_maps.mpzch import MpzchSettings, murmur_hash3_2x64
+from sharded_infer.importing.id_maps.mpzch import MpzchSettings
 from sharded_infer.importing.id_maps.torchrec_maps import mch_id_map, mpzch_id_map
 
 MOST = 2**63 - 1

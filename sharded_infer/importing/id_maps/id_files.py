@@ -1,9 +1,9 @@
-"""Files of ids and their rows: `.npy`, `.npz`, `.safetensors`, Parquet."""
+"""Files of ids and their rows: `.npy`, `.npz`, `.safetensors`, Parquet, vocabularies."""
 
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -21,19 +21,30 @@ from sharded_infer.importing.id_maps.stored_ids import (
     chunks_of,
     read_column,
 )
+from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
 
 _PARQUET = (".parquet", ".pq")
 _ARRAYS = (".npz", ".safetensors")
 
 
-def open_id_file(path: Path | str, ids: str = "id", rows: str = "row") -> IdMapSource:
-    """Opens a file of ids and rows.
+def open_id_file(
+    path: Path | str,
+    ids: str = "id",
+    rows: str = "row",
+    *,
+    strings: Literal["xxh3_64", "murmur3_x64_128"] | None = None,
+    seed: int = 0,
+) -> IdMapSource:
+    """Opens a file of ids and rows, or a vocabulary.
 
     Args:
         path: `.parquet`, `.npz` or `.safetensors` with columns of whole numbers `[N]`, or a `.npy`
-            file of ids `[N]`, or of ids and rows `[N, 2]`.
+            file of ids `[N]`, or of ids and rows `[N, 2]`; or a `.txt` file of strings, as
+            `open_vocabulary` takes it.
         ids: the column of ids. uint64 ids are taken bit for bit.
         rows: the column of rows. Without one, an id's row is its position.
+        strings: the function that makes ids of a vocabulary's strings.
+        seed: of that function.
 
     Raises:
         WeightsError: it cannot be read, or is no such file; names the column.
@@ -43,10 +54,13 @@ def open_id_file(path: Path | str, ids: str = "id", rows: str = "row") -> IdMapS
         open_regular(path, follow=True).close()
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if path.suffix == ".txt":
+        # Without a function it is refused there.
+        return open_vocabulary(path, cast(Any, strings), seed)
     if path.suffix in _PARQUET:
         return _parquet(path, ids, rows)
     if path.suffix not in (*_ARRAYS, ".npy"):
-        expected = ", ".join((*_PARQUET, *_ARRAYS, ".npy"))
+        expected = ", ".join((*_PARQUET, *_ARRAYS, ".npy", ".txt"))
         raise WeightsError(f"{path}: expected a file of ids, {expected}; got {path.suffix!r}")
     try:
         source = open_weights(path)

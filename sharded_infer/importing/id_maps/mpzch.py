@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from kernels.ids.id_hash import murmur_hash3_2x64
 from quant.sources.weight_source import WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import (
@@ -152,29 +152,3 @@ class _Reader:
             empty = searched[bucket[searched] == EMPTY]
             if len(empty):
                 yield np.array([raw]), empty[:1] + top
-
-
-def murmur_hash3_2x64(ids: Ids) -> NDArray[np.uint64]:
-    """MurmurHash3_x64_128 of the 16 bytes (id, 0) with seed 0, its halves folded by xor.
-
-    Source: `murmur_hash3_2x64` of FBGEMM's common_utils.cuh.
-    """
-    five = np.uint64(5)
-    first = _rotate(ids.view(np.uint64) * np.uint64(0x87C37B91114253D5), 31)
-    first = _rotate(first * np.uint64(0x4CF5AD432745937F), 27) * five + np.uint64(0x52DCE729)
-    second = first * five + np.uint64(0x38495AB5)
-    first, second = first ^ np.uint64(16), second ^ np.uint64(16)
-    first = first + second
-    second = _mix(second + first)
-    first = _mix(first) + second
-    return first ^ (second + first)
-
-
-def _rotate(numbers: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    return (numbers << np.uint64(bits)) | (numbers >> np.uint64(64 - bits))
-
-
-def _mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(factor)
-    return numbers ^ (numbers >> np.uint64(33))

@@ -20,10 +20,11 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from kernels.ids.id_hash import murmur_hash3_2x64
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import HashedRows, IdMapSource, SharedRows
 from sharded_infer.importing.id_maps.mch import segment_of
-from sharded_infer.importing.id_maps.mpzch import MpzchSettings, murmur_hash3_2x64
+from sharded_infer.importing.id_maps.mpzch import MpzchSettings
 from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
 
 Ids = NDArray[np.int64]

@@ -1,0 +1,57 @@
+"""Vocabularies that are something else, or made to take memory."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.id_maps.vocabulary import LONGEST, open_vocabulary
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "words.txt"
+
+
+def test_an_empty_file_is_refused(file: Path) -> None:
+    file.touch()
+    with pytest.raises(WeightsError, match=r"words\.txt: expected a string a line, got none"):
+        open_vocabulary(file, "xxh3_64")
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+def test_a_line_without_end_is_refused_before_it_is_read(file: Path, end: bytes) -> None:
+    file.write_bytes(b"a\n" + b"x" * (LONGEST + 1) + end)
+    with pytest.raises(WeightsError, match=rf"line 1 \(from 0\): expected at most {LONGEST} bytes"):
+        open_vocabulary(file, "xxh3_64")
+    with file.open("wb") as written:
+        written.truncate(2**40)  # no disk space is used
+    with pytest.raises(WeightsError, match=r"line 0 \(from 0\): expected at most"):
+        open_vocabulary(file, "xxh3_64")
+
+
+def test_what_is_no_file_is_refused_without_waiting(file: Path) -> None:
+    with pytest.raises(WeightsError, match=f"{file}: cannot be read: No such file"):
+        open_vocabulary(file, "xxh3_64")
+    os.mkfifo(file)
+    with pytest.raises(WeightsError, match="FIFO"):
+        open_vocabulary(file, "xxh3_64")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_the_hash_does_not_take_is_refused(file: Path, seed: int) -> None:
+    file.write_text("a\n")
+    with pytest.raises(WeightsError, match=r"words\.txt: murmur3.*unsigned number of 32 bits"):
+        open_vocabulary(file, "murmur3_x64_128", seed)
+
+
+def test_another_hash_is_refused_by_name(file: Path) -> None:
+    file.write_text("a\n")
+    with pytest.raises(WeightsError, match="expected xxh3_64 or murmur3_x64_128.*got 'md5'"):
+        open_vocabulary(file, "md5")
+
+
+def test_bytes_that_are_no_text_are_strings(file: Path) -> None:
+    file.write_bytes(bytes(b for b in range(256) if b not in b"\r\n") + b"\n\x00\n\xff\xfe")
+    assert open_vocabulary(file, "xxh3_64").count == 3
