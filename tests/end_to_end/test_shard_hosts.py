@@ -213,6 +213,11 @@ def answers(front: Model) -> bool:
     return True
 
 
+def is_stopped(pid: int) -> bool:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return all("State:\tT" in (thread / "status").read_text() for thread in threads)
+
+
 def test_a_stopped_host_costs_no_more_than_the_lookups_time(
     published: Ranker, tmp_path: Path
 ) -> None:
@@ -223,6 +228,8 @@ def test_a_stopped_host_costs_no_more_than_the_lookups_time(
         pid = running[1].process.pid
         os.kill(pid, signal.SIGSTOP)
         try:
+            # Its threads stop when the first of them has seen the signal.
+            until(lambda: is_stopped(pid), "it is stopped")
             with pytest.raises(DeadlineError, match="shard host 1 at"):
                 front.predict(good_inputs(5))
         finally:
