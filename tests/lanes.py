@@ -74,6 +74,7 @@ FULL_FILES = (
     "tests/end_to_end/test_neumf.py",
     "tests/end_to_end/test_probes.py",
     "tests/end_to_end/test_publish_parts.py",
+    "tests/end_to_end/test_raw_ids.py",
     "tests/end_to_end/test_ray_cluster.py",
     "tests/end_to_end/test_ray_publish.py",
     "tests/end_to_end/test_replicas.py",

@@ -63,7 +63,7 @@ class ServingOverrides:
         """Bytes of the tables that another process has copied. Waits for a copy in the making."""
         if self.copies is None:
             return 0
-        names = artifact.manifest.table_files
+        names = artifact.manifest.memory_files
         return self.copies.held_bytes(artifact.path / name for name in names)
 
     def batching_policy(self, model: Model) -> BatchingPolicy:

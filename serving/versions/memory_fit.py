@@ -18,7 +18,7 @@ def held_bytes(
 ) -> int:
     """Bytes that a loaded version takes.
 
-        tables + processes * (1.1 * tower + kernels)
+        tables and id maps + processes * (1.1 * tower + kernels)
 
     Mapped tables are in the page cache once. Where copies in huge pages are not shared, a version
     loaded after the fork has one for each worker.
@@ -27,7 +27,7 @@ def held_bytes(
         shares_copies: the processes share a copy in huge pages.
     """
     each = memory is TableMemory.HUGE and not shares_copies
-    tables = manifest.table_bytes * (processes if each else 1)
+    tables = (manifest.table_bytes + manifest.id_map_bytes) * (processes if each else 1)
     return tables + processes * (round(_PACKED * _tower_bytes(manifest)) + KERNEL_BYTES)
 
 
@@ -54,7 +54,7 @@ def choose_memory(
     Returns:
         `AUTO`: mapped; or `HUGE`.
     """
-    wanted = sum(whole_pages(manifest.files[name].bytes) for name in manifest.table_files)
+    wanted = sum(whole_pages(manifest.files[name].bytes) for name in manifest.memory_files)
     if huge_page_bytes >= MOST_HUGE * wanted:
         return TableMemory.AUTO
     return TableMemory.HUGE if 2 * copy_needs <= available else TableMemory.AUTO

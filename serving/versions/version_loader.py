@@ -133,7 +133,12 @@ class VersionLoader:
         loaded_version = LoadedVersion(
             model=model,
             io=VersionIO(
-                InputReader(model.spec, max_batch=self.max_batch, limits=self.overrides.limits),
+                InputReader(
+                    model.spec,
+                    max_batch=self.max_batch,
+                    limits=self.overrides.limits,
+                    id_maps=model.id_maps,
+                ),
                 InferWriter(model.name, model.version, outputs),
                 PredictWriter(model.name, model.version, outputs),
             ),

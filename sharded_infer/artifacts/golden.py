@@ -35,7 +35,10 @@ class GoldenRequests:
 
 
 def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
-    """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal."""
+    """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal.
+
+    Of a model with id maps they are rows already, and marked as checked.
+    """
     generator = np.random.default_rng(seed)
     inputs = SparseInputs(spec)
     # Ids that every table of the feature has.
@@ -52,7 +55,8 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
         for width in spec.dense.inputs.values()
     ]
     sent = JaggedBatch(tuple(range(len(inputs.names))), np.concatenate(values), lengths)
-    return ModelInput(samples, (inputs.to_features(sent),), tuple(dense))
+    checked = bool(spec.mapped_tables)
+    return ModelInput(samples, (inputs.to_features(sent),), tuple(dense), checked)
 
 
 def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:

@@ -22,7 +22,6 @@ from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.spec_file import dump_spec, parse_spec
 
-FORMAT_VERSION: Literal[1] = 1
 MANIFEST_NAME = "manifest.json"
 TOWER_NAME = "tower.pt2"
 GOLDEN_NAME = "golden.safetensors"
@@ -145,11 +144,12 @@ class Manifest:
         files: every file of the version except the manifest.
         imported: the comparison with the trained model; None if there was none.
         provenance: None if the publisher said nothing.
+        id_maps: table to the file of its id map; None if no table has one.
         sha256: of all other fields as they are stored; None in versions of releases that
             wrote none, and before publication.
     """
 
-    format_version: Literal[1]
+    format_version: Literal[1, 2]
     model: str
     version: Annotated[int, Field(ge=1)]
     created_at: str
@@ -162,6 +162,7 @@ class Manifest:
     files: dict[FileName, FileRecord]
     imported: ImportReport | None = None
     provenance: Provenance | None = None
+    id_maps: dict[str, FileName] | None = None
     # Not compared: versions that say the same are equal, stored or not.
     sha256: Sha256 | None = field(default=None, compare=False)
 
@@ -192,6 +193,16 @@ class Manifest:
     def table_files(self) -> frozenset[str]:
         """The files that hold rows of tables."""
         return frozenset(record.file for table in self.tables for record in table.pieces)
+
+    @property
+    def memory_files(self) -> frozenset[str]:
+        """The files that are mapped or copied to be served: of tables and of id maps."""
+        return self.table_files | set((self.id_maps or {}).values())
+
+    @property
+    def id_map_bytes(self) -> int:
+        """Bytes of all id maps."""
+        return sum(self.files[name].bytes for name in (self.id_maps or {}).values())
 
     @property
     def has_block_hashes(self) -> bool:
@@ -267,7 +278,7 @@ def _explain(error: ValidationError, text: bytes) -> str:
         )
     came = str(problem["input"])[:80]
     if of_format and problem["type"] == "literal_error":
-        return f"{place}: expected 1, got {came!r}{_written_by(text, problem['input'])}"
+        return f"{place}: expected 1 or 2, got {came!r}{_written_by(text, problem['input'])}"
     return f"{place}: {problem['msg']}, got {came!r}"
 
 
@@ -279,7 +290,7 @@ def _written_by(text: bytes, said: object) -> str:
         producer = None
     version = producer.get("sharded-infer") if isinstance(producer, dict) else None
     writer = f"; sharded-infer {version!s:.40} wrote it" if version else ""
-    is_later = type(said) is int and said > 1
+    is_later = type(said) is int and said > 2
     return f"{writer}; upgrade sharded-infer to read it" if is_later else writer
 
 
@@ -298,6 +309,7 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
     judged = manifest.golden.outputs
     if judged is not None and tuple(o.name for o in judged) != spec.tower.outputs:
         raise ArtifactError(f"{where}: golden.outputs are not those of the spec")
+    _check_id_maps(manifest, spec, where)
     for table in manifest.tables:
         next_row = 0
         for piece in table.pieces:
@@ -314,8 +326,26 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
             )
     named = {piece.file for table in manifest.tables for piece in table.pieces}
     named |= {manifest.tower.file, manifest.golden.file, *manifest.plans.values()}
+    named |= set((manifest.id_maps or {}).values())
     if unlisted := sorted(named - set(manifest.files)):
         raise ArtifactError(f"{where}: {unlisted[0]!r} is used but has no size and hash")
+
+
+def _check_id_maps(manifest: Manifest, spec: ModelSpec, where: str) -> None:
+    mapped = [table.name for table in spec.mapped_tables]
+    found = list(manifest.id_maps or {})
+    if found != mapped:
+        raise ArtifactError(f"{where}: id_maps: expected those of tables {mapped}, got {found}")
+    if (manifest.format_version == 2) != bool(mapped):
+        raise ArtifactError(
+            f"{where}: format_version: expected {2 if mapped else 1} for "
+            f"{counted(len(mapped), 'id map')}, got {manifest.format_version}"
+        )
+    for table in spec.mapped_tables:
+        if table.id_map is None or table.id_map.unknown is None:
+            raise ArtifactError(
+                f"{where}: table {table.name!r}: its id map does not say what unknown means"
+            )
 
 
 def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,7 +372,9 @@ def _unused(manifest: Manifest) -> dict[str, Any]:
         True by a field's name, or the names of those within it.
     """
     unused: dict[str, Any] = {
-        name: True for name in ("imported", "provenance") if getattr(manifest, name) is None
+        name: True
+        for name in ("imported", "provenance", "id_maps")
+        if getattr(manifest, name) is None
     }
     if manifest.golden.outputs is None:
         unused["golden"] = {"outputs"}

@@ -95,7 +95,7 @@ def table_pieces(
 def read_tables_large(
     artifact: Artifact, progress: Progress = no_progress, *, again: bool = False
 ) -> int:
-    """Brings the table files into the page cache, as far as possible in 2 MiB pages.
+    """Brings files of tables and id maps into the page cache, as far as possible in 2 MiB pages.
 
     Args:
         progress: called with the bytes mapped so far.
@@ -109,7 +109,7 @@ def read_tables_large(
         CapacityError: there is no room to map one; gives the size.
     """
     manifest = artifact.manifest
-    names = manifest.table_files
+    names = manifest.memory_files
     done, total = 0, sum(manifest.files[name].bytes for name in names)
 
     def mapped(count: int) -> None:

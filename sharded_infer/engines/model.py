@@ -9,6 +9,7 @@ from torch import Tensor
 
 from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.artifacts.golden import has_weights
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.mapped_tables import CopyFile, check_files, table_pieces
 from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.engines.device.backends import backends_of, rank_devices
@@ -41,6 +42,7 @@ class Model:
     Attributes:
         rank_bytes: bytes of tables on each rank of the plan.
         is_front: whether other hosts are asked for some of the rows.
+        id_maps: by table, of all tables with raw ids.
     """
 
     def __init__(
@@ -83,15 +85,19 @@ class Model:
                 )
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
+            self.id_maps = open_id_maps(artifact)
             pieces = table_pieces(artifact, self.memory, progress)
             self._held = HeldRows(artifact, (), self.memory, is_share=True)
             self.rank_bytes = rank_bytes(plan, tables)
             weighted = has_weights(artifact.path / artifact.manifest.golden.file)
-            parts = ModelParts(self.spec, plan, tables, pieces, weighted)
+            parts = ModelParts(self.spec, plan, tables, pieces, weighted, self.id_maps)
             self.engine: ModelEngine = self._on_devices(parts, devices, progress)
             check_files(piece for of_table in pieces.values() for piece in of_table)
             return
         self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
+        self.id_maps = open_id_maps(
+            artifact, self.memory, copy_file if front is None else copy_to_huge_pages
+        )
         placed = place_stored(plan, artifact)
         self._held = HeldRows(
             artifact,
@@ -114,6 +120,7 @@ class Model:
             self._held.pieces,
             hosts=None if front is None else front.hosts,
             backend=backend,
+            id_maps=self.id_maps,
         )
         tower = StoredTower(artifact, self.spec).on_host()
         self._signature = tower.signature()
@@ -153,6 +160,8 @@ class Model:
         Raises:
             LostMemoryError: names the file, its size and its former size.
         """
+        for id_map in self.id_maps.values():
+            id_map.check_file()
         self._held.check_files()
 
     def tower_signature(self) -> str:

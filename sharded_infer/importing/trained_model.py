@@ -22,7 +22,7 @@ from sharded_infer.importing.trained_tables import (
 )
 from sharded_infer.inputs.id_policy import IdPolicy
 from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.quality.fp32_model import input_bags
+from sharded_infer.quality.fp32_model import checked_bags
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
 
@@ -129,7 +129,7 @@ class TrainedModel:
 
     def _parts(self, model_input: ModelInput) -> list[tuple[Tensor, Tensor, Tensor | None]]:
         """Ids `[N]`, lengths `[B]` and weights `[N]` or None of each feature."""
-        bags, _ = self._policy.apply(input_bags(model_input))
+        bags = checked_bags(self._policy, model_input)
         counts = bags.lengths.sum(1).tolist()
         values = torch.split(bags.values, counts)
         scales = [None] * len(counts) if bags.weights is None else torch.split(bags.weights, counts)

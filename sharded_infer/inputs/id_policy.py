@@ -1,17 +1,19 @@
-"""Ids before their lookup: those outside their tables are refused, ignored or wrapped.
+"""Ids before their lookup: raw ids are mapped, those outside their tables are refused or changed.
 
 Padding is then left out of its bags.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
 from sharded_infer.errors import RequestError
+from sharded_infer.inputs.id_map import IdMap, IdMapping
+from sharded_infer.inputs.id_map import keep_ids as keep_ids
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
@@ -22,7 +24,11 @@ _MAX_POLICIES = 64
 
 
 class IdPolicy:
-    """Applies each table's `out_of_range` and `padding_idx` to the ids of some features."""
+    """Applies each table's `out_of_range` and `padding_idx` to the ids of some features.
+
+    Attributes:
+        features: of the bags, in their order.
+    """
 
     def __init__(self, features: Sequence[FeatureSpec]) -> None:
         """Prepares the check.
@@ -30,7 +36,7 @@ class IdPolicy:
         Args:
             features: those of the bags to come, in their order.
         """
-        self._features = tuple(features)
+        self.features = tuple(features)
         self._rows = torch.tensor([f.table.rows for f in features], dtype=torch.int64)
         policies = [feature.table.out_of_range for feature in features]
         self._refuses = torch.tensor([policy == "error" for policy in policies])
@@ -59,7 +65,7 @@ class IdPolicy:
         if bool(refused.any()):
             position = int(refused.nonzero()[0])
             index, sample = locate(bags, position)
-            feature = self._features[index]
+            feature = self.features[index]
             raise RequestError(
                 f"feature {feature.name!r}, sample {sample}: id {int(bags.values[position])} is "
                 f"outside table {feature.table.name!r}, expected 0 to {feature.table.rows - 1}"
@@ -78,62 +84,70 @@ class IdPolicy:
 
 
 class InputPolicy:
-    """Applies the policies of a model's tables to its inputs, before anything is looked up."""
+    """Applies id maps and policies of a model's tables, before anything is looked up."""
 
-    def __init__(self, spec: ModelSpec) -> None:
+    def __init__(self, spec: ModelSpec, id_maps: Mapping[str, IdMap] | None = None) -> None:
+        """Prepares the check.
+
+        Args:
+            id_maps: by table: of all tables of the spec that have one.
+
+        Raises:
+            InternalError: an id map is missing.
+        """
         self._features = spec.features
-        self._policies: dict[tuple[int, ...], IdPolicy] = {}
+        self._id_maps = id_maps or {}
+        self._policies: dict[tuple[int, ...], tuple[IdMapping, IdPolicy]] = {}
         self._policy(tuple(range(len(self._features))))
 
     def apply(self, model_input: ModelInput) -> ModelInput:
-        """Brings every id inside its table, or refuses it; leaves padding out.
+        """Maps raw ids, brings every id inside its table, or refuses it; leaves padding out.
 
         Args:
-            model_input: an input that is already checked is returned as it is.
+            model_input: an input that is already checked is returned as it is: its ids are rows.
 
         Raises:
-            RequestError: as `IdPolicy.apply`.
+            RequestError: as `IdPolicy.apply` and `IdMapping.apply`.
+            LostMemoryError: the file of an id map has become shorter.
         """
         if model_input.ids_checked:
             return model_input
         groups, outside = [], model_input.ids_outside
+        unknown = Counter(dict(model_input.ids_unknown))
         for group in model_input.groups:
-            checked, found = self._check(group)
+            checked, found, not_mapped = self._check(group)
             groups.append(checked)
             outside += found
-        return replace(model_input, groups=tuple(groups), ids_checked=True, ids_outside=outside)
+            unknown.update(dict(not_mapped))
+        return replace(
+            model_input,
+            groups=tuple(groups),
+            ids_checked=True,
+            ids_outside=outside,
+            ids_unknown=tuple(sorted(unknown.items())),
+        )
 
-    def _check(self, group: JaggedBatch) -> tuple[JaggedBatch, int]:
+    def _check(self, group: JaggedBatch) -> tuple[JaggedBatch, int, tuple[tuple[str, int], ...]]:
         weights = None if group.weights is None else tensor_of(group.weights)
         bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
-        checked, outside = self._policy(group.features).apply(bags)
+        mapping, policy = self._policy(group.features)
+        mapped, unknown = mapping.apply(bags)
+        checked, outside = policy.apply(mapped)
         if checked is bags:
-            return group, outside
+            return group, outside, unknown
         changed = JaggedBatch.trusted(
             group.features,
             checked.values.numpy(),
             checked.lengths.numpy(),
             None if checked.weights is None else checked.weights.numpy(),
         )
-        return changed, outside
+        return changed, outside, unknown
 
-    def _policy(self, features: tuple[int, ...]) -> IdPolicy:
+    def _policy(self, features: tuple[int, ...]) -> tuple[IdMapping, IdPolicy]:
         policy = self._policies.get(features)
         if policy is None:
-            policy = IdPolicy([self._features[f] for f in features])
+            chosen = [self._features[f] for f in features]
+            policy = IdMapping(chosen, self._id_maps), IdPolicy(chosen)
             if len(self._policies) < _MAX_POLICIES:
                 self._policies[features] = policy
         return policy
-
-
-def keep_ids(bags: Bags, kept: Tensor) -> Bags:
-    """The bags with only some of their ids.
-
-    Args:
-        kept: bool `[N]`.
-    """
-    lengths = bags.lengths.reshape(-1)
-    owners = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
-    counts = torch.bincount(owners[kept], minlength=lengths.numel())
-    weights = None if bags.weights is None else bags.weights[kept]
-    return Bags(bags.values[kept], counts.view_as(bags.lengths), weights)

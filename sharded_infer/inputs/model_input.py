@@ -109,6 +109,8 @@ class ModelInput:
         dense: fp32 `[B, width]` or `[1, width]` of each dense input, in the spec's order.
         ids_checked: whether the features' policies were applied, so that every id is in its table.
         ids_outside: the number of ids outside their tables that were ignored or wrapped.
+        ids_unknown: tables and how many ids their id maps do not know, which were left out of their
+            bags or read shared rows; tables without any are left out.
         repeats: int64 `[R]`, with sum `batch_size`: a group that shares has R bags for each
             feature, and bag r is that of `repeats[r]` consecutive samples. None: one bag for all
             samples.
@@ -120,11 +122,12 @@ class ModelInput:
     ids_checked: bool = False
     ids_outside: int = 0
     repeats: NDArray[np.int64] | None = None
+    ids_unknown: tuple[tuple[str, int], ...] = ()
 
     def samples(self, start: int, stop: int) -> "ModelInput":
         """The samples `[start, stop)` of an input that is one batch of all features.
 
-        `ids_outside` of a part is 0, since the number is not known.
+        A part has no `ids_outside` and `ids_unknown`, since the numbers are not known.
 
         Raises:
             RequestError: it has several groups, or its samples share something.

@@ -22,6 +22,7 @@ from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import InternalError, PlanError
+from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.columns import first_columns, split_features
@@ -62,6 +63,7 @@ class PlanLookups:
         *,
         hosts: ShardHosts | None = None,
         backend: str | None = None,
+        id_maps: Mapping[str, IdMap] | None = None,
     ) -> None:
         """Groups the placed pieces into fused lookups.
 
@@ -70,13 +72,14 @@ class PlanLookups:
             held: the rows of those that this process looks up.
             hosts: the hosts that hold the others.
             backend: name of a kernel backend to force; None chooses one.
+            id_maps: by table, of all tables with raw ids. Other hosts are asked for rows.
 
         Raises:
             InputError: no backend, or not the forced one, supports the tables.
             PlanError: no host holds a piece; names the host.
         """
         self._features = spec.features
-        self._policy = InputPolicy(spec)
+        self._policy = InputPolicy(spec, id_maps)
         self._sums = spec.serving.remote_sums
         self._held, self._hosts, self._backend = held, hosts, backend
         self._starts = first_columns(spec)

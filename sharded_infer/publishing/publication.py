@@ -10,13 +10,13 @@ from torch import nn
 
 from quant.report import QuantizationReport, import_text
 from sharded_infer.artifacts.artifact import Artifact
-from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, generate_samples, load_golden
-from sharded_infer.artifacts.manifest import GOLDEN_NAME
+from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, GoldenRequests
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import GateError, SpecError
 from sharded_infer.files.staged_folder import storage_errors
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.importing.import_check import check_import
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel
@@ -34,6 +34,7 @@ from sharded_infer.publishing.quantization import (
 )
 from sharded_infer.publishing.table_writer import write_tables
 from sharded_infer.publishing.version_files import file_record, write_rest
+from sharded_infer.publishing.written_id_maps import with_id_maps, written_id_maps
 from sharded_infer.quality.contributions import table_contributions
 from sharded_infer.quality.finite_scores import check_finite_scores
 from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
@@ -81,6 +82,7 @@ def publish(
     samples: object | None = None,
     calibration: object | None = None,
     statistics: Mapping[str, FeatureStatistics] | None = None,
+    id_maps: Mapping[str, IdMapSource] | None = None,
     batch: int = DEFAULT_BATCH,
     parts: int | None = None,
     note: str | None = None,
@@ -109,6 +111,8 @@ def publish(
             of an int8 tower come from the first 1024, or from `samples` without any.
         statistics: how features are used, by name, for the planner and for budgets; None takes the
             spec's own.
+        id_maps: raw ids and their rows, of each table whose requests have raw ids, by table.
+            Samples then have raw ids too.
         batch: samples of a batch, for the planner.
         parts: joins this many parts, which `publish_part` made, instead of encoding the tables.
         note: kept with the version; up to 1000 printable characters.
@@ -118,8 +122,9 @@ def publish(
 
     Raises:
         InputError: the note, run or revision is empty, too long or not printable.
-        SpecError, WeightsError: the spec contradicts itself, the weights or the tower; no choice of
-            formats meets its budget; or it has an int8 tower and there are no samples.
+        SpecError, WeightsError: the spec contradicts itself, the weights, the id maps or the tower;
+            no choice of formats meets its budget; or it has an int8 tower and there are no samples.
+        RequestError: a sample has an unknown id, which its id map refuses.
         PlanError: the tables do not fit a topology.
         TowerError: the tower cannot be exported, or returns NaN or infinity for golden requests.
         GateError: golden requests or calibration samples differ from the fp32 model by more than
@@ -132,65 +137,82 @@ def publish(
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     provenance = provenance_of(note, run_id, source_revision)
     spec, source = take_over(spec, weights)
+    spec, sources = with_id_maps(spec, id_maps or {}), id_maps or {}
     given = None if samples is None else model_input_of(spec, samples)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
     check_labels(spec.gate, {} if calibrating is None else calibrating.labels)
-    measured_on = given if calibrating is None else calibrating.model_input
-    if spec.tower.precision is Precision.INT8 and measured_on is None:
+    if spec.tower.precision is Precision.INT8 and given is None and calibrating is None:
         raise SpecError(
             "tower.precision int8: needs samples of real requests to choose its integers from "
             "(calibration samples), none were given"
         )
-    prepared = prepare_inputs(
-        spec,
-        source,
-        tower,
-        repository=repository,
-        topologies=topologies,
-        statistics=statistics,
-        batch=batch,
-        samples=measured_on,
-        progress=progress,
-    )
-    found = [] if parts is None else find_parts(repository, prepared.formats, parts)
-    if given is None and calibrating is not None:
-        first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
-        golden_input, other_input = calibrating.model_input.samples(0, first), None
-    else:
-        golden_input = other_input = given if given is not None else generate_samples(spec)
-    trained = Fp32Model(prepared.spec, prepared.formats.weights, tower)
-    imported = check_import(trained, source, other_input, calibrating, progress)
-    with repository.staging(spec.name) as staged, storage_errors(staged):
-        check_finite_scores(trained, golden_input)
-        if parts is None:
-            tables = write_tables(staged, prepared.formats, progress)
+    with written_id_maps(repository, spec, sources, progress) as written:
+        if given is None and calibrating is not None:
+            first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
+            asked = calibrating.model_input.samples(0, first)
         else:
-            tables = join_tables(staged, repository, prepared.formats, found, progress)
-        manifest = write_rest(staged, prepared, tables, golden_input)
-        progress("scoring golden requests", 0, 1)
-        # Whatever is planned for, the gate runs here.
-        here = CostModel(prepared.uses, parse_topology("cpu:1"))
-        served = Model(Artifact(staged, manifest), make_plan(here).plan)
-        judged = _judged(served)
-        golden = golden_record(
-            manifest.golden, spec.gate, [_check_golden(one, prepared) for one in judged]
-        )
-        progress("scoring golden requests", 1, 1)
-        report = replace(quantization_report(prepared.formats, tables), imported=imported)
+            asked = given if given is not None else written.generate()
+        golden_input = written.mapped(asked)
         if calibrating is not None:
-            measured = calibrate(prepared.formats, tower, calibrating, judged[0].run, progress)
-            try:
-                check_quality(spec.gate, measured, spec.name)
-            except GateError as error:
-                raise GateError(
-                    f"{error}{_tower_blame(judged[0], prepared, calibrating.model_input)}"
-                ) from error
-            report = replace(report, calibration=measured)
-        files = manifest.files | {n: file_record(staged / n) for n in write_report(staged, report)}
-        complete = replace(
-            manifest, golden=golden, files=files, imported=imported, provenance=provenance
+            mapped = written.mapped(calibrating.model_input)
+            calibrating = replace(calibrating, model_input=mapped)
+        measured_on = None if given is None else golden_input
+        prepared = prepare_inputs(
+            spec,
+            source,
+            tower,
+            repository=repository,
+            topologies=topologies,
+            statistics=statistics,
+            batch=batch,
+            samples=measured_on if calibrating is None else calibrating.model_input,
+            progress=progress,
         )
-        path = repository.commit(staged, complete, progress=progress)
+        found = [] if parts is None else find_parts(repository, prepared.formats, parts)
+        trained = Fp32Model(prepared.spec, prepared.formats.weights, tower)
+        is_first = given is None and calibrating is not None
+        other_input = None if is_first else golden_input
+        imported = check_import(trained, source, other_input, calibrating, progress)
+        with repository.staging(spec.name) as staged, storage_errors(staged):
+            check_finite_scores(trained, golden_input)
+            if parts is None:
+                tables = write_tables(staged, prepared.formats, progress)
+            else:
+                tables = join_tables(staged, repository, prepared.formats, found, progress)
+            written.move_to(staged)
+            scores = trained.scores(golden_input)
+            golden_requests = GoldenRequests(asked, scores)
+            manifest = write_rest(staged, prepared, tables, golden_requests, written)
+            progress("scoring golden requests", 0, 1)
+            # Whatever is planned for, the gate runs here.
+            here = CostModel(prepared.uses, parse_topology("cpu:1"))
+            served = Model(Artifact(staged, manifest), make_plan(here).plan)
+            judged = _judged(served)
+            golden = golden_record(
+                manifest.golden,
+                spec.gate,
+                [_check_golden(one, prepared, golden_input) for one in judged],
+            )
+            progress("scoring golden requests", 1, 1)
+            report = replace(quantization_report(prepared.formats, tables), imported=imported)
+            if calibrating is not None:
+                measured = calibrate(prepared.formats, tower, calibrating, judged[0].run, progress)
+                try:
+                    check_quality(spec.gate, measured, spec.name)
+                except GateError as error:
+                    raise GateError(
+                        f"{error}{_tower_blame(judged[0], prepared, calibrating.model_input)}"
+                    ) from error
+                report = replace(report, calibration=measured)
+            reports = {name: file_record(staged / name) for name in write_report(staged, report)}
+            complete = replace(
+                manifest,
+                golden=golden,
+                files=manifest.files | reports,
+                imported=imported,
+                provenance=provenance,
+            )
+            path = repository.commit(staged, complete, progress=progress)
     remove_parts(repository, found)
     return PublishedVersion(
         path=path,
@@ -219,15 +241,16 @@ def _judged(served: Model) -> list[Model]:
     return [served.with_tower(tower), served]
 
 
-def _check_golden(served: Model, made_of: PreparedInputs) -> dict[str, ScoreDifference]:
+def _check_golden(
+    served: Model, made_of: PreparedInputs, model_input: ModelInput
+) -> dict[str, ScoreDifference]:
     try:
         return golden_differences(served)
     except GateError as error:
-        golden = load_golden(served.artifact.path / GOLDEN_NAME, made_of.spec)
         model = Fp32Model(made_of.spec, made_of.formats.weights, made_of.tower)
         published = published_mix(made_of.formats)
-        found = table_contributions(model, published, golden.model_input)
-        tower = _tower_blame(served, made_of, golden.model_input)
+        found = table_contributions(model, published, model_input)
+        tower = _tower_blame(served, made_of, model_input)
         raise GateError(f"{error}{blame(found)}{tower}") from error
 
 

@@ -11,7 +11,6 @@ import torch
 
 from sharded_infer.artifacts.golden import GoldenRequests, save_golden
 from sharded_infer.artifacts.manifest import (
-    FORMAT_VERSION,
     GOLDEN_NAME,
     TOWER_NAME,
     FileRecord,
@@ -20,28 +19,31 @@ from sharded_infer.artifacts.manifest import (
     OutputRecord,
     TowerRecord,
 )
-from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.planning.plan import dump_plan
 from sharded_infer.publishing.prepared_inputs import PreparedInputs
 from sharded_infer.publishing.quantization import table_records
 from sharded_infer.publishing.table_writer import WrittenTables
-from sharded_infer.quality.fp32_model import fp32_scores
+from sharded_infer.publishing.written_id_maps import WrittenIdMaps
 from sharded_infer.specs.spec_file import dump_spec
 from sharded_infer.towers.program.archive import write_program
 
 
 def write_rest(
-    staged: Path, made_of: PreparedInputs, tables: WrittenTables, model_input: ModelInput
+    staged: Path,
+    made_of: PreparedInputs,
+    tables: WrittenTables,
+    golden: GoldenRequests,
+    id_maps: WrittenIdMaps,
 ) -> Manifest:
-    """Writes what a version has beside its tables and reports, and begins its manifest.
+    """Writes what a version has beside tables, id maps and reports, and begins its manifest.
 
     Args:
-        model_input: the golden requests.
+        id_maps: their files are in `staged`.
     """
     spec = made_of.spec
     write_program(made_of.program, staged / TOWER_NAME)
-    scores = fp32_scores(spec, made_of.formats.weights, made_of.tower, model_input)
-    save_golden(staged / GOLDEN_NAME, spec, GoldenRequests(model_input, scores))
+    scores = golden.scores
+    save_golden(staged / GOLDEN_NAME, spec, golden)
     plan_files = {name: f"plans/{_file_name(name)}.json" for name in made_of.plans}
     (staged / "plans").mkdir()
     for name, plan in made_of.plans.items():
@@ -52,7 +54,7 @@ def write_rest(
         for name in spec.tower.outputs
     )
     return Manifest(
-        format_version=FORMAT_VERSION,
+        format_version=2 if id_maps.files else 1,
         model=spec.name,
         version=1,  # the repository gives the number
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -60,9 +62,14 @@ def write_rest(
         spec=dump_spec(spec),
         tables=table_records(made_of.formats, tables),
         tower=TowerRecord(TOWER_NAME, spec.tower.precision, outputs),
-        golden=GoldenRecord(GOLDEN_NAME, model_input.batch_size, 0.0, spec.gate.max_score_diff),
+        golden=GoldenRecord(
+            GOLDEN_NAME, golden.model_input.batch_size, 0.0, spec.gate.max_score_diff
+        ),
         plans=plan_files,
-        files=tables.files | {name: file_record(staged / name) for name in written},
+        files=tables.files
+        | id_maps.records
+        | {name: file_record(staged / name) for name in written},
+        id_maps=id_maps.files or None,
     )
 
 

@@ -58,17 +58,18 @@ class Fp32Model:
         """Pooled embeddings, with each table's rows as they are read back from a format.
 
         Args:
-            model_input: one jagged batch of all features.
+            model_input: one jagged batch of all features; of tables with id maps, rows.
             mixes: formats of the tables; rows are read once for all of them.
 
         Returns:
             fp32 `[B, width]` of each mix.
 
         Raises:
-            InputError: the samples are not one batch of all features, or share a dense input.
+            InputError: the samples are not one batch of all features, share a dense input, or have
+                raw ids.
             RequestError: a sample's id is outside a table whose policy is `error`.
         """
-        bags = IdPolicy(self.spec.features).apply(input_bags(model_input))[0]
+        bags = checked_bags(IdPolicy(self.spec.features), model_input)
         pooled: list[list[Tensor]] = [[] for _ in mixes]
         start = 0
         for feature, lengths in zip(self.spec.features, bags.lengths, strict=True):
@@ -85,6 +86,15 @@ class Fp32Model:
                 parts.append(done[kind])
             start = stop
         return [torch.cat(parts, dim=1) for parts in pooled]
+
+    def scores(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
+        """Scores samples with the trained weights, reading only the rows that they use.
+
+        Raises:
+            InputError, RequestError, TowerError: as `pooled` and `score`.
+        """
+        (embeddings,) = self.pooled(model_input, [TRAINED])
+        return self.score(model_input, embeddings)
 
     def score(self, model_input: ModelInput, embeddings: Tensor) -> dict[str, NDArray[np.float32]]:
         """Runs the tower.
@@ -152,6 +162,25 @@ def input_bags(model_input: ModelInput) -> Bags:
     return Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
 
 
+def checked_bags(policy: IdPolicy, model_input: ModelInput) -> Bags:
+    """The ids of all features inside their tables.
+
+    Raises:
+        InputError: as `input_bags`; or the samples have raw ids, which nobody mapped.
+        RequestError: as `IdPolicy.apply`.
+    """
+    bags = input_bags(model_input)
+    if model_input.ids_checked:
+        return bags
+    for feature in policy.features:
+        if feature.table.id_map is not None:
+            raise InputError(
+                f"samples: feature {feature.name!r} has raw ids, and the id map of table "
+                f"{feature.table.name!r} is not known here"
+            )
+    return policy.apply(bags)[0]
+
+
 def fp32_scores(
     spec: ModelSpec,
     weights: Mapping[str, TableWeight],
@@ -169,9 +198,7 @@ def fp32_scores(
     Raises:
         InputError, RequestError, TowerError: as `Fp32Model`.
     """
-    model = Fp32Model(spec, weights, tower)
-    (embeddings,) = model.pooled(model_input, [TRAINED])
-    return model.score(model_input, embeddings)
+    return Fp32Model(spec, weights, tower).scores(model_input)
 
 
 def _pool(feature: FeatureSpec, rows: Tensor, lengths: Tensor, scales: Tensor | None) -> Tensor:

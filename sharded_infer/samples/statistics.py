@@ -1,5 +1,8 @@
 """Feature statistics, counted from samples."""
 
+from dataclasses import replace
+from itertools import chain
+
 import numpy as np
 
 from sharded_infer.samples.request import model_input_of
@@ -9,6 +12,8 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatistics]:
     """Pooling factor, skew and histogram of every feature; padding does not count.
+
+    Features with raw ids have no histogram.
 
     Args:
         samples: in any of the forms of `columns_of`; a feature that a sample leaves out is an empty
@@ -32,5 +37,11 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
             [i for i in batch.values[end - length : end].tolist() if i != table.padding_idx]
             for end, length in zip(ends[number], batch.lengths[number], strict=True)
         ]
-        found[name] = count_statistics(bags, table.rows)
+        if table.id_map is None:
+            found[name] = count_statistics(bags, table.rows)
+            continue
+        # Raw ids say how often rows are read, not which rows these are.
+        numbers = {raw: number for number, raw in enumerate(dict.fromkeys(chain(*bags)))}
+        counted = count_statistics(([numbers[raw] for raw in bag] for bag in bags), len(numbers))
+        found[name] = replace(counted, histogram=())
     return found

@@ -22,6 +22,7 @@ from sharded_infer.files.toml_file import toml_text
 from sharded_infer.repeats import repeated
 from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, IdMapSpec, SharedRows
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
@@ -84,6 +85,7 @@ class TableSpec:
             None: a feature that is left out is an empty bag.
         default_row: "zeros" or `dim` numbers, which stand for rows that no shard host can look
             up; None: requests that need them fail.
+        id_map: requests have raw ids, which it maps to rows; None: they have rows.
     """
 
     name: Name
@@ -97,6 +99,7 @@ class TableSpec:
     padding_idx: Annotated[int, Field(strict=True)] | None = None
     required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
     default_row: DefaultRow = None
+    id_map: IdMapSpec | None = None
 
     @model_validator(mode="after")
     def _padding_is_a_row(self) -> "TableSpec":
@@ -120,6 +123,28 @@ class TableSpec:
         row = self.default_row
         if isinstance(row, tuple) and len(row) != self.dim:
             raise ValueError(f'default_row: expected "zeros" or {self.dim} numbers, got {len(row)}')
+        return self
+
+    @model_validator(mode="after")
+    def _id_map_fits(self) -> "TableSpec":
+        if self.id_map is None:
+            return self
+        if self.rows > MOST_MAPPED_ROWS:
+            raise ValueError(
+                f"id_map: expected a table of at most {MOST_MAPPED_ROWS} rows, got {self.rows}"
+            )
+        if self.out_of_range != "error":
+            raise ValueError("out_of_range: expected none beside id_map, whose unknown says it")
+        if self.padding_idx is not None:
+            raise ValueError(
+                'padding_idx: expected none beside id_map: leave the id out of the map, with "zero"'
+            )
+        unknown = self.id_map.unknown
+        rows = unknown.rows if isinstance(unknown, SharedRows) else ()
+        if outside := [row for row in rows if row >= self.rows]:
+            raise ValueError(
+                f"id_map.unknown.rows: expected rows, 0 to {self.rows - 1}, got {outside[0]}"
+            )
         return self
 
     @property
@@ -275,6 +300,11 @@ class ModelSpec:
     def required_inputs(self) -> frozenset[str]:
         """The sparse inputs that every request must send: required by one table or more."""
         return frozenset(name for table in self.tables for name in table.required_features)
+
+    @property
+    def mapped_tables(self) -> tuple[TableSpec, ...]:
+        """The tables that have an id map."""
+        return tuple(table for table in self.tables if table.id_map is not None)
 
     @property
     def embedding_width(self) -> int:

@@ -265,7 +265,7 @@ def test_a_later_format_is_refused_with_who_wrote_it_and_what_to_do(version_copy
         del document["tables"]
 
     edit_manifest(version_copy, later)
-    words = "expected 1, got '9'; sharded-infer 7.1 wrote it; upgrade sharded-infer to read it"
+    words = "expected 1 or 2, got '9'; sharded-infer 7.1 wrote it; upgrade sharded-infer to read it"
     refused(version_copy, f"manifest.json: format_version: {words}")
 
 

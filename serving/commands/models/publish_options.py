@@ -99,6 +99,10 @@ class PublishOptions:
             parts: how many there are to join; None: the tables are encoded here.
         """
         source, tower, measured = trained
+        id_maps = {}
+        if described.mapped_tables:
+            sources_of = load_by_name("sharded_infer.publishing.written_id_maps:id_map_sources")
+            id_maps = sources_of(described, self.spec.parent)
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
             described,
             source,
@@ -106,6 +110,7 @@ class PublishOptions:
             self.repository,
             topologies=self.topologies,
             statistics=statistics,
+            id_maps=id_maps,
             calibration=measured,
             parts=parts,
             note=self.note,

@@ -1,6 +1,6 @@
 """Reads requests to checked model inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from serving.protocol.input_limits import InputLimits
@@ -11,6 +11,7 @@ from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.request_tensors import RequestTensors
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.finite_check import FiniteCheck
+from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.specs.model_spec import ModelSpec
@@ -28,12 +29,14 @@ class InputReader:
         max_batch: int,
         backend: Backend | None = None,
         limits: InputLimits | None = None,
+        id_maps: Mapping[str, IdMap] | None = None,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
             backend: `portable` avoids compiled code; None uses it if it was built.
             limits: None: there are none, and NaN and infinity are read.
+            id_maps: by table, of all tables with raw ids.
 
         Raises:
             InputError: compiled code is requested, but was not built.
@@ -42,10 +45,13 @@ class InputReader:
         native = self.backend == "native"
         max_ids = None if limits is None else limits.max_ids
         self.native = NativeReader(spec, max_batch=max_batch, max_ids=max_ids) if native else None
+        if spec.mapped_tables:
+            # Compiled code has no id maps.
+            self.native = None
         if limits is not None and _most_inputs(spec) > limits.max_inputs:
             # Compiled code counts no inputs: it knows the model's, and takes none twice.
             self.native = None
-        self._portable = PortableReader(spec, max_batch=max_batch, limits=limits)
+        self._portable = PortableReader(spec, max_batch=max_batch, limits=limits, id_maps=id_maps)
         self._limits = limits
         self._finite = None if limits is None else FiniteCheck(spec)
 

@@ -1,6 +1,6 @@
 """Reads requests of every form by protobuf and NumPy; decides all error messages."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -14,6 +14,7 @@ from serving.protocol.predict_message import PredictInputs, parse_predict
 from serving.protocol.request_tensors import RequestTensors, parameters_of, span_of
 from serving.protocol.wire_tensors import WireTensor, read_tensors
 from sharded_infer.errors import RequestError
+from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader
@@ -32,18 +33,20 @@ class PortableReader:
         *,
         max_batch: int | None,
         limits: InputLimits | None = None,
+        id_maps: Mapping[str, IdMap] | None = None,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
             max_batch: None: no limit.
             limits: None: no limits.
+            id_maps: by table, of all tables with raw ids.
         """
         self._limits = limits
         max_ids = None if limits is None else limits.max_ids
         self._reader = RequestReader(spec, max_batch=max_batch, max_ids=max_ids)
         self._predict_inputs = PredictInputs(spec)
-        self._policy = InputPolicy(spec)
+        self._policy = InputPolicy(spec, id_maps)
 
     def read_message(
         self,

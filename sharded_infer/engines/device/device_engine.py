@@ -1,7 +1,7 @@
 """A model on devices: the tables of its plan, its towers and their engines."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from time import perf_counter
@@ -16,6 +16,7 @@ from sharded_infer.engines.device.buckets import bucket_of, device_buckets
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.rank_tables import PlacedShard, place_ranks
 from sharded_infer.engines.model_engine import BatchResult
+from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork, rows_saved
@@ -38,6 +39,7 @@ class ModelParts:
         plan: at least one rank is on a GPU.
         pieces: the rows of each table in host memory.
         weighted: whether requests usually have weights; then batches with weights are captured too.
+        id_maps: by table, in host memory.
     """
 
     spec: ModelSpec
@@ -45,6 +47,7 @@ class ModelParts:
     tables: Mapping[str, StoredTable]
     pieces: Mapping[str, Sequence[TablePiece]]
     weighted: bool = False
+    id_maps: Mapping[str, IdMap] = field(default_factory=dict)
 
 
 class DeviceEngine:
@@ -77,7 +80,7 @@ class DeviceEngine:
             CapacityError: a device has too little memory; names it and gives the figures.
         """
         spec = self._spec = parts.spec
-        self._policy = InputPolicy(spec)
+        self._policy = InputPolicy(spec, parts.id_maps)
         self.placed: list[PlacedShard] = place_ranks(
             parts.plan, parts.tables, parts.pieces, devices, backends.runtime, progress
         )

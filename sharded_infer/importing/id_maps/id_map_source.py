@@ -9,25 +9,10 @@ from numpy.typing import NDArray
 
 from kernels.wording import counted
 from sharded_infer.errors import WeightsError
+from sharded_infer.specs.id_map_spec import SharedRows as SharedRows
 
 Ids = NDArray[np.int64]
 Chunk = tuple[Ids, Ids]
-
-
-@dataclass(frozen=True, slots=True)
-class SharedRows:
-    """Unknown ids read a row that is kept for them, one for each segment of the ids.
-
-    An id lies in segment `id // ceil(input_size / segments)`; ids that are negative or past the
-    last segment, taken as unsigned, in segment `id % segments`.
-
-    Attributes:
-        rows: the row of each segment.
-        input_size: ids are meant to be below it; with one segment it says nothing.
-    """
-
-    rows: tuple[int, ...]
-    input_size: int = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,96 @@
+"""The id maps of a version, from its files."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.ids.id_index import IdIndex
+from kernels.mapped_file import MappedFile
+from sharded_infer.address_space import is_short_of_memory, memory_short
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.file_mapping import map_file
+from sharded_infer.artifacts.mapped_tables import CopyFile
+from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
+from sharded_infer.errors import ArtifactError
+from sharded_infer.files.regular_file import open_regular
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.specs.model_spec import TableSpec
+
+
+def open_id_maps(
+    artifact: Artifact,
+    memory: TableMemory = TableMemory.MAP,
+    copy_file: CopyFile = copy_to_huge_pages,
+) -> dict[str, IdMap]:
+    """Maps or copies the id maps of a version, as its tables.
+
+    Returns:
+        By table; without tables that have none.
+
+    Raises:
+        ArtifactError: a file is not an index of ids of its table.
+        CapacityError: there is not enough memory; gives the size.
+    """
+    files = artifact.manifest.id_maps
+    if files is None:
+        return {}
+    copy = (lambda path: copy_file(path, _ignored)) if memory is TableMemory.HUGE else None
+    return {
+        table.name: open_id_map(
+            artifact.path / files[table.name], table, copy, large=memory is TableMemory.AUTO
+        )
+        for table in artifact.manifest.model_spec().mapped_tables
+    }
+
+
+def open_id_map(
+    path: Path,
+    table: TableSpec,
+    copy: Callable[[Path], Tensor] | None = None,
+    *,
+    large: bool = False,
+) -> IdMap:
+    """Maps one file, or copies it.
+
+    Args:
+        copy: copies the file into other memory instead; None maps it.
+        large: asks for 2 MiB pages.
+
+    Raises:
+        ArtifactError: the file cannot be read, or is not an index of ids of the table.
+        CapacityError: there is not enough memory; gives the size.
+    """
+    if copy is not None:
+        return _id_map(path, table, copy(path).numpy().data, None)
+    size = 0
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            # What is empty cannot be mapped.
+            mapping = map_file(file.fileno(), size, large=large) if size else memoryview(b"")
+            mapped = MappedFile(path, file.fileno(), mapping) if size else None
+    except (OSError, MemoryError) as error:
+        if is_short_of_memory(error):
+            raise memory_short(f"{path.name}: mapping it", size) from error
+        raise ArtifactError(f"{path}: cannot be read: {error}") from error
+    return _id_map(path, table, mapping, mapped)
+
+
+def _id_map(path: Path, table: TableSpec, memory: memoryview, mapped: MappedFile | None) -> IdMap:
+    try:
+        index = IdIndex.open(memory)
+    except InputError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+    if index.table_rows != table.rows:
+        raise ArtifactError(
+            f"{path}: is for a table of {index.table_rows} rows, table {table.name!r} has "
+            f"{table.rows}"
+        )
+    return IdMap(table, index, mapped)
+
+
+def _ignored(_count: int) -> None:
+    """Takes the bytes of a step of a copy."""

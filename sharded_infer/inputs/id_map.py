@@ -1,0 +1,164 @@
+"""Id maps of an opened version: raw ids to rows, before their lookup."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.bags import Bags
+from kernels.bounds import locate
+from kernels.ids.id_index import IdIndex
+from kernels.mapped_file import MappedFile
+from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.specs.id_map_spec import SharedRows
+from sharded_infer.specs.model_spec import FeatureSpec, TableSpec
+from sharded_infer.tensors import tensor_of
+
+
+class IdMap:
+    """The id map of one table. Thread-safe."""
+
+    def __init__(self, table: TableSpec, index: IdIndex, file: MappedFile | None = None) -> None:
+        """Keeps an index.
+
+        Args:
+            table: with `id_map`, whose `unknown` is known.
+            file: the file that the index maps; None: it lies in memory.
+
+        Raises:
+            InternalError: the table has no such map.
+        """
+        if table.id_map is None or table.id_map.unknown is None:
+            raise InternalError(f"table {table.name!r}: has no id map that says what unknown means")
+        self.table, self.index, self.unknown = table, index, table.id_map.unknown
+        self._file = file
+
+    def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each id, int64 `[N]`; -1 for unknown ones.
+
+        Raises:
+            LostMemoryError: the mapped file has become shorter.
+        """
+        rows = self.index.rows(ids)
+        if self._file is not None:
+            self._file.check()
+        return rows
+
+    def check_file(self) -> None:
+        """Refuses a mapped file that has become shorter, also where no id was looked up.
+
+        Raises:
+            LostMemoryError: names the file.
+        """
+        if self._file is not None:
+            self._file.check_size()
+
+
+def shared_rows_of(shared: SharedRows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The row that each unknown id reads, int64 `[N]`."""
+    segments = len(shared.rows)
+    rows = np.array(shared.rows, np.int64)
+    if segments == 1:
+        return np.full(len(ids), rows[0])
+    unsigned = ids.view(np.uint64)
+    at = unsigned // np.uint64(-(-shared.input_size // segments))
+    return rows[np.where(at < segments, at, unsigned % np.uint64(segments)).astype(np.int64)]
+
+
+class _Mapped(NamedTuple):
+    """One feature's place among others, and its map."""
+
+    position: int
+    name: str
+    id_map: IdMap
+
+
+class MappedIds(NamedTuple):
+    """Bags whose raw ids were mapped.
+
+    Attributes:
+        bags: rows where the feature's table has an id map, and ids as they came elsewhere.
+        unknown: tables and how many of their ids are unknown; without those that have none.
+    """
+
+    bags: Bags
+    unknown: tuple[tuple[str, int], ...]
+
+
+class IdMapping:
+    """Maps the raw ids of some features to rows."""
+
+    def __init__(self, features: Sequence[FeatureSpec], maps: Mapping[str, IdMap]) -> None:
+        """Finds the features with raw ids.
+
+        Args:
+            features: those of the bags to come, in their order.
+            maps: by table.
+
+        Raises:
+            InternalError: a table's id map is missing.
+        """
+        self._mapped: list[_Mapped] = []
+        for position, feature in enumerate(features):
+            if feature.table.id_map is None:
+                continue
+            found = maps.get(feature.table.name)
+            if found is None:
+                raise InternalError(f"table {feature.table.name!r}: its id map was not opened")
+            self._mapped.append(_Mapped(position, feature.name, found))
+
+    def apply(self, bags: Bags) -> MappedIds:
+        """Maps ids to rows; leaves unknown ones out of their bags where the map says so.
+
+        Raises:
+            RequestError: an id is unknown, and its map says `error`; names the feature, the sample,
+                the id and the table.
+            LostMemoryError: the file of a map has become shorter.
+        """
+        if not self._mapped:
+            return MappedIds(bags, ())
+        ends = torch.cumsum(bags.lengths.sum(1), 0).tolist()
+        values = bags.values.numpy().copy()
+        counts: Counter[str] = Counter()
+        for position, name, id_map in self._mapped:
+            start = ends[position - 1] if position else 0
+            ids = values[start : ends[position]]
+            rows = id_map.known(ids)
+            unknown = np.flatnonzero(rows < 0)
+            if len(unknown):
+                if id_map.unknown == "error":
+                    first = start + int(unknown[0])
+                    raise RequestError(
+                        f"feature {name!r}, sample {locate(bags, first)[1]}: id {values[first]} is "
+                        f"not in the id map of table {id_map.table.name!r}"
+                    )
+                counts[id_map.table.name] += len(unknown)
+                if isinstance(id_map.unknown, SharedRows):
+                    rows[unknown] = shared_rows_of(id_map.unknown, ids[unknown])
+            values[start : ends[position]] = rows
+        return MappedIds(self._without_absent(bags, values, ends), tuple(sorted(counts.items())))
+
+    def _without_absent(self, bags: Bags, values: NDArray[np.int64], ends: Sequence[int]) -> Bags:
+        """The bags with rows, without the ids that have none."""
+        kept = np.ones(len(values), np.bool_)
+        for position, *_ in self._mapped:
+            part = slice(ends[position - 1] if position else 0, ends[position])
+            kept[part] = values[part] >= 0
+        mapped = Bags(tensor_of(values), bags.lengths, bags.weights)
+        return mapped if kept.all() else keep_ids(mapped, tensor_of(kept))
+
+
+def keep_ids(bags: Bags, kept: torch.Tensor) -> Bags:
+    """The bags with only some of their ids.
+
+    Args:
+        kept: bool `[N]`.
+    """
+    lengths = bags.lengths.reshape(-1)
+    owners = torch.repeat_interleave(torch.arange(lengths.numel()), lengths)
+    counts = torch.bincount(owners[kept], minlength=lengths.numel())
+    weights = None if bags.weights is None else bags.weights[kept]
+    return Bags(bags.values[kept], counts.view_as(bags.lengths), weights)

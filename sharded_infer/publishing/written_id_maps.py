@@ -1,0 +1,229 @@
+"""Writes the id maps of a version, and chooses raw ids for its golden requests."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+from kernels.ids.index_writer import id_index_parts
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.artifacts.mapped_id_maps import open_id_map
+from sharded_infer.artifacts.table_file import write_parts
+from sharded_infer.errors import SpecError, WeightsError
+from sharded_infer.files.staged_folder import storage_errors
+from sharded_infer.importing.id_maps.id_files import open_id_file
+from sharded_infer.importing.id_maps.id_map_source import Chunk, HashedRows, IdMapSource
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sparse_inputs import SparseInputs
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+
+FOLDER = "id_maps"
+# Of an id map, from which ids of generated golden requests are drawn.
+_CANDIDATES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenIdMaps:
+    """The id maps of a version in the making.
+
+    Attributes:
+        folder: where their files lie; None: there are none.
+        files: the names in the version, by table.
+        maps: opened, by table.
+        candidates: some known ids of each table.
+    """
+
+    spec: ModelSpec
+    folder: Path | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    records: dict[str, FileRecord] = field(default_factory=dict)
+    maps: dict[str, IdMap] = field(default_factory=dict)
+    candidates: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    def mapped(self, model_input: ModelInput) -> ModelInput:
+        """Samples with rows instead of raw ids; as they are in a model without id maps.
+
+        Raises:
+            RequestError: an id is unknown, and its map refuses that.
+        """
+        if not self.maps:
+            return model_input
+        return InputPolicy(self.spec, self.maps).apply(model_input)
+
+    def move_to(self, staged: Path) -> None:
+        """Makes the files part of a staged version."""
+        if self.folder is not None:
+            (self.folder / FOLDER).rename(staged / FOLDER)
+
+    def generate(self) -> ModelInput:
+        """Generated golden requests, with raw ids that are known.
+
+        Raises:
+            SpecError: no id is known to all tables of a feature; names it.
+        """
+        made = generate_samples(self.spec)
+        if not self.maps:
+            return made
+        inputs = SparseInputs(self.spec)
+        sent = inputs.from_features(made.groups[0])
+        values, start = sent.values.copy(), 0
+        for name, lengths in zip(inputs.names, sent.lengths, strict=True):
+            stop = start + int(lengths.sum())
+            known = self._known(name)
+            if known is not None:
+                values[start:stop] = known[values[start:stop] % len(known)]
+            start = stop
+        raw = JaggedBatch(sent.features, values, sent.lengths, sent.weights)
+        return replace(made, groups=(inputs.to_features(raw),), ids_checked=False)
+
+    def _known(self, feature: str) -> NDArray[np.int64] | None:
+        """Raw ids that every table of a feature knows; None if its ids are rows."""
+        tables = [one.table for one in self.spec.features if one.name == feature]
+        mapped = [table for table in tables if table.name in self.maps]
+        if not mapped:
+            return None
+        ids = self.candidates[mapped[0].name]
+        for table in tables:
+            id_map = self.maps.get(table.name)
+            if id_map is None:
+                ids = ids[(ids >= 0) & (ids < table.rows)]
+            else:
+                ids = ids[id_map.known(ids) >= 0]
+        if not len(ids):
+            raise SpecError(
+                f"feature {feature!r}: found no id that all its tables know; pass samples of "
+                "requests (calibration samples, or samples)"
+            )
+        return ids
+
+
+def with_id_maps(spec: ModelSpec, sources: Mapping[str, IdMapSource]) -> ModelSpec:
+    """The spec as it is published: each id map says what an unknown id means.
+
+    Args:
+        sources: by table.
+
+    Raises:
+        SpecError: a source is of no table, a table with an id map has no source, or spec and source
+            contradict each other; names the table.
+    """
+    names = [table.name for table in spec.tables]
+    for name in sources:
+        if name not in names:
+            raise SpecError(f"id map of {name!r}: no such table, only {', '.join(names)}")
+    tables = tuple(
+        _with_id_map(table, sources.get(table.name))
+        if table.id_map is not None or table.name in sources
+        else table
+        for table in spec.tables
+    )
+    return replace(spec, tables=tables) if tables != spec.tables else spec
+
+
+def id_map_sources(spec: ModelSpec, folder: Path) -> dict[str, IdMapSource]:
+    """The ids of each id map that names a file.
+
+    Args:
+        folder: that the files' names are relative to.
+
+    Raises:
+        WeightsError: a file cannot be read, or holds no ids.
+    """
+    return {
+        table.name: open_id_file(folder / table.id_map.file)
+        for table in spec.mapped_tables
+        if table.id_map is not None and table.id_map.file is not None
+    }
+
+
+def _with_id_map(table: TableSpec, source: IdMapSource | None) -> TableSpec:
+    if source is None:
+        raise SpecError(
+            f"table {table.name!r}: has an id map without ids: expected its file (id_map.file), or "
+            "publish(id_maps=...) in Python"
+        )
+    said = table.id_map or IdMapSpec(strings=source.strings, seed=source.seed)
+    unknown = said.unknown if said.unknown is not None else source.unknown or "error"
+    if isinstance(unknown, HashedRows):
+        raise SpecError(
+            f"table {table.name!r}: {source.description}: unknown ids read rows that a hash "
+            "chooses, which is not served; say what they mean instead (id_map.unknown)"
+        )
+    for what, own, given in (
+        ("strings", said.strings, source.strings),
+        ("seed", said.seed, source.seed),
+    ):
+        if source.strings is not None and own != given:
+            raise SpecError(
+                f"table {table.name!r}: id_map.{what} is {own}, {source.description} says {given}"
+            )
+    try:
+        return replace(table, id_map=replace(said, unknown=unknown, file=None))
+    except ValueError as error:
+        raise SpecError(f"table {table.name!r}: {source.description}: {error}") from error
+
+
+@contextmanager
+def written_id_maps(
+    repository: Repository,
+    spec: ModelSpec,
+    sources: Mapping[str, IdMapSource],
+    progress: Progress = no_progress,
+) -> Iterator[WrittenIdMaps]:
+    """Writes the index of each id map to a folder, which is removed at the end.
+
+    Args:
+        spec: of `with_id_maps`.
+        sources: by table; read once, in chunks.
+        progress: called with the ids written.
+
+    Raises:
+        WeightsError: a source cannot be read, or has an id twice; names the table.
+        StorageError: the disk is full or cannot be written.
+    """
+    tables = spec.mapped_tables
+    if not tables:
+        yield WrittenIdMaps(spec)
+        return
+    with repository.staging(spec.name) as folder:
+        written = WrittenIdMaps(spec, folder)
+        with storage_errors(folder):
+            (folder / FOLDER).mkdir()
+            for done, table in enumerate(tables):
+                progress("writing id maps", done, len(tables))
+                _write(written, table, sources[table.name], folder)
+            progress("writing id maps", len(tables), len(tables))
+        yield written
+
+
+def _write(written: WrittenIdMaps, table: TableSpec, source: IdMapSource, folder: Path) -> None:
+    name = f"{FOLDER}/{table.name}.index"
+    path, first = folder / name, np.empty(0, np.int64)
+
+    def chunks() -> Iterator[Chunk]:
+        nonlocal first
+        for ids, rows in source.chunks(table.rows):
+            if len(first) < _CANDIDATES:
+                first = np.concatenate([first, ids[: _CANDIDATES - len(first)]])
+            yield ids, rows
+
+    try:
+        parts = id_index_parts(chunks(), source.count, table.rows, folder=folder)
+        written.records[name] = write_parts(path, parts).record
+    except WeightsError:
+        raise
+    except InputError as error:
+        raise WeightsError(f"table {table.name!r}: {source.description}: {error}") from error
+    written.files[table.name] = name
+    written.maps[table.name] = open_id_map(path, table)
+    written.candidates[table.name] = first

@@ -1,0 +1,179 @@
+"""Versions whose id maps were damaged, or made by somebody who means harm."""
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernels.errors import LostMemoryError
+from kernels.ids.id_index import IdIndex
+from sharded_infer.engines.model import open_model
+from sharded_infer.errors import ArtifactError, RequestError
+from tests.attacks.test_artifact import listed_anew, refused
+from tests.support.manifest_file import Document, edit_manifest
+from tests.support.raw_ids import SPEC, RawModel, publish_raw, raw_request
+
+INDEX = "id_maps/user.index"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> RawModel:
+    return publish_raw(tmp_path_factory.mktemp("raw"), topologies=("cpu:1",))
+
+
+@pytest.fixture
+def version(published: RawModel, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(published.path, tmp_path / "1"))
+
+
+def rewritten(version: Path, change: Callable[[bytes], bytes]) -> None:
+    """Alters an index; size and hash agree with the manifest then."""
+    path = version / INDEX
+    path.write_bytes(change(path.read_bytes()))
+    listed_anew(version, INDEX)
+
+
+def with_number(place: int, form: str, number: int) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        altered = bytearray(content)
+        struct.pack_into(form, altered, place, number)
+        return bytes(altered)
+
+    return change
+
+
+def test_the_honest_copy_is_opened(version: Path) -> None:
+    edit_manifest(version, lambda document: None)
+    assert list(open_model(version).id_maps) == [table.name for table in SPEC.mapped_tables]
+
+
+@pytest.mark.parametrize("change", [lambda content: content[:-1], lambda content: content + b"\0"])
+def test_a_file_of_another_size_is_refused(version: Path, change: Callable[[bytes], bytes]) -> None:
+    path = version / INDEX
+    path.write_bytes(change(path.read_bytes()))
+    refused(version, "user.index: too ")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: b"", "expected a header of 64 bytes, got 0"),
+        (lambda content: content[:63], "expected a header of 64 bytes, got 63"),
+        (lambda content: content[:-64], "expected .* bytes for"),
+        (lambda content: content + b"\0" * 64, "expected .* bytes for"),
+        (lambda content: b"X" + content[1:], "expected the first bytes"),
+        (with_number(8, "<I", 2), "expected version 1, got 2"),
+        (with_number(16, "<Q", 0), "home buckets: expected 1 to "),
+        (with_number(16, "<Q", 2**63), "home buckets: expected 1 to "),
+        (with_number(24, "<Q", 2**40), "ids: expected 0 to "),
+        (with_number(32, "<Q", 61), "is for a table of 61 rows, table 'user' has 60"),
+        (with_number(32, "<Q", 2**33), "rows of the table: expected 0 to "),
+        (with_number(63, "<B", 1), "expected zeros at the end of the header"),
+    ],
+)
+def test_a_wrong_header_is_refused_by_file(
+    version: Path, change: Callable[[bytes], bytes], words: str
+) -> None:
+    rewritten(version, change)
+    refused(version, f"{INDEX}: .*{words}|{words}")
+
+
+def test_whatever_the_buckets_hold_no_row_is_outside_its_table(
+    published: RawModel, version: Path
+) -> None:
+    generator = np.random.default_rng(5)
+
+    def chance(content: bytes) -> bytes:
+        return content[:64] + generator.bytes(len(content) - 64)
+
+    for _ in range(20):
+        rewritten(version, chance)
+        index = IdIndex.open((version / INDEX).read_bytes())
+        ids = np.array([*published.maps["user"], *generator.integers(-99, 99, 500)], np.int64)
+        stored = np.frombuffer((version / INDEX).read_bytes()[64:], "<i8").copy()
+        for asked in (ids, stored):
+            rows = index.rows(asked)
+            assert -1 <= rows.min() <= rows.max() < 60
+    # Golden requests have ids of the map that was published.
+    model = open_model(version)
+    with pytest.raises(RequestError, match="is not in the id map of table 'user'"):
+        model.predict(raw_request(published, 30, 0)[0])
+
+
+def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) -> None:
+    path = version / INDEX
+    content = path.read_bytes()
+    bucket = struct.pack("<5Q5II", *[7] * 5, *range(5), 0xFFFFFFFF)
+    rewritten(version, lambda _: content[:64] + bucket * (len(content) // 64 - 1))
+    index = IdIndex.open(path.read_bytes())
+    assert index.rows(np.arange(6)).tolist() == [-1] * 6
+    assert 0 <= index.rows(np.array([7]))[0] < 60
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda d: d.pop("id_maps"), r"id_maps: expected those of tables .*, got \[\]"),
+        (lambda d: d["id_maps"].pop("user"), "id_maps: expected those of tables"),
+        (
+            lambda d: d["id_maps"].update(country="id_maps/user.index"),
+            "id_maps: expected those of tables",
+        ),
+        (lambda d: d.update(format_version=1), "format_version: expected 2 for 4 id maps, got 1"),
+        (lambda d: d.update(format_version=3), "format_version: expected 1 or 2, got '3'"),
+        (lambda d: d["id_maps"].update(user="../user.index"), "leaves the version's folder"),
+        (lambda d: d["id_maps"].update(user="elsewhere"), "'elsewhere' is used but has no size"),
+        (
+            lambda d: d["spec"]["tables"][0]["id_map"].pop("unknown"),
+            "does not say what unknown means",
+        ),
+        (
+            lambda d: d["spec"]["tables"][0]["id_map"].update(unknown={"rows": [60]}),
+            "id_map.unknown.rows: expected rows, 0 to 59, got 60",
+        ),
+        (
+            lambda d: d["spec"]["tables"][0]["id_map"].update(unknown={"rows": []}),
+            "should have at least 1 item",
+        ),
+        (lambda d: d["spec"]["tables"][0]["id_map"].update(unknown="what"), "unknown"),
+        (lambda d: d["spec"]["tables"][0].update(padding_idx=0), "expected none beside id_map"),
+        (
+            lambda d: d["spec"]["tables"][0].update(out_of_range="modulo"),
+            "expected none beside id_map",
+        ),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    version: Path, edit: Callable[[Document], object], words: str
+) -> None:
+    edit_manifest(version, edit)
+    refused(version, words)
+
+
+def test_a_version_without_id_maps_is_not_of_format_2(published: RawModel, tmp_path: Path) -> None:
+    version = Path(shutil.copytree(published.plain, tmp_path / "1"))
+    edit_manifest(version, lambda document: document.update(format_version=2))
+    refused(version, "format_version: expected 1 for 0 id maps, got 2")
+
+
+def test_an_id_map_that_shrinks_while_it_is_served_is_an_error(
+    published: RawModel, version: Path
+) -> None:
+    model = open_model(version)
+    inputs, _ = raw_request(published, 9, 1)
+    model.predict(inputs)
+    (version / INDEX).write_bytes(b"")
+    with pytest.raises(LostMemoryError, match=r"user.index: has become shorter"):
+        model.predict(inputs)
+    with pytest.raises(LostMemoryError, match=r"user.index: has become shorter"):
+        model.check_files()
+
+
+def test_a_folder_in_an_id_maps_place_is_refused(version: Path) -> None:
+    (version / INDEX).unlink()
+    (version / INDEX).mkdir()
+    with pytest.raises(ArtifactError, match="expected a regular file, got a folder"):
+        open_model(version)
