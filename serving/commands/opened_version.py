@@ -3,6 +3,7 @@
 import torch
 
 from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model
 
@@ -19,7 +20,10 @@ def golden_differences(artifact: Artifact) -> dict[str, float]:
 
     Raises:
         GateError: one is larger than the version allows.
+        InputError: an id map is not as publishing writes it; names the table.
     """
+    for id_map in open_id_maps(artifact).values():
+        id_map.check()
     return {
         topology: check_golden(open_published(artifact, topology))
         for topology in artifact.manifest.plans

@@ -7,10 +7,12 @@ from serving.commands.console import OUT
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import GoldenRecord, Manifest, OutputDifference
 from sharded_infer.byte_sizes import size_text
+from sharded_infer.specs.id_map_spec import SharedRows
 
 # What is said of versions that were published before manifests had one.
 NO_CHECKSUM = "without a checksum of its own: an earlier release published it"
 NO_BLOCKS = "without hashes of blocks: an earlier release published it"
+_SHOWN_ROWS = 4
 
 
 def print_version(artifact: Artifact, where: str) -> None:
@@ -48,6 +50,7 @@ def print_version(artifact: Artifact, where: str) -> None:
         f"{_golden(manifest.golden)}\n"
         f"{import_text(manifest.imported)}\n"
         f"{_parts(manifest)}\n"
+        f"{_id_maps(manifest)}"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n{where}",
         highlight=False,
         soft_wrap=True,
@@ -58,6 +61,23 @@ def _parts(manifest: Manifest) -> str:
     if manifest.has_block_hashes:
         return "shard hosts fetch their own rows, verified by blocks"
     return f"shard hosts fetch it whole: {NO_BLOCKS}"
+
+
+def _id_maps(manifest: Manifest) -> str:
+    """A line of the tables with raw ids; nothing if there are none."""
+    said = []
+    for table in manifest.model_spec().mapped_tables:
+        if table.id_map is None or manifest.id_maps is None:
+            continue
+        unknown = table.id_map.unknown
+        if isinstance(unknown, SharedRows):
+            unknown_text = f"reads row {', '.join(map(str, unknown.rows[:_SHOWN_ROWS]))}"
+            unknown_text += ", …" if len(unknown.rows) > _SHOWN_ROWS else ""
+        else:
+            unknown_text = {"error": "is refused", "zero": "is left out"}[str(unknown)]
+        size = size_text(manifest.files[manifest.id_maps[table.name]].bytes)
+        said.append(f"{table.name} {size} (an unknown id {unknown_text})")
+    return f"raw ids, id maps of {', '.join(said)}\n" if said else ""
 
 
 def _golden(golden: GoldenRecord) -> str:

@@ -12,7 +12,7 @@ from kernels.bags import Bags
 from kernels.bounds import locate
 from kernels.ids.id_index import IdIndex
 from kernels.mapped_file import MappedFile
-from sharded_infer.errors import InternalError, RequestError
+from sharded_infer.errors import InputError, InternalError, RequestError
 from sharded_infer.specs.id_map_spec import SharedRows
 from sharded_infer.specs.model_spec import FeatureSpec, TableSpec
 from sharded_infer.tensors import tensor_of
@@ -46,6 +46,17 @@ class IdMap:
         if self._file is not None:
             self._file.check()
         return rows
+
+    def check(self) -> None:
+        """Reads the whole index and refuses what publishing would not write.
+
+        Raises:
+            InputError: names the table and what is wrong.
+        """
+        try:
+            self.index.check(self.table.rows)
+        except InputError as error:
+            raise InputError(f"table {self.table.name!r}: {error}") from error
 
     def check_file(self) -> None:
         """Refuses a mapped file that has become shorter, also where no id was looked up.

@@ -117,7 +117,7 @@ class InputPolicy:
         for group in model_input.groups:
             checked, found, not_mapped = self._check(group)
             groups.append(checked)
-            outside += found
+            outside += found + sum(count for _, count in not_mapped)
             unknown.update(dict(not_mapped))
         return replace(
             model_input,

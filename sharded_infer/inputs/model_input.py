@@ -108,7 +108,8 @@ class ModelInput:
             `batch_size` bags, or fewer that samples share.
         dense: fp32 `[B, width]` or `[1, width]` of each dense input, in the spec's order.
         ids_checked: whether the features' policies were applied, so that every id is in its table.
-        ids_outside: the number of ids outside their tables that were ignored or wrapped.
+        ids_outside: the number of ids outside their tables that were ignored or wrapped, and of
+            those that id maps do not know.
         ids_unknown: tables and how many ids their id maps do not know, which were left out of their
             bags or read shared rows; tables without any are left out.
         repeats: int64 `[R]`, with sum `batch_size`: a group that shares has R bags for each

@@ -10,11 +10,13 @@ import pytest
 
 from kernels.errors import LostMemoryError
 from kernels.ids.id_index import IdIndex
+from kernels.ids.index_layout import BUCKET
 from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError, RequestError
 from tests.attacks.test_artifact import listed_anew, refused
 from tests.support.manifest_file import Document, edit_manifest
 from tests.support.raw_ids import SPEC, RawModel, publish_raw, raw_request
+from tests.support.servers import Command
 
 INDEX = "id_maps/user.index"
 
@@ -26,7 +28,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> RawModel:
 
 @pytest.fixture
 def version(published: RawModel, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(published.path, tmp_path / "1"))
+    return Path(shutil.copytree(published.path, tmp_path / "raw" / "1"))
 
 
 def rewritten(version: Path, change: Callable[[bytes], bytes]) -> None:
@@ -101,6 +103,32 @@ def test_whatever_the_buckets_hold_no_row_is_outside_its_table(
     model = open_model(version)
     with pytest.raises(RequestError, match="is not in the id map of table 'user'"):
         model.predict(raw_request(published, 30, 0)[0])
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("twice", "occurs twice"), ("row", "outside the table"), ("moved", "is of bucket")],
+)
+def test_verify_reads_all_of_an_id_map(
+    version: Path, sharded_infer: Command, what: str, words: str
+) -> None:
+    asked = ("verify", "-r", version.parents[1])
+    assert sharded_infer(*asked, "--json").json()["version"] == 1
+
+    def change(content: bytes) -> bytes:
+        buckets = np.frombuffer(content[64:], BUCKET).copy()
+        counts = buckets["last"] & 255
+        at = int(np.flatnonzero(counts >= 2)[0])
+        if what == "twice":
+            buckets["keys"][at, 1] = buckets["keys"][at, 0]
+        elif what == "row":
+            buckets["rows"][at, 0] = 60
+        else:
+            buckets["keys"][at, 0] ^= np.uint64(1)
+        return content[:64] + buckets.tobytes()
+
+    rewritten(version, change)
+    sharded_infer(*asked).refused("table 'user'", words)
 
 
 def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) -> None:

@@ -174,12 +174,16 @@ def test_publish_reads_the_file_that_the_spec_names(sharded_infer: Command, tmp_
         tower=TowerSpec(program="tower.pt2"),
     )
     (tmp_path / "model.toml").write_text(spec.to_toml())
+    repository = ("--repository", tmp_path / "repository")
     made = sharded_infer(
         *("publish", "--spec", tmp_path / "model.toml"),
         *("--weights", tmp_path / "weights.safetensors"),
-        *("--repository", tmp_path / "repository", "--json"),
+        *(*repository, "--json"),
     ).json()
     model = open_model(made["path"])
     assert model.spec.tables[0].id_map == IdMapSpec(SharedRows((2,)))
     asked = {"item": np.array([-9, 2**62, 4]), "age": np.zeros((3, 1), np.float32)}
     assert model.predict(asked)["score"].tolist() == [0.5, 2.5, 4.5]
+    shown = sharded_infer("inspect", *repository)
+    assert "raw ids, id maps of item 16." in shown.out
+    assert " kB (an unknown id reads row 2)" in shown.out

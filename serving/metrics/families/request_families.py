@@ -84,7 +84,8 @@ SAMPLES = Family(
 )
 IDS_OUT_OF_RANGE = Family(
     "sharded_infer_ids_out_of_range",
-    "Ids outside their tables that were ignored or wrapped, as the model's spec says.",
+    "Ids outside their tables that were ignored or wrapped, as the model's spec says; and raw ids "
+    "that id maps do not know.",
     Kind.COUNTER,
     "Model owners: a rise means that features and tables are not of the same day.",
 )

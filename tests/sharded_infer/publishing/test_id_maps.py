@@ -94,6 +94,9 @@ def test_unknown_ids_are_counted_by_table(raw: RawModel) -> None:
         for table in SPEC.mapped_tables
     }
     assert all(wanted[name] for name in ("item", "shop", "ad"))
+    countries = inputs["country"]
+    outside = int(((countries < 0) | (countries >= 7)).sum())
+    assert outside and checked.ids_outside == sum(wanted.values()) + outside
     assert dict(checked.ids_unknown) == {name: n for name, n in wanted.items() if n}
     assert InputPolicy(model.spec, model.id_maps).apply(checked) is checked
 
