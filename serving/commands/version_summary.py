@@ -7,7 +7,7 @@ from serving.commands.console import OUT
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import GoldenRecord, Manifest, OutputDifference
 from sharded_infer.byte_sizes import size_text
-from sharded_infer.specs.id_map_spec import SharedRows
+from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 
 # What is said of versions that were published before manifests had one.
 NO_CHECKSUM = "without a checksum of its own: an earlier release published it"
@@ -73,6 +73,8 @@ def _id_maps(manifest: Manifest) -> str:
         if isinstance(unknown, SharedRows):
             unknown_text = f"reads row {', '.join(map(str, unknown.rows[:_SHOWN_ROWS]))}"
             unknown_text += ", …" if len(unknown.rows) > _SHOWN_ROWS else ""
+        elif isinstance(unknown, HashedRows):
+            unknown_text = "reads a row that its hash chooses"
         else:
             unknown_text = {"error": "is refused", "zero": "is left out"}[str(unknown)]
         size = size_text(manifest.files[manifest.id_maps[table.name]].bytes)

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.bounds import locate
+from kernels.ids.id_hash import murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
 from kernels.mapped_file import MappedFile
 from sharded_infer.errors import InputError, InternalError, RequestError
-from sharded_infer.specs.id_map_spec import SharedRows
+from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 from sharded_infer.specs.model_spec import FeatureSpec, TableSpec
 from sharded_infer.tensors import tensor_of
 
@@ -77,6 +78,28 @@ def shared_rows_of(shared: SharedRows, ids: NDArray[np.int64]) -> NDArray[np.int
     unsigned = ids.view(np.uint64)
     at = unsigned // np.uint64(-(-shared.input_size // segments))
     return rows[np.where(at < segments, at, unsigned % np.uint64(segments)).astype(np.int64)]
+
+
+def hashed_rows_of(hashed: HashedRows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The row that each unknown id reads, int64 `[N]`: that of TorchRec's MPZCH.
+
+    Source: `HashZchManagedCollisionModule` and `TrainInputMapper` of torchrec/modules/
+    hash_mc_modules.py, release 1.8. Ids from `input_size` on, which these read outside the table,
+    are taken modulo the buckets.
+    """
+    if hashed.input_size:
+        bucket, left = np.divmod(ids, -(-hashed.input_size // hashed.buckets))
+        bucket %= hashed.buckets
+    else:
+        left, bucket = np.divmod(ids, hashed.buckets)
+    size = hashed.rows // hashed.buckets
+    hashes = murmur_hash3_2x64(left if hashed.divided else ids)
+    if hashed.reserved is None:
+        local = hashes % np.uint64(size)
+    else:
+        local = np.uint64(size - hashed.reserved) + hashes % np.uint64(hashed.reserved)
+    rows: NDArray[np.int64] = bucket * size + local.astype(np.int64)
+    return rows
 
 
 class _Mapped(NamedTuple):
@@ -149,6 +172,8 @@ class IdMapping:
                 counts[id_map.table.name] += len(unknown)
                 if isinstance(id_map.unknown, SharedRows):
                     rows[unknown] = shared_rows_of(id_map.unknown, ids[unknown])
+                elif isinstance(id_map.unknown, HashedRows):
+                    rows[unknown] = hashed_rows_of(id_map.unknown, ids[unknown])
             values[start : ends[position]] = rows
         return MappedIds(self._without_absent(bags, values, ends), tuple(sorted(counts.items())))
 

@@ -17,7 +17,7 @@ from sharded_infer.artifacts.table_file import write_parts
 from sharded_infer.errors import SpecError, WeightsError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.id_maps.id_files import open_id_file
-from sharded_infer.importing.id_maps.id_map_source import Chunk, HashedRows, IdMapSource
+from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
@@ -154,11 +154,6 @@ def _with_id_map(table: TableSpec, source: IdMapSource | None) -> TableSpec:
         )
     said = table.id_map or IdMapSpec(strings=source.strings, seed=source.seed)
     unknown = said.unknown if said.unknown is not None else source.unknown or "error"
-    if isinstance(unknown, HashedRows):
-        raise SpecError(
-            f"table {table.name!r}: {source.description}: unknown ids read rows that a hash "
-            "chooses, which is not served; say what they mean instead (id_map.unknown)"
-        )
     for what, own, given in (
         ("strings", said.strings, source.strings),
         ("seed", said.seed, source.seed),

@@ -27,20 +27,41 @@ class SharedRows:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class HashedRows:
+    """Unknown ids read rows that a hash chooses, as TorchRec's MPZCH does.
+
+    Bucket b has rows `[b * rows / buckets, (b + 1) * rows / buckets)`. With `input_size` 0 an id
+    lies in bucket `id % buckets`, else in `id // ceil(input_size / buckets)`, modulo `buckets`.
+
+    Attributes:
+        rows: of the table.
+        divided: the id is hashed without its bucket: `id // buckets`, or the remainder.
+        reserved: rows at the end of each bucket that no known id has; None if unknown ids read
+            any row of their bucket.
+    """
+
+    rows: Annotated[int, Field(ge=1)]
+    buckets: Annotated[int, Field(ge=1)]
+    input_size: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    divided: bool = False
+    reserved: Annotated[int, Field(ge=0)] | None = None
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class IdMapSpec:
     """The id map of one table. Known ids are the entries of an index that publishing writes.
 
     Attributes:
         unknown: what an unknown id means: "error" refuses its request, "zero" leaves it out of its
-            bag, as if it were absent, and shared rows are read instead. None takes what the source
-            of the ids says, or "error". A published spec has one.
+            bag, as if it were absent, and shared or hashed rows are read instead. None takes what
+            the source of the ids says, or "error". A published spec has one.
         strings: the function that makes 64-bit ids of strings; None: raw ids are numbers.
         seed: of that function.
         file: raw ids and their rows, relative to the spec's file; None: they are passed to
             `publish`. A published spec has none.
     """
 
-    unknown: Literal["error", "zero"] | SharedRows | None = None
+    unknown: Literal["error", "zero"] | SharedRows | HashedRows | None = None
     strings: Literal["xxh3_64", "murmur3_x64_128"] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     file: str | None = None

@@ -22,7 +22,7 @@ from sharded_infer.files.toml_file import toml_text
 from sharded_infer.repeats import repeated
 from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.feature_statistics import FeatureStatistics
-from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, IdMapSpec, SharedRows
+from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
@@ -145,6 +145,17 @@ class TableSpec:
             raise ValueError(
                 f"id_map.unknown.rows: expected rows, 0 to {self.rows - 1}, got {outside[0]}"
             )
+        if isinstance(unknown, HashedRows):
+            size = self.rows // unknown.buckets
+            if unknown.rows != self.rows or self.rows % unknown.buckets:
+                raise ValueError(
+                    f"id_map.unknown: expected the table's {self.rows} rows in equal buckets, got "
+                    f"{unknown.rows} in {unknown.buckets}"
+                )
+            if unknown.reserved is not None and not 1 <= unknown.reserved <= size:
+                raise ValueError(
+                    f"id_map.unknown.reserved: expected 1 to {size}, got {unknown.reserved}"
+                )
         return self
 
     @property

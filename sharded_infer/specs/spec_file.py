@@ -110,8 +110,10 @@ def _hint(place: Sequence[Any]) -> str:
     """A suggestion for an unknown key."""
     kinds: list[Any] = [ModelSpec]
     for step in place[:-1]:
-        if isinstance(step, str):
-            kinds = [kind for owner in kinds for kind in _dataclasses(get_type_hints(owner)[step])]
+        owners = [owner for owner in kinds if step in get_type_hints(owner)]
+        # A step that is no field is a number, or names one of several types.
+        if owners:
+            kinds = [kind for one in owners for kind in _dataclasses(get_type_hints(one)[step])]
     known = [field.name for kind in kinds for field in fields_of(kind)]
     near = nearest(str(place[-1]), known)
     return "" if near is None else f" (did you mean {near!r}?)"

@@ -167,6 +167,11 @@ def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) ->
             "should have at least 1 item",
         ),
         (lambda d: d["spec"]["tables"][0]["id_map"].update(unknown="what"), "unknown"),
+        (lambda d: d["spec"]["tables"][0]["id_map"].update(unknown={"rowz": [1]}), "rowz"),
+        (
+            lambda d: d["spec"]["tables"][0]["id_map"].update(unknown={"rows": 61, "buckets": 1}),
+            "expected the table's 60 rows in equal buckets, got 61 in 1",
+        ),
         (lambda d: d["spec"]["tables"][0].update(padding_idx=0), "expected none beside id_map"),
         (
             lambda d: d["spec"]["tables"][0].update(out_of_range="modulo"),

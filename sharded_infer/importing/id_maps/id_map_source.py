@@ -9,31 +9,11 @@ from numpy.typing import NDArray
 
 from kernels.wording import counted
 from sharded_infer.errors import WeightsError
+from sharded_infer.specs.id_map_spec import HashedRows as HashedRows
 from sharded_infer.specs.id_map_spec import SharedRows as SharedRows
 
 Ids = NDArray[np.int64]
 Chunk = tuple[Ids, Ids]
-
-
-@dataclass(frozen=True, slots=True)
-class HashedRows:
-    """Unknown ids read rows that a hash chooses, as TorchRec's MPZCH does.
-
-    Bucket b has rows `[b * rows / buckets, (b + 1) * rows / buckets)`. With `input_size` 0 an id
-    lies in bucket `id % buckets`, else in `id // ceil(input_size / buckets)`.
-
-    Attributes:
-        rows: of the table.
-        divided: the id is hashed without its bucket: `id // buckets`, or the remainder.
-        reserved: rows at the end of each bucket that no known id has; None if unknown ids read
-            any row of their bucket.
-    """
-
-    rows: int
-    buckets: int
-    input_size: int = 0
-    divided: bool = False
-    reserved: int | None = None
 
 
 Unknown = Literal["error", "zero"] | SharedRows | HashedRows

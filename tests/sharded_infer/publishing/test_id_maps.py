@@ -172,7 +172,10 @@ def test_what_unknown_means_is_the_specs_word_or_the_sources(
         ({1: 0}, {"count": 2}, "expected 2 ids, got 1"),
         ({1: 0}, {"table_rows": 5}, "maps ids to a table of 5 rows, expected 4"),
         ({1: 0}, {"unknown": SharedRows((4,))}, "expected rows, 0 to 3, got 4"),
-        ({1: 0}, {"unknown": HashedRows(4, 1)}, "rows that a hash chooses, which is not served"),
+        ({1: 0}, {"unknown": HashedRows(8, 2)}, "the table's 4 rows in equal buckets, got 8 in 2"),
+        ({1: 0}, {"unknown": HashedRows(4, 3)}, "the table's 4 rows in equal buckets, got 4 in 3"),
+        ({1: 0}, {"unknown": HashedRows(4, 2, reserved=0)}, "reserved: expected 1 to 2, got 0"),
+        ({1: 0}, {"unknown": HashedRows(4, 2, reserved=3)}, "reserved: expected 1 to 2, got 3"),
     ],
 )
 def test_a_wrong_source_is_refused(
