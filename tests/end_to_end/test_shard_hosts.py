@@ -131,6 +131,11 @@ def test_grpcs_own_client_is_answered(
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
+THIRDS = shard_host_pb2.LookupGroup(
+    pieces=[0], lengths=b"\1", length_bytes=1, ids=b"\0", id_bytes=1, sum_bytes=3
+)
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
@@ -138,6 +143,11 @@ def test_grpcs_own_client_is_answered(
         ({"model": "other"}, "NOT_FOUND", "it holds 0 versions: none"),
         ({"manifest": 1}, "NOT_FOUND", "their manifests differ"),
         ({"groups": []}, "INVALID_ARGUMENT", "entries in all groups, got 0"),
+        (
+            {"groups": [THIRDS]},
+            "INVALID_ARGUMENT",
+            "group 0: sums of 3 bytes each",
+        ),
     ],
 )
 def test_what_a_host_does_not_hold_is_refused_by_name(
