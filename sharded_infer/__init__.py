@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from sharded_infer.artifacts.golden import generate_samples
     from sharded_infer.engines.model import Model, open_model
     from sharded_infer.errors import ShardedInferError
+    from sharded_infer.importing.id_maps.id_files import open_id_file
+    from sharded_infer.importing.id_maps.keyed_tables import KeyedTables, open_keyed_tables
+    from sharded_infer.importing.id_maps.mpzch import MpzchSettings
+    from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
+    from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
     from sharded_infer.importing.torchrec_model import from_torchrec
     from sharded_infer.publishing.part_publication import PublishedPart, publish_part
     from sharded_infer.publishing.publication import PublishedVersion, publish
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
     from sharded_infer.samples.calibration import read_calibration
     from sharded_infer.samples.reference import record_reference
     from sharded_infer.samples.statistics import statistics_of
+    from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
     from sharded_infer.specs.model_spec import (
         DenseSpec,
         GateSpec,
@@ -54,6 +60,7 @@ _MODULES = {
     "samples.calibration": ("read_calibration",),
     "samples.reference": ("record_reference",),
     "samples.statistics": ("statistics_of",),
+    "specs.id_map_spec": ("IdMapSpec", "SharedRows"),
     "specs.model_spec": (
         "DenseSpec",
         "GateSpec",
@@ -64,6 +71,11 @@ _MODULES = {
         "TowerSpec",
     ),
     "specs.spec_file": ("load_spec",),
+    "importing.id_maps.id_files": ("open_id_file",),
+    "importing.id_maps.keyed_tables": ("KeyedTables", "open_keyed_tables"),
+    "importing.id_maps.mpzch": ("MpzchSettings",),
+    "importing.id_maps.torchrec_maps": ("id_maps_of", "mch_id_map", "mpzch_id_map"),
+    "importing.id_maps.vocabulary": ("open_vocabulary",),
     "importing.torchrec_model": ("from_torchrec",),
     "towers.tower": ("export_tower",),
     "towers.program.archive": ("write_program",),
@@ -74,8 +86,11 @@ __all__ = [
     "CalibrationSamples",
     "DenseSpec",
     "GateSpec",
+    "IdMapSpec",
+    "KeyedTables",
     "Model",
     "ModelSpec",
+    "MpzchSettings",
     "Precision",
     "PublishedPart",
     "PublishedVersion",
@@ -83,13 +98,20 @@ __all__ = [
     "Repository",
     "ServingSpec",
     "ShardedInferError",
+    "SharedRows",
     "TableSpec",
     "TowerSpec",
     "export_tower",
     "from_torchrec",
     "generate_samples",
+    "id_maps_of",
     "load_spec",
+    "mch_id_map",
+    "mpzch_id_map",
+    "open_id_file",
+    "open_keyed_tables",
     "open_model",
+    "open_vocabulary",
     "publish",
     "publish_part",
     "read_calibration",

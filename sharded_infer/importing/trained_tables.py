@@ -149,6 +149,7 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
     for collection in torchrec_collections(source):
         name = type(collection.module).__name__
         processors = [p.lstrip("_") for p in PROCESSORS if hasattr(collection.module, p)]
+        maps_ids = processors == ["managed_collision_collection"]
         for config in collection.configs:
             pooling = config.pooling.value.lower()
             stored = STORED_FORMATS.get(config.data_type.value)
@@ -157,6 +158,7 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 refusal = (
                     f"its {name} changes features before their lookup ({processors[0]}), which a "
                     "spec cannot describe"
+                    + ("; give its state dict, and id_maps=id_maps_of(it)" if maps_ids else "")
                 )
             found[collection.key(config.name)] = TrainedTable(
                 f"its {type(config).__name__} in the {name}",

@@ -140,7 +140,9 @@ def id_map_sources(spec: ModelSpec, folder: Path) -> dict[str, IdMapSource]:
         WeightsError: a file cannot be read, or holds no ids.
     """
     return {
-        table.name: open_id_file(folder / table.id_map.file)
+        table.name: open_id_file(
+            folder / table.id_map.file, strings=table.id_map.strings, seed=table.id_map.seed
+        )
         for table in spec.mapped_tables
         if table.id_map is not None and table.id_map.file is not None
     }

@@ -107,7 +107,8 @@ class _Reader:
             place = int(descends.argmax())
             raise WeightsError(
                 f"{self._where(segment)}: expected ids in ascending order, each once, got "
-                f"{ids[place + 1]} after {ids[place]}"
+                f"{ids[place + 1]} after {ids[place]}; check the number of training ranks, "
+                f"{len(self.segments)}"
             )
 
     def _check_rows(self, ids: Ids, rows: Ids, segment: int) -> None:

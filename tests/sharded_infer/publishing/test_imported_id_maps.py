@@ -1,0 +1,211 @@
+"""Versions with id maps that others trained: embeddings equal those of their modules."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from kernels.row_format import RowFormat
+from sharded_infer import (
+    DenseSpec,
+    IdMapSpec,
+    ModelSpec,
+    QuantizationSpec,
+    TableSpec,
+    id_maps_of,
+    open_keyed_tables,
+    open_model,
+    publish,
+)
+from sharded_infer.errors import SpecError
+from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.publishing.written_id_maps import id_map_sources
+
+Ids = NDArray[np.int64]
+mc_modules = pytest.importorskip("torchrec.modules.mc_modules")
+hash_modules = pytest.importorskip("torchrec.modules.hash_mc_modules")
+jagged_tensor = pytest.importorskip("torchrec.sparse.jagged_tensor")
+configs = pytest.importorskip("torchrec.modules.embedding_configs")
+collections = pytest.importorskip("torchrec.modules.mc_embedding_modules")
+quant = pytest.importorskip("torchrec.quant.embedding_modules")
+bags = pytest.importorskip("torchrec.modules.embedding_modules")
+
+# TorchRec's own.
+pytestmark = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
+ROWS, DIM, BATCH = 512, 16, 300
+CPU = torch.device("cpu")
+
+
+class Sum(nn.Module):
+    """A tower that needs no training."""
+
+    def forward(self, age: Tensor, embeddings: Tensor) -> Tensor:
+        return embeddings.mean(dim=1) + age.squeeze(1)
+
+
+def _ids(count: int, seed: int) -> Ids:
+    return np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, count)
+
+
+def _mch() -> Any:
+    module = mc_modules.MCHManagedCollisionModule(
+        zch_size=ROWS,
+        device=CPU,
+        eviction_policy=mc_modules.DistanceLFU_EvictionPolicy(),
+        eviction_interval=1,
+    )
+    known = torch.from_numpy(_ids(400, 1))
+    module.profile({"f": jagged_tensor.JaggedTensor(known, lengths=torch.ones_like(known))})
+    return module.eval()
+
+
+def _mpzch(**options: Any) -> Any:
+    module = hash_modules.HashZchManagedCollisionModule(
+        zch_size=ROWS, device=CPU, total_num_buckets=4, **options
+    ).eval()
+    # In the slots where the module searches first, which an empty table shows with its fallback.
+    shown = hash_modules.HashZchManagedCollisionModule(
+        zch_size=ROWS, device=CPU, total_num_buckets=4
+    ).eval()
+    known = torch.from_numpy(_ids(400, 2))
+    given = {"f": jagged_tensor.JaggedTensor(known, lengths=torch.ones_like(known))}
+    slots = shown.remap(given)["f"].values()
+    module._hash_zch_identities.data[slots, 0] = known
+    return module
+
+
+def _collection(**options: Any) -> Any:
+    tables = [
+        configs.EmbeddingBagConfig(
+            name=name, embedding_dim=DIM, num_embeddings=ROWS, feature_names=[f"{name}_id"]
+        )
+        for name in ("users", "ads")
+    ]
+    inner = bags.EmbeddingBagCollection(tables=tables, device=CPU)
+    maps = {"users": _mch(), "ads": _mpzch(**options)}
+    return collections.ManagedCollisionEmbeddingBagCollection(
+        inner, mc_modules.ManagedCollisionCollection(maps, tables)
+    ).eval()
+
+
+def _quantized(module: Any) -> Any:
+    module.qconfig = torch.quantization.QConfig(
+        activation=torch.quantization.PlaceholderObserver.with_args(dtype=torch.float),
+        weight=torch.quantization.PlaceholderObserver.with_args(dtype=torch.qint8),
+    )
+    return quant.QuantManagedCollisionEmbeddingBagCollection.from_float(module)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("disable_fallback", [False, True])
+def test_pooled_embeddings_are_those_of_torchrec_to_the_bit(
+    quantized: bool, disable_fallback: bool, tmp_path: Path
+) -> None:
+    module = _collection(disable_fallback=disable_fallback)
+    id_maps = id_maps_of(module)
+    if quantized:
+        module = _quantized(module)
+        assert {n: s.count for n, s in id_maps_of(module).items()} == {
+            n: s.count for n, s in id_maps.items()
+        }
+    stored = RowFormat.INT8 if quantized else RowFormat.FP32
+    spec = ModelSpec(
+        "imported",
+        tuple(
+            TableSpec(name, rows=ROWS, dim=DIM, features=(f"{name}_id",), format=stored)
+            for name in ("users", "ads")
+        ),
+        dense=DenseSpec({"age": 1}),
+        quantization=QuantizationSpec("fp32"),
+    )
+    path = publish(spec, module.state_dict(), Sum(), tmp_path, id_maps=id_maps).path
+    model = open_model(path)
+    users, ads = (
+        np.random.default_rng(seed).permutation(np.concatenate([_ids(400, seed), _ids(400, 9)]))
+        for seed in (1, 2)
+    )
+    lengths = np.random.default_rng(0).integers(0, 3, BATCH)
+    inputs = {
+        "users_id": users[: lengths.sum()],
+        "users_id.lengths": lengths,
+        # TorchRec leaves unknown ids out of bags of one id only.
+        "ads_id": ads[:BATCH],
+        "age": np.zeros((BATCH, 1), np.float32),
+    }
+    given = jagged_tensor.KeyedJaggedTensor(
+        keys=["users_id", "ads_id"],
+        values=torch.from_numpy(np.concatenate([inputs["users_id"], inputs["ads_id"]])),
+        lengths=torch.from_numpy(np.concatenate([lengths, np.ones(BATCH, np.int64)])),
+    )
+    with torch.no_grad():
+        pooled = module(given)
+    expected = (pooled[0] if isinstance(pooled, tuple) else pooled).to_dict()
+    found = model.engine.embeddings(make_input(model.spec, inputs))[:BATCH]
+    wanted = torch.cat([expected["users_id"], expected["ads_id"]], dim=1)
+    assert torch.equal(found, wanted)
+
+
+def test_rows_of_dynamicemb_are_those_of_their_ids(tmp_path: Path) -> None:
+    ids, values = np.unique(_ids(200, 4)), np.random.default_rng(5).random((200, DIM))
+    for rank in range(2):
+        ending = f"rank_{rank}.world_size_2"
+        (tmp_path / "dump").mkdir(exist_ok=True)
+        ids[ids % 2 == rank].tofile(tmp_path / f"dump/users_emb_keys.{ending}")
+        values[ids % 2 == rank].astype("f4").tofile(tmp_path / f"dump/users_emb_values.{ending}")
+    tables, genres = open_keyed_tables(tmp_path / "dump"), torch.rand(7, 3)
+    spec = ModelSpec(
+        "imported",
+        (
+            TableSpec("users", rows=200, dim=DIM, id_map=IdMapSpec("zero")),
+            TableSpec("genres", rows=7, dim=3),
+        ),
+        dense=DenseSpec({"age": 1}),
+        quantization=QuantizationSpec("fp32"),
+    )
+    weights = tables.beside({"genres": genres})
+    path = publish(spec, weights, Sum(), tmp_path / "models", id_maps=tables.id_maps).path
+    inputs = {
+        "users": np.concatenate([ids, [1, 2, 3]]),
+        "genres": np.arange(203) % 7,
+        "age": np.zeros((203, 1), np.float32),
+    }
+    model = open_model(path)
+    found = model.engine.embeddings(make_input(model.spec, inputs))[:203]
+    users = np.concatenate([values.astype("f4"), np.zeros((3, DIM), "f4")])
+    wanted = torch.cat([torch.from_numpy(users), genres[torch.arange(203) % 7]], dim=1)
+    assert torch.equal(found, wanted)
+
+
+def test_a_vocabulary_of_the_spec_is_published_with_its_hash(tmp_path: Path) -> None:
+    words = ["", "action", "comedy", "drama"]
+    (tmp_path / "genres.txt").write_text("\n".join(words) + "\n")
+    strings = IdMapSpec("zero", strings="murmur3_x64_128", seed=5, file="genres.txt")
+    weight = torch.rand(4, 3)
+    spec = ModelSpec(
+        "imported",
+        (TableSpec("genres", rows=4, dim=3, id_map=strings),),
+        dense=DenseSpec({"age": 1}),
+        quantization=QuantizationSpec("fp32"),
+    )
+    maps = id_map_sources(spec, tmp_path)
+    made = publish(spec, {"genres": weight}, Sum(), tmp_path / "models", id_maps=maps)
+    model = open_model(made.path)
+    published = model.spec.tables[0].id_map
+    assert published == IdMapSpec("zero", strings="murmur3_x64_128", seed=5)
+    asked = [word.encode() for word in [*words[::-1], "horror"]]
+    ids = hash_strings(StringHash.MURMUR3_X64_128, *joined_strings(asked), 5)
+    inputs = {"genres": ids, "age": np.zeros((5, 1), np.float32)}
+    found = model.engine.embeddings(make_input(model.spec, inputs))[:5]
+    assert torch.equal(found, torch.cat([weight.flip(0), torch.zeros(1, 3)]))
+
+
+def test_a_collection_with_managed_collisions_is_refused_as_weights(tmp_path: Path) -> None:
+    module = _collection()
+    spec = ModelSpec("imported", (TableSpec("users", rows=ROWS, dim=DIM),))
+    with pytest.raises(SpecError, match="give its state dict, and id_maps=id_maps_of"):
+        publish(spec, _quantized(module), Sum(), tmp_path, id_maps=id_maps_of(module))
