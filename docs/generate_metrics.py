@@ -80,6 +80,7 @@ _BOUNDED = {
     "feature": "the model's, at most 127 and `(others)`",
     "worker": "`--workers`",
     "host": "the plan's, at most 64",
+    "host, code": "the plan's, at most 64; UNAVAILABLE or DEADLINE_EXCEEDED",
     "label": "those that the server follows",
 }
 

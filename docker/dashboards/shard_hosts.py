@@ -9,6 +9,7 @@ from dashboards.selectors import of_server, of_version, rate
 
 _LOOKUPS = rate(of_server("sharded_infer_shard_lookup_seconds_count"))
 _BUCKETS = rate(of_server("sharded_infer_shard_lookup_seconds_bucket"))
+_LOST = rate(of_server("sharded_infer_shard_lost_lookups_total"))
 _OWN_BUCKETS = rate(of_server("sharded_infer_host_lookup_seconds_bucket"))
 
 
@@ -39,14 +40,27 @@ def seen_by_fronts() -> list[Builder[Panel]]:
             Text(
                 "Lookups asked twice, and failures",
                 "Hedges are late lookups that another replica was asked too; retries are failed "
-                "ones. Failures above the retries failed requests. An ejected replica is dead or "
-                "hangs: `sharded-infer cluster status`.",
+                "ones. An ejected replica is dead or hangs: `sharded-infer cluster status`.",
             ),
             Query(_by_host("sharded_infer_shard_hedges_total"), "host {{host}} hedges"),
             Query(_by_host("sharded_infer_shard_retries_total"), "host {{host}} retries"),
             Query(_by_host("sharded_infer_shard_failures_total"), "host {{host}} failures"),
             Query(_by_host("sharded_infer_shard_ejections_total"), "host {{host}} ejections"),
             unit=units.RequestsPerSecond,
+        ),
+        graph(
+            Text(
+                "Lost lookups, by shard host",
+                "Lookups that failed their batch. UNAVAILABLE: no replica was left to ask. "
+                "DEADLINE_EXCEEDED: none answered in time. Where default rows stand for a lost "
+                "host, they are counted instead.",
+            ),
+            Query(
+                f"sum by (host, code) ({_LOST})",
+                "host {{host}} {{code}}",
+            ),
+            unit=units.RequestsPerSecond,
+            stacked=True,
         ),
         graph(
             Text(
@@ -57,7 +71,6 @@ def seen_by_fronts() -> list[Builder[Panel]]:
             Query(_by_host("sharded_infer_shard_sent_bytes_total"), "host {{host}} sent"),
             Query(_by_host("sharded_infer_shard_received_bytes_total"), "host {{host}} received"),
             unit=units.BytesPerSecondIEC,
-            width=12,
         ),
         graph(
             Text(
@@ -68,7 +81,6 @@ def seen_by_fronts() -> list[Builder[Panel]]:
             ),
             Query(_by_host("sharded_infer_shard_default_rows_total"), "host {{host}}"),
             unit=units.ReadsPerSecond,
-            width=12,
             stacked=True,
         ),
     ]

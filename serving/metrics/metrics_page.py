@@ -168,15 +168,15 @@ class MetricsPage(Collector):
                 for worker, count in enumerate(self._cells.values(cell)):
                     add_series(metric, family, (str(worker),), [count])
                 continue
-            values = _together(processes, family, cell)
+            values, labels = _together(processes, family, cell), value.split(", ")
             if family in SHARD_FAMILIES:
                 if any(values):
-                    asked.add(value)
+                    asked.add(labels[0])
                 # A host that was asked has all its series: rates and increases do not see a first
                 # failure whose series begins with it.
-                if value not in asked:
+                if labels[0] not in asked:
                     continue
-            add_series(metric, family, (value,), values)
+            add_series(metric, family, labels, values)
         yield from metrics.values()
 
     def _of_models(

@@ -13,7 +13,7 @@ from serving.remote_lookups.host_clients import DESCRIBE, LOOKUP, ThreadClient
 from serving.remote_lookups.host_lookup import Attempt, HostLookup
 from serving.remote_lookups.replica_checks import take_check
 from serving.remote_lookups.replica_group import Replica
-from serving.status import Status, StatusCode
+from serving.status import Status, StatusCode, status_of
 from serving.transport.http2_client import OutgoingCall
 from sharded_infer.errors import InternalError, ShardedInferError, ShardHostError
 
@@ -135,7 +135,8 @@ class BatchLookups:
             return
         if status.code is StatusCode.INVALID_ARGUMENT:
             # The host is there, and refuses what all its replicas would.
-            raise ShardHostError(errors)
+            _lose(lookup, ShardHostError(errors), may_lose=False)
+            return
         lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
         self._call_chosen(lookup, now)
 
@@ -199,6 +200,7 @@ class BatchLookups:
 def _lose(lookup: HostLookup, error: ShardedInferError, *, may_lose: bool = True) -> None:
     """Does without the host, if default rows can stand for what it was asked."""
     if not (may_lose and lookup.may_lose):
+        lookup.group.unanswered(status_of(error).code)
         raise error
     lookup.is_lost = True
 

@@ -4,11 +4,13 @@ from dataclasses import dataclass, field
 
 from serving.metrics.families.family import Family
 from serving.metrics.families.shard_families import (
+    LOST_CODES,
     SHARD_DEFAULT_ROWS,
     SHARD_EJECTIONS,
     SHARD_FAILURES,
     SHARD_HEDGES,
     SHARD_LOOKUP_SECONDS,
+    SHARD_LOST_LOOKUPS,
     SHARD_RECEIVED_BYTES,
     SHARD_RETRIES,
     SHARD_SENT_BYTES,
@@ -21,6 +23,7 @@ class GroupCounts:
 
     Attributes:
         failures: of calls, each of one replica.
+        lost: lookups that failed their batch, by `LOST_CODES`.
         retries: calls of another replica after a failure.
         hedges: extra calls of late lookups.
         default_rows: rows of lost lookups for which default rows stood.
@@ -32,6 +35,7 @@ class GroupCounts:
 
     lookups: int = 0
     failures: int = 0
+    lost: list[int] = field(default_factory=lambda: [0] * len(LOST_CODES))
     retries: int = 0
     hedges: int = 0
     ejections: int = 0
@@ -47,6 +51,7 @@ class GroupCounts:
             SHARD_RETRIES: [self.retries],
             SHARD_HEDGES: [self.hedges],
             SHARD_FAILURES: [self.failures],
+            SHARD_LOST_LOOKUPS: [*self.lost],
             SHARD_EJECTIONS: [self.ejections],
             SHARD_DEFAULT_ROWS: [self.default_rows],
             SHARD_SENT_BYTES: [self.sent_bytes],

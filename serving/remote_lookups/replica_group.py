@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from random import Random
 
 from serving.metrics.families.family import Family
-from serving.metrics.families.shard_families import SHARD_LOOKUP_SECONDS
+from serving.metrics.families.shard_families import LOST_CODES, SHARD_LOOKUP_SECONDS
 from serving.protocol.lookups.lookup_messages import Described
 from serving.remote_lookups.group_counts import GroupCounts
+from serving.status import StatusCode
 
 # Failures in a row, lost hedges among them.
 MOST_FAILURES = 5
@@ -192,6 +193,11 @@ class ReplicaGroup:
                 ordered = sorted(self._last)
                 late = _LATE_FACTOR * ordered[int(_LATE_SHARE * len(ordered))]
                 self._late_after = max(LEAST_LATE_SECONDS, late)
+
+    def unanswered(self, code: StatusCode) -> None:
+        """A lookup has failed its batch, with a code of `LOST_CODES`."""
+        with self._lock:
+            self.counts.lost[LOST_CODES.index(code.name)] += 1
 
     def failed(self, replica: Replica, now: float) -> None:
         """A replica has answered with an error, or not in time."""

@@ -10,8 +10,10 @@ from operator import sub
 from serving.metrics.families.family import Family
 from serving.metrics.families.shard_families import (
     HOST_PLACES,
+    LOST_CODES,
     SHARD_DEFAULT_ROWS,
     SHARD_LOOKUP_SECONDS,
+    SHARD_LOST_LOOKUPS,
 )
 from serving.metrics.server_metrics import ServerMetrics
 from serving.remote_lookups.group_counts import GroupCounts
@@ -40,6 +42,8 @@ class ToldCounts:
             self._told[group.host] = counts, now
             fresh = {family: list(map(sub, now[family], before[family])) for family in now}
             host = HOST_PLACES[min(group.host, len(HOST_PLACES) - 1)]
+            for code, lost in zip(LOST_CODES, fresh.pop(SHARD_LOST_LOOKUPS), strict=True):
+                self._metrics.count(SHARD_LOST_LOOKUPS, f"{host}, {code}", [lost])
             for family, by in fresh.items():
                 self._metrics.count(family, host, by)
             lacks_rows = any(fresh[SHARD_DEFAULT_ROWS])

@@ -30,6 +30,7 @@ from tests.support.server_pages import samples
 from tests.support.servers import (
     MODEL,
     Ranker,
+    RunningServer,
     good_inputs,
     publish_ranker,
     run,
@@ -48,6 +49,12 @@ TOKEN = "front-0123456789abcdef"  # noqa: S105
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Ranker:
     return publish_for_hosts(tmp_path_factory.mktemp("fronts"), HOSTS, RANK_BYTES)
+
+
+def lost(front: RunningServer, host: int, code: str) -> float:
+    """Lookups of a host that failed their batch."""
+    labels = ("code", code), ("host", str(host))
+    return samples(front.metrics_url).get(("sharded_infer_shard_lost_lookups_total", labels), 0)
 
 
 @pytest.mark.parametrize(("own", "workers"), [(False, 1), (True, 2)])
@@ -121,6 +128,7 @@ def test_a_host_that_ends_is_named_and_asked_again_when_it_is_back(
             first.close()
             code, words = code_of(front)
             assert code == "UNAVAILABLE" and f"shard host 2 at {third[2].address}" in words
+            until(lambda: lost(front, 2, "UNAVAILABLE") > 0, "the lost lookup is counted")
             port = third[2].address.rpartition(":")[2]
             with running_hosts(published, tmp_path, (2,), "--port", port):
                 # Each thread of the front connects by itself.
@@ -143,6 +151,8 @@ def test_a_stopped_host_costs_the_lookups_time_and_no_more(
         finally:
             os.kill(hosts[1].process.pid, signal.SIGCONT)
         assert code == "DEADLINE_EXCEEDED" and "shard host 1 at" in words
+        until(lambda: lost(front, 1, "DEADLINE_EXCEEDED") > 0, "the lost lookup is counted")
+        assert lost(front, 1, "UNAVAILABLE") == 0
         until(lambda: all_are_answered(front), "it goes on")
 
 

@@ -32,7 +32,7 @@ class Family:
         help: one sentence.
         kind: how its samples are made.
         readers: who reads it for what, for the reference page.
-        label: its own label, beside the block's.
+        label: its own label, beside the block's; several, with commas between.
         label_values: one series each. For `rank`, `output` and `feature` these are places, which
             each version names.
         hidden_zeros: label values that are shown only above 0.

@@ -4,6 +4,7 @@ from serving.metrics.families.family import Family, Kind
 
 # Later hosts count with the last.
 HOST_PLACES = tuple(str(place) for place in range(64))
+LOST_CODES = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 SHARD_LOOKUP_SECONDS = Family(
     "sharded_infer_shard_lookup_seconds",
@@ -37,9 +38,18 @@ SHARD_FAILURES = Family(
     "sharded_infer_shard_failures",
     "Calls of replicas that ended with an error, or with no answer at their deadlines.",
     Kind.COUNTER,
-    "On call: above the retries, requests failed.",
+    "On call: above the retries, lookups were lost.",
     label="host",
     label_values=HOST_PLACES,
+)
+SHARD_LOST_LOOKUPS = Family(
+    "sharded_infer_shard_lost_lookups",
+    "Lookups that failed their batch. UNAVAILABLE: no replica was left to ask; DEADLINE_EXCEEDED: "
+    "none answered before the deadline.",
+    Kind.COUNTER,
+    "On call: requests fail because of this shard host.",
+    label="host, code",
+    label_values=tuple(f"{host}, {code}" for host in HOST_PLACES for code in LOST_CODES),
 )
 SHARD_EJECTIONS = Family(
     "sharded_infer_shard_ejections",
@@ -80,6 +90,7 @@ SHARD_FAMILIES = (
     SHARD_HEDGES,
     SHARD_RETRIES,
     SHARD_FAILURES,
+    SHARD_LOST_LOOKUPS,
     SHARD_EJECTIONS,
     SHARD_DEFAULT_ROWS,
     SHARD_SENT_BYTES,

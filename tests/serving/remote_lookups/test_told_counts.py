@@ -8,6 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serving.metrics.server_metrics import ServerMetrics
 from serving.remote_lookups.replica_group import MOST_FAILURES, Replica, ReplicaGroup
 from serving.remote_lookups.told_counts import ToldCounts
+from serving.status import StatusCode
 
 
 def failing_group() -> tuple[ReplicaGroup, Replica]:
@@ -31,6 +32,7 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back(
     for _ in range(3):
         group.looked_up(0.02, 7, 100)
     group.defaulted(30)
+    group.unanswered(StatusCode.UNAVAILABLE)
     for _ in range(2):
         told.tell([group])
     group.defaulted(12)
@@ -63,5 +65,11 @@ def test_metrics_are_told_each_event_once_also_of_a_host_that_comes_back(
         "sharded_infer_shard_lookup_seconds_sum": pytest.approx(0.08),
     }
     assert page["sharded_infer_shard_lookup_seconds_bucket", (("host", "1"), ("le", "0.025"))] == 4
+    lost = {
+        dict(labels)["code"]: value
+        for (name, labels), value in page.items()
+        if name == "sharded_infer_shard_lost_lookups_total"
+    }
+    assert lost == {"UNAVAILABLE": 1, "DEADLINE_EXCEEDED": 0}
     # Hosts that there are not are not on the page.
     assert {dict(labels)["host"] for _, labels in page} == {"1"}
