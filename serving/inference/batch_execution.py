@@ -15,7 +15,7 @@ from serving.inference.held_calls import HeldCalls
 from serving.inference.predict_call import PredictCall
 from serving.inference.request_reports import RequestReports
 from serving.metrics.version_metrics import Answered
-from serving.observability.host_spans import HostSpan, traced_batch
+from serving.observability.host_spans import traced_batch
 from serving.scheduler.batcher import Batch
 from serving.scheduler.dispatcher import complete
 from serving.scheduler.request_queue import RequestState
@@ -110,7 +110,7 @@ class BatchExecution:
                 call.started = started
             whole = replace(ran, lookup_seconds=ran.lookup_seconds + merging)
             executions = split_result(whole, [call.model_input for call in calls])
-            results = self._responses(calls, executions, usage, ())
+            results = self._responses(calls, executions, usage)
         except Exception as error:
             results = [error] * len(calls)
         _complete(calls, results)
@@ -151,15 +151,15 @@ class BatchExecution:
             deadline = min(call.deadline for call in calls)
             inputs = [call.model_input for call in calls]
             trace = next((call.trace for call in calls if call.trace is not None), None)
-            hosts: Sequence[HostSpan] = ()
             if trace is None or not model.is_front:
                 executions = run_batch(model, inputs, deadline, may_default=True)
             else:
                 with traced_batch(trace) as traced:
+                    for call in calls:
+                        call.hosts = traced.hosts
                     executions = run_batch(model, inputs, deadline, may_default=True)
-                hosts = traced.hosts
             usage = None if before is None else (before, read_usage())
-            return self._responses(calls, executions, usage, hosts)
+            return self._responses(calls, executions, usage)
         except DeadlineError as error:
             return self._run_in_time(calls, error)
         except Exception as error:
@@ -189,7 +189,6 @@ class BatchExecution:
         calls: Sequence[PredictCall],
         executions: Sequence[RequestResult],
         usage: tuple[Reading, Reading] | None,
-        hosts: Sequence[HostSpan],
     ) -> list[Any]:
         """Encodes and counts the answers of a batch.
 
@@ -232,7 +231,7 @@ class BatchExecution:
             first = executions[0]
             metrics.lookups.looked_up(first.work, first.batch, first.scores)
         if self._reports is not None and usage is not None:
-            self._reports.answered(told, counts, usage, hosts)
+            self._reports.answered(told, counts, usage)
         return responses
 
 

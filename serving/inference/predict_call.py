@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from serving.observability.host_spans import HostSpan
 from serving.observability.trace_context import RequestTrace
 from serving.protocol.codec import Codec, Scored
 from serving.protocol.predict_method import PredictMethod
@@ -28,12 +29,13 @@ class PredictCall(QueuedRequest):
         decoded: when its message had been decoded, on the monotonic clock.
         requests_ahead: requests that waited when it arrived.
         trace: None if it is not traced.
+        hosts: its batch's lookups on shard hosts, if that is traced.
         count: requests that it stands for.
     """
 
     count = 1
     __slots__ = (
-        "codec", "decoded", "header", "memory", "method", "model_input", "outputs",
+        "codec", "decoded", "header", "hosts", "memory", "method", "model_input", "outputs",
         "requests_ahead", "trace", "version",
     )  # fmt: skip
 
@@ -73,6 +75,7 @@ class PredictCall(QueuedRequest):
         self.method = method
         self.requests_ahead = requests_ahead
         self.trace = trace
+        self.hosts: Sequence[HostSpan] = ()
         self.decoded = monotonic()
 
     def encode(self, execution: RequestResult, queue_seconds: float) -> Any:

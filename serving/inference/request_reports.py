@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from serving.host.thread_usage import Reading, usage_between
 from serving.inference.predict_call import PredictCall, short_id
 from serving.metrics.version_metrics import Answered
-from serving.observability.host_spans import HostSpan
 from serving.observability.request_timeline import BatchFacts, RequestTimeline
 from serving.observability.slow_request import judge
 from serving.observability.slow_request_log import SlowRequestLog
@@ -70,7 +69,6 @@ class RequestReports:
         told: Sequence[tuple[PredictCall, RequestResult]],
         counts: Sequence[Answered],
         usage: tuple[Reading, Reading],
-        hosts: Sequence[HostSpan] = (),
     ) -> None:
         """Reports on a batch's requests, after their answers are encoded.
 
@@ -78,7 +76,6 @@ class RequestReports:
             told: the batch's calls, each with its result.
             counts: sizes and times of the same calls.
             usage: of the batch's thread, before its lookups and after its tower.
-            hosts: lookups on shard hosts.
         """
         try:
             calls = [call for call, _ in told]
@@ -87,7 +84,7 @@ class RequestReports:
             slow_seconds = slow_after(calls[0].version, self._slow_request_ms)
             for (call, execution), count in zip(told, counts, strict=True):
                 if call.trace is not None or count[6] >= slow_seconds:
-                    facts = _facts(call, calls, execution, usage, hosts)
+                    facts = _facts(call, calls, execution, usage)
                     self._report(call, _answered(call, count, facts), count[6] >= slow_seconds)
         except Exception:
             # A bug of ours must not fail requests that have been answered.
@@ -119,6 +116,7 @@ class RequestReports:
                 code=code,
                 error=error,
                 method=call.method,
+                hosts=tuple(call.hosts),
                 trace=call.trace,
             )
         )
@@ -203,6 +201,7 @@ def _answered(call: PredictCall, count: Answered, facts: BatchFacts) -> RequestT
         requests_ahead=call.requests_ahead,
         method=call.method,
         batch=facts,
+        hosts=tuple(call.hosts),
         trace=call.trace,
     )
 
@@ -212,7 +211,6 @@ def _facts(
     calls: Sequence[PredictCall],
     execution: RequestResult,
     usage: tuple[Reading, Reading],
-    hosts: Sequence[HostSpan],
 ) -> BatchFacts:
     samples = sum(other.samples for other in calls)
     costs = call.queue.costs
@@ -227,7 +225,6 @@ def _facts(
         linked=()
         if call.trace is None
         else tuple(o.trace for o in calls if o.trace is not None and o is not call),
-        hosts=tuple(hosts),
     )
 
 

@@ -15,15 +15,18 @@ from serving.observability.trace_context import RequestTrace
 
 @dataclass(frozen=True, slots=True)
 class HostSpan:
-    """A batch's lookup on one shard host, which was answered. Times are on the monotonic clock.
+    """A batch's lookup on one shard host. Times are on the monotonic clock.
 
     Attributes:
         trace_id: that the lookup carried, with `span_id` as the parent of the host's own span.
         host: its number in the plans.
-        replica: address of the one whose answer was taken.
+        replica: address of the one whose answer was taken; of a lookup that failed, all that were
+            asked, with commas between.
         sent_bytes: of the messages to all replicas that were asked.
         hedges: replicas that were asked because it was late.
         retries: replicas that were asked because others failed.
+        code: name of the gRPC status code.
+        error: why no replica answered; empty: one did.
     """
 
     trace_id: int
@@ -36,6 +39,8 @@ class HostSpan:
     received_bytes: int
     hedges: int
     retries: int
+    code: str = "OK"
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ class BatchFacts:
         usage: of its thread during lookups and tower.
         rank_seconds: lookups by rank, as far as they are known.
         linked: traces of its other traced requests.
-        hosts: its lookups on shard hosts, if a request of it is traced.
     """
 
     requests: int
@@ -33,7 +32,6 @@ class BatchFacts:
     usage: ThreadUsage
     rank_seconds: Mapping[int, float] = field(default_factory=dict)
     linked: tuple[RequestTrace, ...] = ()
-    hosts: tuple[HostSpan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,7 @@ class RequestTimeline:
         code: the gRPC status code's name.
         error: message to its client; empty: none.
         batch: None: it did not run, or failed.
+        hosts: lookups on shard hosts of its batch, also of one that failed.
         trace: None: it is not traced.
     """
 
@@ -75,6 +74,7 @@ class RequestTimeline:
     error: str = ""
     method: PredictMethod = PredictMethod.MODEL_INFER
     batch: BatchFacts | None = None
+    hosts: tuple[HostSpan, ...] = ()
     trace: RequestTrace | None = None
 
     @property

@@ -6,6 +6,8 @@
                          rank 0 · rank 1 … · shard host 2 (client) …
                                              sharded_infer.v1.ShardHost/Lookup (server, there)
 
+Of a request that failed, the shard hosts' spans are below its own.
+
 Only a server that traces imports this file. Spans are made from timelines after the fact, with
 their ids; requests of one batch each have all of their own spans, and their server spans are linked
 to those of the others, as OpenTelemetry has it for batches. Names of attributes are those of its
@@ -109,9 +111,13 @@ class SpanExporter:
             status=_status(request),
             links=_links(request),
         )
+        # Of a batch that failed it is not known how long its lookups took.
+        asking = own
         for name, (begin, end) in phase_times(request).items():
             context = self._below(own)
             yield self._span(name, context, own, (at(begin), at(end)))
+            if name == "lookup":
+                asking = context
             if name == "lookup" and request.batch is not None:
                 for rank, (first, last) in _rank_times(request.batch.rank_seconds, end - begin):
                     yield self._span(
@@ -121,8 +127,8 @@ class SpanExporter:
                         (at(begin + first), at(begin + last)),
                         attributes={"sharded_infer.rank": rank},
                     )
-                for one in request.batch.hosts:
-                    yield self._host_span(one, request, context, at)
+        for one in request.hosts:
+            yield self._host_span(one, request, asking, at)
 
     def _host_span(
         self,
@@ -133,6 +139,7 @@ class SpanExporter:
     ) -> ReadableSpan:
         # The host's own span is below that of the request whose trace the lookup carried.
         is_carrier = one.trace_id == parent.trace_id
+        failed = one.code != RpcStatusCode.OK.name
         return self._span(
             f"shard host {one.host}",
             self._below(parent, one.span_id if is_carrier else None),
@@ -146,8 +153,11 @@ class SpanExporter:
                 "sharded_infer.received_bytes": one.received_bytes,
                 "sharded_infer.hedges": one.hedges,
                 "sharded_infer.retries": one.retries,
+                "rpc.response.status_code": one.code,
+                **({"error.type": one.code} if failed else {}),
             },
             kind=SpanKind.CLIENT,
+            status=Status(StatusCode.ERROR, one.error) if failed else None,
         )
 
     def _below(self, parent: SpanContext, span_id: int | None = None) -> SpanContext:

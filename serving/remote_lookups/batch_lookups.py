@@ -131,11 +131,11 @@ class BatchLookups:
         errors = "; ".join(lookup.errors)
         if is_late:
             # Requests whose own time has ended get no answer, whatever its rows.
-            _lose(lookup, DeadlineError(errors), may_lose=not self._is_requests_time)
+            _lose(lookup, DeadlineError(errors), now, may_lose=not self._is_requests_time)
             return
         if status.code is StatusCode.INVALID_ARGUMENT:
             # The host is there, and refuses what all its replicas would.
-            _lose(lookup, ShardHostError(errors), may_lose=False)
+            _lose(lookup, ShardHostError(errors), now, may_lose=False)
             return
         lookup.chosen = lookup.group.retry(now, lookup.wanted, lookup.tried)
         self._call_chosen(lookup, now)
@@ -154,7 +154,7 @@ class BatchLookups:
         """Asks what replicas hold now: one may have loaded the version since its last check."""
         others = [r for r in lookup.group.replicas if r not in (*lookup.tried, *lookup.checked)]
         if not others:
-            _lose(lookup, ShardHostError("; ".join(lookup.errors)))
+            _lose(lookup, ShardHostError("; ".join(lookup.errors)), now)
             return
         lookup.checked += others
         lookup.late_at = math.inf
@@ -197,12 +197,14 @@ class BatchLookups:
                 self._call([lookup], now)
 
 
-def _lose(lookup: HostLookup, error: ShardedInferError, *, may_lose: bool = True) -> None:
+def _lose(
+    lookup: HostLookup, error: ShardedInferError, now: float, *, may_lose: bool = True
+) -> None:
     """Does without the host, if default rows can stand for what it was asked."""
-    if not (may_lose and lookup.may_lose):
-        lookup.group.unanswered(status_of(error).code)
+    is_lost = may_lose and lookup.may_lose
+    lookup.unanswered(status_of(error), now, is_lost=is_lost)
+    if not is_lost:
         raise error
-    lookup.is_lost = True
 
 
 def _not_held(lookup: HostLookup) -> str:

@@ -9,13 +9,14 @@ from torch import Tensor
 from serving.observability.host_spans import HostSpan, TracedBatch, new_span_id, traceparent
 from serving.protocol.lookups.lookup_messages import Described
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
-from serving.status import StatusCode
+from serving.status import Status, StatusCode
 from serving.transport.http2_client import Message
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.shard_hosts import PieceBags
 
 # An answer that is not there after so long speaks against a replica of unknown latency.
 _LATE_SECONDS = 0.1
+_ANSWERED = Status(StatusCode.OK, "")
 
 
 class Attempt(NamedTuple):
@@ -37,7 +38,7 @@ class HostLookup:
         late_at: when another replica is asked too.
         errors: of the replicas that have failed.
         is_lost: default rows stand for what it was asked.
-        traced: told of the answer; None: no request of the batch is traced.
+        traced: told how it ended; None: no request of the batch is traced.
     """
 
     __slots__ = (
@@ -124,24 +125,48 @@ class HostLookup:
         self.group.answered(attempt.replica, now, now - attempt.began)
         sent_bytes = len(self.tried) * len(self.message)
         self.group.looked_up(now - self.began, sent_bytes, received_bytes)
-        if self.traced is not None:
-            self.traced.hosts.append(
-                HostSpan(
-                    self.traced.trace.trace_id,
-                    self.span_id,
-                    self.group.host,
-                    attempt.replica.address,
-                    self.began,
-                    now,
-                    sent_bytes,
-                    received_bytes,
-                    self.hedges,
-                    len(self.tried) - 1 - self.hedges,
-                )
-            )
+        self._trace([attempt.replica], received_bytes, now)
         for other in self.open.values():
             if other.began < attempt.began:
                 self.group.lost(other.replica, now, now - other.began)
             else:
                 self.group.withdrawn(other.replica)
         self.open.clear()
+
+    def unanswered(self, status: Status, now: float, *, is_lost: bool) -> None:
+        """No replica answers.
+
+        Args:
+            is_lost: default rows stand for what it was asked; else the batch fails.
+        """
+        self.is_lost = is_lost
+        if not is_lost:
+            self.group.unanswered(status.code)
+        self._trace(self.tried, 0, now, status)
+
+    def _trace(
+        self,
+        replicas: Sequence[Replica],
+        received_bytes: int,
+        now: float,
+        status: Status = _ANSWERED,
+    ) -> None:
+        if self.traced is None:
+            return
+        asked = len(self.tried)
+        self.traced.hosts.append(
+            HostSpan(
+                self.traced.trace.trace_id,
+                self.span_id,
+                self.group.host,
+                ", ".join(one.address for one in replicas),
+                self.began,
+                now,
+                asked * len(self.message),
+                received_bytes,
+                self.hedges,
+                max(0, asked - 1 - self.hedges),
+                status.code.name,
+                status.message,
+            )
+        )

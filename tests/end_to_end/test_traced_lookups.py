@@ -5,7 +5,9 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import grpc
 import numpy as np
 import pytest
 
@@ -32,6 +34,7 @@ from tests.support.waiting import until
 
 LOOKUP = "sharded_infer.v1.ShardHost/Lookup"
 CLIENT = 3
+ERROR = 2
 
 
 @dataclass(frozen=True)
@@ -146,3 +149,43 @@ def test_a_lookup_that_was_asked_elsewhere_says_so(traced: Traced) -> None:
     until(is_hedged, "a lookup is hedged")
     for stopped, one in hedged:
         assert one.attributes["sharded_infer.replica"] != stopped
+
+
+def test_a_lookup_that_failed_has_a_span_with_its_status(traced: Traced, tmp_path: Path) -> None:
+    with running_shard_host(traced.ranker.repository, 0, tmp_path / "host") as only:
+        hosts = {0: (only,), 1: traced.replicas}
+        file = replicas_file(tmp_path, hosts, "timeout_ms = 60000")
+        options = ("--shard-hosts", file, "--trace-ratio", 0)
+        endpoint = ("--trace-endpoint", traced.collector.url)
+        with running_server(
+            traced.ranker.repository, tmp_path / "front", *options, *endpoint
+        ) as front:
+            os.kill(only.process.pid, signal.SIGSTOP)
+            try:
+                late = _refused(front, 301, 1_000_000)
+            finally:
+                os.kill(only.process.pid, signal.SIGCONT)
+            only.process.send_signal(signal.SIGTERM)
+            only.process.wait(60)
+            lost = _refused(front, 302, 60_000_000)
+    assert (late, lost) == ("DEADLINE_EXCEEDED", "UNAVAILABLE")
+    for number, code in ((301, late), (302, lost)):
+        [request], asked = traced.spans(number, METHOD), traced.spans(number, "shard host 0")[-1]
+        assert asked.parent_id == request.span_id and asked.kind == CLIENT
+        assert asked.status == request.status == ERROR
+        assert asked.attributes["rpc.response.status_code"] == code
+        assert asked.attributes["error.type"] == code
+        assert asked.attributes["sharded_infer.replica"] == only.address
+        assert asked.attributes["sharded_infer.received_bytes"] == 0
+        assert asked.end > asked.start
+
+
+def _refused(front: RunningServer, number: int, timeout_us: int) -> str:
+    """The code of a traced request with a timeout of its own."""
+    request = infer_request(good_inputs(5, number))
+    request.parameters["timeout"].int64_param = timeout_us
+    metadata = [("traceparent", parent_of(number, True))]
+    with front.stub() as stub, pytest.raises(grpc.RpcError) as refused:
+        stub.ModelInfer(request, metadata=metadata, timeout=120)
+    code: str = refused.value.code().name
+    return code
