@@ -14,8 +14,6 @@ from serving.transport.http2_client import Message
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.shard_hosts import PieceBags
 
-# An answer that is not there after so long speaks against a replica of unknown latency.
-_LATE_SECONDS = 0.1
 _ANSWERED = Status(StatusCode.OK, "")
 
 
@@ -108,13 +106,11 @@ class HostLookup:
 
     def failed(self, attempt: Attempt, code: StatusCode, now: float) -> None:
         """Says what an error means for its replica."""
-        late_after = self.group.late_after()
-        least = late_after if late_after < math.inf else _LATE_SECONDS
         if code is StatusCode.NOT_FOUND:
             self.group.dropped(attempt.replica, self.wanted)
         elif code is StatusCode.INVALID_ARGUMENT or (
             # A client's deadline may be too short for anyone.
-            code is StatusCode.DEADLINE_EXCEEDED and now < attempt.began + least
+            code is StatusCode.DEADLINE_EXCEEDED and now < attempt.began + self.group.late_after()
         ):
             self.group.withdrawn(attempt.replica)
         else:

@@ -30,6 +30,8 @@ HEDGE_SHARE = 0.05
 # Extra calls that a quiet time leaves for a bad one.
 MOST_CREDIT = 50.0
 LEAST_LATE_SECONDS = 0.001
+# Until enough lookups are known: far above what a lookup takes, far below what requests wait.
+FIRST_LATE_SECONDS = 0.1
 # Late is what takes longer than this share of the group's last lookups, by so much.
 _LATE_SHARE, _LATE_FACTOR = 0.95, 1.25
 _KEPT, _LEAST_KEPT, _SORT_EVERY = 256, 32, 16
@@ -90,7 +92,7 @@ class ReplicaGroup:
         self._credit = 0.0
         self._last: deque[float] = deque(maxlen=_KEPT)
         self._unsorted = 0
-        self._late_after = math.inf
+        self._late_after = FIRST_LATE_SECONDS
 
     def with_replicas(self, replicas: Sequence[Replica]) -> "ReplicaGroup":
         """The group with others; it goes on with the counts and the latencies."""
@@ -143,7 +145,7 @@ class ReplicaGroup:
             return self._chosen(now, usable)
 
     def late_after(self) -> float:
-        """Seconds after which a lookup is late; infinity while that is not known."""
+        """Seconds after which a lookup is late."""
         return self._late_after
 
     def is_lost(self) -> bool:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import grpc
 import numpy as np
@@ -262,6 +263,34 @@ def running_marked(
     folder: Path, number: int, log: str, *options: object
 ) -> AbstractContextManager[ShardHostProcess]:
     return running_shard_host(folder / "repository", number, folder / log, *options)
+
+
+def test_a_replica_that_stops_before_latencies_are_known_costs_no_answer(
+    published: Ranker, tmp_path: Path
+) -> None:
+    with running_pairs(published, tmp_path) as hosts:
+        addresses = {number: tuple(one.address for one in hosts[number]) for number in hosts}
+        front, clients = front_of(published, addresses)
+        group, inputs = clients.now.groups[1], good_inputs(3)
+        expected = published.predict(inputs)
+
+        def is_hedged() -> bool:
+            found = front.predict(inputs)
+            for name, scores in expected.items():
+                np.testing.assert_array_equal(found[name], scores)
+            return group.counts.hedges > 0
+
+        # The next one earns the first hedge; no lookup before it may have one.
+        for _ in range(round(1 / HEDGE_SHARE) - 1):
+            front.predict(inputs)
+        chosen = min(group.replicas, key=lambda one: one.load(monotonic()))
+        [stopped] = [one.process.pid for one in hosts[1] if one.address == chosen.address]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            until(is_hedged, "the stopped one was asked")
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        assert group.counts.failures == 0
 
 
 def late_one_in_a_hundred(random: Random) -> float:

@@ -5,6 +5,7 @@ import pytest
 from serving.protocol.lookups.lookup_messages import Described
 from serving.protocol.lookups.version_key import VersionKey
 from serving.remote_lookups.replica_group import (
+    FIRST_LATE_SECONDS,
     HEDGE_SHARE,
     LEAST_LATE_SECONDS,
     MOST_CREDIT,
@@ -169,7 +170,7 @@ def test_only_replicas_that_hold_the_version_are_asked() -> None:
 def test_a_lookup_is_late_beside_the_last_ones() -> None:
     group, _ = group_of(2)
     learned(group, 0.01, 16)
-    assert group.late_after() == float("inf")
+    assert group.late_after() == FIRST_LATE_SECONDS
     learned(group, 0.01, 240)
     assert group.late_after() == pytest.approx(0.0125)
     # A twentieth of them is late, and says nothing of the others.
