@@ -1,14 +1,18 @@
 """Runs a version's batch sizes before it serves, and measures what they cost."""
 
+import logging
 from collections.abc import Mapping
 from time import monotonic, thread_time
 
+from serving.errors import DeadlineError
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model
+from sharded_infer.errors import ShardHostError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress, no_progress
 
+_log = logging.getLogger("sharded_infer")
 # Batches whose cost is measured. None that follows one that took longer is run before it is asked.
 _MEASURED_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _LONGEST_MEASURED_SECONDS = 0.25
@@ -56,9 +60,13 @@ def measure_costs(
 def warm_thread(model: Model) -> None:
     """Runs one sample on the calling thread: what libraries keep by thread is there after any run.
 
-    A server has tens of threads, and each runs every version.
+    A server has tens of threads, and each runs every version. A front's thread begins also where
+    shard hosts are late or lost: the next batch asks them again.
     """
-    run_batch(model, [generate_samples(model.spec, 1)])
+    try:
+        run_batch(model, [generate_samples(model.spec, 1)])
+    except (DeadlineError, ShardHostError) as error:
+        _log.warning("a thread begins before it has scored: %s", error)
 
 
 def _run_a_few(model: Model, known: Mapping[int, float], progress: Progress) -> Mapping[int, float]:

@@ -1,14 +1,20 @@
 """Which batches run before a server is ready, and what is measured of them."""
 
 import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 import pytest
 
 import serving.versions.warm_up
+from serving.errors import DeadlineError
 from serving.versions.warm_up import measure_costs, warm_thread
+from sharded_infer import open_model
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model
+from sharded_infer.errors import ShardedInferError, ShardHostError
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.lookups.shard_hosts import Front, PieceBags, StartedLookup
 from tests.support.servers import Ranker
 
 
@@ -60,3 +66,29 @@ def test_a_thread_runs_one_sample(ranker: Ranker, runs: list[tuple[int, int]]) -
     thread.start()
     thread.join()
     assert runs == [(1, thread.ident)]
+
+
+@pytest.mark.parametrize("error", [ShardHostError("it is lost"), DeadlineError("it is late")])
+def test_a_fronts_thread_begins_also_where_a_shard_host_does_not_answer(
+    ranker: Ranker, caplog: pytest.LogCaptureFixture, error: ShardedInferError
+) -> None:
+    artifact = ranker.model.artifact
+    front = Front(_NoHosts(frozenset(range(8)), error))
+    warm_thread(open_model(artifact.path, front=front))
+    assert caplog.messages == [f"a thread begins before it has scored: {error}"]
+
+
+@dataclass(frozen=True)
+class _NoHosts:
+    """Shard hosts none of which answers."""
+
+    hosts: frozenset[int]
+    error: ShardedInferError
+
+    def start(
+        self,
+        asked: Mapping[int, Sequence[PieceBags]],
+        deadline: float,
+        may_lose: Collection[int] = (),
+    ) -> StartedLookup:
+        raise self.error
