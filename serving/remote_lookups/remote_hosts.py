@@ -44,6 +44,12 @@ class RemoteHosts:
         """As `ShardHosts.hosts`."""
         return frozenset(self._clients.now.groups)
 
+    @property
+    def lost(self) -> frozenset[int]:
+        """As `ShardHosts.lost`."""
+        groups = self._clients.now.groups
+        return frozenset(host for host, group in groups.items() if group.is_lost())
+
     def start(
         self,
         asked: Mapping[int, Sequence[PieceBags]],

@@ -41,6 +41,7 @@ from sharded_infer.tensors import tensor_of
 # Which features a request shares among its candidates depends on the client, so few patterns occur.
 # The limit bounds the memory that a hostile client can use.
 _MAX_ROUTES = 64
+_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,12 @@ class PlanLookups:
         # Without other hosts nothing is ever lost.
         self._defaults = {} if hosts is None else default_lookups(spec)
         by_table: dict[str, list[tuple[PlacedPiece, int | None]]] = defaultdict(list)
+        # Of replicated tables, by turn.
+        self._replicas: dict[str, dict[int, PlacedPiece]] = defaultdict(dict)
         for part, turn in served:
             by_table[part.table.name].append((part, turn))
+            if turn is not None:
+                self._replicas[part.table.name][turn] = part
             self._check_host(part)
         memories: dict[tuple[int, str | int, RowFormat, bool], list[_Served]] = defaultdict(list)
         for index, feature in enumerate(self._features):
@@ -109,7 +114,7 @@ class PlanLookups:
             here = entries[0].placed in held
             units[key if here else (key[0], key[3])] += entries
         self._units = list(units.values())
-        self._routes: dict[tuple[int, tuple[int, ...], bool], Route] = {}
+        self._routes: dict[tuple[int, tuple[int, ...], bool, frozenset[int]], Route] = {}
         self._backends: dict[str, str] = {}
         # The usual route, made here so that an unsupported table fails now.
         self._route(0, tuple(range(len(self._features))))
@@ -183,15 +188,28 @@ class PlanLookups:
             )
 
     def _route(self, turn: int, features: tuple[int, ...], *, apart: bool = False) -> Route:
-        key = turn, features, apart
+        # Only of replicated tables others hold the same.
+        lost = _NONE if self._hosts is None or not self._replicas else self._hosts.lost
+        key = turn, features, apart, lost
         route = self._routes.get(key)
         if route is None:
-            route = self._make_route(turn, features, apart=apart)
+            route = self._make_route(turn, features, lost, apart=apart)
             if len(self._routes) < _MAX_ROUTES * self._turns:
                 self._routes[key] = route
         return route
 
-    def _make_route(self, turn: int, features: tuple[int, ...], *, apart: bool) -> Route:
+    def _turn_of(self, piece: PlacedPiece, turn: int, lost: frozenset[int]) -> int:
+        """The turn in which a replicated table is asked: the next one whose host is not lost."""
+        replicas = self._replicas[piece.table.name]
+        turns = sorted(replicas, key=lambda one: (one - turn) % self._turns)
+        there = (
+            one for one in turns if replicas[one] in self._held or replicas[one].host not in lost
+        )
+        return next(there, turn)
+
+    def _make_route(
+        self, turn: int, features: tuple[int, ...], lost: frozenset[int], *, apart: bool
+    ) -> Route:
         positions = {feature: position for position, feature in enumerate(features)}
         if sorted(positions) != list(features):
             raise InternalError(f"features of a group must ascend, got {features}")
@@ -211,7 +229,8 @@ class PlanLookups:
                     self._is_mean(one.feature),
                 )
                 for one in unit
-                if one.feature in positions and one.turn in (None, turn)
+                if one.feature in positions
+                and (one.turn is None or one.turn == self._turn_of(one.placed, turn, lost))
             ]
             if not entries:
                 continue

@@ -83,6 +83,11 @@ class ShardHosts(Protocol):
         """The hosts of the plan that can be asked."""
         ...
 
+    @property
+    def lost(self) -> frozenset[int]:
+        """Those of which no process has answered for a while."""
+        ...
+
     def start(
         self,
         asked: Mapping[int, Sequence[PieceBags]],

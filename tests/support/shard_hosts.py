@@ -23,10 +23,12 @@ class ThreadedHosts:
     Attributes:
         events: "started", then "finished" or "cancelled", of each batch.
         asked: the groups of each batch, by host.
+        lost: as the test has it.
     """
 
     def __init__(self, answers: Mapping[int, Answer], threads: ThreadPoolExecutor) -> None:
         self.hosts = frozenset(answers)
+        self.lost: frozenset[int] = frozenset()
         self.events: list[str] = []
         self.asked: list[Mapping[int, Sequence[PieceBags]]] = []
         self._answers, self._threads = answers, threads

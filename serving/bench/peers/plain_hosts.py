@@ -21,6 +21,8 @@ _SECONDS = 60.0
 class PlainHosts:
     """As `ShardHosts`; one thread uses it."""
 
+    lost: frozenset[int] = frozenset()
+
     def __init__(self, key: VersionKey, addresses: Mapping[int, str]) -> None:
         """Connects when it is asked first."""
         self.hosts = frozenset(addresses)

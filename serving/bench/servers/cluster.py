@@ -149,6 +149,10 @@ class _CountedHosts:
     def hosts(self) -> frozenset[int]:
         return self._hosts.hosts
 
+    @property
+    def lost(self) -> frozenset[int]:
+        return self._hosts.lost
+
     def wire_bytes(self) -> int:
         """Of all messages since the start, both ways."""
         counts = [group.counts for group in self._clients.now.groups.values()]

@@ -84,6 +84,7 @@ class _NoHosts:
 
     hosts: frozenset[int]
     error: ShardedInferError
+    lost: frozenset[int] = frozenset()
 
     def start(
         self,

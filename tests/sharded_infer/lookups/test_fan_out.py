@@ -178,6 +178,23 @@ def test_replicas_are_read_here_if_there_are_any_and_else_in_turns(deploy: Deplo
         assert found_on == ranks
 
 
+def test_replicas_of_lost_hosts_are_read_elsewhere_until_they_are_back(deploy: Deploy) -> None:
+    deployment = deploy("whole", replicated=tuple(TABLES))
+    expected = look_up(deployment.in_one_process(), inputs()[0]).pooled
+    for own in ((), (1,)):
+        hosts = deployment.hosts(own)
+        front = deployment.front(hosts, own)
+        others = {0, 1, 2} - {*own}
+        for lost in (set(), {0}, {0, 2}, {0, 1, 2}, set()):
+            hosts.lost = frozenset(lost & others)
+            hosts.asked.clear()
+            for _ in range(3):
+                assert same_bits(look_up(front, inputs()[0]).pooled, expected)
+            asked = {host for batch in hosts.asked for host in batch}
+            # Where all are lost they are asked all the same: one may be back.
+            assert asked == (set() if own else others - lost or others)
+
+
 def test_all_groups_of_a_batch_are_asked_at_once_and_awaited_last(
     deploy: Deploy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
