@@ -84,7 +84,7 @@ COMMANDS = (
     ),
     CommandEntry(
         "bench",
-        "serving.commands.bench.group:bench_app",
+        "serving.commands.bench_group:bench_app",
         "Measure this project beside its peers.",
     ),
 )

@@ -280,7 +280,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
 # Files and folders that are written.
 _WRITTEN = {
     *(f"bench {name} --json" for name in (
-        "plan", "formats", "lookup", "quantize", "decode", "engine", "serve", "executors",
+        "plan", "formats", "lookup", "ids", "quantize", "decode", "engine", "serve", "executors",
         "releases", "metrics", "ranking", "peers", "cluster",
     )),
     "cluster manifest --output",

@@ -19,7 +19,7 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import serving.cli
-from serving.commands.bench import group as bench
+from serving.commands import bench_group as bench
 from serving.commands.cluster import group as cluster
 from serving.commands.repo import group as repo
 

@@ -1,6 +1,7 @@
 """An index of raw ids beside a dict, written and searched by compiled code and by NumPy."""
 
 import io
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -210,3 +211,26 @@ def test_buckets_hold_their_own_ids_first() -> None:
     at_home = homes == np.repeat(np.arange(len(buckets)), used.sum(1))
     # Of Poisson's distribution with mean 4, a tenth lies above 5.
     assert 0.88 < at_home.mean() < 0.92
+
+
+class Nowhere:
+    """Forgets what is written to it."""
+
+    def write(self, part: memoryview, /) -> int:
+        return len(part)
+
+
+def test_memory_does_not_grow_with_the_number_of_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = 20_000
+    monkeypatch.setattr(index_writer, "_IDS_OF_A_PART", part)
+    peaks = []
+    for count in (10 * part, 100 * part):
+        chunks = (
+            (np.arange(at, at + part) * 2**20, np.arange(part)) for at in range(0, count, part)
+        )
+        tracemalloc.start()
+        write_id_index(chunks, count, part, Nowhere())
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.5 * peaks[0]
+    assert peaks[1] < 16 * 100 * part / 4

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from serving.cli import COMMANDS
-from serving.commands.bench.group import BENCH_COMMANDS
+from serving.commands.bench_group import BENCH_COMMANDS
 from serving.commands.cluster.group import CLUSTER_COMMANDS
 from serving.commands.lazy_group import CommandEntry, lazy_group
 from serving.commands.repo.group import REPO_COMMANDS

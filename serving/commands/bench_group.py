@@ -21,6 +21,11 @@ BENCH_COMMANDS = (
         "Measure pooled lookups beside FBGEMM's kernel.",
     ),
     CommandEntry(
+        "ids",
+        "serving.commands.bench.bench_ids:bench_ids_command",
+        "Measure the index of raw ids beside a gather.",
+    ),
+    CommandEntry(
         "quantize",
         "serving.commands.bench.bench_quantize:bench_quantize_command",
         "Measure quantization from a checkpoint to tables.",
