@@ -14,6 +14,7 @@ from serving.http_api.json_reader import object_of, objects_of, read_object, tex
 from serving.protocol.request_header import RequestHeader, make_header
 from serving.protocol.request_tensors import REGION, RequestTensors, span_of
 from serving.protocol.version_io import VersionIO
+from serving.protocol.wire_strings import BYTES, packed_strings
 from serving.protocol.wire_tensors import DTYPES, WireTensor
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.model_input import ModelInput
@@ -172,6 +173,8 @@ def _shape(value: object, what: str) -> list[int]:
 
 def _bytes_of(data: object, datatype: str, what: str) -> bytes:
     dtype = DTYPES.get(datatype)
+    if datatype == BYTES:
+        return packed_strings(_strings(_flat(data, what), what))
     if dtype is None:
         return b""  # the input reader refuses unknown datatypes
     flat = _flat(data, what)
@@ -189,6 +192,15 @@ def _bytes_of(data: object, datatype: str, what: str) -> bytes:
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise RequestError(f"{what}: data: a number does not fit {datatype}")
     return array.tobytes()
+
+
+def _strings(flat: list[Any], what: str) -> list[bytes]:
+    if not set(map(type, flat)) <= {str}:
+        raise RequestError(f"{what}: data: expected strings, row by row or all in one list")
+    try:
+        return [one.encode() for one in flat]
+    except UnicodeEncodeError as error:
+        raise RequestError(f"{what}: data: a string is no text: {error.reason}") from error
 
 
 def _flat(data: object, what: str) -> list[Any]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernels.wording import counted
+from serving.protocol.wire_strings import BYTES, hashed_strings
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader
@@ -27,13 +28,13 @@ class WireTensor(NamedTuple):
 
     Attributes:
         datatype: its Open Inference Protocol datatype, such as `INT64`.
-        data: its bytes, or its elements if the client sent typed contents.
+        data: its bytes, or its elements if the client sent typed contents: bytes objects of BYTES.
     """
 
     name: str
     datatype: str
     shape: Sequence[int]
-    data: bytes | memoryview | Sequence[float]
+    data: bytes | memoryview | Sequence[float] | Sequence[bytes]
 
 
 def read_tensors(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelInput:
@@ -55,15 +56,17 @@ def read_tensors(tensors: Iterable[WireTensor], reader: RequestReader) -> ModelI
 
 
 def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
+    hashed = reader.strings.get(tensor.name) if tensor.datatype == BYTES else None
+    if hashed is not None:
+        _check_shape(tensor)
+        return _shaped(tensor, hashed_strings(tensor.name, tensor.shape, tensor.data, hashed))
     dtype = DTYPES.get(tensor.datatype)
     if dtype is None:
         raise RequestError(
             f"input {tensor.name!r}: datatype {tensor.datatype!r}, expected "
             f"{reader.datatypes(tensor.name)}"
         )
-    wrong = wrong_shape(tensor.shape)
-    if wrong is not None:
-        raise RequestError(f"input {tensor.name!r}: {wrong}")
+    _check_shape(tensor)
     elements = math.prod(tensor.shape)
     if isinstance(tensor.data, (bytes, memoryview)):
         if len(tensor.data) != elements * dtype.itemsize:
@@ -79,6 +82,12 @@ def _array(tensor: WireTensor, reader: RequestReader) -> NDArray[np.generic]:
             f"elements, got {len(tensor.data)}"
         )
     return _shaped(tensor, np.array(tensor.data, dtype))
+
+
+def _check_shape(tensor: WireTensor) -> None:
+    wrong = wrong_shape(tensor.shape)
+    if wrong is not None:
+        raise RequestError(f"input {tensor.name!r}: {wrong}")
 
 
 def wrong_shape(shape: Sequence[int]) -> str | None:

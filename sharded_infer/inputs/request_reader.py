@@ -31,6 +31,7 @@ VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
 _COMPANIONS = ("lengths", "weights")  # of a feature: `<feature>.lengths`
 _INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
 _FP32 = (np.dtype(np.float32),)
+_IDS_SAID = "INT64, INT32 or BYTES"
 _INTEGERS_SAID, _LENGTHS_SAID, _FLOATS_SAID = "INT64 or INT32", "INT32 or INT64", "FP32"
 
 
@@ -43,7 +44,11 @@ class _Bags(NamedTuple):
 
 
 class RequestReader:
-    """Reads the requests of one model."""
+    """Reads the requests of one model.
+
+    Attributes:
+        strings: inputs whose ids may be strings, which are hashed before they are read here.
+    """
 
     def __init__(
         self, spec: ModelSpec, *, max_batch: int | None = None, max_ids: int | None = None
@@ -60,6 +65,7 @@ class RequestReader:
         self._required = tuple(name for name in self._sparse.names if name in required)
         self._owners = tuple(feature.name for feature in spec.features)
         self._dense = dict(spec.dense.inputs)
+        self.strings = spec.string_inputs
         self._max_batch = max_batch
         self._max_ids = max_ids
 
@@ -68,6 +74,8 @@ class RequestReader:
         owner, _, kind = name.rpartition(".")
         if name in self._dense or name == WEIGHTS or (kind == "weights" and owner in self._names):
             return _FLOATS_SAID
+        if name in self.strings:
+            return _IDS_SAID
         if name in self._names or name == VALUES:
             return _INTEGERS_SAID
         if name == LENGTHS or (kind == "lengths" and owner in self._names):

@@ -154,7 +154,9 @@ def _with_id_map(table: TableSpec, source: IdMapSource | None) -> TableSpec:
             f"table {table.name!r}: has an id map without ids: expected its file (id_map.file), or "
             "publish(id_maps=...) in Python"
         )
-    said = table.id_map or IdMapSpec(strings=source.strings, seed=source.seed)
+    said = table.id_map or IdMapSpec()
+    if said.strings is None:
+        said = replace(said, strings=source.strings, seed=source.seed)
     unknown = said.unknown if said.unknown is not None else source.unknown or "error"
     for what, own, given in (
         ("strings", said.strings, source.strings),

@@ -70,4 +70,6 @@ class IdMapSpec:
     def _seed_is_of_strings(self) -> "IdMapSpec":
         if self.seed and self.strings is None:
             raise ValueError(f"seed: {self.seed} without strings, which it is for")
+        if self.strings == "murmur3_x64_128" and self.seed >= 2**32:
+            raise ValueError(f"seed: expected one of 32 bits for {self.strings}, got {self.seed}")
         return self

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import dataclass
 
+from kernels.ids.id_hash import StringHash
 from kernels.row_format import RowFormat
 from kernels.wording import did_you_mean
 from sharded_infer.files.toml_file import toml_text
@@ -316,6 +317,24 @@ class ModelSpec:
     def mapped_tables(self) -> tuple[TableSpec, ...]:
         """The tables that have an id map."""
         return tuple(table for table in self.tables if table.id_map is not None)
+
+    @property
+    def string_inputs(self) -> dict[str, tuple[StringHash, int]]:
+        """The sparse inputs whose ids may be strings: the function that hashes them, and its seed.
+
+        All tables of such an input have id maps that name the same function.
+        """
+        found: dict[str, set[tuple[StringHash, int] | None]] = {}
+        for feature in self.features:
+            said = feature.table.id_map
+            hashes = found.setdefault(feature.name, set())
+            if said is None or said.strings is None:
+                hashes.add(None)
+            else:
+                hashes.add((StringHash(said.strings), said.seed))
+        return {
+            name: one for name, (one, *others) in found.items() if one is not None and not others
+        }
 
     @property
     def embedding_width(self) -> int:

@@ -172,6 +172,13 @@ def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) ->
             lambda d: d["spec"]["tables"][0]["id_map"].update(unknown={"rows": 61, "buckets": 1}),
             "expected the table's 60 rows in equal buckets, got 61 in 1",
         ),
+        (lambda d: d["spec"]["tables"][0]["id_map"].update(seed=1), "seed: 1 without strings"),
+        (
+            lambda d: d["spec"]["tables"][0]["id_map"].update(
+                strings="murmur3_x64_128", seed=2**32
+            ),
+            "seed: expected one of 32 bits",
+        ),
         (lambda d: d["spec"]["tables"][0].update(padding_idx=0), "expected none beside id_map"),
         (
             lambda d: d["spec"]["tables"][0].update(out_of_range="modulo"),

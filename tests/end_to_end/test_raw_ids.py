@@ -1,6 +1,7 @@
 """Requests with raw ids to running servers: both transports, REST, the client, several machines."""
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,16 +14,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tritonclient.grpc import service_pb2
 
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client
 from sharded_infer.engines.model import Model, open_model
+from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 from tests.support.fronts import hosts_file
-from tests.support.raw_ids import SPEC, Arrays, RawModel, Sum, publish_raw, raw_request
+from tests.support.raw_ids import SPEC, Arrays, RawModel, Sum, publish_raw, raw_request, source_of
 from tests.support.servers import (
     TRANSPORTS,
     Command,
@@ -34,6 +39,7 @@ from tests.support.servers import (
 from tests.support.shard_host_processes import running_shard_host
 
 HOSTS = 2
+WORDS = ["", "a", "größe", "68fd1e64"]
 REQUESTS = [(1, ()), (2, ()), (17, ()), (9, ("user_id", "shop")), (5, tuple(SPEC.sparse_inputs))]
 
 
@@ -187,3 +193,62 @@ def test_publish_reads_the_file_that_the_spec_names(sharded_infer: Command, tmp_
     shown = sharded_infer("inspect", *repository)
     assert "raw ids, id maps of item 16." in shown.out
     assert " kB (an unknown id reads row 2)" in shown.out
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose raw ids are strings: each word's row is its place among `WORDS`."""
+    ids = hash_strings(StringHash.XXH3_64, *joined_strings([w.encode() for w in WORDS]), 7)
+    source = replace(
+        source_of({raw: row for row, raw in enumerate(ids.tolist())}), strings="xxh3_64", seed=7
+    )
+    tables = (TableSpec("word", 4, 1, id_map=IdMapSpec("zero")), TableSpec("plain", 4, 1))
+    spec = replace(SPEC, name="words", tables=tables)
+    weights = {"word": torch.arange(1.0, 5.0)[:, None], "plain": torch.zeros(4, 1)}
+    folder = tmp_path_factory.mktemp("words")
+    return publish(spec, weights, Sum(), folder, id_maps={"word": source}).path
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_strings_are_hashed_by_the_server(words: Path, tmp_path: Path, transport: str) -> None:
+    asked = [*WORDS, "not known"]
+    age = {"name": "age", "datatype": "FP32", "shape": [5, 1], "data": [0.0] * 5}
+    wanted = [0.5, 1.0, 1.5, 2.0, 0.0]
+    tensor = service_pb2.ModelInferRequest.InferInputTensor
+    encoded = [word.encode() for word in asked]
+    raw = service_pb2.ModelInferRequest(
+        model_name="words",
+        inputs=[
+            tensor(name="word", datatype="BYTES", shape=[5]),
+            tensor(name="age", datatype="FP32", shape=[5, 1]),
+        ],
+        raw_input_contents=[packed_strings(encoded), bytes(20)],
+    )
+    typed = service_pb2.ModelInferRequest(model_name="words")
+    typed.inputs.add(name="word", datatype="BYTES", shape=[5]).contents.bytes_contents.extend(
+        encoded
+    )
+    typed.inputs.add(name="age", datatype="FP32", shape=[5, 1]).contents.fp32_contents.extend(
+        [0.0] * 5
+    )
+    wrong = service_pb2.ModelInferRequest(model_name="words")
+    wrong.inputs.add(name="plain", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"")
+    repository = words.parents[1]
+    with (
+        running_server(repository, tmp_path / "log", "--transport", transport) as server,
+        server.stub() as stub,
+    ):
+        for message in (raw, typed):
+            assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == wanted
+        with pytest.raises(grpc.RpcError, match="datatype 'BYTES', expected INT64 or INT32"):
+            stub.ModelInfer(wrong, timeout=60)
+        url = server.metrics_url.removesuffix("/metrics") + "/v2/models/words/infer"
+        word = {"name": "word", "datatype": "BYTES", "shape": [5, 1]}
+        body = json.dumps({"inputs": [age, {**word, "data": [[one] for one in asked]}]}).encode()
+        with urllib.request.urlopen(url, body, timeout=60) as answer:  # noqa: S310 - our own server
+            assert json.load(answer)["outputs"][0]["data"] == wanted
+        for data, said in (([1] * 5, "expected strings"), (["\ud800"] * 5, "no text")):
+            body = json.dumps({"inputs": [age, {**word, "data": data}]}).encode()
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url, body, timeout=60)  # noqa: S310 - our own server
+            assert refused.value.code == 400 and said in refused.value.read().decode()

@@ -12,6 +12,7 @@ from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import check_fields
 from serving.protocol.predict_message import PredictInputs, parse_predict
 from serving.protocol.request_tensors import RequestTensors, parameters_of, span_of
+from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import WireTensor, read_tensors
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_map import IdMap
@@ -21,7 +22,12 @@ from sharded_infer.inputs.request_reader import RequestReader
 from sharded_infer.specs.model_spec import ModelSpec
 
 # Where typed contents are, by datatype.
-_CONTENTS = {"INT64": "int64_contents", "INT32": "int_contents", "FP32": "fp32_contents"}
+_CONTENTS = {
+    "INT64": "int64_contents",
+    "INT32": "int_contents",
+    "FP32": "fp32_contents",
+    BYTES: "bytes_contents",
+}
 
 
 class PortableReader:
