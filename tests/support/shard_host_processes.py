@@ -13,19 +13,21 @@ from tests.support.servers import CommandProcess, Ranker, publish_ranker, read_r
 _STOP_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShardHostProcess:
     """A running shard host.
 
     Attributes:
         address: of its lookups.
         ready: what it printed when it was ready.
+        is_ending: whether it has been told to end.
     """
 
     process: CommandProcess
     address: str
     log: Path
     ready: dict[str, Any]
+    is_ending: bool = False
 
 
 @contextmanager
@@ -53,11 +55,14 @@ def running_shard_host(
             stderr=errors,
             program=program,
         )
+    host: ShardHostProcess | None = None
     try:
         ready = read_ready(process, log)
-        yield ShardHostProcess(process, ready["grpc_url"], log, ready)
+        host = ShardHostProcess(process, ready["grpc_url"], log, ready)
+        yield host
     finally:
-        if process.poll() is None:
+        # Once Python ends, it handles no signal: a second one would kill the process.
+        if process.poll() is None and not (host is not None and host.is_ending):
             process.send_signal(signal.SIGTERM)
         try:
             process.wait(_STOP_SECONDS)
@@ -72,6 +77,7 @@ def running_shard_host(
 def end_all(hosts: Iterable[ShardHostProcess]) -> None:
     """Tells hosts to end, none after another: each waits for its clients to leave, or 2 s."""
     for host in hosts:
+        host.is_ending = True
         host.process.terminate()
 
 
