@@ -83,6 +83,14 @@ def cluster(
         yield versions, dict(enumerate(running))
 
 
+def sums_of(asked: Mapping[int, Sequence[PieceBags]]) -> dict[int, list[PieceBags]]:
+    """The same pieces, answered with fp32 sums alone."""
+    return {
+        host: [PieceBags(group.pieces, group.chosen) for group in groups]
+        for host, groups in asked.items()
+    }
+
+
 class SumsAlone(RemoteHosts):
     """Asks as a release does that cannot read stored rows."""
 
@@ -92,11 +100,7 @@ class SumsAlone(RemoteHosts):
         deadline: float,
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
-        plain = {
-            host: [PieceBags(group.pieces, group.chosen) for group in groups]
-            for host, groups in asked.items()
-        }
-        return super().start(plain, deadline, may_lose)
+        return super().start(sums_of(asked), deadline, may_lose)
 
 
 def clients_of(addresses: dict[int, str], own: int | None = None) -> HostClients:
@@ -161,11 +165,7 @@ class BothWidths(RemoteHosts):
         deadline: float,
         may_lose: Collection[int] = (),
     ) -> StartedLookup:
-        plain = {
-            host: [PieceBags(group.pieces, group.chosen) for group in groups]
-            for host, groups in asked.items()
-        }
-        exact = super().start(plain, deadline, may_lose).finish()
+        exact = super().start(sums_of(asked), deadline, may_lose).finish()
         found = super().start(asked, deadline, may_lose).finish()
         for host, groups in asked.items():
             for group, one, other in zip(groups, exact[host], found[host], strict=True):
