@@ -71,13 +71,17 @@ class IdMap:
 
 def shared_rows_of(shared: SharedRows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """The row that each unknown id reads, int64 `[N]`."""
-    segments = len(shared.rows)
     rows = np.array(shared.rows, np.int64)
-    if segments == 1:
+    if len(rows) == 1:
         return np.full(len(ids), rows[0])
+    return rows[segments_of(ids, len(rows), shared.input_size)]
+
+
+def segments_of(ids: NDArray[np.int64], segments: int, input_size: int) -> NDArray[np.int64]:
+    """The segment that each id lies in, int64 `[N]`, as `SharedRows` says."""
     unsigned = ids.view(np.uint64)
-    at = unsigned // np.uint64(-(-shared.input_size // segments))
-    return rows[np.where(at < segments, at, unsigned % np.uint64(segments)).astype(np.int64)]
+    at = unsigned // np.uint64(-(-input_size // segments))
+    return np.where(at < segments, at, unsigned % np.uint64(segments)).astype(np.int64)
 
 
 def hashed_rows_of(hashed: HashedRows, ids: NDArray[np.int64]) -> NDArray[np.int64]:

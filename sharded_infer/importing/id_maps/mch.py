@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from quant.sources.weight_source import WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource, Ids, SharedRows
 from sharded_infer.importing.id_maps.stored_ids import CHUNK, check_column, read_column
+from sharded_infer.inputs.id_map import segments_of
 
 MCH_IDS = "_mch_sorted_raw_ids"
 MCH_ROWS = "_mch_remapped_ids_mapping"
@@ -62,14 +62,6 @@ def mch_source(
     )
 
 
-def segment_of(ids: Ids, segments: int, input_size: int) -> NDArray[np.uint64]:
-    """The rank that row-wise sharding sends each id to, uint64 `[N]`."""
-    unsigned = ids.view(np.uint64)
-    block = np.uint64(-(-input_size // segments))
-    inside = unsigned < block * np.uint64(segments)
-    return np.where(inside, unsigned // block, unsigned % np.uint64(segments))
-
-
 @dataclass(frozen=True, slots=True)
 class _Reader:
     source: WeightSource
@@ -98,8 +90,9 @@ class _Reader:
             if empty is not None and self._segments_of(most)[0] == segment:
                 yield most, np.array([empty])
 
-    def _segments_of(self, ids: Ids) -> NDArray[np.uint64]:
-        return segment_of(ids, len(self.segments), self.input_size)
+    def _segments_of(self, ids: Ids) -> Ids:
+        """The rank that row-wise sharding sends each id to."""
+        return segments_of(ids, len(self.segments), self.input_size)
 
     def _check_order(self, ids: Ids, segment: int) -> None:
         descends = (ids[1:] <= ids[:-1]) & (ids[:-1] != EMPTY) | (ids[1:] < ids[:-1])

@@ -23,9 +23,9 @@ from torch.distributed.checkpoint.metadata import (
 from kernels.ids.id_hash import murmur_hash3_2x64
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import HashedRows, IdMapSource, SharedRows
-from sharded_infer.importing.id_maps.mch import segment_of
 from sharded_infer.importing.id_maps.mpzch import MpzchSettings
 from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
+from sharded_infer.inputs.id_map import segments_of
 
 Ids = NDArray[np.int64]
 mc_modules = pytest.importorskip("torchrec.modules.mc_modules")
@@ -59,7 +59,7 @@ def served(source: IdMapSource, ids: Ids) -> Ids:
 def _unknown(source: IdMapSource, ids: Ids) -> Ids:
     match source.unknown:
         case SharedRows(rows, input_size):
-            return np.array(rows)[segment_of(ids, len(rows), input_size).astype(np.int64)]
+            return np.array(rows)[segments_of(ids, len(rows), input_size)]
         case HashedRows() as hashed:
             return _fallback(hashed, ids)
         case _:
