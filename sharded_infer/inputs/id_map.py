@@ -12,7 +12,7 @@ from kernels.bags import Bags
 from kernels.bounds import locate
 from kernels.ids.id_hash import murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
-from kernels.mapped_file import MappedFile
+from kernels.mapped_file import MappedFile, Watch
 from sharded_infer.errors import InputError, InternalError, RequestError
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 from sharded_infer.specs.model_spec import FeatureSpec, TableSpec
@@ -36,6 +36,11 @@ class IdMap:
             raise InternalError(f"table {table.name!r}: has no id map that says what unknown means")
         self.table, self.index, self.unknown = table, index, table.id_map.unknown
         self._file = file
+
+    @property
+    def watch(self) -> Watch | None:
+        """What tells that the mapped file has lost bytes; None: the index lies in memory."""
+        return None if self._file is None else self._file.watch
 
     def known(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each id, int64 `[N]`; -1 for unknown ones.
@@ -134,19 +139,13 @@ class IdMapping:
 
         Args:
             features: those of the bags to come, in their order.
-            maps: by table.
-
-        Raises:
-            InternalError: a table's id map is missing.
+            maps: by table; ids of other tables with raw ids are left raw.
         """
-        self._mapped: list[_Mapped] = []
-        for position, feature in enumerate(features):
-            if feature.table.id_map is None:
-                continue
-            found = maps.get(feature.table.name)
-            if found is None:
-                raise InternalError(f"table {feature.table.name!r}: its id map was not opened")
-            self._mapped.append(_Mapped(position, feature.name, found))
+        self._mapped = [
+            _Mapped(position, feature.name, maps[feature.table.name])
+            for position, feature in enumerate(features)
+            if feature.table.name in maps
+        ]
 
     def apply(self, bags: Bags) -> MappedIds:
         """Maps ids to rows; leaves unknown ones out of their bags where the map says so.

@@ -4,7 +4,7 @@ Padding is then left out of its bags.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -30,11 +30,12 @@ class IdPolicy:
         features: of the bags, in their order.
     """
 
-    def __init__(self, features: Sequence[FeatureSpec]) -> None:
+    def __init__(self, features: Sequence[FeatureSpec], raw: Collection[str] = ()) -> None:
         """Prepares the check.
 
         Args:
             features: those of the bags to come, in their order.
+            raw: tables whose ids are not rows yet; any are inside.
         """
         self.features = tuple(features)
         self._rows = torch.tensor([f.table.rows for f in features], dtype=torch.int64)
@@ -42,9 +43,11 @@ class IdPolicy:
         self._refuses = torch.tensor([policy == "error" for policy in policies])
         self._ignores = torch.tensor([policy == "ignore" for policy in policies])
         paddings = [feature.table.padding_idx for feature in features]
-        # No id that was judged is negative.
         self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
-        self._pads = any(padding is not None for padding in paddings)
+        self._padded = torch.tensor([padding is not None for padding in paddings])
+        self._pads = bool(self._padded.any())
+        self._raw = torch.tensor([feature.table.name in raw for feature in features])
+        self._has_raw = bool(self._raw.any())
 
     def apply(self, bags: Bags) -> tuple[Bags, int]:
         """Brings every id inside its table, or refuses it; leaves padding out.
@@ -58,9 +61,11 @@ class IdPolicy:
                 feature, the sample and the id.
         """
         outside = out_of_range(bags, self._rows)
-        if outside is None:
-            return self._without_padding(bags), 0
         counts = bags.lengths.sum(1)
+        if outside is not None and self._has_raw:
+            outside &= ~torch.repeat_interleave(self._raw, counts)
+        if outside is None or not bool(outside.any()):
+            return self._without_padding(bags), 0
         refused = outside & torch.repeat_interleave(self._refuses, counts)
         if bool(refused.any()):
             position = int(refused.nonzero()[0])
@@ -70,8 +75,9 @@ class IdPolicy:
                 f"feature {feature.name!r}, sample {sample}: id {int(bags.values[position])} is "
                 f"outside table {feature.table.name!r}, expected 0 to {feature.table.rows - 1}"
             )
-        # Python's modulo: never negative. Ids inside their tables stay as they are.
-        values = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
+        # Python's modulo: never negative.
+        wrapped = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
+        values = torch.where(outside, wrapped, bags.values)
         ignored = outside & torch.repeat_interleave(self._ignores, counts)
         changed = Bags(values, bags.lengths, bags.weights)
         return self._without_padding(keep_ids(changed, ~ignored)), int(outside.sum())
@@ -79,7 +85,9 @@ class IdPolicy:
     def _without_padding(self, bags: Bags) -> Bags:
         if not self._pads:
             return bags
-        padding = bags.values == torch.repeat_interleave(self._paddings, bags.lengths.sum(1))
+        counts = bags.lengths.sum(1)
+        padding = bags.values == torch.repeat_interleave(self._paddings, counts)
+        padding &= torch.repeat_interleave(self._padded, counts)
         return keep_ids(bags, ~padding) if bool(padding.any()) else bags
 
 
@@ -90,13 +98,11 @@ class InputPolicy:
         """Prepares the check.
 
         Args:
-            id_maps: by table: of all tables of the spec that have one.
-
-        Raises:
-            InternalError: an id map is missing.
+            id_maps: by table; ids of other tables with raw ids are left raw, whatever they are.
         """
         self._features = spec.features
         self._id_maps = id_maps or {}
+        self._raw = {table.name for table in spec.mapped_tables} - self._id_maps.keys()
         self._policies: dict[tuple[int, ...], tuple[IdMapping, IdPolicy]] = {}
         self._policy(tuple(range(len(self._features))))
 
@@ -147,7 +153,7 @@ class InputPolicy:
         policy = self._policies.get(features)
         if policy is None:
             chosen = [self._features[f] for f in features]
-            policy = IdMapping(chosen, self._id_maps), IdPolicy(chosen)
+            policy = IdMapping(chosen, self._id_maps), IdPolicy(chosen, self._raw)
             if len(self._policies) < _MAX_POLICIES:
                 self._policies[features] = policy
         return policy

@@ -8,6 +8,7 @@ from kernels.bags import Bags
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_policy import IdPolicy, InputPolicy, keep_ids
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec, TableSpec
 
 STRICT = FeatureSpec("user_id", TableSpec("user", rows=4, dim=1))
@@ -124,3 +125,18 @@ def test_any_number_of_patterns_is_checked() -> None:
             for side in sides
         )
         assert policy.apply(ModelInput(1, groups, ())).ids_checked
+
+
+def test_raw_ids_without_their_map_stay_whatever_they_are() -> None:
+    raw = TableSpec("raw", rows=4, dim=1, features=("raw", "strict"), id_map=IdMapSpec("error"))
+    spec = ModelSpec("left", (*SPEC.tables, raw))
+    ids = np.array([3, -9, 2, 2**63 - 1, -1, -(2**63)])
+    lengths = np.array([[1], [1], [1], [2], [1]])
+    group = JaggedBatch(tuple(range(5)), ids, lengths)
+    (checked,) = InputPolicy(spec).apply(ModelInput(1, (group,), ())).groups
+    # What the other tables' policies make of theirs.
+    assert checked.values.tolist() == [3, 2, 2**63 - 1, -1, -(2**63)]
+    assert checked.lengths.ravel().tolist() == [1, 0, 1, 2, 1]
+    group = JaggedBatch(tuple(range(5)), np.array([9, *ids[1:]]), lengths)
+    with pytest.raises(RequestError, match="'strict', sample 0: id 9 is outside table 'strict'"):
+        InputPolicy(spec).apply(ModelInput(1, (group,), ()))
