@@ -76,6 +76,11 @@ class IdIndex:
         return cls(whole, read_header(whole))
 
     @property
+    def fields(self) -> IndexFields:
+        """What compiled code searches, as long as the index is kept."""
+        return self._fields
+
+    @property
     def count(self) -> int:
         """Ids that it knows."""
         return self._layout.count

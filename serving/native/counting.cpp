@@ -42,4 +42,16 @@ void count_empty_bags(double* cells, const std::int64_t* where, const GroupBags&
   }
 }
 
+void count_unknown(double* cells, const std::int64_t* counts, std::int64_t tables) {
+  for (std::int64_t table = 0; table < tables; ++table) {
+    if (counts[table] == 0) continue;
+    double before, after;
+    __atomic_load(cells + table, &before, __ATOMIC_RELAXED);
+    do {
+      after = before + static_cast<double>(counts[table]);
+    } while (!__atomic_compare_exchange(cells + table, &before, &after, true, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED));
+  }
+}
+
 }  // namespace sharded_infer

@@ -43,4 +43,7 @@ struct GroupBags {
 // Adds the samples with an empty bag to each feature's cell; `where` has -1 for those not counted.
 void count_empty_bags(double* cells, const std::int64_t* where, const GroupBags& group);
 
+// Adds each table's unknown ids to its cell. Threads without the GIL may add to it meanwhile.
+void count_unknown(double* cells, const std::int64_t* counts, std::int64_t tables);
+
 }  // namespace sharded_infer

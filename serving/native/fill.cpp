@@ -1,4 +1,5 @@
 // Request::fill, see request.h: tensors to the arrays of a batch.
+#include "counting.h"
 #include "ids.h"
 #include "request.h"
 
@@ -79,26 +80,48 @@ void put_weights(const Source& source, std::uint8_t* to) {
     std::memcpy(to + i * kFp32Bytes, &one, sizeof one);
 }
 
+// Rows as they came; how many were dropped, or -1 where one is refused.
+std::int64_t put_rows(Request& request, std::int64_t feature, const Source& source,
+                      const Target& target) {
+  const std::int64_t rows = request.model->rows[feature];
+  std::int64_t dropped = 0;
+  if (!copy_numbers(*source.values, source.first, source.count, rows, target.values)) {
+    const std::int32_t policy = request.model->policies[feature];
+    if (policy == kRefuse) return -1;
+    if (policy == kIgnore) dropped = drop_outside(target, rows);
+    request.layout.ids_outside +=
+        policy == kIgnore ? dropped : wrap(target.values, source.count, rows);
+  }
+  const std::int64_t padding = request.model->paddings[feature];
+  return padding < 0 ? dropped
+                     : dropped + drop_padding(target, source.count - dropped, padding);
+}
+
+// The rows of raw ids; as `put_rows`.
+std::int64_t put_mapped(Request& request, const IdMap& map, const Source& source,
+                        const Target& target) {
+  // Whatever the limit is: ids are 64 bits.
+  copy_numbers(*source.values, source.first, source.count, 1, target.values);
+  std::int64_t unknown = 0;
+  if (!map_ids(map, target.values, source.count, unknown)) return -1;
+  if (unknown == 0) return 0;
+  request.unknown[map.counted] += unknown;
+  request.layout.ids_outside += unknown;
+  if (map.unknown != kAbsent) return 0;
+  return drop(target, [](std::int64_t row) { return row < 0; });
+}
+
 // One feature's ids and weights, whose lengths are there already.
 bool put_ids(Request& request, std::int64_t feature, const Source& source, Target& target) {
   if (source.count == 0) {
     target.lengths += target.bags;
     return true;
   }
-  const std::int64_t rows = request.model->rows[feature];
-  const bool inside =
-      copy_numbers(*source.values, source.first, source.count, rows, target.values);
   if (target.weights) put_weights(source, target.weights);
-  std::int64_t dropped = 0;
-  if (!inside) {
-    const std::int32_t policy = request.model->policies[feature];
-    if (policy == kRefuse) return false;
-    if (policy == kIgnore) dropped = drop_outside(target, rows);
-    request.layout.ids_outside +=
-        policy == kIgnore ? dropped : wrap(target.values, source.count, rows);
-  }
-  const std::int64_t padding = request.model->paddings[feature];
-  if (padding >= 0) dropped += drop_padding(target, source.count - dropped, padding);
+  const IdMap* map = request.model->id_maps[feature];
+  const std::int64_t dropped = map == nullptr ? put_rows(request, feature, source, target)
+                                              : put_mapped(request, *map, source, target);
+  if (dropped < 0) return false;
   const std::int64_t kept = source.count - dropped;
   target.lengths += target.bags;
   target.values += kept;
@@ -166,6 +189,7 @@ bool Request::fill(std::int64_t* out) {
                   group.bags};
   }
   layout.ids_outside = 0;
+  std::fill_n(unknown, model->mapped, std::int64_t{0});
   if (layout.at_once) {
     if (!put_all_at_once(*this, targets[0])) return false;
   } else {
@@ -180,6 +204,10 @@ bool Request::fill(std::int64_t* out) {
       std::memcpy(out + dense_at[dense], tensor.data, tensor.elements * kFp32Bytes);
   }
   return true;
+}
+
+void Request::count_unknown() const {
+  sharded_infer::count_unknown(model->unknown_ids, unknown, model->mapped);
 }
 
 }  // namespace sharded_infer

@@ -59,10 +59,18 @@ EXPORTED std::int32_t sharded_infer_scan_tensors(sharded_infer::Request* request
   return request->scan_tensors(tensors, count);
 }
 
-// 1 when what was scanned is accepted; see request.h. The message, or the
-// tensors' bytes, must still be there.
+// 1 when what was scanned is accepted, and its unknown ids are counted; see request.h. The message,
+// or the tensors' bytes, must still be there.
 EXPORTED std::int32_t sharded_infer_fill(sharded_infer::Request* request, std::int64_t* out) {
-  return request->fill(out);
+  if (!request->fill(out)) return 0;
+  request->count_unknown();
+  return 1;
+}
+
+// Counts unknown ids; see counting.h.
+EXPORTED void sharded_infer_count_unknown(double* cells, const std::int64_t* counts,
+                                          std::int64_t tables) {
+  sharded_infer::count_unknown(cells, counts, tables);
 }
 
 // Counts answered requests; see counting.h.

@@ -1,5 +1,6 @@
 // What decoding needs to know of a model: prepared once, read by all threads.
 #pragma once
+#include "raw_ids.h"
 #include "wire.h"
 
 #include <cstring>
@@ -23,6 +24,9 @@ struct Model {
   const std::int64_t* rows;         // [features]
   const std::int32_t* policies;     // [features]
   const std::int64_t* paddings;     // [features]: an id that is left out, or -1
+  const IdMap* const* id_maps;      // [features]: null where ids are rows
+  std::int64_t mapped;              // tables whose unknown ids are counted
+  double* unknown_ids;              // [mapped]: the counts, which other threads add to
   const std::int64_t* widths;       // [dense]
   const std::uint8_t* names;        // all names, one after another
   const std::int64_t* name_starts;  // [inputs + 1]

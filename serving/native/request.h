@@ -4,11 +4,12 @@
 //         the batch is the largest number of samples, all others are it or 1;
 //         features of 1 sample, and absent ones beside such, go to a group that all samples share
 //   fill: for each group and feature: lengths as int64, not negative, with the right sum;
-//         ids as int64, inside their table: outside they are refused, dropped or wrapped;
+//         ids as int64, raw ones mapped to rows (raw_ids.h);
+//         others inside their table: outside they are refused, dropped or wrapped;
 //         without the table's padding;
 //         weights, or ones; then the dense inputs
 //
-// This is what `RequestReader` and `IdPolicy` do; what they would refuse is never accepted here.
+// This is what `RequestReader` and `InputPolicy` do; what they would refuse is never accepted here.
 #pragma once
 #include "input.h"
 #include "model.h"
@@ -44,7 +45,7 @@ struct Group {
 struct Layout {
   std::int64_t batch;
   std::int64_t words;        // of memory that `fill` needs
-  std::int64_t ids_outside;  // that `fill` dropped or wrapped
+  std::int64_t ids_outside;  // that `fill` dropped or wrapped, and unknown raw ids
   std::int64_t at_once;
   Group groups[2];  // one bag a sample, one bag for all
 };
@@ -61,6 +62,7 @@ struct Request {
   std::int64_t* starts;      // [sparse]: of all at once, where each input's ids begin
   std::int64_t* dense_at;    // [dense]: in words
   std::int64_t* dense_rows;  // [dense]
+  std::int64_t* unknown;     // [mapped]: by `fill`, unknown raw ids
   Layout layout;
 
   // The input of a name, or -1; `previous` came before it, -1: none did. Clients send their inputs
@@ -84,6 +86,8 @@ struct Request {
   bool scan_tensors(const NamedTensor* named, std::int64_t count);
   // Whether its lengths and ids fit too; `out` has `layout.words` words.
   bool fill(std::int64_t* out);
+  // Adds the unknown ids to the model's counts, once the request is read for good.
+  void count_unknown() const;
 };
 
 }  // namespace sharded_infer

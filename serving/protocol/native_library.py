@@ -7,9 +7,30 @@ import ctypes
 import struct
 import sys
 
+from kernels.ids.id_index import IndexFields
 from kernels.native_library import keeping_gil, load_library
 
 MAX_OUTPUTS = 16
+
+
+class IdMapFields(ctypes.Structure):
+    """`IdMap` of serving/native/raw_ids.h."""
+
+    _fields_ = (
+        ("index", IndexFields),
+        ("mark", ctypes.c_void_p),
+        ("last", ctypes.c_void_p),
+        ("last_byte", ctypes.c_int64),
+        ("unknown", ctypes.c_int64),
+        ("shared_rows", ctypes.c_void_p),
+        ("segments", ctypes.c_int64),
+        ("segment_ids", ctypes.c_int64),
+        ("bucket_rows", ctypes.c_int64),
+        ("first_row", ctypes.c_int64),
+        ("hashed_rows", ctypes.c_int64),
+        ("divided", ctypes.c_int64),
+        ("counted", ctypes.c_int64),
+    )
 
 
 class Model(ctypes.Structure):
@@ -27,6 +48,9 @@ class Model(ctypes.Structure):
         ("rows", ctypes.c_void_p),
         ("policies", ctypes.c_void_p),
         ("paddings", ctypes.c_void_p),
+        ("id_maps", ctypes.c_void_p),
+        ("mapped", ctypes.c_int64),
+        ("unknown_ids", ctypes.c_void_p),
         ("widths", ctypes.c_void_p),
         ("names", ctypes.c_char_p),
         ("name_starts", ctypes.c_void_p),
@@ -49,6 +73,7 @@ class Request(ctypes.Structure):
         ("starts", ctypes.c_void_p),
         ("dense_at", ctypes.c_void_p),
         ("dense_rows", ctypes.c_void_p),
+        ("unknown", ctypes.c_void_p),
         # `Layout`: batch, words, ids_outside, at_once, and seven numbers of each group.
         ("layout", ctypes.c_int64 * 18),
     )
@@ -76,6 +101,8 @@ def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:
         scan.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_scan_tensors.argtypes = (address, ctypes.c_char_p, integer)
     library.sharded_infer_fill.argtypes = (address, address)
+    library.sharded_infer_count_unknown.restype = None
+    library.sharded_infer_count_unknown.argtypes = (address, address, integer)
 
 
 def _load() -> tuple[ctypes.CDLL, ctypes.PyDLL] | None:

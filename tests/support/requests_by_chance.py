@@ -1,6 +1,7 @@
 """Random requests of a small model, in every form that clients may send."""
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
@@ -40,8 +41,21 @@ def serialized(inputs: Arrays, **fields: Any) -> bytes:
     return bytes(request.SerializeToString())
 
 
-def _ids(draw: st.DrawFn, name: str, count: int) -> NDArray[Any]:
-    tables = [feature.table for feature in SPEC.features if feature.name == name]
+class _Ids(NamedTuple):
+    """Draws a feature's ids."""
+
+    spec: ModelSpec
+    raw: Mapping[str, Sequence[int]]
+
+    def draw(self, draw: st.DrawFn, name: str, count: int) -> NDArray[Any]:
+        if name in self.raw:
+            one = st.sampled_from(self.raw[name])
+            return np.array(draw(st.lists(one, min_size=count, max_size=count)), np.int64)
+        return _rows(draw, self.spec, name, count)
+
+
+def _rows(draw: st.DrawFn, spec: ModelSpec, name: str, count: int) -> NDArray[Any]:
+    tables = [feature.table for feature in spec.features if feature.name == name]
     table = min(tables, key=lambda t: (t.out_of_range != "error", t.rows))
     inside = st.integers(0, table.rows - 1)
     if table.out_of_range == "error":
@@ -69,7 +83,7 @@ def _lengths(draw: st.DrawFn, *shape: int) -> NDArray[Any]:
     return np.array(drawn, np.int64).reshape(shape)
 
 
-def _feature(draw: st.DrawFn, name: str, batch: int) -> Arrays:
+def _feature(draw: st.DrawFn, drawn: _Ids, name: str, batch: int) -> Arrays:
     size = draw(st.sampled_from([1, batch]))
     form = draw(st.sampled_from(["absent", "flat", "matrix", "jagged", "jagged"]))
     inputs: Arrays = {}
@@ -78,23 +92,23 @@ def _feature(draw: st.DrawFn, name: str, batch: int) -> Arrays:
     if form == "jagged":
         lengths = _lengths(draw, size)
         inputs[f"{name}.lengths"] = _narrow(draw, lengths)
-        ids = _ids(draw, name, int(lengths.sum()))
+        ids = drawn.draw(draw, name, int(lengths.sum()))
     elif form == "flat":
-        ids = _ids(draw, name, size)
+        ids = drawn.draw(draw, name, size)
     else:
         per_sample = draw(st.integers(0, 3))
-        ids = _ids(draw, name, size * per_sample).reshape(size, per_sample)
+        ids = drawn.draw(draw, name, size * per_sample).reshape(size, per_sample)
     inputs[name] = _narrow(draw, ids)
     if draw(st.booleans()):
         inputs[f"{name}.weights"] = _floats(draw, *ids.shape)
     return inputs
 
 
-def _all_at_once(draw: st.DrawFn, batch: int) -> Arrays:
-    lengths = _lengths(draw, len(SPEC.sparse_inputs), draw(st.sampled_from([1, batch])))
+def _all_at_once(draw: st.DrawFn, drawn: _Ids, batch: int) -> Arrays:
+    lengths = _lengths(draw, len(drawn.spec.sparse_inputs), draw(st.sampled_from([1, batch])))
     totals = lengths.sum(axis=1).tolist()
-    sent = zip(SPEC.sparse_inputs, totals, strict=True)
-    ids = np.concatenate([_ids(draw, name, total) for name, total in sent])
+    sent = zip(drawn.spec.sparse_inputs, totals, strict=True)
+    ids = np.concatenate([drawn.draw(draw, name, total) for name, total in sent])
     inputs: Arrays = {
         "sparse.values": _narrow(draw, ids),
         "sparse.lengths": _narrow(draw, lengths),
@@ -105,18 +119,25 @@ def _all_at_once(draw: st.DrawFn, batch: int) -> Arrays:
 
 
 @st.composite
-def inputs_by_chance(draw: st.DrawFn) -> Arrays:
-    """Valid inputs, in any order."""
+def inputs_by_chance(
+    draw: st.DrawFn, spec: ModelSpec = SPEC, raw: Mapping[str, Sequence[int]] | None = None
+) -> Arrays:
+    """Valid inputs, in any order.
+
+    Args:
+        raw: the ids of features whose ids are no rows.
+    """
+    drawn = _Ids(spec, raw or {})
     batch = draw(st.integers(1, MAX_BATCH))
     inputs: Arrays = {
         name: _floats(draw, draw(st.sampled_from([1, batch])), width)
-        for name, width in SPEC.dense.inputs.items()
+        for name, width in spec.dense.inputs.items()
     }
     if draw(st.integers(0, 3)) == 0:
-        inputs |= _all_at_once(draw, batch)
+        inputs |= _all_at_once(draw, drawn, batch)
     else:
-        for name in SPEC.sparse_inputs:
-            inputs |= _feature(draw, name, batch)
+        for name in spec.sparse_inputs:
+            inputs |= _feature(draw, drawn, name, batch)
     return dict(draw(st.permutations(list(inputs.items()))))
 
 

@@ -86,6 +86,7 @@ Calls::Way Calls::take(const transport::Event& event, Taken& taken) {
     give_back(call);
     return Way::kLeft;
   }
+  route->decoding.count_unknown();
   ++taken.calls;
   const auto slot = std::uint32_t(event.call);
   if (by_slot_.size() <= slot) by_slot_.resize(slot + std::size_t{1});

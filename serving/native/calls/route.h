@@ -36,10 +36,11 @@ class Route {
         successors_(tensors_.size() + 1, -1),
         starts_(std::size_t(settings.model->sparse)),
         dense_at_(std::size_t(settings.model->dense)),
-        dense_rows_(dense_at_.size()) {
+        dense_rows_(dense_at_.size()),
+        unknown_(std::size_t(settings.model->mapped)) {
     decoding = {settings.model,  tensors_.data(), present_.data(),  order_.data(),
                 contents_.data(), successors_.data(), own_.data(), starts_.data(),
-                dense_at_.data(), dense_rows_.data(), {}};
+                dense_at_.data(), dense_rows_.data(), unknown_.data(), {}};
   }
   Route(const Route&) = delete;
   Route& operator=(const Route&) = delete;
@@ -68,7 +69,7 @@ class Route {
   std::vector<Bytes> contents_;
   std::vector<std::uint8_t> present_, own_;
   std::vector<std::int32_t> order_, successors_;
-  std::vector<std::int64_t> starts_, dense_at_, dense_rows_;
+  std::vector<std::int64_t> starts_, dense_at_, dense_rows_, unknown_;
 };
 
 }  // namespace sharded_infer::calls

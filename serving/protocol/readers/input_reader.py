@@ -8,6 +8,7 @@ from serving.protocol.message_format import MessageFormat
 from serving.protocol.native_library import LIBRARIES
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
+from serving.protocol.readers.unknown_ids import Cells, UnknownIds
 from serving.protocol.request_tensors import RequestTensors
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.finite_check import FiniteCheck
@@ -20,7 +21,12 @@ Backend = Literal["native", "portable"]
 
 
 class InputReader:
-    """Reads the requests of one model by compiled code, and by protobuf where that declines."""
+    """Reads the requests of one model by compiled code, and by protobuf where that declines.
+
+    Attributes:
+        unknown_ids: float64 `[mapped tables]`, in the order of `spec.mapped_tables`: the raw ids of
+            all requests read so far that id maps did not know.
+    """
 
     def __init__(
         self,
@@ -30,13 +36,15 @@ class InputReader:
         backend: Backend | None = None,
         limits: InputLimits | None = None,
         id_maps: Mapping[str, IdMap] | None = None,
+        unknown_ids: Cells | None = None,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
             backend: `portable` avoids compiled code; None uses it if it was built.
             limits: None: there are none, and NaN and infinity are read.
-            id_maps: by table, of all tables with raw ids.
+            id_maps: by table; ids of other tables with raw ids are left raw.
+            unknown_ids: the attribute, contiguous; None: zeros.
 
         Raises:
             InputError: compiled code is requested, but was not built.
@@ -44,14 +52,21 @@ class InputReader:
         self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
         native = self.backend == "native"
         max_ids = None if limits is None else limits.max_ids
-        self.native = NativeReader(spec, max_batch=max_batch, max_ids=max_ids) if native else None
-        if spec.mapped_tables:
-            # Compiled code has no id maps.
-            self.native = None
+        unknown = UnknownIds(spec, unknown_ids)
+        self.unknown_ids = unknown.cells
+        self.native = (
+            NativeReader(
+                spec, max_batch=max_batch, max_ids=max_ids, id_maps=id_maps, unknown_ids=unknown
+            )
+            if native
+            else None
+        )
         if limits is not None and _most_inputs(spec) > limits.max_inputs:
             # Compiled code counts no inputs: it knows the model's, and takes none twice.
             self.native = None
-        self._portable = PortableReader(spec, max_batch=max_batch, limits=limits, id_maps=id_maps)
+        self._portable = PortableReader(
+            spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
+        )
         self._limits = limits
         self._finite = None if limits is None else FiniteCheck(spec)
 

@@ -5,8 +5,7 @@ reader takes the rest, and alone decides on errors. The pseudocode is in `servin
 """
 
 import ctypes
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,13 +16,16 @@ from serving.protocol.message_format import MessageFormat
 from serving.protocol.native_library import (
     BYTES_BYTES,
     LIBRARIES,
-    NAMED_TENSOR,
     TENSOR_BYTES,
     Model,
     Request,
 )
+from serving.protocol.readers.named_tensors import named_tensors
+from serving.protocol.readers.native_id_maps import NativeIdMaps
+from serving.protocol.readers.unknown_ids import UnknownIds
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.errors import InputError
+from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.inputs.sparse_inputs import SparseInputs
@@ -37,10 +39,6 @@ _MAX_PATTERNS = 64
 # Below, about a millisecond of reading, keeping the GIL is cheaper for all: a thread that gives it
 # away beside a busy one waits 5 ms for it.
 _LONG_BYTES = 1 << 24
-
-# `Datatype` of serving/native/input.h, by the protocol's names.
-_DATATYPES = {"INT64": 1, "INT32": 2, "FP32": 3}
-_MOST_SIZE = 2**31 - 1
 
 Ints = NDArray[np.int64]
 
@@ -71,11 +69,15 @@ class NativeReader:
         *,
         max_batch: int,
         max_ids: int | None = None,
+        id_maps: Mapping[str, IdMap] | None = None,
+        unknown_ids: UnknownIds | None = None,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
             max_ids: counted for each table that looks them up; None: no limit.
+            id_maps: by table; ids of other tables with raw ids are left raw.
+            unknown_ids: where unknown ids are counted; None: nowhere that is seen.
 
         Raises:
             InputError: the reader was not compiled.
@@ -94,19 +96,23 @@ class NativeReader:
         self._inputs = len(names)
         slots = 1 << (2 * self._inputs).bit_length()
         # Held, because the compiled code is given addresses.
+        self._id_maps = NativeIdMaps(spec, id_maps or {})
+        self._unknown_ids = UnknownIds(spec) if unknown_ids is None else unknown_ids
         self._held = (
             np.array(sparse.of_features, np.int32),
             np.array([name in required_inputs for name in sparse.names], np.uint8),
             np.array([feature.table.rows for feature in features], np.int64),
             np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
             np.array([_padding_of(feature.table) for feature in features], np.int64),
+            self._id_maps.of_features,
+            self._unknown_ids.cells,
             np.array(self.widths, np.int64),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
         )
-        sources, required, rows, policies, paddings, widths, starts, table = [
-            address_of(array) for array in self._held
-        ]
+        addresses = [address_of(array) for array in self._held]
+        sources, required, rows, policies, paddings, maps, unknown = addresses[:7]
+        widths, starts, table = addresses[7:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -119,6 +125,9 @@ class NativeReader:
             rows,
             policies,
             paddings,
+            maps,
+            len(spec.mapped_tables),
+            unknown,
             widths,
             b"".join(encoded),
             starts,
@@ -150,7 +159,7 @@ class NativeReader:
 
     def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput | None:
         """Reads separate tensors, as `read_message`."""
-        named = _named_tensors(tensors)
+        named = named_tensors(tensors)
         if named is None:
             return None
         library = self._libraries[named.data_bytes < _LONG_BYTES]
@@ -232,6 +241,7 @@ class NativeReader:
             np.zeros(self._sparse, np.int64),
             dense[0],
             dense[1],
+            np.zeros(self.model.mapped, np.int64),
         )
         request = Request(ctypes.addressof(self.model), *[address_of(array) for array in held])
         layout = memoryview(request.layout).cast("B").cast("q")
@@ -242,43 +252,6 @@ class NativeReader:
 
 def _padding_of(table: TableSpec) -> int:
     return -1 if table.padding_idx is None else table.padding_idx
-
-
-class _NamedTensors(NamedTuple):
-    """Tensors as `NamedTensor`s of serving/native/request.h."""
-
-    packed: bytes
-    data_bytes: int
-    held: tuple[NDArray[np.generic], ...]  # whose addresses are in `packed`
-
-
-def _named_tensors(tensors: Sequence[WireTensor]) -> _NamedTensors | None:
-    """The tensors for compiled code; None if one is unusual."""
-    names = [tensor.name.encode() for tensor in tensors]
-    text = np.frombuffer(b"".join(names), np.uint8)
-    starts = accumulate(map(len, names), initial=_address_of(text))
-    held, packed, data_bytes = [text], bytearray(), 0
-    for tensor, name, start in zip(tensors, names, starts, strict=False):
-        code, shape = _DATATYPES.get(tensor.datatype), tensor.shape
-        if code is None or len(shape) not in (1, 2) or not all(0 <= n <= _MOST_SIZE for n in shape):
-            return None
-        if not isinstance(tensor.data, (bytes, memoryview)):
-            return None
-        array = np.frombuffer(tensor.data, np.uint8)
-        held.append(array)
-        data_bytes += array.nbytes
-        address = _address_of(array)
-        last = shape[1] if len(shape) == 2 else 0
-        packed += NAMED_TENSOR.pack(
-            start, len(name), address, array.nbytes, code, len(shape), shape[0], last
-        )
-    return _NamedTensors(bytes(packed), data_bytes, tuple(held))
-
-
-def _address_of(array: NDArray[np.generic]) -> int:
-    # `kernels.native_library.address_of` is for arrays that may be written.
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _group(

@@ -11,6 +11,7 @@ from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import check_fields
 from serving.protocol.predict_message import PredictInputs, parse_predict
+from serving.protocol.readers.unknown_ids import UnknownIds
 from serving.protocol.request_tensors import RequestTensors, parameters_of, span_of
 from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import WireTensor, read_tensors
@@ -40,19 +41,22 @@ class PortableReader:
         max_batch: int | None,
         limits: InputLimits | None = None,
         id_maps: Mapping[str, IdMap] | None = None,
+        unknown_ids: UnknownIds | None = None,
     ) -> None:
         """Prepares the reader of a model.
 
         Args:
             max_batch: None: no limit.
             limits: None: no limits.
-            id_maps: by table, of all tables with raw ids.
+            id_maps: by table; ids of other tables with raw ids are left raw.
+            unknown_ids: where unknown ids are counted; None: nowhere that is seen.
         """
         self._limits = limits
         max_ids = None if limits is None else limits.max_ids
         self._reader = RequestReader(spec, max_batch=max_batch, max_ids=max_ids)
         self._predict_inputs = PredictInputs(spec)
         self._policy = InputPolicy(spec, id_maps)
+        self._unknown_ids = unknown_ids
 
     def read_message(
         self,
@@ -80,7 +84,7 @@ class PortableReader:
             request = parse_request(message)
             self._count(len(request.inputs))
             found = read_tensors(wire_tensors(request, shared), self._reader)
-        return self._policy.apply(found)
+        return self._checked(found)
 
     def read_tensors(self, tensors: Iterable[WireTensor]) -> ModelInput:
         """Reads separate tensors, whose number has been checked.
@@ -88,7 +92,13 @@ class PortableReader:
         Raises:
             RequestError, RequestTooLargeError: as `read_message`.
         """
-        return self._policy.apply(read_tensors(tensors, self._reader))
+        return self._checked(read_tensors(tensors, self._reader))
+
+    def _checked(self, found: ModelInput) -> ModelInput:
+        checked = self._policy.apply(found)
+        if checked.ids_unknown and self._unknown_ids is not None:
+            self._unknown_ids.add(checked.ids_unknown)
+        return checked
 
     def _count(self, inputs: int) -> None:
         if self._limits is not None:

@@ -4,6 +4,7 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -141,17 +142,21 @@ class Place:
 
 
 def make_place(ranker: Ranker, reports: RequestReports | None = None) -> Place:
+    return place_of(ranker.repository, MODEL, reports)
+
+
+def place_of(repository: Path, model: str, reports: RequestReports | None = None) -> Place:
     planes, stores, counts = [], [], []
     for told in (reports, None):
         metrics = ServerMetrics()
         store = ServedVersions(
-            Repository(ranker.repository),
+            Repository(repository),
             metrics,
             topology=None,
             max_batch=256,
             overrides=ServingOverrides(BatchingMode.BATCHED, 0),
         )
-        store.load(MODEL)
+        store.load(model)
         planes.append(DataPlane(store, metrics, slots=1, limits=QueueLimits(), reports=told))
         stores.append(store)
         counts.append(metrics)

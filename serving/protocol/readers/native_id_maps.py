@@ -1,0 +1,73 @@
+"""What compiled code knows of a model's id maps; see `serving/native/raw_ids.h`."""
+
+import ctypes
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import address_of
+from serving.protocol.native_library import IdMapFields
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
+from sharded_infer.specs.model_spec import ModelSpec
+
+# `Unknown` of serving/native/raw_ids.h.
+_UNKNOWN = {"error": 0, "zero": 1}
+_SHARED, _HASHED = 2, 3
+
+
+class NativeIdMaps:
+    """The id maps of a model's features, kept for compiled code.
+
+    Attributes:
+        of_features: int64 `[features]`: addresses of `IdMap`s, 0 where ids are rows.
+    """
+
+    def __init__(self, spec: ModelSpec, id_maps: Mapping[str, IdMap]) -> None:
+        """Describes them.
+
+        Args:
+            id_maps: by table; ids of other tables with raw ids are left raw.
+        """
+        self._kept: list[NDArray[np.int64]] = []
+        self._id_maps = id_maps
+        self._fields = {
+            table.name: self._fields_of(id_maps.get(table.name), counted)
+            for counted, table in enumerate(spec.mapped_tables)
+        }
+        self.of_features = np.array(
+            [
+                ctypes.addressof(self._fields[feature.table.name])
+                if feature.table.name in self._fields
+                else 0
+                for feature in spec.features
+            ],
+            np.int64,
+        )
+
+    def _fields_of(self, id_map: IdMap | None, counted: int) -> IdMapFields:
+        fields = IdMapFields(counted=counted)
+        if id_map is None:
+            return fields
+        fields.index = id_map.index.fields
+        watch = id_map.watch
+        if watch is not None:
+            fields.mark, fields.last, fields.last_byte = watch
+        unknown = id_map.unknown
+        if isinstance(unknown, SharedRows):
+            rows = np.array(unknown.rows, np.int64)
+            self._kept.append(rows)
+            fields.unknown, fields.shared_rows = _SHARED, address_of(rows)
+            fields.segments = len(rows)
+            fields.segment_ids = -(-unknown.input_size // len(rows))
+        elif isinstance(unknown, HashedRows):
+            size = unknown.rows // unknown.buckets
+            fields.unknown, fields.segments = _HASHED, unknown.buckets
+            fields.segment_ids = -(-unknown.input_size // unknown.buckets)
+            fields.bucket_rows, fields.divided = size, unknown.divided
+            fields.hashed_rows = size if unknown.reserved is None else unknown.reserved
+            fields.first_row = size - fields.hashed_rows
+        else:
+            fields.unknown = _UNKNOWN[unknown]
+        return fields

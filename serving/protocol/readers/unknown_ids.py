@@ -1,0 +1,54 @@
+"""Counts of the raw ids that id maps do not know, by table."""
+
+import threading
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.native_library import address_of
+from serving.protocol.native_library import LIBRARIES
+from sharded_infer.errors import InternalError
+from sharded_infer.specs.model_spec import ModelSpec
+
+Cells = NDArray[np.float64]
+
+
+class UnknownIds:
+    """The counts of one model. Thread-safe.
+
+    Attributes:
+        cells: float64 `[mapped tables]`, in the order of `spec.mapped_tables`.
+    """
+
+    def __init__(self, spec: ModelSpec, cells: Cells | None = None) -> None:
+        """Starts to count.
+
+        Args:
+            cells: contiguous, to add to; None: zeros.
+
+        Raises:
+            InternalError: there is not a cell for each table.
+        """
+        self._places = {table.name: place for place, table in enumerate(spec.mapped_tables)}
+        self.cells = np.zeros(len(self._places)) if cells is None else cells
+        if self.cells.shape != (len(self._places),) or self.cells.dtype != np.float64:
+            raise InternalError(
+                f"unknown ids: expected float64 [{len(self._places)}], got {self.cells.dtype} "
+                f"{list(self.cells.shape)}"
+            )
+        self._lock = threading.Lock()
+
+    def add(self, unknown: Iterable[tuple[str, int]]) -> None:
+        """Counts the unknown ids of one request: tables and how many."""
+        counts = np.zeros(len(self.cells), np.int64)
+        for table, count in unknown:
+            counts[self._places[table]] = count
+        if LIBRARIES is None:
+            with self._lock:
+                self.cells += counts
+            return
+        # Compiled code may add to them meanwhile, without the GIL.
+        LIBRARIES[1].sharded_infer_count_unknown(
+            address_of(self.cells), address_of(counts), len(counts)
+        )
