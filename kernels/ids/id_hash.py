@@ -29,9 +29,10 @@ class StringHash(StrEnum):
         """A seed is an unsigned number of so many bits."""
         return 64 if self is StringHash.XXH3_64 else 32
 
-
-# `StringHash` of kernels/native/id_hash.h.
-_NUMBERS = {StringHash.XXH3_64: 0, StringHash.MURMUR3_X64_128: 1}
+    @property
+    def number(self) -> int:
+        """`StringHash` of kernels/native/id_hash.h."""
+        return 0 if self is StringHash.XXH3_64 else 1
 
 
 def _load() -> ctypes.CDLL | None:
@@ -84,7 +85,7 @@ def hash_strings(
     data, offsets = np.ascontiguousarray(data), np.ascontiguousarray(offsets)
     out = np.empty(len(offsets) - 1, np.int64)
     _LIBRARY.sharded_infer_hash_strings(
-        *(_NUMBERS[name], data.ctypes.data, offsets.ctypes.data, len(out), seed, out.ctypes.data)
+        *(name.number, data.ctypes.data, offsets.ctypes.data, len(out), seed, out.ctypes.data)
     )
     return out
 

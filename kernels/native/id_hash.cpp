@@ -70,13 +70,14 @@ std::uint64_t murmur_hash3_2x64(std::uint64_t x, std::uint64_t y, std::uint64_t 
   return state.first ^ state.second;
 }
 
+std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes, std::uint64_t seed) {
+  return hash == kXxh3 ? XXH3_64bits_withSeed(string, bytes, seed) : murmur3(string, bytes, seed);
+}
+
 void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets, std::int64_t count,
                   std::uint64_t seed, std::uint64_t* out) {
-  for (std::int64_t at = 0; at < count; ++at) {
-    const std::uint8_t* string = data + offsets[at];
-    const std::uint64_t bytes = static_cast<std::uint64_t>(offsets[at + 1] - offsets[at]);
-    out[at] = hash == kXxh3 ? XXH3_64bits_withSeed(string, bytes, seed) : murmur3(string, bytes, seed);
-  }
+  for (std::int64_t at = 0; at < count; ++at)
+    out[at] = hash_string(hash, data + offsets[at], static_cast<std::uint64_t>(offsets[at + 1] - offsets[at]), seed);
 }
 
 }  // namespace sharded_infer

@@ -9,6 +9,8 @@ std::uint64_t murmur_hash3_2x64(std::uint64_t x, std::uint64_t y, std::uint64_t 
 
 enum StringHash : std::int32_t { kXxh3 = 0, kMurmur3 = 1 };
 
+std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes, std::uint64_t seed);
+
 // The hash of each string: bytes [offsets[i], offsets[i + 1]) of the data.
 void hash_strings(StringHash hash, const std::uint8_t* data, const std::int64_t* offsets, std::int64_t count,
                   std::uint64_t seed, std::uint64_t* out);

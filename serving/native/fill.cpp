@@ -2,6 +2,7 @@
 #include "counting.h"
 #include "ids.h"
 #include "request.h"
+#include "strings.h"
 
 #include <algorithm>
 
@@ -97,11 +98,23 @@ std::int64_t put_rows(Request& request, std::int64_t feature, const Source& sour
                      : dropped + drop_padding(target, source.count - dropped, padding);
 }
 
-// The rows of raw ids; as `put_rows`.
-std::int64_t put_mapped(Request& request, const IdMap& map, const Source& source,
-                        const Target& target) {
+// Raw ids as they came, or the hashes of strings.
+bool put_raw(const Model& model, std::int64_t input, const Source& source, std::int64_t* to) {
+  const Tensor& values = *source.values;
+  if (values.datatype == kBytesType)
+    return hash_elements({values.data, values.bytes}, source.count,
+                         {StringHash(model.string_hashes[input]), model.string_seeds[input]}, to);
   // Whatever the limit is: ids are 64 bits.
-  copy_numbers(*source.values, source.first, source.count, 1, target.values);
+  copy_numbers(values, source.first, source.count, 1, to);
+  return true;
+}
+
+// The rows of raw ids; as `put_rows`.
+std::int64_t put_mapped(Request& request, std::int64_t feature, const Source& source,
+                        const Target& target) {
+  const Model& model = *request.model;
+  const IdMap& map = *model.id_maps[feature];
+  if (!put_raw(model, model.sources[feature], source, target.values)) return -1;
   std::int64_t unknown = 0;
   if (!map_ids(map, target.values, source.count, unknown)) return -1;
   if (unknown == 0) return 0;
@@ -118,9 +131,9 @@ bool put_ids(Request& request, std::int64_t feature, const Source& source, Targe
     return true;
   }
   if (target.weights) put_weights(source, target.weights);
-  const IdMap* map = request.model->id_maps[feature];
-  const std::int64_t dropped = map == nullptr ? put_rows(request, feature, source, target)
-                                              : put_mapped(request, *map, source, target);
+  const std::int64_t dropped = request.model->id_maps[feature] == nullptr
+                                   ? put_rows(request, feature, source, target)
+                                   : put_mapped(request, feature, source, target);
   if (dropped < 0) return false;
   const std::int64_t kept = source.count - dropped;
   target.lengths += target.bags;

@@ -13,8 +13,10 @@ enum Datatype : std::int32_t {
   kInt32Type = 2,
   kFp32Type = 3,
   kUint32Type = 4,
+  kBytesType = 5,
 };
 
+// Of a number.
 inline std::int64_t item_bytes(std::int32_t datatype) { return datatype == kInt64Type ? 8 : 4; }
 
 // Sizes above are unusual: no message has so many bytes, so products of two cannot overflow.
@@ -39,6 +41,7 @@ inline std::int32_t datatype_of(Bytes name) {
   if (name.size == 5 && std::memcmp(name.data, "INT64", 5) == 0) return kInt64Type;
   if (name.size == 5 && std::memcmp(name.data, "INT32", 5) == 0) return kInt32Type;
   if (name.size == 4 && std::memcmp(name.data, "FP32", 4) == 0) return kFp32Type;
+  if (name.size == 5 && std::memcmp(name.data, "BYTES", 5) == 0) return kBytesType;
   return kNoDatatype;
 }
 

@@ -6,7 +6,9 @@
 namespace sharded_infer {
 namespace {
 
-bool holds_integers(const Tensor& tensor) { return tensor.datatype != kFp32Type; }
+bool holds_integers(const Tensor& tensor) {
+  return tensor.datatype != kFp32Type && tensor.datatype != kBytesType;
+}
 
 bool same_shape(const Tensor& a, const Tensor& b) {
   return a.rank == b.rank && a.sizes[0] == b.sizes[0] && (a.rank == 1 || a.sizes[1] == b.sizes[1]);
@@ -35,7 +37,7 @@ class Samples {
 std::int64_t bags_of(const Request& request, std::int64_t feature) {
   const std::int64_t at = 3 * request.model->sources[feature];
   const Tensor& ids = request.tensors[at];
-  if (!holds_integers(ids)) return -1;
+  if (ids.datatype == kFp32Type) return -1;
   if (request.present[at + 2]) {
     const Tensor& weights = request.tensors[at + 2];
     if (weights.datatype != kFp32Type || !same_shape(weights, ids)) return -1;

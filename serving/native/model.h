@@ -18,23 +18,30 @@ struct Model {
   std::int64_t dense;
   std::int64_t max_batch;
   std::int64_t max_ids;  // of all features
-  std::int64_t most_copies;         // features of one input, at most
-  const std::int32_t* sources;      // [features]: the sparse input
-  const std::uint8_t* required;     // [sparse]
-  const std::int64_t* rows;         // [features]
-  const std::int32_t* policies;     // [features]
-  const std::int64_t* paddings;     // [features]: an id that is left out, or -1
-  const IdMap* const* id_maps;      // [features]: null where ids are rows
-  std::int64_t mapped;              // tables whose unknown ids are counted
-  double* unknown_ids;              // [mapped]: the counts, which other threads add to
-  const std::int64_t* widths;       // [dense]
-  const std::uint8_t* names;        // all names, one after another
-  const std::int64_t* name_starts;  // [inputs + 1]
-  std::int64_t slot_mask;           // slots - 1; slots is a power of two, above the inputs
-  std::int32_t* slots;              // [slots]: an input, or -1
+  std::int64_t most_copies;  // features of one input, at most
+  const std::int32_t* sources;        // [features]: the sparse input
+  const std::uint8_t* required;       // [sparse]
+  const std::int32_t* string_hashes;  // [sparse]: a `StringHash`, or -1: no strings
+  const std::uint64_t* string_seeds;  // [sparse]
+  const std::int64_t* rows;           // [features]
+  const std::int32_t* policies;       // [features]
+  const std::int64_t* paddings;       // [features]: an id that is left out, or -1
+  const IdMap* const* id_maps;        // [features]: null where ids are rows
+  std::int64_t mapped;                // tables whose unknown ids are counted
+  double* unknown_ids;                // [mapped]: the counts, which other threads add to
+  const std::int64_t* widths;         // [dense]
+  const std::uint8_t* names;          // all names, one after another
+  const std::int64_t* name_starts;    // [inputs + 1]
+  std::int64_t slot_mask;             // slots - 1; slots is a power of two, above the inputs
+  std::int32_t* slots;                // [slots]: an input, or -1
 
   std::int64_t inputs() const { return 3 * sparse + dense + 3; }
   std::int64_t all_at_once() const { return 3 * sparse + dense; }
+
+  // Whether an input may be BYTES.
+  bool takes_strings(std::int64_t input) const {
+    return input < 3 * sparse && input % 3 == 0 && string_hashes[input / 3] >= 0;
+  }
 
   bool has_name(std::int64_t input, Bytes name) const {
     const std::int64_t start = name_starts[input];

@@ -191,6 +191,7 @@ class InputsReader {
     const std::int64_t size = item_bytes(datatype);
     if (bytes.size % size != 0) return false;
     tensor.data = bytes.data;
+    tensor.bytes = bytes.size;
     tensor.elements = bytes.size / size;
     tensor.rank = 1;
     tensor.sizes[0] = tensor.elements;

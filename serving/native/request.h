@@ -4,7 +4,7 @@
 //         the batch is the largest number of samples, all others are it or 1;
 //         features of 1 sample, and absent ones beside such, go to a group that all samples share
 //   fill: for each group and feature: lengths as int64, not negative, with the right sum;
-//         ids as int64, raw ones mapped to rows (raw_ids.h);
+//         ids as int64, strings hashed, raw ones mapped to rows (raw_ids.h);
 //         others inside their table: outside they are refused, dropped or wrapped;
 //         without the table's padding;
 //         weights, or ones; then the dense inputs
@@ -18,6 +18,7 @@ namespace sharded_infer {
 
 struct Tensor {
   const std::uint8_t* data;
+  std::int64_t bytes;
   std::int64_t elements;
   std::int64_t sizes[2];
   std::int32_t rank;

@@ -3,6 +3,7 @@
 #include "infer_json.h"
 #include "layout.h"
 #include "request.h"
+#include "strings.h"
 
 namespace sharded_infer {
 namespace {
@@ -23,6 +24,7 @@ class TensorVisitor {
   bool take(const Input& input) {
     const std::int32_t found = request_.find(input.name, previous_);
     if (found < 0 || request_.present[found]) return false;
+    if (input.datatype == kBytesType && !model_.takes_strings(found)) return false;
     request_.present[found] = 1;
     request_.order[inputs_++] = found;
     previous_ = found;
@@ -49,8 +51,11 @@ class TensorVisitor {
       const Bytes bytes = request_.contents[i];
       // The product with the size of an item cannot overflow.
       if (tensor.elements >= kMaxSize) return false;
-      if (bytes.size != tensor.elements * item_bytes(tensor.datatype)) return false;
+      if (tensor.datatype == kBytesType ? !may_hold_strings(bytes, tensor.elements)
+                                        : bytes.size != tensor.elements * item_bytes(tensor.datatype))
+        return false;
       tensor.data = bytes.data;
+      tensor.bytes = bytes.size;
     }
     return true;
   }

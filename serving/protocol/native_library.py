@@ -45,6 +45,8 @@ class Model(ctypes.Structure):
         ("most_copies", ctypes.c_int64),
         ("sources", ctypes.c_void_p),
         ("required", ctypes.c_void_p),
+        ("string_hashes", ctypes.c_void_p),
+        ("string_seeds", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
         ("policies", ctypes.c_void_p),
         ("paddings", ctypes.c_void_p),
@@ -80,7 +82,7 @@ class Request(ctypes.Structure):
 
 
 # Sizes of `Tensor` and `Bytes`.
-TENSOR_BYTES, BYTES_BYTES = 40, 16
+TENSOR_BYTES, BYTES_BYTES = 48, 16
 # `NamedTensor` of serving/native/request.h: name, data, datatype, rank and two sizes.
 NAMED_TENSOR = struct.Struct("<8q")
 # `Header` of serving/native/header.h: three texts, three numbers, and the outputs' texts.

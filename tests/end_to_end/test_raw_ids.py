@@ -247,6 +247,17 @@ def test_strings_are_hashed_by_the_server(words: Path, tmp_path: Path, transport
         body = json.dumps({"inputs": [age, {**word, "data": [[one] for one in asked]}]}).encode()
         with urllib.request.urlopen(url, body, timeout=60) as answer:  # noqa: S310 - our own server
             assert json.load(answer)["outputs"][0]["data"] == wanted
+        parts = [packed_strings(encoded), bytes(20)]
+        described = [word, {name: age[name] for name in ("name", "datatype", "shape")}]
+        for one, part in zip(described, parts, strict=True):
+            one["parameters"] = {"binary_data_size": len(part)}
+        head = json.dumps({"inputs": described}).encode()
+        binary = urllib.request.Request(  # noqa: S310 - our own server
+            url, head + b"".join(parts), {"Inference-Header-Content-Length": str(len(head))}
+        )
+        with urllib.request.urlopen(binary, timeout=60) as answer:  # noqa: S310 - our own server
+            assert json.load(answer)["outputs"][0]["data"] == wanted
+        del word["parameters"]
         for data, said in (([1] * 5, "expected strings"), (["\ud800"] * 5, "no text")):
             body = json.dumps({"inputs": [age, {**word, "data": data}]}).encode()
             with pytest.raises(urllib.error.HTTPError) as refused:

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.protocol.native_library import NAMED_TENSOR
+from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import WireTensor
 
 # `Datatype` of serving/native/input.h, by the protocol's names.
-_DATATYPES = {"INT64": 1, "INT32": 2, "FP32": 3}
+_DATATYPES = {"INT64": 1, "INT32": 2, "FP32": 3, BYTES: 5}
 _MOST_SIZE = 2**31 - 1
 
 

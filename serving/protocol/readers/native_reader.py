@@ -98,9 +98,14 @@ class NativeReader:
         # Held, because the compiled code is given addresses.
         self._id_maps = NativeIdMaps(spec, id_maps or {})
         self._unknown_ids = UnknownIds(spec) if unknown_ids is None else unknown_ids
+        strings = {
+            name: (hashed.number, seed) for name, (hashed, seed) in spec.string_inputs.items()
+        }
         self._held = (
             np.array(sparse.of_features, np.int32),
             np.array([name in required_inputs for name in sparse.names], np.uint8),
+            np.array([strings.get(name, (-1, 0))[0] for name in sparse.names], np.int32),
+            np.array([strings.get(name, (-1, 0))[1] for name in sparse.names], np.uint64),
             np.array([feature.table.rows for feature in features], np.int64),
             np.array([_POLICIES[feature.table.out_of_range] for feature in features], np.int32),
             np.array([_padding_of(feature.table) for feature in features], np.int64),
@@ -111,8 +116,8 @@ class NativeReader:
             np.full(slots, -1, np.int32),
         )
         addresses = [address_of(array) for array in self._held]
-        sources, required, rows, policies, paddings, maps, unknown = addresses[:7]
-        widths, starts, table = addresses[7:]
+        sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
+        maps, unknown, widths, starts, table = addresses[7:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -122,6 +127,8 @@ class NativeReader:
             max(sparse.copies),
             sources,
             required,
+            hashes,
+            seeds,
             rows,
             policies,
             paddings,

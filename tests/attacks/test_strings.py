@@ -1,0 +1,139 @@
+"""Hostile strings: left by compiled code, refused in words, and never read beyond their bytes."""
+
+import ctypes
+import mmap
+import struct
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from serving.protocol.native_library import LIBRARIES
+from serving.protocol.readers.input_reader import InputReader
+from serving.protocol.wire_strings import packed_strings
+from serving.protocol.wire_tensors import WireTensor
+from sharded_infer.errors import RequestError
+from tests.support.requests_by_chance import check_same
+from tests.support.string_requests import (
+    AGE,
+    MAPS,
+    MAX_BATCH,
+    SPEC,
+    Sent,
+    body_of,
+    message_of,
+    native_reader,
+    portable_reader,
+    strings,
+    tensors_of,
+)
+
+compiled = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
+GOOD = packed_strings([b"a", b"", b"bcd"])
+
+
+def length(number: int) -> bytes:
+    return struct.pack("<I", number)
+
+
+HOSTILE = {
+    "nothing": ([3], b""),
+    "lengths alone, one too few": ([3], length(0) * 2),
+    "a cut length": ([3], GOOD[:-4]),
+    "a length of two bytes": ([1], b"\1\0"),
+    "a cut string": ([3], GOOD[:-1]),
+    "a byte more": ([3], GOOD + b"\0"),
+    "an element more": ([3], GOOD + length(0)),
+    "an element fewer": ([4], GOOD),
+    "a length of 2^32 - 1": ([1], length(2**32 - 1) + b"abcd"),
+    "a length of 2^31": ([1], length(2**31) + b"abcd"),
+    "a length that takes the next ones": ([3], length(8) + GOOD),
+    "a length of everything": ([2], length(len(GOOD)) + GOOD),
+    "bytes of no element": ([0], length(0)),
+    "bytes of no bags": ([0, 4], GOOD),
+    "bytes of no ids of a bag": ([3, 0], GOOD),
+    "very many elements": ([2**31 - 1], GOOD),
+    "elements beyond all memory": ([2**62], GOOD),
+    "elements whose bytes wrap": ([2**62, 4], GOOD),
+    "a negative size": ([-3], GOOD),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_strings_are_refused_by_input(case: str) -> None:
+    shape, data = HOSTILE[case]
+    asked = {"age": AGE, "word": Sent("BYTES", shape, data)}
+    message = message_of(asked)
+    if LIBRARIES is not None:
+        native = native_reader()
+        assert native.read_message(message) is None
+        assert native.read_tensors(tensors_of(asked)) is None
+        if min(shape) >= 0:
+            assert native.read_body(*body_of(asked)) is None
+    reader = InputReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
+    with pytest.raises(RequestError, match="input 'word'"):
+        reader.read_message(message)
+    assert reader.read_message(message_of({"age": AGE, "word": strings([b"a"])})).batch_size == 1
+
+
+@compiled
+def test_changed_strings_are_never_read_differently() -> None:
+    generator = np.random.default_rng(5)
+    native, portable = native_reader(), portable_reader()
+    accepted = 0
+    for _ in range(2000):
+        words = [generator.bytes(generator.integers(0, 9)) for _ in range(generator.integers(1, 5))]
+        data = bytearray(packed_strings(words))
+        for at in generator.integers(0, len(data), generator.integers(0, 3)):
+            data[at] = generator.integers(0, 12)
+        asked = {"age": AGE, "token": Sent("BYTES", [len(words)], bytes(data))}
+        found = native.read_message(message_of(asked))
+        if found is not None:
+            accepted += 1
+            check_same(found, portable.read_message(message_of(asked)))
+        else:
+            with pytest.raises(RequestError):
+                portable.read_message(message_of(asked))
+    assert 500 < accepted < 2000
+
+
+def _before_a_page_that_cannot_be_read() -> tuple[mmap.mmap, Callable[[bytes], memoryview]]:
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    libc = ctypes.CDLL(None, use_errno=True)
+    second = ctypes.c_void_p(base + mmap.PAGESIZE)
+    if libc.mprotect(second, ctypes.c_size_t(mmap.PAGESIZE), 0):
+        raise OSError(ctypes.get_errno(), "mprotect")
+
+    def put(data: bytes) -> memoryview:
+        first = mmap.PAGESIZE - len(data)
+        memory[first : mmap.PAGESIZE] = data
+        return memoryview(memory)[first : mmap.PAGESIZE]
+
+    return memory, put
+
+
+@compiled
+def test_nothing_behind_the_strings_is_read() -> None:
+    native, portable = native_reader(), portable_reader()
+    memory, put = _before_a_page_that_cannot_be_read()
+    age = WireTensor("age", *AGE)
+    for shape, data in [*HOSTILE.values(), ([3], GOOD)]:
+        for cut in range(len(data) + 1):
+            part = put(data[:cut])
+            for name in ("word", "token"):
+                tensors = [age, WireTensor(name, "BYTES", shape, part)]
+                found = native.read_tensors(tensors)
+                try:
+                    wanted = portable.read_tensors(tensors)
+                except RequestError:
+                    assert found is None
+                else:
+                    assert found is not None
+                    check_same(found, wanted)
+    # Strings of every length that a hash reads in its own way.
+    for size in [*range(260), 1000, 4000]:
+        part = put(packed_strings([b"x" * size]))
+        for name in ("word", "token"):
+            assert native.read_tensors([age, WireTensor(name, "BYTES", [1], part)]) is not None
+    assert len(memory) == 2 * mmap.PAGESIZE

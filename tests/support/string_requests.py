@@ -1,0 +1,117 @@
+"""A small model whose ids are strings, and its requests."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from kernels.ids.id_index import IdIndex
+from kernels.ids.index_writer import id_index_parts
+from serving.protocol.readers.native_reader import NativeReader
+from serving.protocol.readers.portable_reader import PortableReader
+from serving.protocol.wire_strings import packed_strings
+from serving.protocol.wire_tensors import WireTensor
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
+
+MAX_BATCH = 8
+WORDS = (b"", b"a", "größe".encode(), b"\0\xff" * 40, b"68fd1e64", b"x" * 300)
+_XXH3 = IdMapSpec("zero", strings="xxh3_64", seed=7)
+_MURMUR3 = IdMapSpec(SharedRows((8, 2)), strings="murmur3_x64_128", seed=9)
+SPEC = ModelSpec(
+    "words",
+    (
+        TableSpec("word", rows=9, dim=1, id_map=_XXH3),
+        TableSpec("token", rows=9, dim=1, id_map=_MURMUR3),
+        TableSpec("deep", rows=9, dim=1, features=("word", "left"), id_map=_XXH3),
+        # Shard hosts map its ids.
+        TableSpec("elsewhere", rows=9, dim=1, features=("left",), id_map=_XXH3),
+        # Of tables that do not hash alike, ids are numbers.
+        TableSpec("other", rows=9, dim=1, features=("both",), id_map=_MURMUR3),
+        TableSpec("plain", rows=9, dim=1, features=("both", "plain"), out_of_range="modulo"),
+    ),
+    DenseSpec({"age": 1}),
+)
+
+
+class Sent(NamedTuple):
+    """A tensor as it is sent."""
+
+    datatype: str
+    shape: Sequence[int]
+    data: bytes
+
+
+AGE = Sent("FP32", [1, 1], bytes(4))
+
+
+def strings(words: Sequence[bytes], *shape: int) -> Sent:
+    return Sent("BYTES", list(shape) or [len(words)], packed_strings(words))
+
+
+def numbers(values: Sequence[int], *shape: int) -> Sent:
+    return Sent("INT64", list(shape) or [len(values)], np.array(values, "<i8").tobytes())
+
+
+def message_of(inputs: Mapping[str, Sent]) -> bytes:
+    """A ModelInferRequest."""
+    request = service_pb2.ModelInferRequest(model_name=SPEC.name)
+    for name, sent in inputs.items():
+        request.inputs.add(name=name, datatype=sent.datatype, shape=sent.shape)
+        request.raw_input_contents.append(sent.data)
+    return bytes(request.SerializeToString())
+
+
+def body_of(inputs: Mapping[str, Sent]) -> tuple[bytes, int]:
+    """An HTTP body, and the bytes of its JSON."""
+    entries = [
+        {
+            "name": name,
+            "shape": list(sent.shape),
+            "datatype": sent.datatype,
+            "parameters": {"binary_data_size": len(sent.data)},
+        }
+        for name, sent in inputs.items()
+    ]
+    text = json.dumps({"inputs": entries}).encode()
+    return text + b"".join(sent.data for sent in inputs.values()), len(text)
+
+
+def tensors_of(inputs: Mapping[str, Sent]) -> list[WireTensor]:
+    return [WireTensor(name, *sent) for name, sent in inputs.items()]
+
+
+def raw_id(table: TableSpec, word: bytes) -> int:
+    said = table.id_map
+    if said is None or said.strings is None:
+        raise ValueError(table.name)
+    hashed = hash_strings(StringHash(said.strings), *joined_strings([word]), said.seed)
+    return int(hashed[0])
+
+
+def opened() -> dict[str, IdMap]:
+    """Maps of all words but the last, each to its place."""
+    maps = {}
+    for table in SPEC.mapped_tables:
+        if table.name == "elsewhere":
+            continue
+        ids = np.array([raw_id(table, word) for word in WORDS[:-1]], np.int64)
+        chunk = ids, np.arange(len(ids), dtype=np.int64)
+        parts = id_index_parts([chunk], len(ids), table.rows)
+        maps[table.name] = IdMap(table, IdIndex.open(b"".join(parts)))
+    return maps
+
+
+MAPS = opened()
+
+
+def native_reader() -> NativeReader:
+    return NativeReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
+
+
+def portable_reader() -> PortableReader:
+    return PortableReader(SPEC, max_batch=MAX_BATCH, id_maps=MAPS)
