@@ -5,6 +5,8 @@
   (Appleby 2011).
 - `murmur_hash3_2x64`: FBGEMM's MurmurHash3 of two words, its halves joined by exclusive or
   (fbgemm_gpu, common_utils.cuh); TorchRec's MPZCH modules use it with y and seed 0.
+
+Of an id, `xxh3_64` hashes its 8 bytes, little-endian, and `identity` is the id itself.
 """
 
 import ctypes
@@ -35,6 +37,19 @@ class StringHash(StrEnum):
         return 0 if self is StringHash.XXH3_64 else 1
 
 
+class IdHash(StrEnum):
+    """A hash of ids."""
+
+    IDENTITY = "identity"
+    MURMUR_HASH3_2X64 = "murmur_hash3_2x64"
+    XXH3_64 = "xxh3_64"
+
+    @property
+    def number(self) -> int:
+        """`IdHash` of kernels/native/id_hash.h."""
+        return list(IdHash).index(self)
+
+
 def _load() -> ctypes.CDLL | None:
     library = load_library("kernels")
     if library is not None:
@@ -42,6 +57,10 @@ def _load() -> ctypes.CDLL | None:
         library.sharded_infer_hash_strings.argtypes = (
             *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64),
             ctypes.c_void_p,
+        )
+        library.sharded_infer_hash_ids.restype = None
+        library.sharded_infer_hash_ids.argtypes = (
+            *(ctypes.c_int32, ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p),
         )
         library.sharded_infer_murmur_hash3_2x64.restype = None
         library.sharded_infer_murmur_hash3_2x64.argtypes = (
@@ -97,6 +116,36 @@ def joined_strings(strings: Sequence[bytes]) -> tuple[NDArray[np.uint8], NDArray
     return np.frombuffer(b"".join(strings), np.uint8), offsets
 
 
+def hash_ids(name: IdHash, ids: NDArray[np.int64], seed: int = 0) -> NDArray[np.uint64]:
+    """The hash of each id.
+
+    Args:
+        ids: int64 `[N]`.
+        seed: of no use to `identity`.
+
+    Returns:
+        uint64 `[N]`.
+
+    Raises:
+        InputError: ids of another dtype or shape; a seed that is no unsigned word.
+    """
+    _check_ids(ids)
+    _check_seed(name.value, seed, 64)
+    if _LIBRARY is None:
+        words = ids.view(np.uint64)
+        if name is IdHash.IDENTITY:
+            return words.copy()
+        if name is IdHash.MURMUR_HASH3_2X64:
+            return _murmur_hash3_2x64(words, 0, seed)
+        return _xxh3_64(words, seed)
+    ids = np.ascontiguousarray(ids)
+    out = np.empty(len(ids), np.uint64)
+    _LIBRARY.sharded_infer_hash_ids(
+        *(name.number, ids.ctypes.data, len(ids), seed, out.ctypes.data)
+    )
+    return out
+
+
 def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDArray[np.uint64]:
     """The hash of each id and of the word y.
 
@@ -109,8 +158,7 @@ def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDAr
     Raises:
         InputError: ids of another dtype or shape; y or a seed that is no unsigned word.
     """
-    if ids.dtype != np.int64 or ids.ndim != 1:
-        raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
+    _check_ids(ids)
     _check_seed("y", y, 64)
     _check_seed("murmur_hash3_2x64", seed, 64)
     if _LIBRARY is None:
@@ -119,6 +167,11 @@ def murmur_hash3_2x64(ids: NDArray[np.int64], y: int = 0, seed: int = 0) -> NDAr
     out = np.empty(len(ids), np.uint64)
     _LIBRARY.sharded_infer_murmur_hash3_2x64(ids.ctypes.data, len(ids), y, seed, out.ctypes.data)
     return out
+
+
+def _check_ids(ids: NDArray[np.int64]) -> None:
+    if ids.dtype != np.int64 or ids.ndim != 1:
+        raise InputError(f"ids: expected int64 [N], got {ids.dtype} {list(ids.shape)}")
 
 
 def _check_seed(name: str, seed: int, bits: int) -> None:
@@ -138,6 +191,21 @@ def _murmur_hash3_2x64(x: NDArray[np.uint64], y: int, seed: int) -> NDArray[np.u
     second = _mixed(second + first)
     first = _mixed(first) + second
     return first ^ (second + first)
+
+
+def _xxh3_64(words: NDArray[np.uint64], seed: int) -> NDArray[np.uint64]:
+    """The reference in NumPy of XXH3 over 8 bytes: XXH3_len_4to8_64b of xxhash.h."""
+    low = (seed & 0xFFFFFFFF).to_bytes(4, "little")
+    seed ^= int.from_bytes(low, "big") << 32
+    # Bytes 8 to 24 of the default secret, as two words.
+    flipped = ((0x1CAD21F72C81017C ^ 0xDB979083E96DD4DE) - seed) % 2**64
+    factor, halves = np.uint64(0x9FB21C651E98DF25), _rotated(words, 32)
+    hashes = halves ^ np.uint64(flipped)
+    hashes ^= _rotated(hashes, 49) ^ _rotated(hashes, 24)
+    hashes *= factor
+    hashes ^= (hashes >> np.uint64(35)) + np.uint64(8)
+    hashes *= factor
+    return hashes ^ (hashes >> np.uint64(28))
 
 
 def _rotated(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:

@@ -70,6 +70,13 @@ std::uint64_t murmur_hash3_2x64(std::uint64_t x, std::uint64_t y, std::uint64_t 
   return state.first ^ state.second;
 }
 
+std::uint64_t hash_id(IdHash hash, std::uint64_t id, std::uint64_t seed) {
+  if (hash == kIdentity) return id;
+  if (hash == kMurmurWords) return murmur_hash3_2x64(id, 0, seed);
+  // Its 8 bytes, little-endian.
+  return XXH3_64bits_withSeed(&id, sizeof id, seed);
+}
+
 std::uint64_t hash_string(StringHash hash, const std::uint8_t* string, std::uint64_t bytes, std::uint64_t seed) {
   return hash == kXxh3 ? XXH3_64bits_withSeed(string, bytes, seed) : murmur3(string, bytes, seed);
 }

@@ -104,6 +104,13 @@ EXPORTED void sharded_infer_hash_strings(std::int32_t hash, const std::uint8_t* 
                               seed, out);
 }
 
+// The hash of each id; see id_hash.h.
+EXPORTED void sharded_infer_hash_ids(std::int32_t hash, const std::uint64_t* ids,
+                                     std::int64_t count, std::uint64_t seed, std::uint64_t* out) {
+  for (std::int64_t at = 0; at < count; ++at)
+    out[at] = sharded_infer::hash_id(static_cast<sharded_infer::IdHash>(hash), ids[at], seed);
+}
+
 // FBGEMM's hash of each id and of y; see id_hash.h.
 EXPORTED void sharded_infer_murmur_hash3_2x64(const std::uint64_t* ids, std::int64_t count,
                                               std::uint64_t y, std::uint64_t seed,

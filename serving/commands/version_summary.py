@@ -64,10 +64,13 @@ def _parts(manifest: Manifest) -> str:
 
 
 def _id_maps(manifest: Manifest) -> str:
-    """A line of the tables with raw ids; nothing if there are none."""
-    said = []
-    for table in manifest.model_spec().mapped_tables:
-        if table.id_map is None or manifest.id_maps is None:
+    """Lines of the tables with raw ids; nothing if there are none."""
+    said, hashed, files = [], [], manifest.id_maps or {}
+    for table in manifest.model_spec().raw_tables:
+        if table.id_map is None:
+            continue
+        if table.id_map.hashed is not None:
+            hashed.append(f"{table.name} ({table.id_map.hashed})")
             continue
         unknown = table.id_map.unknown
         if isinstance(unknown, SharedRows):
@@ -77,9 +80,10 @@ def _id_maps(manifest: Manifest) -> str:
             unknown_text = "reads a row that its hash chooses"
         else:
             unknown_text = {"error": "is refused", "zero": "is left out"}[str(unknown)]
-        size = size_text(manifest.files[manifest.id_maps[table.name]].bytes)
+        size = size_text(manifest.files[files[table.name]].bytes)
         said.append(f"{table.name} {size} (an unknown id {unknown_text})")
-    return f"raw ids, id maps of {', '.join(said)}\n" if said else ""
+    lines = f"raw ids, id maps of {', '.join(said)}\n" if said else ""
+    return lines + (f"raw ids, hashed in {', '.join(hashed)}\n" if hashed else "")
 
 
 def _golden(golden: GoldenRecord) -> str:

@@ -1,8 +1,6 @@
 // See raw_ids.h.
 #include "raw_ids.h"
 
-#include "../../kernels/native/id_hash.h"
-
 #include <algorithm>
 
 namespace sharded_infer {
@@ -44,6 +42,12 @@ std::int64_t hashed_row(const IdMap& map, std::int64_t id) {
          static_cast<std::int64_t>(hash % static_cast<std::uint64_t>(map.hashed_rows));
 }
 
+void hash_all(const IdMap& map, std::int64_t* ids, std::int64_t count) {
+  const auto hash = static_cast<IdHash>(map.hash);
+  for (std::int64_t at = 0; at < count; ++at)
+    ids[at] = static_cast<std::int64_t>(hash_id(hash, static_cast<std::uint64_t>(ids[at]), map.seed) % map.table_rows);
+}
+
 bool has_lost_pages(const IdMap& map) {
   // The handler of the signal, or another process, changes them.
   const volatile std::int32_t* mark = map.mark;
@@ -54,18 +58,18 @@ bool has_lost_pages(const IdMap& map) {
 }  // namespace
 
 bool map_ids(const IdMap& map, std::int64_t* ids, std::int64_t count, std::int64_t& unknown) {
+  if (map.table_rows != 0) hash_all(map, ids, count);
   if (map.index.buckets == nullptr) return true;
   std::int64_t rows[kTogether];
   for (; count > 0; ids += kTogether, count -= kTogether) {
     const std::int64_t some = std::min(count, kTogether);
     rows_of_ids(map.index, ids, some, rows);
     for (std::int64_t at = 0; at < some; ++at) {
-      if (rows[at] < 0) {
-        if (map.unknown == kRefused) return false;
-        ++unknown;
-        if (map.unknown == kSharedRow) rows[at] = shared_row(map, ids[at]);
-        if (map.unknown == kHashedRow) rows[at] = hashed_row(map, ids[at]);
-      }
+      if (rows[at] >= 0) continue;
+      if (map.unknown == kRefused) return false;
+      ++unknown;
+      if (map.unknown == kSharedRow) rows[at] = shared_row(map, ids[at]);
+      if (map.unknown == kHashedRow) rows[at] = hashed_row(map, ids[at]);
     }
     std::copy_n(rows, some, ids);
   }

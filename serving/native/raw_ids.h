@@ -1,9 +1,11 @@
 // Raw ids to rows of a table, as sharded_infer/inputs/id_map.py maps them; it is the reference.
 //
+//   hashed:             the hash modulo the table's rows
 //   known to the index: its row
 //   else by `unknown`:  the request is refused; or the id leaves its bag;
 //                       or it reads the row of its segment, or one that a hash chooses
 #pragma once
+#include "../../kernels/native/id_hash.h"
 #include "../../kernels/native/id_index.h"
 
 namespace sharded_infer {
@@ -12,7 +14,7 @@ enum Unknown : std::int64_t { kRefused = 0, kAbsent = 1, kSharedRow = 2, kHashed
 
 // The id map of one table, as Python fills it.
 struct IdMap {
-  IdIndex index;                    // without buckets: ids are left raw
+  IdIndex index;                    // without buckets: ids are hashed, or left raw
   const std::int32_t* mark;         // not 0: pages of the index's file were lost; null: no file
   const std::uint8_t* last;         // a byte of the file
   std::int64_t last_byte;           // what it holds unless the file was cut
@@ -25,6 +27,9 @@ struct IdMap {
   std::int64_t hashed_rows;         // so many
   std::int64_t divided;             // not 0: the id is hashed without its bucket
   std::int64_t counted;             // position of its count of unknown ids
+  std::int64_t hash;                // an `IdHash`
+  std::uint64_t seed;
+  std::uint64_t table_rows;         // of hashed ids; 0: ids are not hashed
 };
 
 // Writes rows in place of ids, -1 for those that leave their bags, and adds the unknown ones to

@@ -30,6 +30,9 @@ class IdMapFields(ctypes.Structure):
         ("hashed_rows", ctypes.c_int64),
         ("divided", ctypes.c_int64),
         ("counted", ctypes.c_int64),
+        ("hash", ctypes.c_int64),
+        ("seed", ctypes.c_uint64),
+        ("table_rows", ctypes.c_uint64),
     )
 
 

@@ -37,7 +37,7 @@ class GoldenRequests:
 def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int = 0) -> ModelInput:
     """Random samples of a model: ids uniform over the tables, bags of 0 to 3, dense normal.
 
-    Of a model with id maps they are rows already, and marked as checked.
+    Of a model with raw ids they are rows already, and marked as checked.
     """
     generator = np.random.default_rng(seed)
     inputs = SparseInputs(spec)
@@ -55,7 +55,7 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
         for width in spec.dense.inputs.values()
     ]
     sent = JaggedBatch(tuple(range(len(inputs.names))), np.concatenate(values), lengths)
-    checked = bool(spec.mapped_tables)
+    checked = bool(spec.raw_tables)
     return ModelInput(samples, (inputs.to_features(sent),), tuple(dense), checked)
 
 

@@ -336,10 +336,11 @@ def _check_id_maps(manifest: Manifest, spec: ModelSpec, where: str) -> None:
     found = list(manifest.id_maps or {})
     if found != mapped:
         raise ArtifactError(f"{where}: id_maps: expected those of tables {mapped}, got {found}")
-    if (manifest.format_version == 2) != bool(mapped):
+    raw = len(spec.raw_tables)
+    if (manifest.format_version == 2) != bool(raw):
         raise ArtifactError(
-            f"{where}: format_version: expected {2 if mapped else 1} for "
-            f"{counted(len(mapped), 'id map')}, got {manifest.format_version}"
+            f"{where}: format_version: expected {2 if raw else 1} for "
+            f"{counted(raw, 'table')} with raw ids, got {manifest.format_version}"
         )
     for table in spec.mapped_tables:
         if table.id_map is None or table.id_map.unknown is None:

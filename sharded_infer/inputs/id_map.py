@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.bounds import locate
-from kernels.ids.id_hash import murmur_hash3_2x64
+from kernels.ids.id_hash import IdHash, hash_ids, murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
 from kernels.mapped_file import MappedFile, Watch
 from sharded_infer.errors import InputError, InternalError, RequestError
@@ -111,6 +111,19 @@ def hashed_rows_of(hashed: HashedRows, ids: NDArray[np.int64]) -> NDArray[np.int
     return rows
 
 
+class _Hashed(NamedTuple):
+    """One feature's place among others whose ids are hashed."""
+
+    position: int
+    hashing: tuple[IdHash, int]
+    table_rows: int
+
+    def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row of each id, int64 `[N]`."""
+        name, seed = self.hashing
+        return (hash_ids(name, ids, seed) % np.uint64(self.table_rows)).astype(np.int64)
+
+
 class _Mapped(NamedTuple):
     """One feature's place among others, and its map."""
 
@@ -123,7 +136,7 @@ class MappedIds(NamedTuple):
     """Bags whose raw ids were mapped.
 
     Attributes:
-        bags: rows where the feature's table has an id map, and ids as they came elsewhere.
+        bags: rows where the feature's ids are mapped or hashed, and ids as they came elsewhere.
         unknown: tables and how many of their ids are unknown; without those that have none.
     """
 
@@ -139,8 +152,13 @@ class IdMapping:
 
         Args:
             features: those of the bags to come, in their order.
-            maps: by table; ids of other tables with raw ids are left raw.
+            maps: by table; ids of others that need one are left raw.
         """
+        self._hashed = [
+            _Hashed(position, feature.table.id_map.hashing, feature.table.rows)
+            for position, feature in enumerate(features)
+            if feature.table.id_map is not None and feature.table.id_map.hashing is not None
+        ]
         self._mapped = [
             _Mapped(position, feature.name, maps[feature.table.name])
             for position, feature in enumerate(features)
@@ -155,19 +173,22 @@ class IdMapping:
                 the id and the table.
             LostMemoryError: the file of a map has become shorter.
         """
-        if not self._mapped:
+        if not self._mapped and not self._hashed:
             return MappedIds(bags, ())
         ends = torch.cumsum(bags.lengths.sum(1), 0).tolist()
         values = bags.values.numpy().copy()
+        for hashed in self._hashed:
+            part = _part(ends, hashed.position)
+            values[part] = hashed.rows(values[part])
         counts: Counter[str] = Counter()
         for position, name, id_map in self._mapped:
-            start = ends[position - 1] if position else 0
-            ids = values[start : ends[position]]
+            part = _part(ends, position)
+            ids = values[part]
             rows = id_map.known(ids)
             unknown = np.flatnonzero(rows < 0)
             if len(unknown):
                 if id_map.unknown == "error":
-                    first = start + int(unknown[0])
+                    first = part.start + int(unknown[0])
                     raise RequestError(
                         f"feature {name!r}, sample {locate(bags, first)[1]}: id {values[first]} is "
                         f"not in the id map of table {id_map.table.name!r}"
@@ -177,17 +198,22 @@ class IdMapping:
                     rows[unknown] = shared_rows_of(id_map.unknown, ids[unknown])
                 elif isinstance(id_map.unknown, HashedRows):
                     rows[unknown] = hashed_rows_of(id_map.unknown, ids[unknown])
-            values[start : ends[position]] = rows
+            values[part] = rows
         return MappedIds(self._without_absent(bags, values, ends), tuple(sorted(counts.items())))
 
     def _without_absent(self, bags: Bags, values: NDArray[np.int64], ends: Sequence[int]) -> Bags:
         """The bags with rows, without the ids that have none."""
         kept = np.ones(len(values), np.bool_)
         for position, *_ in self._mapped:
-            part = slice(ends[position - 1] if position else 0, ends[position])
+            part = _part(ends, position)
             kept[part] = values[part] >= 0
         mapped = Bags(tensor_of(values), bags.lengths, bags.weights)
         return mapped if kept.all() else keep_ids(mapped, tensor_of(kept))
+
+
+def _part(ends: Sequence[int], position: int) -> slice:
+    """The ids of one feature."""
+    return slice(ends[position - 1] if position else 0, ends[position])
 
 
 def keep_ids(bags: Bags, kept: torch.Tensor) -> Bags:

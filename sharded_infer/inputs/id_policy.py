@@ -98,7 +98,7 @@ class InputPolicy:
         """Prepares the check.
 
         Args:
-            id_maps: by table; ids of other tables with raw ids are left raw, whatever they are.
+            id_maps: by table; ids of others that need one are left raw, whatever they are.
         """
         self._features = spec.features
         self._id_maps = id_maps or {}

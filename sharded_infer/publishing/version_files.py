@@ -54,7 +54,7 @@ def write_rest(
         for name in spec.tower.outputs
     )
     return Manifest(
-        format_version=2 if id_maps.files else 1,
+        format_version=2 if spec.raw_tables else 1,
         model=spec.name,
         version=1,  # the repository gives the number
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -51,12 +51,12 @@ class WrittenIdMaps:
     candidates: dict[str, NDArray[np.int64]] = field(default_factory=dict)
 
     def mapped(self, model_input: ModelInput) -> ModelInput:
-        """Samples with rows instead of raw ids; as they are in a model without id maps.
+        """Samples with rows instead of raw ids; as they are in a model without raw ids.
 
         Raises:
             RequestError: an id is unknown, and its map refuses that.
         """
-        if not self.maps:
+        if not self.spec.raw_tables:
             return model_input
         return InputPolicy(self.spec, self.maps).apply(model_input)
 
@@ -66,13 +66,13 @@ class WrittenIdMaps:
             (self.folder / FOLDER).rename(staged / FOLDER)
 
     def generate(self) -> ModelInput:
-        """Generated golden requests, with raw ids that are known.
+        """Generated golden requests, with raw ids that are known; hashed ones are any.
 
         Raises:
             SpecError: no id is known to all tables of a feature; names it.
         """
         made = generate_samples(self.spec)
-        if not self.maps:
+        if not self.spec.raw_tables:
             return made
         inputs = SparseInputs(self.spec)
         sent = inputs.from_features(made.groups[0])
@@ -87,18 +87,21 @@ class WrittenIdMaps:
         return replace(made, groups=(inputs.to_features(raw),), ids_checked=False)
 
     def _known(self, feature: str) -> NDArray[np.int64] | None:
-        """Raw ids that every table of a feature knows; None if its ids are rows."""
+        """Raw ids that every table of a feature takes; None if one without an index has rows."""
         tables = [one.table for one in self.spec.features if one.name == feature]
         mapped = [table for table in tables if table.name in self.maps]
-        if not mapped:
+        if mapped:
+            ids = self.candidates[mapped[0].name]
+        elif all(table.id_map is not None for table in tables):
+            ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, _CANDIDATES)
+        else:
             return None
-        ids = self.candidates[mapped[0].name]
         for table in tables:
             id_map = self.maps.get(table.name)
-            if id_map is None:
-                ids = ids[(ids >= 0) & (ids < table.rows)]
-            else:
+            if id_map is not None:
                 ids = ids[id_map.known(ids) >= 0]
+            elif table.id_map is None:
+                ids = ids[(ids >= 0) & (ids < table.rows)]
         if not len(ids):
             raise SpecError(
                 f"feature {feature!r}: found no id that all its tables know; pass samples of "
@@ -108,13 +111,13 @@ class WrittenIdMaps:
 
 
 def with_id_maps(spec: ModelSpec, sources: Mapping[str, IdMapSource]) -> ModelSpec:
-    """The spec as it is published: each id map says what an unknown id means.
+    """The spec as it is published: each id map with an index says what an unknown id means.
 
     Args:
         sources: by table.
 
     Raises:
-        SpecError: a source is of no table, a table with an id map has no source, or spec and source
+        SpecError: a source is of no table, a table that needs one has none, or spec and source
             contradict each other; names the table.
     """
     names = [table.name for table in spec.tables]
@@ -149,6 +152,13 @@ def id_map_sources(spec: ModelSpec, folder: Path) -> dict[str, IdMapSource]:
 
 
 def _with_id_map(table: TableSpec, source: IdMapSource | None) -> TableSpec:
+    if table.id_map is not None and table.id_map.hashed is not None:
+        if source is not None:
+            raise SpecError(
+                f"table {table.name!r}: its ids are hashed ({table.id_map.hashed}), but an id map "
+                f"was given: {source.description}"
+            )
+        return table
     if source is None:
         raise SpecError(
             f"table {table.name!r}: has an id map without ids: expected its file (id_map.file), or "

@@ -102,8 +102,8 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
                 f"calibration samples: {output!r} is not one of the outputs "
                 f"{', '.join(spec.tower.outputs)}{did_you_mean(output, spec.tower.outputs)}"
             )
-    # Raw ids are checked where they are mapped.
-    if not spec.mapped_tables:
+    # Raw ids are checked where they become rows.
+    if not spec.raw_tables:
         IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
     for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
         strange = ~np.isfinite(numbers).all(axis=1)

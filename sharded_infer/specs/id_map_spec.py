@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from kernels.ids.id_hash import IdHash
+
 _STRICT = ConfigDict(extra="forbid")
 _Row = Annotated[int, Field(ge=0, lt=2**32)]
 MOST_MAPPED_ROWS = 2**32  # of a table: an index stores rows as uint32
@@ -51,20 +53,27 @@ class HashedRows:
 class IdMapSpec:
     """The id map of one table. Known ids are the entries of an index that publishing writes.
 
+    A table with `hashed` has no index: the hash of an id, modulo the rows, is its row.
+
     Attributes:
         unknown: what an unknown id means: "error" refuses its request, "zero" leaves it out of its
             bag, as if it were absent, and shared or hashed rows are read instead. None takes what
-            the source of the ids says, or "error". A published spec has one.
+            the source of the ids says, or "error". A published spec has one, but beside `hashed`,
+            where no id is unknown.
         strings: the function that makes 64-bit ids of strings; None: raw ids are numbers.
         seed: of that function.
         file: raw ids and their rows, relative to the spec's file; None: they are passed to
             `publish`. A published spec has none.
+        hashed: the function that hashes ids; None: an index maps them.
+        hash_seed: of that function; None is 0.
     """
 
     unknown: Literal["error", "zero"] | SharedRows | HashedRows | None = None
     strings: Literal["xxh3_64", "murmur3_x64_128"] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**64)] = 0
     file: str | None = None
+    hashed: Literal["identity", "murmur_hash3_2x64", "xxh3_64"] | None = None
+    hash_seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
 
     @model_validator(mode="after")
     def _seed_is_of_strings(self) -> "IdMapSpec":
@@ -72,4 +81,23 @@ class IdMapSpec:
             raise ValueError(f"seed: {self.seed} without strings, which it is for")
         if self.strings == "murmur3_x64_128" and self.seed >= 2**32:
             raise ValueError(f"seed: expected one of 32 bits for {self.strings}, got {self.seed}")
+        return self
+
+    @property
+    def hashing(self) -> tuple[IdHash, int] | None:
+        """The function that hashes ids, and its seed; None: an index maps them."""
+        return None if self.hashed is None else (IdHash(self.hashed), self.hash_seed or 0)
+
+    @model_validator(mode="after")
+    def _hashed_ids_need_no_index(self) -> "IdMapSpec":
+        if self.hashed is None:
+            if self.hash_seed is not None:
+                raise ValueError(f"hash_seed: {self.hash_seed} without hashed, which it is for")
+            return self
+        if self.unknown is not None:
+            raise ValueError("unknown: expected none beside hashed: every id has a row")
+        if self.file is not None:
+            raise ValueError(f"file: expected none beside hashed, got {self.file!r}")
+        if self.hashed == "identity" and self.hash_seed:
+            raise ValueError(f"hash_seed: expected 0 for identity, got {self.hash_seed}")
         return self

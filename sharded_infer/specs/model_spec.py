@@ -130,7 +130,7 @@ class TableSpec:
     def _id_map_fits(self) -> "TableSpec":
         if self.id_map is None:
             return self
-        if self.rows > MOST_MAPPED_ROWS:
+        if self.id_map.hashed is None and self.rows > MOST_MAPPED_ROWS:
             raise ValueError(
                 f"id_map: expected a table of at most {MOST_MAPPED_ROWS} rows, got {self.rows}"
             )
@@ -138,7 +138,8 @@ class TableSpec:
             raise ValueError("out_of_range: expected none beside id_map, whose unknown says it")
         if self.padding_idx is not None:
             raise ValueError(
-                'padding_idx: expected none beside id_map: leave the id out of the map, with "zero"'
+                "padding_idx: expected none beside id_map"
+                + (': leave the id out of the map, with "zero"' if not self.id_map.hashed else "")
             )
         unknown = self.id_map.unknown
         rows = unknown.rows if isinstance(unknown, SharedRows) else ()
@@ -314,9 +315,18 @@ class ModelSpec:
         return frozenset(name for table in self.tables for name in table.required_features)
 
     @property
-    def mapped_tables(self) -> tuple[TableSpec, ...]:
-        """The tables that have an id map."""
+    def raw_tables(self) -> tuple[TableSpec, ...]:
+        """The tables whose requests have raw ids, which are mapped or hashed."""
         return tuple(table for table in self.tables if table.id_map is not None)
+
+    @property
+    def mapped_tables(self) -> tuple[TableSpec, ...]:
+        """The tables whose raw ids an index maps to rows."""
+        return tuple(
+            table
+            for table in self.raw_tables
+            if table.id_map is not None and table.id_map.hashed is None
+        )
 
     @property
     def string_inputs(self) -> dict[str, tuple[StringHash, int]]:

@@ -150,7 +150,10 @@ def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) ->
             lambda d: d["id_maps"].update(country="id_maps/user.index"),
             "id_maps: expected those of tables",
         ),
-        (lambda d: d.update(format_version=1), "format_version: expected 2 for 4 id maps, got 1"),
+        (
+            lambda d: d.update(format_version=1),
+            "format_version: expected 2 for 4 tables with raw ids, got 1",
+        ),
         (lambda d: d.update(format_version=3), "format_version: expected 1 or 2, got '3'"),
         (lambda d: d["id_maps"].update(user="../user.index"), "leaves the version's folder"),
         (lambda d: d["id_maps"].update(user="elsewhere"), "'elsewhere' is used but has no size"),
@@ -181,6 +184,22 @@ def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) ->
         ),
         (lambda d: d["spec"]["tables"][0].update(padding_idx=0), "expected none beside id_map"),
         (
+            lambda d: d["spec"]["tables"][0]["id_map"].update(hashed="xxh3_64"),
+            "unknown: expected none beside hashed",
+        ),
+        (
+            lambda d: d["spec"]["tables"][0].update(id_map={"hashed": "xxh3_64", "seed": 0}),
+            r"id_maps: expected those of tables \['item', 'shop', 'ad'\], got \['user'",
+        ),
+        (
+            lambda d: d["spec"]["tables"][4].update(id_map={"hashed": "xxh3_64", "seed": 0}),
+            "out_of_range: expected none beside id_map",
+        ),
+        (
+            lambda d: d["spec"]["tables"][0]["id_map"].update(hash_seed=1),
+            "hash_seed: 1 without hashed",
+        ),
+        (
             lambda d: d["spec"]["tables"][0].update(out_of_range="modulo"),
             "expected none beside id_map",
         ),
@@ -196,7 +215,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 def test_a_version_without_id_maps_is_not_of_format_2(published: RawModel, tmp_path: Path) -> None:
     version = Path(shutil.copytree(published.plain, tmp_path / "1"))
     edit_manifest(version, lambda document: document.update(format_version=2))
-    refused(version, "format_version: expected 1 for 0 id maps, got 2")
+    refused(version, "format_version: expected 1 for 0 tables with raw ids, got 2")
 
 
 def test_an_id_map_that_shrinks_while_it_is_served_is_an_error(

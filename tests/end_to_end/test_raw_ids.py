@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from tritonclient.grpc import service_pb2
 
-from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from kernels.ids.id_hash import IdHash, StringHash, hash_ids, hash_strings, joined_strings
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client
 from sharded_infer.engines.model import Model, open_model
@@ -193,6 +193,22 @@ def test_publish_reads_the_file_that_the_spec_names(sharded_infer: Command, tmp_
     shown = sharded_infer("inspect", *repository)
     assert "raw ids, id maps of item 16." in shown.out
     assert " kB (an unknown id reads row 2)" in shown.out
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path, transport: str) -> None:
+    table = TableSpec("item", 1000, 1, id_map=IdMapSpec(hashed="xxh3_64", hash_seed=3))
+    spec = replace(SPEC, name="hashed", tables=(table,))
+    weights = {"item": torch.arange(1000.0)[:, None]}
+    publish(spec, weights, Sum(), tmp_path / "models")
+    ids = np.array([0, -1, 2**63 - 1, -(2**63), 77])
+    wanted = hash_ids(IdHash.XXH3_64, ids, 3) % np.uint64(1000)
+    message = infer_request({"item": ids, "age": np.zeros((5, 1), np.float32)}, model="hashed")
+    with (
+        running_server(tmp_path / "models", tmp_path / "log", "--transport", transport) as server,
+        server.stub() as stub,
+    ):
+        assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == wanted.tolist()
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,7 @@ MAX_BATCH = 8
 WORDS = (b"", b"a", "größe".encode(), b"\0\xff" * 40, b"68fd1e64", b"x" * 300)
 _XXH3 = IdMapSpec("zero", strings="xxh3_64", seed=7)
 _MURMUR3 = IdMapSpec(SharedRows((8, 2)), strings="murmur3_x64_128", seed=9)
+_HASHED = IdMapSpec(strings="murmur3_x64_128", seed=9, hashed="xxh3_64", hash_seed=3)
 SPEC = ModelSpec(
     "words",
     (
@@ -33,6 +34,7 @@ SPEC = ModelSpec(
         # Of tables that do not hash alike, ids are numbers.
         TableSpec("other", rows=9, dim=1, features=("both",), id_map=_MURMUR3),
         TableSpec("plain", rows=9, dim=1, features=("both", "plain"), out_of_range="modulo"),
+        TableSpec("hashed", rows=9, dim=1, features=("crossed", "token"), id_map=_HASHED),
     ),
     DenseSpec({"age": 1}),
 )

@@ -43,7 +43,7 @@ class InputReader:
         Args:
             backend: `portable` avoids compiled code; None uses it if it was built.
             limits: None: there are none, and NaN and infinity are read.
-            id_maps: by table; ids of other tables with raw ids are left raw.
+            id_maps: by table; ids of others that need one are left raw.
             unknown_ids: the attribute, contiguous; None: zeros.
 
         Raises:

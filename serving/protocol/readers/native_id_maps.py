@@ -28,7 +28,7 @@ class NativeIdMaps:
         """Describes them.
 
         Args:
-            id_maps: by table; ids of other tables with raw ids are left raw.
+            id_maps: by table; ids of others that need one are left raw.
         """
         self._kept: list[NDArray[np.int64]] = []
         self._id_maps = id_maps
@@ -36,6 +36,12 @@ class NativeIdMaps:
             table.name: self._fields_of(id_maps.get(table.name), counted)
             for counted, table in enumerate(spec.mapped_tables)
         }
+        for table in spec.raw_tables:
+            if table.id_map is not None and table.id_map.hashing is not None:
+                name, seed = table.id_map.hashing
+                self._fields[table.name] = IdMapFields(
+                    hash=name.number, seed=seed, table_rows=table.rows
+                )
         self.of_features = np.array(
             [
                 ctypes.addressof(self._fields[feature.table.name])

@@ -76,7 +76,7 @@ class NativeReader:
 
         Args:
             max_ids: counted for each table that looks them up; None: no limit.
-            id_maps: by table; ids of other tables with raw ids are left raw.
+            id_maps: by table; ids of others that need one are left raw.
             unknown_ids: where unknown ids are counted; None: nowhere that is seen.
 
         Raises:

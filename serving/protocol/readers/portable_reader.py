@@ -48,7 +48,7 @@ class PortableReader:
         Args:
             max_batch: None: no limit.
             limits: None: no limits.
-            id_maps: by table; ids of other tables with raw ids are left raw.
+            id_maps: by table; ids of others that need one are left raw.
             unknown_ids: where unknown ids are counted; None: nowhere that is seen.
         """
         self._limits = limits

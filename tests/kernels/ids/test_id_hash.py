@@ -9,7 +9,14 @@ from numpy.typing import NDArray
 
 from kernels.errors import InputError
 from kernels.ids import id_hash
-from kernels.ids.id_hash import StringHash, hash_strings, joined_strings, murmur_hash3_2x64
+from kernels.ids.id_hash import (
+    IdHash,
+    StringHash,
+    hash_ids,
+    hash_strings,
+    joined_strings,
+    murmur_hash3_2x64,
+)
 
 needs_compiled = pytest.mark.skipif(
     id_hash._LIBRARY is None, reason="the package was built without a compiler"
@@ -69,6 +76,30 @@ def test_other_words_and_seeds_have_the_hashes_of_fbgemms_operator(y: int, seed:
 def test_strided_ids_have_the_same_hashes() -> None:
     ids = many_ids()
     assert np.array_equal(murmur_hash3_2x64(ids[::7]), murmur_hash3_2x64(ids)[::7])
+
+
+@pytest.mark.usefixtures("code")
+@pytest.mark.parametrize("seed", [0, 1, 2**31, 2**32 + 5, 2**64 - 1])
+def test_hashes_of_ids_are_those_of_their_bytes_and_words(seed: int) -> None:
+    ids = many_ids()[:2000]
+    assert np.array_equal(
+        hash_ids(IdHash.MURMUR_HASH3_2X64, ids, seed), murmur_hash3_2x64(ids, 0, seed)
+    )
+    expected = [xxhash.xxh3_64_intdigest(one.tobytes(), seed) for one in ids.astype("<i8")]
+    assert hash_ids(IdHash.XXH3_64, ids, seed).tolist() == expected
+    assert np.array_equal(hash_ids(IdHash.IDENTITY, ids), ids.view(np.uint64))
+    for name in IdHash:
+        assert np.array_equal(hash_ids(name, ids[::3], seed), hash_ids(name, ids, seed)[::3])
+        assert not len(hash_ids(name, ids[:0], seed))
+
+
+@pytest.mark.parametrize("name", IdHash)
+def test_ids_and_seeds_that_do_not_fit_are_refused(name: IdHash) -> None:
+    with pytest.raises(InputError, match=r"ids: expected int64 \[N\], got int32 \[2\]"):
+        hash_ids(name, np.zeros(2, np.int32))  # type: ignore[arg-type]
+    for seed in (-1, 2**64):
+        with pytest.raises(InputError, match=f"{name}: expected an unsigned number of 64 bits"):
+            hash_ids(name, np.zeros(2, np.int64), seed)
 
 
 def murmur3_x64_128(data: bytes, seed: int) -> int:

@@ -45,6 +45,15 @@ SPEC = ModelSpec(
         table("divided", HashedRows(24, 4, divided=True), "hashed", "mixed"),
         table("sized", HashedRows(24, 6, input_size=1001, divided=True, reserved=2), "hashed"),
         table("reserved", HashedRows(24, 2, input_size=2**62, reserved=1), "reserved"),
+        TableSpec("plain", 24, 1, features=("any", "item"), id_map=IdMapSpec(hashed="identity")),
+        TableSpec(
+            *("murmur", 7, 1),
+            features=("any", "query"),
+            id_map=IdMapSpec(hashed="murmur_hash3_2x64", hash_seed=2**64 - 1),
+        ),
+        TableSpec(
+            "xxh3", 2**40 + 1, 1, features=("any", "row"), id_map=IdMapSpec(hashed="xxh3_64")
+        ),
         # Shard hosts map its ids.
         table("left", "error", "left", "item"),
         TableSpec("rows", rows=9, dim=1, features=("mixed", "row"), out_of_range="modulo"),
@@ -57,7 +66,8 @@ RAW = {name: [*range(-20, 20), *EDGES] for name in SPEC.sparse_inputs} | {
     "item": range(12),
     "clicked": range(12),
 }
-del RAW["row"], RAW["padded"]
+RAW["row"] = range(9)
+del RAW["padded"]
 
 
 def opened(left: tuple[str, ...] = ("left",)) -> dict[str, IdMap]:

@@ -27,7 +27,7 @@ from tests.support.string_requests import (
 
 pytestmark = pytest.mark.skipif(LIBRARIES is None, reason="built without a compiler")
 PORTABLE = portable_reader()
-FEATURES = ("word", "token", "left", "both")
+FEATURES = ("word", "token", "left", "both", "crossed")
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_each_word_has_its_row_and_others_are_unknown(native: NativeReader) -> N
     assert group.lengths.sum(1).tolist()[:3] == [5, 6, 5]
     strange = raw_id(SPEC.tables[1], b"unknown") % 2**64
     row = (8, 2)[strange // 2**62 if strange < 2**63 else strange % 2]
-    assert group.values.tolist() == [*known, *known, row, *known]
+    assert group.values.tolist()[:16] == [*known, *known, row, *known]
 
 
 def test_a_string_of_a_table_without_its_map_becomes_its_hash(native: NativeReader) -> None:
@@ -107,8 +107,8 @@ def test_a_string_of_a_table_without_its_map_becomes_its_hash(native: NativeRead
         {"word": numbers([1, 1]), "word.lengths": strings([b"1", b"1"])},
         {"word": strings([b"1"]), "word.weights": strings([b"1"])},
         {"age": strings([b"1"], 1, 1)},
-        {"sparse.values": strings([b"1"]), "sparse.lengths": numbers([1, 0, 0, 0, 0], 5, 1)},
-        {"sparse.values": numbers([1]), "sparse.lengths": strings([b"", *[b"1"] * 4], 5, 1)},
+        {"sparse.values": strings([b"1"]), "sparse.lengths": numbers([1, *[0] * 5], 6, 1)},
+        {"sparse.values": numbers([1]), "sparse.lengths": strings([b"", *[b"1"] * 5], 6, 1)},
     ],
 )
 def test_inputs_that_take_no_strings_are_left(
