@@ -8,6 +8,12 @@
 namespace sharded_infer {
 namespace {
 
+// Whether bytes can be those of a tensor's elements.
+bool fits(Bytes bytes, const Tensor& tensor) {
+  if (tensor.datatype == kBytesType) return may_hold_strings(bytes, tensor.elements);
+  return bytes.size == tensor.elements * item_bytes(tensor.datatype);
+}
+
 class TensorVisitor {
  public:
   explicit TensorVisitor(Request& request) : request_(request), model_(*request.model) {}
@@ -51,9 +57,7 @@ class TensorVisitor {
       const Bytes bytes = request_.contents[i];
       // The product with the size of an item cannot overflow.
       if (tensor.elements >= kMaxSize) return false;
-      if (tensor.datatype == kBytesType ? !may_hold_strings(bytes, tensor.elements)
-                                        : bytes.size != tensor.elements * item_bytes(tensor.datatype))
-        return false;
+      if (!fits(bytes, tensor)) return false;
       tensor.data = bytes.data;
       tensor.bytes = bytes.size;
     }

@@ -30,8 +30,8 @@ class NativeIdMaps:
         Args:
             id_maps: by table; ids of others that need one are left raw.
         """
-        self._kept: list[NDArray[np.int64]] = []
-        self._id_maps = id_maps
+        # Compiled code is given their addresses.
+        self._kept: list[IdMap | NDArray[np.int64]] = [*id_maps.values()]
         self._fields = {
             table.name: self._fields_of(id_maps.get(table.name), counted)
             for counted, table in enumerate(spec.mapped_tables)
