@@ -43,9 +43,9 @@ class IdPolicy:
         self._refuses = torch.tensor([policy == "error" for policy in policies])
         self._ignores = torch.tensor([policy == "ignore" for policy in policies])
         paddings = [feature.table.padding_idx for feature in features]
+        # No id that was judged is negative, but raw ones.
         self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
-        self._padded = torch.tensor([padding is not None for padding in paddings])
-        self._pads = bool(self._padded.any())
+        self._pads = any(padding is not None for padding in paddings)
         self._raw = torch.tensor([feature.table.name in raw for feature in features])
         self._has_raw = bool(self._raw.any())
 
@@ -61,11 +61,11 @@ class IdPolicy:
                 feature, the sample and the id.
         """
         outside = out_of_range(bags, self._rows)
-        counts = bags.lengths.sum(1)
-        if outside is not None and self._has_raw:
-            outside &= ~torch.repeat_interleave(self._raw, counts)
-        if outside is None or not bool(outside.any()):
+        if outside is None:
             return self._without_padding(bags), 0
+        counts = bags.lengths.sum(1)
+        if self._has_raw:
+            outside &= ~torch.repeat_interleave(self._raw, counts)
         refused = outside & torch.repeat_interleave(self._refuses, counts)
         if bool(refused.any()):
             position = int(refused.nonzero()[0])
@@ -77,6 +77,7 @@ class IdPolicy:
             )
         # Python's modulo: never negative.
         wrapped = bags.values.remainder(torch.repeat_interleave(self._rows, counts))
+        # Ids inside their tables stay as they are, and raw ones.
         values = torch.where(outside, wrapped, bags.values)
         ignored = outside & torch.repeat_interleave(self._ignores, counts)
         changed = Bags(values, bags.lengths, bags.weights)
@@ -87,7 +88,8 @@ class IdPolicy:
             return bags
         counts = bags.lengths.sum(1)
         padding = bags.values == torch.repeat_interleave(self._paddings, counts)
-        padding &= torch.repeat_interleave(self._padded, counts)
+        if self._has_raw:
+            padding &= ~torch.repeat_interleave(self._raw, counts)
         return keep_ids(bags, ~padding) if bool(padding.any()) else bags
 
 

@@ -114,7 +114,7 @@ def readers() -> Readers:
 
 
 @compiled
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(inputs=inputs_by_chance(SPEC, RAW))
 def test_raw_ids_are_mapped_as_the_portable_path_maps_them(
     readers: Readers, inputs: Arrays
