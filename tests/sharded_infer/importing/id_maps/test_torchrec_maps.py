@@ -1,6 +1,5 @@
 """Rows of imported id maps, compared with those that TorchRec's modules give."""
 
-import itertools
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import (
@@ -26,11 +24,21 @@ from sharded_infer.importing.id_maps.id_map_source import HashedRows, IdMapSourc
 from sharded_infer.importing.id_maps.mpzch import MpzchSettings
 from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
 from sharded_infer.inputs.id_map import segments_of
-
-Ids = NDArray[np.int64]
-mc_modules = pytest.importorskip("torchrec.modules.mc_modules")
-hash_modules = pytest.importorskip("torchrec.modules.hash_mc_modules")
-jagged_tensor = pytest.importorskip("torchrec.sparse.jagged_tensor")
+from tests.support.managed_collisions import (
+    MOST,
+    RANKS,
+    Ids,
+    fill,
+    mc_modules,
+    mch,
+    mch_ranks,
+    mpzch,
+    random_ids,
+    remapped,
+    routed,
+    sharded,
+    train,
+)
 
 pytestmark = [
     # TorchRec's own.
@@ -38,9 +46,7 @@ pytestmark = [
     # Saving without a process group is what is meant.
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
 ]
-RANKS = [1, 2, 4, 8]
 ROWS, MANY = 2**17, 100_000
-MOST = 2**63 - 1
 
 
 def served(source: IdMapSource, ids: Ids) -> Ids:
@@ -81,88 +87,12 @@ def _fallback(hashed: HashedRows, ids: Ids) -> Ids:
     return bucket * size + local.astype(np.int64)
 
 
-def remapped(module: Any, ids: Ids) -> Ids:
-    """The module's own rows, -1 where it leaves an id out."""
-    given = jagged_tensor.JaggedTensor(
-        values=torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int64)
-    )
-    with torch.no_grad():
-        out = module.remap(module.preprocess({"f": given}))["f"]
-    rows, lengths = out.values().numpy(), out.lengths().numpy()
-    if len(rows) == len(ids):
-        return rows
-    found = np.full(len(ids), -1)
-    found[lengths == 1] = rows
-    return found
-
-
-def sharded(modules: list[Any], ids: Ids, rank_of: Ids) -> Ids:
-    """Rows of ids that row-wise sharding sends to the modules of all ranks."""
-    found = np.empty(len(ids), np.int64)
-    for rank, module in enumerate(modules):
-        found[rank_of == rank] = remapped(module, ids[rank_of == rank])
-    return found
-
-
-def routed(ids: Ids, buckets: int, ranks: int, input_size: int) -> Ids:
-    """The rank of each id, by the operator that TorchRec's input distribution calls."""
-    given = torch.from_numpy(ids)
-    lengths, values, _, _, places = torch.ops.fbgemm.block_bucketize_sparse_features(
-        torch.tensor([len(ids)]),
-        given,
-        bucketize_pos=False,
-        sequence=True,
-        block_sizes=torch.tensor([-(-input_size // buckets)]),
-        total_num_blocks=torch.tensor([buckets]),
-        my_size=ranks,
-        keep_orig_idx=True,
-    )
-    assert torch.equal(values[places], given)
-    return np.repeat(np.arange(ranks), lengths.numpy())[places.numpy()]
-
-
-def _mch(rows: int, input_size: int = MOST, **options: Any) -> Any:
-    return mc_modules.MCHManagedCollisionModule(
-        zch_size=rows,
-        device=torch.device("cpu"),
-        eviction_policy=mc_modules.DistanceLFU_EvictionPolicy(),
-        eviction_interval=1,
-        input_hash_size=input_size,
-        **options,
-    )
-
-
-def _train(module: Any, ids: Ids) -> None:
-    module.train()
-    given = jagged_tensor.JaggedTensor(
-        values=torch.from_numpy(ids), lengths=torch.ones(len(ids), dtype=torch.int64)
-    )
-    module.profile({"f": given})
-    module.eval()
-
-
-def _mch_ranks(ranks: int, known: Ids, input_size: int = MOST) -> list[Any]:
-    ends = [ROWS // ranks * rank for rank in range(ranks + 1)]
-    modules = []
-    for rank, (first, end) in enumerate(itertools.pairwise(ends)):
-        module = _mch(ROWS, input_size).rebuild_with_output_id_range((first, end), ends)
-        _train(module, known[routed(known, ranks, ranks, input_size) == rank])
-        modules.append(module)
-    return modules
-
-
-def _ids(count: int, seed: int, size: int | None = None) -> Ids:
-    rng = np.random.default_rng(seed)
-    low, high = (0, size) if size else (-(2**63), MOST)
-    return np.unique(rng.integers(low, high, count + count // 8))[:count]
-
-
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("input_size", [MOST, 10**12 + 7])
 def test_rows_are_those_of_mch_modules(ranks: int, input_size: int) -> None:
     size = None if input_size == MOST else input_size
-    known, others = _ids(MANY, 1, size), _ids(MANY, 2, size)
-    modules = _mch_ranks(ranks, known, input_size)
+    known, others = random_ids(MANY, 1, size), random_ids(MANY, 2, size)
+    modules = mch_ranks(ranks, ROWS, known, input_size)
     edges = np.array([0, 1, -1, -(2**63), MOST, MOST - 1, 2**62, 2**61])
     ids = np.concatenate([known, others, edges])
     expected = sharded(modules, ids, routed(ids, ranks, ranks, input_size))
@@ -217,11 +147,11 @@ PREFIX = "model._managed_collision_collection._managed_collision_modules.users."
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_state_dict_of_mch_says_its_ranks(ranks: int, tmp_path: Path) -> None:
-    known = _ids(5000, 1)
-    modules = _mch_ranks(ranks, known)
+    known = random_ids(5000, 1)
+    modules = mch_ranks(ranks, ROWS, known)
     state = _joined(modules, PREFIX)
     torch.save(state, tmp_path / "model.pt")
-    ids = np.concatenate([known, _ids(5000, 2)])
+    ids = np.concatenate([known, random_ids(5000, 2)])
     expected = sharded(modules, ids, routed(ids, ranks, ranks, MOST))
     for weights in (state, tmp_path / "model.pt"):
         source = mch_id_map(weights, "users", input_hash="none")
@@ -231,11 +161,11 @@ def test_a_state_dict_of_mch_says_its_ranks(ranks: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ranks", RANKS)
 def test_a_distributed_checkpoint_of_mch_is_read(ranks: int, tmp_path: Path) -> None:
-    known = _ids(5000, 1)
-    modules = _mch_ranks(ranks, known)
+    known = random_ids(5000, 1)
+    modules = mch_ranks(ranks, ROWS, known)
     _save_by_ranks(modules, PREFIX, tmp_path / "model")
     source = mch_id_map(tmp_path / "model", "users", input_hash="none")
-    ids = np.concatenate([known, _ids(5000, 2)])
+    ids = np.concatenate([known, random_ids(5000, 2)])
     expected = sharded(modules, ids, routed(ids, ranks, ranks, MOST))
     assert np.array_equal(served(source, ids), expected)
 
@@ -245,39 +175,14 @@ def _double(values: Tensor, size: int) -> Tensor:
 
 
 def test_an_input_hash_func_is_refused_by_name_until_the_caller_has_it() -> None:
-    module = _mch(64, input_hash_func=_double)
-    _train(module, np.arange(0, 40, 2))
+    module = mch(64, input_hash_func=_double)
+    train(module, np.arange(0, 40, 2))
     with pytest.raises(WeightsError, match=r"changes ids by input_hash_func \(_double\)"):
         id_maps_of(module)
     (source,) = id_maps_of(module, input_hash="caller").values()
     ids = np.arange(60)
     hashed = _double(torch.from_numpy(ids), MOST).numpy()
     assert np.array_equal(served(source, hashed), remapped(module, ids))
-
-
-def _mpzch(rows: int, buckets: int, **options: Any) -> Any:
-    module = hash_modules.HashZchManagedCollisionModule(
-        zch_size=rows, device=torch.device("cpu"), total_num_buckets=buckets, **options
-    )
-    return module.eval()
-
-
-def _fill(module: Any, ids: Ids) -> None:
-    """Writes ids into the table as training does on a GPU: each in the first free slot."""
-    values, sizes, offsets = module.input_mapper(
-        values=torch.from_numpy(ids), output_offset=module._output_global_offset_tensor
-    )
-    slots = module._hash_zch_identities.data.numpy().reshape(-1)
-    reserved = max(0, module.get_reserved_slots_per_bucket())
-    spaces = sizes.numpy() - reserved
-    hashes = murmur_hash3_2x64(values.numpy()) % spaces.astype(np.uint64)
-    triples = zip(values.tolist(), hashes.tolist(), spaces.tolist(), offsets.tolist(), strict=True)
-    for value, first, space, offset in triples:
-        for step in range(min(module._max_probe, space)):
-            slot = offset + (first + step) % space
-            if slots[slot] in (-1, value):
-                slots[slot] = value
-                break
 
 
 MPZCH_OPTIONS: list[dict[str, Any]] = [
@@ -294,16 +199,16 @@ MPZCH_OPTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", MPZCH_OPTIONS, ids=str)
 def test_rows_are_those_of_mpzch_modules(ranks: int, options: dict[str, Any]) -> None:
     buckets, size = 8, options.get("input_hash_size", 0)
-    known, others = _ids(MANY, 1, size or None), _ids(MANY, 2, size or None)
+    known, others = random_ids(MANY, 1, size or None), random_ids(MANY, 2, size or None)
     ids = np.concatenate([known, others, [] if size else [-1, -2, 0, MOST, -(2**63)], [0, 1, 5]])
     ids = np.unique(ids.astype(np.int64))
-    whole = _mpzch(ROWS, buckets, **options)
+    whole = mpzch(ROWS, buckets, **options)
     modules = [
         whole.rebuild_with_output_id_range((ROWS // ranks * rank, ROWS // ranks * (rank + 1)))
         for rank in range(ranks)
     ]
     for rank, module in enumerate(modules):
-        _fill(module.eval(), known[routed(known, buckets, ranks, size) == rank])
+        fill(module.eval(), known[routed(known, buckets, ranks, size) == rank])
     expected = sharded(modules, ids, routed(ids, buckets, ranks, size))
     (source,) = id_maps_of(*modules).values()
     assert source.count > MANY // 2, "most ids are known"
@@ -313,49 +218,51 @@ def test_rows_are_those_of_mpzch_modules(ranks: int, options: dict[str, Any]) ->
 @pytest.mark.parametrize("size", [0, 10**12 + 7])
 @pytest.mark.parametrize("disable_fallback", [False, True])
 def test_ids_that_are_divided_by_the_buckets_are_found(size: int, disable_fallback: bool) -> None:
-    module = _mpzch(
+    module = mpzch(
         ROWS,
         8,
         input_hash_size=size,
         disable_fallback=disable_fallback,
         inference_dispatch_div_train_world_size=True,
     )
-    known = _ids(MANY, 1, size or None)
-    _fill(module, known)
-    ids = np.concatenate([known, _ids(MANY, 2, size or None), [] if size else np.arange(-12, 12)])
+    known = random_ids(MANY, 1, size or None)
+    fill(module, known)
+    ids = np.concatenate(
+        [known, random_ids(MANY, 2, size or None), [] if size else np.arange(-12, 12)]
+    )
     ids = ids.astype(np.int64)
     (source,) = id_maps_of(module).values()
     assert np.array_equal(served(source, ids), remapped(module, ids))
 
 
 def test_a_distributed_checkpoint_of_mpzch_over_ranks_is_read(tmp_path: Path) -> None:
-    whole, known = _mpzch(4096, 8), _ids(3000, 1)
+    whole, known = mpzch(4096, 8), random_ids(3000, 1)
     spans = [(1024 * rank, 1024 * rank + 1024) for rank in range(4)]
     modules = [whole.rebuild_with_output_id_range(span).eval() for span in spans]
     for rank, module in enumerate(modules):
-        _fill(module, known[routed(known, 8, 4, 0) == rank])
+        fill(module, known[routed(known, 8, 4, 0) == rank])
     _save_by_ranks(modules, PREFIX, tmp_path / "model")
     source = mpzch_id_map(tmp_path / "model", "users", MpzchSettings(disable_fallback=False))
-    ids = np.concatenate([known, _ids(3000, 2)])
+    ids = np.concatenate([known, random_ids(3000, 2)])
     assert np.array_equal(served(source, ids), sharded(modules, ids, routed(ids, 8, 4, 0)))
 
 
 @pytest.mark.parametrize("saved", ["memory", "pt", "dcp"])
 def test_a_checkpoint_of_mpzch_is_read_with_its_settings(saved: str, tmp_path: Path) -> None:
-    module = _mpzch(4096, 4, disable_fallback=True)
-    known = _ids(3000, 1)
-    _fill(module, known)
+    module = mpzch(4096, 4, disable_fallback=True)
+    known = random_ids(3000, 1)
+    fill(module, known)
     state = _joined([module], PREFIX)
     weights: Any = state
     if saved == "pt":
         torch.save(state, weights := tmp_path / "model.pt")
     if saved == "dcp":
         _save_by_ranks([module], PREFIX, weights := tmp_path / "model")
-    ids = np.concatenate([known, _ids(3000, 2)])
+    ids = np.concatenate([known, random_ids(3000, 2)])
     source = mpzch_id_map(weights, "users", MpzchSettings(disable_fallback=True))
     assert np.array_equal(served(source, ids), remapped(module, ids))
     source = mpzch_id_map(weights, "users", MpzchSettings(disable_fallback=False))
-    whole = _mpzch(4096, 4)
+    whole = mpzch(4096, 4)
     whole._hash_zch_identities.data.copy_(module._hash_zch_identities)
     assert np.array_equal(served(source, ids), remapped(whole, ids))
 
@@ -372,15 +279,15 @@ def test_a_checkpoint_of_mpzch_is_read_with_its_settings(saved: str, tmp_path: P
     ids=str,
 )
 def test_wrong_settings_are_refused_with_an_id(buckets: int, settings: dict[str, Any]) -> None:
-    module = _mpzch(4096, 4)
-    _fill(module, _ids(3000, 1))
+    module = mpzch(4096, 4)
+    fill(module, random_ids(3000, 1))
     wrong = MpzchSettings(disable_fallback=True, **settings)
     with pytest.raises(WeightsError, match=r"in slot \d+ is not where the module searches it"):
         mpzch_id_map(_joined([module], PREFIX), "users", wrong, buckets=buckets)
 
 
 @pytest.mark.parametrize("quantized", [False, True])
-@pytest.mark.parametrize("make", [_mch, _mpzch], ids=["mch", "mpzch"])
+@pytest.mark.parametrize("make", [mch, mpzch], ids=["mch", "mpzch"])
 def test_collections_have_one_map_a_table(make: Callable[..., Any], quantized: bool) -> None:
     configs = pytest.importorskip("torchrec.modules.embedding_configs")
     collections = pytest.importorskip("torchrec.modules.mc_embedding_modules")
@@ -392,9 +299,11 @@ def test_collections_have_one_map_a_table(make: Callable[..., Any], quantized: b
         )
         for name in ("users", "ads")
     ]
-    maps = {"users": _mch(256), "ads": make(256, *([4] if make is _mpzch else []))}
-    _train(maps["users"], _ids(200, 1))
-    _fill(maps["ads"], _ids(200, 2)) if make is _mpzch else _train(maps["ads"], _ids(200, 2))
+    maps = {"users": mch(256), "ads": make(256, *([4] if make is mpzch else []))}
+    train(maps["users"], random_ids(200, 1))
+    fill(maps["ads"], random_ids(200, 2)) if make is mpzch else train(
+        maps["ads"], random_ids(200, 2)
+    )
     module: Any = collections.ManagedCollisionEmbeddingBagCollection(
         bags.EmbeddingBagCollection(tables=tables, device=torch.device("cpu")),
         mc_modules.ManagedCollisionCollection(maps, tables),
@@ -408,15 +317,15 @@ def test_collections_have_one_map_a_table(make: Callable[..., Any], quantized: b
     sources = id_maps_of(module)
     assert set(sources) == {"users", "ads"}
     for name, seed in (("users", 1), ("ads", 2)):
-        ids = np.concatenate([_ids(200, seed), _ids(200, 3)])
+        ids = np.concatenate([random_ids(200, seed), random_ids(200, 3)])
         assert np.array_equal(served(sources[name], ids), remapped(maps[name], ids))
 
 
 def test_ranks_out_of_order_are_refused() -> None:
-    modules = _mch_ranks(2, _ids(100, 1))
+    modules = mch_ranks(2, ROWS, random_ids(100, 1))
     with pytest.raises(WeightsError, match=r"ranks in order, from rows \[0, 65536\], got \[65536"):
         id_maps_of(*reversed(modules))
-    whole = _mpzch(64, 4)
+    whole = mpzch(64, 4)
     halves = [whole.rebuild_with_output_id_range(span) for span in ((0, 32), (32, 64))]
     with pytest.raises(WeightsError, match=r"all 4 buckets, got buckets \[\(2, 4\), \(0, 2\)\]"):
         id_maps_of(*reversed(halves))
@@ -428,4 +337,4 @@ def test_what_has_no_managed_collisions_is_refused() -> None:
     with pytest.raises(WeightsError, match="managed collisions .* got Linear"):
         id_maps_of(torch.nn.Linear(1, 1))
     with pytest.raises(WeightsError, match="table 'ads': the state dict holds nothing"):
-        mch_id_map(_joined([_mch(8)], PREFIX), "ads", input_hash="none")
+        mch_id_map(_joined([mch(8)], PREFIX), "ads", input_hash="none")
