@@ -90,6 +90,7 @@ FULL_FILES = (
     "tests/end_to_end/test_shared_copies.py",
     "tests/end_to_end/test_torchrec_collection.py",
     "tests/end_to_end/test_torchrec_dlrm.py",
+    "tests/end_to_end/test_torchrec_ids.py",
     "tests/end_to_end/test_traced_lookups.py",
     "tests/end_to_end/test_tracing.py",
     "tests/end_to_end/test_unix_sockets.py",
