@@ -139,11 +139,15 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
             )
     for prefix, module in source.submodules():
         name = type(module).__name__
+        expected = (
+            "expected an EmbeddingBagCollection, or the weights as a dict of tensors by table"
+        )
+        if any(n.endswith("managed_collision_collection") for n, _ in module.named_children()):
+            expected = "give its state dict, and id_maps=id_maps_of(it),"
         for config in _configs(module, "embedding_configs"):
             found[f"{prefix}embeddings.{config.name}.weight"] = TrainedTable(
                 name,
-                refusal=f"a TorchRec {name} looks up sequences and does not pool; expected an "
-                "EmbeddingBagCollection, or the weights as a dict of tensors by table name where "
+                refusal=f"a TorchRec {name} looks up sequences and does not pool; {expected} where "
                 "every feature has one id",
             )
     for collection in torchrec_collections(source):

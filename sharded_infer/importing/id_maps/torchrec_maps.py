@@ -44,6 +44,8 @@ def id_maps_of(*ranks: nn.Module, input_hash: InputHash = "none") -> dict[str, I
         WeightsError: there is none, the ranks do not fit together, or a module is not described by
             its arrays; names the table.
     """
+    if input_hash not in ("none", "caller"):
+        raise WeightsError(f"expected input_hash 'none' or 'caller', got {input_hash!r}")
     found = [_modules(rank) for rank in ranks]
     if not found or not found[0]:
         kinds = ", ".join(type(rank).__name__ for rank in ranks)

@@ -79,26 +79,40 @@ def _mpzch(**options: Any) -> Any:
     return module
 
 
-def _collection(**options: Any) -> Any:
+def _collection(*, pooled: bool = True, **options: Any) -> Any:
     tables = [
-        configs.EmbeddingBagConfig(
+        (configs.EmbeddingBagConfig if pooled else configs.EmbeddingConfig)(
             name=name, embedding_dim=DIM, num_embeddings=ROWS, feature_names=[f"{name}_id"]
         )
         for name in ("users", "ads")
     ]
-    inner = bags.EmbeddingBagCollection(tables=tables, device=CPU)
+    inner, outer = bags.EmbeddingCollection, collections.ManagedCollisionEmbeddingCollection
+    if pooled:
+        inner = bags.EmbeddingBagCollection
+        outer = collections.ManagedCollisionEmbeddingBagCollection
     maps = {"users": _mch(), "ads": _mpzch(**options)}
-    return collections.ManagedCollisionEmbeddingBagCollection(
-        inner, mc_modules.ManagedCollisionCollection(maps, tables)
-    ).eval()
+    managed = mc_modules.ManagedCollisionCollection(maps, tables)
+    return outer(inner(tables=tables, device=CPU), managed).eval()
 
 
-def _quantized(module: Any) -> Any:
+def _quantized(module: Any, dtype: torch.dtype = torch.qint8) -> Any:
     module.qconfig = torch.quantization.QConfig(
         activation=torch.quantization.PlaceholderObserver.with_args(dtype=torch.float),
-        weight=torch.quantization.PlaceholderObserver.with_args(dtype=torch.qint8),
+        weight=torch.quantization.PlaceholderObserver.with_args(dtype=dtype),
     )
-    return quant.QuantManagedCollisionEmbeddingBagCollection.from_float(module)
+    return getattr(quant, f"Quant{type(module).__name__}").from_float(module)
+
+
+def _spec(stored: RowFormat) -> ModelSpec:
+    return ModelSpec(
+        "imported",
+        tuple(
+            TableSpec(name, rows=ROWS, dim=DIM, features=(f"{name}_id",), format=stored)
+            for name in ("users", "ads")
+        ),
+        dense=DenseSpec({"age": 1}),
+        quantization=QuantizationSpec("fp32"),
+    )
 
 
 @pytest.mark.parametrize("quantized", [False, True])
@@ -113,16 +127,7 @@ def test_pooled_embeddings_are_those_of_torchrec_to_the_bit(
         assert {n: s.count for n, s in id_maps_of(module).items()} == {
             n: s.count for n, s in id_maps.items()
         }
-    stored = RowFormat.INT8 if quantized else RowFormat.FP32
-    spec = ModelSpec(
-        "imported",
-        tuple(
-            TableSpec(name, rows=ROWS, dim=DIM, features=(f"{name}_id",), format=stored)
-            for name in ("users", "ads")
-        ),
-        dense=DenseSpec({"age": 1}),
-        quantization=QuantizationSpec("fp32"),
-    )
+    spec = _spec(RowFormat.INT8 if quantized else RowFormat.FP32)
     path = publish(spec, module.state_dict(), Sum(), tmp_path, id_maps=id_maps).path
     model = open_model(path)
     users, ads = (
@@ -148,6 +153,44 @@ def test_pooled_embeddings_are_those_of_torchrec_to_the_bit(
     found = model.engine.embeddings(make_input(model.spec, inputs))[:BATCH]
     wanted = torch.cat([expected["users_id"], expected["ads_id"]], dim=1)
     assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("disable_fallback", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "stored"),
+    [
+        (torch.qint8, RowFormat.INT8),
+        (torch.quint4x2, RowFormat.INT4),
+        (torch.half, RowFormat.FP16),
+    ],
+    ids=str,
+)
+def test_embeddings_of_a_quantized_collection_of_sequences_are_equal_to_the_bit(
+    dtype: torch.dtype, stored: RowFormat, disable_fallback: bool, tmp_path: Path
+) -> None:
+    module = _quantized(_collection(pooled=False, disable_fallback=disable_fallback), dtype)
+    id_maps = id_maps_of(module)
+    path = publish(_spec(stored), module.state_dict(), Sum(), tmp_path, id_maps=id_maps).path
+    model = open_model(path)
+    ids = {
+        "users_id": np.concatenate([_ids(400, 1), _ids(400, 9)]),
+        "ads_id": np.concatenate([_ids(400, 2), _ids(400, 9)]),
+    }
+    given = jagged_tensor.KeyedJaggedTensor(
+        keys=list(ids),
+        values=torch.from_numpy(np.concatenate(list(ids.values()))),
+        lengths=torch.ones(1600, dtype=torch.int64),
+    )
+    with torch.no_grad():
+        out, _ = module(given)
+    # It leaves the unknown ids out of its sequences; their bags are zeros here.
+    wanted = torch.zeros(800, 2 * DIM)
+    for at, name in enumerate(ids):
+        kept = out[name].lengths() == 1
+        assert kept.any() and bool(kept.all()) != (disable_fallback and name == "ads_id")
+        wanted[kept, at * DIM : (at + 1) * DIM] = out[name].values()
+    inputs = {**ids, "age": np.zeros((800, 1), np.float32)}
+    assert torch.equal(model.engine.embeddings(make_input(model.spec, inputs))[:800], wanted)
 
 
 def test_rows_of_dynamicemb_are_those_of_their_ids(tmp_path: Path) -> None:
@@ -204,8 +247,11 @@ def test_a_vocabulary_of_the_spec_is_published_with_its_hash(tmp_path: Path) -> 
     assert torch.equal(found, torch.cat([weight.flip(0), torch.zeros(1, 3)]))
 
 
-def test_a_collection_with_managed_collisions_is_refused_as_weights(tmp_path: Path) -> None:
-    module = _collection()
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_collection_with_managed_collisions_is_refused_as_weights(
+    pooled: bool, tmp_path: Path
+) -> None:
+    module = _collection(pooled=pooled)
     spec = ModelSpec("imported", (TableSpec("users", rows=ROWS, dim=DIM),))
     with pytest.raises(SpecError, match="give its state dict, and id_maps=id_maps_of"):
         publish(spec, _quantized(module), Sum(), tmp_path, id_maps=id_maps_of(module))

@@ -179,6 +179,8 @@ def test_an_input_hash_func_is_refused_by_name_until_the_caller_has_it() -> None
     train(module, np.arange(0, 40, 2))
     with pytest.raises(WeightsError, match=r"changes ids by input_hash_func \(_double\)"):
         id_maps_of(module)
+    with pytest.raises(WeightsError, match="expected input_hash 'none' or 'caller', got 'double'"):
+        id_maps_of(module, input_hash="double")  # type: ignore[arg-type]
     (source,) = id_maps_of(module, input_hash="caller").values()
     ids = np.arange(60)
     hashed = _double(torch.from_numpy(ids), MOST).numpy()
