@@ -1,5 +1,7 @@
 """Versions whose id maps were damaged, or made by somebody who means harm."""
 
+import io
+import os
 import shutil
 import struct
 from collections.abc import Callable
@@ -11,6 +13,7 @@ import pytest
 from kernels.errors import LostMemoryError
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import BUCKET
+from kernels.ids.index_writer import write_id_index
 from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError, RequestError
 from tests.attacks.test_artifact import listed_anew, refused
@@ -107,7 +110,14 @@ def test_whatever_the_buckets_hold_no_row_is_outside_its_table(
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("twice", "occurs twice"), ("row", "outside the table"), ("moved", "is of bucket")],
+    [
+        ("twice", "occurs twice"),
+        ("row", "outside the table"),
+        ("moved", "is of bucket"),
+        ("filter", "another filter"),
+        ("used", "an unused slot is not zero"),
+        ("count", "expected 54 ids, got 55"),
+    ],
 )
 def test_verify_reads_all_of_an_id_map(
     version: Path, sharded_infer: Command, what: str, words: str
@@ -116,6 +126,8 @@ def test_verify_reads_all_of_an_id_map(
     assert sharded_infer(*asked, "--json").json()["version"] == 1
 
     def change(content: bytes) -> bytes:
+        if what == "count":
+            return with_number(24, "<Q", 54)(content)
         buckets = np.frombuffer(content[64:], BUCKET).copy()
         counts = buckets["last"] & 255
         at = int(np.flatnonzero(counts >= 2)[0])
@@ -123,6 +135,10 @@ def test_verify_reads_all_of_an_id_map(
             buckets["keys"][at, 1] = buckets["keys"][at, 0]
         elif what == "row":
             buckets["rows"][at, 0] = 60
+        elif what == "filter":
+            buckets["last"] |= np.uint32(0xFFFFFF00)
+        elif what == "used":
+            buckets["last"][at] -= 1
         else:
             buckets["keys"][at, 0] ^= np.uint64(1)
         return content[:64] + buckets.tobytes()
@@ -229,6 +245,28 @@ def test_an_id_map_that_shrinks_while_it_is_served_is_an_error(
         model.predict(inputs)
     with pytest.raises(LostMemoryError, match=r"user.index: has become shorter"):
         model.check_files()
+
+
+def test_the_index_of_another_table_is_refused(version: Path, sharded_infer: Command) -> None:
+    edit_manifest(version, lambda document: document["id_maps"].update(user="id_maps/item.index"))
+    refused(version, "item.index: is for a table of 40 rows, table 'user' has 60")
+    # Where both have as many rows, the ids of the golden requests are not there.
+    other = io.BytesIO()
+    write_id_index([(np.arange(60), np.arange(60))], 60, 60, other)
+    edit_manifest(version, lambda document: document["id_maps"].update(user=INDEX))
+    rewritten(version, lambda _: other.getvalue())
+    words = "is not in the id map of table 'user'"
+    sharded_infer("verify", "-r", version.parents[1]).refused("user_id", words)
+
+
+def test_a_pipe_or_a_link_in_an_id_maps_place_is_refused(version: Path, tmp_path: Path) -> None:
+    path = version / INDEX
+    path.rename(tmp_path / "same")
+    path.symlink_to(tmp_path / "same")
+    refused(version, f"{path}: .*a symbolic link")
+    path.unlink()
+    os.mkfifo(path)
+    refused(version, f"{path}: .*expected a regular file, got a FIFO")
 
 
 def test_a_folder_in_an_id_maps_place_is_refused(version: Path) -> None:

@@ -1,6 +1,7 @@
 """Vocabularies that are something else, or made to take memory."""
 
 import os
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,26 @@ def test_another_hash_is_refused_by_name(file: Path) -> None:
 def test_bytes_that_are_no_text_are_strings(file: Path) -> None:
     file.write_bytes(bytes(b for b in range(256) if b not in b"\r\n") + b"\n\x00\n\xff\xfe")
     assert open_vocabulary(file, "xxh3_64").count == 3
+
+
+def test_long_strings_are_read_in_bounded_memory(file: Path) -> None:
+    with file.open("wb") as written:
+        for number in range(2000):
+            written.write(str(number).encode() + b"x" * (LONGEST - 8) + b"\n")
+    tracemalloc.start()
+    source = open_vocabulary(file, "xxh3_64")
+    rows = [rows for _, rows in source.chunks(2000)]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert source.count == 2000 and [*rows[0], *rows[1]][-1] == sum(map(len, rows[:2])) - 1
+    assert peak < 50 * 2**20 < file.stat().st_size
+
+
+def test_a_line_of_ten_megabytes_is_refused_without_reading_it(file: Path) -> None:
+    file.write_bytes(b"a\nb\n" + b"y" * 10**7 + b"\nc\n")
+    tracemalloc.start()
+    with pytest.raises(WeightsError, match=r"line 2 \(from 0\): expected at most 65536 bytes"):
+        open_vocabulary(file, "murmur3_x64_128")
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2**20

@@ -24,6 +24,7 @@ from sharded_infer.importing.id_maps.stored_ids import (
 from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
 
 _PARQUET = (".parquet", ".pq")
+_BUFFER = 2**20  # bytes of a column that are read at once
 _ARRAYS = (".npz", ".safetensors")
 
 
@@ -109,6 +110,7 @@ def _parquet(path: Path, ids: str, rows: str) -> IdMapSource:
         ) from error
     try:
         with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
             kinds = {field.name: str(field.type) for field in file.schema_arrow}
             count = file.metadata.num_rows
     # pyarrow's own errors derive from ValueError, KeyError and others.
@@ -117,6 +119,8 @@ def _parquet(path: Path, ids: str, rows: str) -> IdMapSource:
     _check_name(path, ids, list(kinds))
     columns = [ids, rows] if rows in kinds else [ids]
     for name in columns:
+        if names.count(name) > 1:
+            raise WeightsError(f"{path}: holds two columns {name!r}")
         if not kinds[name].removeprefix("u").startswith("int"):
             raise WeightsError(f"{path}: {name!r}: expected whole numbers, got {kinds[name][:100]}")
     return IdMapSource(str(path), count, lambda: _parquet_chunks(path, parquet, columns))
@@ -125,7 +129,8 @@ def _parquet(path: Path, ids: str, rows: str) -> IdMapSource:
 def _parquet_chunks(path: Path, parquet: Any, columns: list[str]) -> Iterator[Chunk]:
     start = 0
     try:
-        with parquet.ParquetFile(path) as file:
+        # Else it reads whole columns of a group of rows at once.
+        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER) as file:
             for batch in file.iter_batches(batch_size=CHUNK, columns=columns):
                 found = []
                 for name in columns:

@@ -15,6 +15,7 @@ from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource, Id
 from sharded_infer.importing.id_maps.stored_ids import CHUNK
 
 LONGEST = 65536  # bytes of a string
+_CHUNK_BYTES = 2**24  # of strings that are hashed at once
 
 
 def open_vocabulary(
@@ -56,12 +57,13 @@ class _Reader:
     seed: int
 
     def __call__(self) -> Iterator[Chunk]:
-        start, lines = 0, list[bytes]()
+        start, lines, size = 0, list[bytes](), 0
         for line in self._lines():
             lines.append(line)
-            if len(lines) == CHUNK:
-                yield self._hash(lines), np.arange(start, start + CHUNK)
-                start, lines = start + CHUNK, []
+            size += len(line)
+            if len(lines) == CHUNK or size >= _CHUNK_BYTES:
+                yield self._hash(lines), np.arange(start, start + len(lines))
+                start, lines, size = start + len(lines), [], 0
         if lines:
             yield self._hash(lines), np.arange(start, start + len(lines))
 
