@@ -18,10 +18,12 @@ from sharded_infer.artifacts.manifest import REPORT_NAME, REPORT_PAGE_NAME, Tabl
 from sharded_infer.artifacts.report_file import dump_report
 from sharded_infer.errors import StorageError, WeightsError
 from sharded_infer.files.staged_folder import staged_folder, storage_errors
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.importing.trained_tables import resolve_spec
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.publishing.format_selection import FormatPlan, plan_formats
+from sharded_infer.publishing.sampled_ids import mapped_samples
 from sharded_infer.publishing.table_writer import WrittenTables, write_tables
 from sharded_infer.quality.contributions import table_contributions
 from sharded_infer.quality.fp32_model import Fp32Model, Mix
@@ -80,6 +82,7 @@ def quantize(
     *,
     tower: nn.Module | None = None,
     calibration: CalibrationSamples | None = None,
+    id_maps: Mapping[str, IdMapSource] | None = None,
     progress: Progress = no_progress,
 ) -> QuantizationReport:
     """Writes a model's tables and the report about them.
@@ -91,9 +94,12 @@ def quantize(
         out: the folder to make; it must not exist, or be empty.
         tower: as trained; needed with `calibration`.
         calibration: samples to score with the trained and the stored rows.
+        id_maps: as for `publish`; needed with `calibration`.
         progress: called with the current step and its progress.
 
     Raises:
+        SpecError: a table with raw ids has no id map; names it.
+        RequestError: a calibration sample has an unknown id, which its id map refuses.
         WeightsError: a row cannot be stored; names the table and the row.
         GateError: the calibration samples' scores differ by more than the spec allows.
         StorageError: `out` is not empty, or the disk is full.
@@ -102,6 +108,8 @@ def quantize(
         raise StorageError(f"{out}: is there already, expected a new or an empty folder")
     if calibration is not None:
         check_samples(plan.spec, calibration)
+        mapped = mapped_samples(plan.spec, calibration.model_input, id_maps or {})
+        calibration = replace(calibration, model_input=mapped)
     with storage_errors(out), staged_folder(out.parent) as staged:
         tables = write_tables(staged, plan, progress)
         report = quantization_report(plan, tables)

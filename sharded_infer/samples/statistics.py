@@ -13,16 +13,17 @@ from sharded_infer.specs.model_spec import ModelSpec
 def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatistics]:
     """Pooling factor, skew and histogram of every feature; padding does not count.
 
-    Features with raw ids have no histogram.
+    Features with raw ids have no histogram, unless `mapped_samples` mapped them.
 
     Args:
         samples: in any of the forms of `columns_of`; a feature that a sample leaves out is an empty
-            bag.
+            bag. Or a `ModelInput` of one jagged batch.
 
     Raises:
         RequestError: a sample does not fit the model.
     """
-    (batch,) = model_input_of(spec, samples).groups
+    model_input = model_input_of(spec, samples)
+    (batch,) = model_input.groups
     ends = np.cumsum(batch.lengths.ravel()).reshape(batch.lengths.shape)
     largest: dict[str, int] = {}
     for number, feature in enumerate(spec.features):
@@ -37,7 +38,7 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
             [i for i in batch.values[end - length : end].tolist() if i != table.padding_idx]
             for end, length in zip(ends[number], batch.lengths[number], strict=True)
         ]
-        if table.id_map is None:
+        if table.id_map is None or model_input.ids_checked:
             found[name] = count_statistics(bags, table.rows)
             continue
         # Raw ids say how often rows are read, not which rows these are.

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from kernels.wording import counted
 from serving.commands.console import OUT, check_target, write_json, write_target
+from serving.commands.models.quantization import counted_statistics
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
 from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel, table_uses
@@ -24,8 +25,6 @@ from sharded_infer.reports.plan.figures import (
 )
 from sharded_infer.reports.plan.hosts import network_words, shows_hosts
 from sharded_infer.reports.plan.page import render_plan_page
-from sharded_infer.samples.file import read_samples
-from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.spec_file import load_spec
 
 _SHOWN = 12  # decisions and moves on the terminal; files have all
@@ -82,7 +81,7 @@ def plan_command(
     if spec is None:
         raise InputError("expected --spec, or --compare with two plans")
     described = load_spec(spec)
-    counted = None if samples is None else statistics_of(described, read_samples(samples))
+    counted = counted_statistics(described, samples, spec.parent)
     uses = {use.table.name: use for use in table_uses(described, counted)}
     load = CostModel(uses, parse_topology(topology), batch)
     moves: tuple[Move, ...] = ()

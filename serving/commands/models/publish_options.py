@@ -15,13 +15,13 @@ from serving.commands.models.quantization import (
     SamplesOption,
     SpecOption,
     WeightsOption,
+    counted_statistics,
+    id_map_sources,
     read_trained,
     with_budget,
 )
 from serving.commands.options.version_options import RepositoryOption
 from sharded_infer.progress import Progress
-from sharded_infer.samples.file import read_samples
-from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.spec_file import load_spec
@@ -74,9 +74,7 @@ class PublishOptions:
 
     def statistics(self, described: ModelSpec) -> Mapping[str, FeatureStatistics] | None:
         """How the samples use the features; None without samples."""
-        if self.samples is None:
-            return None
-        return statistics_of(described, read_samples(self.samples))
+        return counted_statistics(described, self.samples, self.spec.parent)
 
     def read(self, described: ModelSpec) -> tuple[Any, Any, Any]:
         """As `read_trained`; says in which order an unnamed tower's inputs are taken."""
@@ -99,10 +97,6 @@ class PublishOptions:
             parts: how many there are to join; None: the tables are encoded here.
         """
         source, tower, measured = trained
-        id_maps = {}
-        if described.mapped_tables:
-            sources_of = load_by_name("sharded_infer.publishing.written_id_maps:id_map_sources")
-            id_maps = sources_of(described, self.spec.parent)
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
             described,
             source,
@@ -110,7 +104,7 @@ class PublishOptions:
             self.repository,
             topologies=self.topologies,
             statistics=statistics,
-            id_maps=id_maps,
+            id_maps=id_map_sources(described, self.spec.parent),
             calibration=measured,
             parts=parts,
             note=self.note,

@@ -1,6 +1,7 @@
 """Options, samples and output that publish and quantize share."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,9 +15,13 @@ from serving.commands.console import OUT
 from serving.commands.lazy_group import load_by_name
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
+from sharded_infer.samples.file import read_samples
+from sharded_infer.samples.statistics import statistics_of
+from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
 
 if TYPE_CHECKING:
+    from sharded_infer.importing.id_maps.id_map_source import IdMapSource
     from sharded_infer.publishing.format_selection import FormatPlan
 
 SpecOption = Annotated[Path, typer.Option(help="The model's description, model.toml.")]
@@ -109,6 +114,39 @@ def read_trained(
             spec, source, spec_folder
         )
     return source, tower, measured
+
+
+def counted_statistics(
+    spec: ModelSpec, samples: Path | None, spec_folder: Path
+) -> Mapping[str, FeatureStatistics] | None:
+    """How samples use the features; None without samples.
+
+    Raw ids count as the rows that they read, if the spec says where all of its id maps are. Ids
+    that the model refuses are not counted.
+
+    Args:
+        samples: their file.
+        spec_folder: base of the spec's relative paths.
+    """
+    if samples is None:
+        return None
+    read = read_samples(samples)
+    id_maps = [table.id_map for table in spec.tables if table.id_map is not None]
+    if id_maps and all(one.file is not None for one in id_maps):
+        sources = id_map_sources(spec, spec_folder)
+        mapped = load_by_name("sharded_infer.publishing.sampled_ids:mapped_samples")
+        return statistics_of(spec, mapped(spec, read, sources, leave_out=True))
+    return statistics_of(spec, read)
+
+
+def id_map_sources(spec: ModelSpec, spec_folder: Path) -> Mapping[str, "IdMapSource"]:
+    """The id maps that the spec names, by table."""
+    if not spec.mapped_tables:
+        return {}
+    sources: Mapping[str, IdMapSource] = load_by_name(
+        "sharded_infer.publishing.written_id_maps:id_map_sources"
+    )(spec, spec_folder)
+    return sources
 
 
 def print_format_plan(plan: "FormatPlan") -> None:

@@ -15,7 +15,9 @@ from serving.commands.models.quantization import (
     SamplesOption,
     SpecOption,
     WeightsOption,
+    counted_statistics,
     format_plan_fields,
+    id_map_sources,
     print_format_plan,
     read_trained,
     summary,
@@ -24,8 +26,6 @@ from serving.commands.models.quantization import (
 from serving.commands.options.json_option import JsonOption
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.errors import InputError
-from sharded_infer.samples.file import read_samples
-from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.spec_file import load_spec
 
 
@@ -54,7 +54,7 @@ def quantize_command(
     described = with_budget(load_spec(spec), memory_budget, error_budget)
     if out is None and not dry_run:
         raise InputError("--out: expected a folder to make, or --dry-run")
-    statistics = None if samples is None else statistics_of(described, read_samples(samples))
+    statistics = counted_statistics(described, samples, spec.parent)
     source, tower, measured = read_trained(
         described, weights, spec.parent, calibration, with_tower=calibration is not None
     )
@@ -66,7 +66,12 @@ def quantize_command(
         report = None
         if out is not None and not dry_run:
             report = load_by_name("sharded_infer.publishing.quantization:quantize")(
-                plan, out.absolute(), tower=tower, calibration=measured, progress=progress
+                plan,
+                out.absolute(),
+                tower=tower,
+                calibration=measured,
+                id_maps=id_map_sources(described, spec.parent) if calibration is not None else None,
+                progress=progress,
             )
     seconds = time.perf_counter() - started
     if as_json:

@@ -1,0 +1,90 @@
+"""Samples with rows instead of raw ids, of models that are not published yet."""
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+from kernels.ids.id_index import IdIndex
+from kernels.ids.index_writer import write_id_index
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.publishing.written_id_maps import with_id_maps
+from sharded_infer.samples.request import model_input_of
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+
+
+def mapped_samples(
+    spec: ModelSpec,
+    samples: object,
+    id_maps: Mapping[str, IdMapSource],
+    *,
+    leave_out: bool = False,
+) -> ModelInput:
+    """Reads samples and maps their raw ids, as the published version will.
+
+    Each id map is read once; only ids of the samples are kept.
+
+    Args:
+        samples: in any of the forms of `columns_of`, or a `ModelInput` of one jagged batch.
+        id_maps: by table, as `publish` takes them.
+        leave_out: ids that the model refuses leave their bags.
+
+    Returns:
+        One jagged batch, whose ids are rows.
+
+    Raises:
+        SpecError, WeightsError: spec and id maps contradict each other, or one cannot be read.
+        RequestError: the samples do not fit the model, or have an id that it refuses.
+    """
+    spec = with_id_maps(spec, id_maps)
+    found = model_input_of(spec, samples)
+    if leave_out:
+        spec = replace(spec, tables=tuple(_lenient(table) for table in spec.tables))
+    maps = {
+        table.name: _sampled(table, id_maps[table.name], _ids_of(spec, table.name, found))
+        for table in spec.mapped_tables
+        if table.name in id_maps
+    }
+    return InputPolicy(spec, maps).apply(found)
+
+
+def _lenient(table: TableSpec) -> TableSpec:
+    if table.id_map is None:
+        refuses = table.out_of_range == "error"
+        return replace(table, out_of_range="ignore") if refuses else table
+    if table.id_map.unknown != "error":
+        return table
+    return replace(table, id_map=replace(table.id_map, unknown="zero"))
+
+
+def _ids_of(spec: ModelSpec, table: str, samples: ModelInput) -> NDArray[np.int64]:
+    """The different ids of a table's features, ascending."""
+    found = [np.empty(0, np.int64)]
+    for group in samples.groups:
+        ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
+        for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
+            if spec.features[number].table.name == table:
+                found.append(group.values[start:end])
+    return np.unique(np.concatenate(found))
+
+
+def _sampled(table: TableSpec, source: IdMapSource, wanted: NDArray[np.int64]) -> IdMap:
+    """The id map of a table, with only some of its ids."""
+    ids, rows = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for some, their_rows in source.chunks(table.rows):
+        asked = np.isin(some, wanted)
+        ids.append(some[asked])
+        rows.append(their_rows[asked])
+    held, index = np.concatenate(ids), io.BytesIO()
+    try:
+        write_id_index([(held, np.concatenate(rows))], len(held), table.rows, index)
+    except InputError as error:
+        raise WeightsError(f"table {table.name!r}: {source.description}: {error}") from error
+    return IdMap(table, IdIndex.open(index.getvalue()))

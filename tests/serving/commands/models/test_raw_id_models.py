@@ -1,0 +1,130 @@
+"""Commands that read a model.toml with id maps, and samples with raw ids and strings."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sharded_infer import Precision, export_tower, write_program
+from tests.support.servers import Command
+
+SPEC = """
+name = "clicks"
+[dense]
+inputs = { age = 1 }
+[tower]
+program = "tower.pt2"
+[[tables]]
+name = "item"
+rows = 640
+dim = 4
+[tables.id_map]
+file = "items.npz"
+[[tables]]
+name = "word"
+rows = 3
+dim = 2
+[tables.id_map]
+file = "words.txt"
+strings = "xxh3_64"
+unknown = "zero"
+"""
+
+
+class Sum(nn.Module):
+    def forward(self, age: Tensor, embeddings: Tensor) -> Tensor:
+        return embeddings.sum(1) + age.squeeze(1)
+
+
+class Files(NamedTuple):
+    folder: Path
+    ids: list[int]
+    weights: dict[str, Tensor]
+
+    def of(self, command: str, *more: object) -> tuple[object, ...]:
+        named = () if command == "plan" else ("--weights", self.folder / "w.safetensors")
+        return (command, "--spec", self.folder / "model.toml", *named, *more)
+
+    def samples(self, samples: list[dict[str, object]]) -> Path:
+        path = self.folder / "samples.json"
+        path.write_text(json.dumps(samples))
+        return path
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    generator = torch.Generator().manual_seed(0)
+    weights = {
+        "item": torch.randn(640, 4, generator=generator),
+        "word": torch.randn(3, 2, generator=generator),
+    }
+    save_file(weights, tmp_path / "w.safetensors")
+    ids = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 640)
+    np.savez(tmp_path / "items.npz", id=ids)
+    (tmp_path / "words.txt").write_text("red\ngreen\nblue\n")
+    (tmp_path / "model.toml").write_text(SPEC)
+    program = export_tower(
+        Sum(), dense={"age": 1}, embedding_width=6, outputs=("score",), precision=Precision.FP32
+    )
+    write_program(program, tmp_path / "tower.pt2")
+    return Files(tmp_path, ids.tolist(), weights)
+
+
+def honest(files: Files) -> list[dict[str, object]]:
+    """All reads of items go to the first ten rows; some words are unknown."""
+    return [
+        {"age": float(n), "item": files.ids[n % 10], "word": ["red", "pink", "blue"][: n % 4]}
+        for n in range(40)
+    ]
+
+
+def test_a_strangers_model_is_quantized_published_and_scored(
+    files: Files, sharded_infer: Command
+) -> None:
+    samples = files.samples(honest(files))
+    out, repository = files.folder / "out", files.folder / "models"
+    done = sharded_infer(*files.of("quantize", "--out", out, "--calibration", samples, "--json"))
+    assert done.json()["calibration"]["samples"] == 40
+    options = ("--calibration", samples, "--samples", samples, "-r", repository)
+    assert sharded_infer(*files.of("publish", *options, "--json")).json()["version"] == 1
+    assert sharded_infer("verify", "-r", repository, "--json").json()["version"] == 1
+    scores = sharded_infer("predict", samples, "-r", repository, "--json").json()["scores"]["score"]
+    item, word = files.weights["item"], files.weights["word"]
+    words = [word[list(rows)].sum() for rows in ((), (0,), (0,), (0, 2))]
+    wanted = [n + float(item[n % 10].sum() + words[n % 4]) for n in range(40)]
+    assert np.allclose(scores, wanted, atol=0.01)
+
+
+def test_a_plan_knows_which_rows_raw_ids_read(files: Files, sharded_infer: Command) -> None:
+    samples, plan = files.samples(honest(files)), files.folder / "plan.json"
+    options = ("--samples", samples, "--topology", "cpu:2x8KB", "--json", plan)
+    sharded_infer(*files.of("plan", *options))
+    skewed = json.loads(plan.read_text())["ranks"]
+    (files.folder / "items.npz").unlink()
+    sharded_infer(*files.of("plan", *options)).refused("items.npz", "cannot be read: No such file")
+    (files.folder / "model.toml").write_text(SPEC.replace('file = "items.npz"', ""))
+    sharded_infer(*files.of("plan", *options))
+    assert json.loads(plan.read_text())["ranks"] != skewed
+
+
+@pytest.mark.parametrize(
+    ("sample", "words"),
+    [
+        ({"item": 5}, "feature 'item', sample 0: id 5 is not in the id map of table 'item'"),
+        ({"item": "red"}, "sample 0, 'item': expected an id or a list of ids, got 'red'"),
+        ({"word": ["red", 0.5]}, "sample 0, 'word': expected an id or a list of ids"),
+    ],
+)
+def test_calibration_samples_that_the_model_refuses_are_named(
+    files: Files, sharded_infer: Command, sample: dict[str, object], words: str
+) -> None:
+    samples = files.samples([{"age": 1.0, **sample}])
+    for command, options in (("quantize", "--out"), ("publish", "-r")):
+        place = files.folder / command
+        sharded_infer(*files.of(command, options, place, "--calibration", samples)).refused(words)
+    assert not (files.folder / "quantize").exists()
