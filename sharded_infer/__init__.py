@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sharded_infer.importing.torchrec_model import from_torchrec
     from sharded_infer.publishing.part_publication import PublishedPart, publish_part
     from sharded_infer.publishing.publication import PublishedVersion, publish
-    from sharded_infer.publishing.sampled_ids import mapped_samples
+    from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
     from sharded_infer.quality.quality import CalibrationSamples
     from sharded_infer.repositories.repository import Repository
     from sharded_infer.samples.calibration import read_calibration
@@ -57,7 +57,7 @@ _MODULES = {
         "publish",
     ),
     "quality.quality": ("CalibrationSamples",),
-    "publishing.sampled_ids": ("mapped_samples",),
+    "publishing.sampled_ids": ("mapped_samples", "with_frequencies"),
     "repositories.repository": ("Repository",),
     "samples.calibration": ("read_calibration",),
     "samples.reference": ("record_reference",),
@@ -120,6 +120,7 @@ __all__ = [
     "read_calibration",
     "record_reference",
     "statistics_of",
+    "with_frequencies",
     "write_program",
 ]
 

@@ -14,7 +14,7 @@ from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, GoldenRequests
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
-from sharded_infer.errors import GateError, SpecError
+from sharded_infer.errors import GateError, InputError, SpecError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.importing.import_check import check_import
@@ -32,6 +32,7 @@ from sharded_infer.publishing.quantization import (
     take_over,
     write_report,
 )
+from sharded_infer.publishing.row_order import row_order
 from sharded_infer.publishing.table_writer import write_tables
 from sharded_infer.publishing.version_files import file_record, write_rest
 from sharded_infer.publishing.written_id_maps import with_id_maps, written_id_maps
@@ -45,6 +46,7 @@ from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.order_rows import OrderRows
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.tower import Tower
 
@@ -83,6 +85,7 @@ def publish(
     calibration: object | None = None,
     statistics: Mapping[str, FeatureStatistics] | None = None,
     id_maps: Mapping[str, IdMapSource] | None = None,
+    order_rows: str = OrderRows.AS_TRAINED,
     batch: int = DEFAULT_BATCH,
     parts: int | None = None,
     note: str | None = None,
@@ -113,6 +116,8 @@ def publish(
             spec's own.
         id_maps: raw ids and their rows, of each table whose requests have raw ids, by table.
             Samples then have raw ids too.
+        order_rows: "frequency" puts the rows that are used most first, of each table whose id map
+            knows them (`sharded_infer/publishing/row_order.py`). Not with `parts`.
         batch: samples of a batch, for the planner.
         parts: joins this many parts, which `publish_part` made, instead of encoding the tables.
         note: kept with the version; up to 1000 printable characters.
@@ -121,7 +126,8 @@ def publish(
         progress: called with the current step and its progress.
 
     Raises:
-        InputError: the note, run or revision is empty, too long or not printable.
+        InputError: the note, run or revision is empty, too long or not printable; or rows cannot be
+            ordered.
         SpecError, WeightsError: the spec contradicts itself, the weights, the id maps or the tower;
             no choice of formats meets its budget; or it has an int8 tower and there are no samples.
         RequestError: a sample has an unknown id, which its id map refuses.
@@ -140,13 +146,19 @@ def publish(
     spec, sources = with_id_maps(spec, id_maps or {}), id_maps or {}
     given = None if samples is None else model_input_of(spec, samples)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
+    if parts is not None and order_rows != OrderRows.AS_TRAINED:
+        raise InputError("order_rows: parts have their rows as trained, expected no parts")
+    order = row_order(order_rows, spec, source, sources, statistics)
+    spec = order.spec
+    order.check_samples(given)
+    order.check_samples(None if calibrating is None else calibrating.model_input)
     check_labels(spec.gate, {} if calibrating is None else calibrating.labels)
     if spec.tower.precision is Precision.INT8 and given is None and calibrating is None:
         raise SpecError(
             "tower.precision int8: needs samples of real requests to choose its integers from "
             "(calibration samples), none were given"
         )
-    with written_id_maps(repository, spec, sources, progress) as written:
+    with written_id_maps(repository, spec, order.id_maps, progress) as written:
         if given is None and calibrating is not None:
             first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
             asked = calibrating.model_input.samples(0, first)
@@ -159,11 +171,11 @@ def publish(
         measured_on = None if given is None else golden_input
         prepared = prepare_inputs(
             spec,
-            source,
+            order.weights,
             tower,
             repository=repository,
             topologies=topologies,
-            statistics=statistics,
+            statistics=order.statistics,
             batch=batch,
             samples=measured_on if calibrating is None else calibrating.model_input,
             progress=progress,
@@ -172,7 +184,15 @@ def publish(
         trained = Fp32Model(prepared.spec, prepared.formats.weights, tower)
         is_first = given is None and calibrating is not None
         other_input = None if is_first else golden_input
-        imported = check_import(trained, source, other_input, calibrating, progress)
+        imported = check_import(
+            order.trained_model(trained, source),
+            source,
+            None if other_input is None else order.trained_rows(other_input),
+            None
+            if calibrating is None
+            else replace(calibrating, model_input=order.trained_rows(calibrating.model_input)),
+            progress,
+        )
         with repository.staging(spec.name) as staged, storage_errors(staged):
             check_finite_scores(trained, golden_input)
             if parts is None:

@@ -1,8 +1,8 @@
 """Samples with rows instead of raw ids, of models that are not published yet."""
 
 import io
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from kernels.errors import InputError
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_writer import write_id_index
 from sharded_infer.errors import WeightsError
-from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
@@ -55,6 +55,33 @@ def mapped_samples(
     return InputPolicy(spec, maps).apply(found)
 
 
+def with_frequencies(
+    spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource]
+) -> dict[str, IdMapSource]:
+    """Id maps with the frequencies of samples, where they have none of their own.
+
+    Args:
+        samples: of requests, in any of the forms of `mapped_samples`.
+        id_maps: by table, as `publish` takes them.
+
+    Raises:
+        SpecError, WeightsError, RequestError: as `mapped_samples`.
+    """
+    mapped = mapped_samples(spec, samples, id_maps, leave_out=True)
+    read: dict[str, list[NDArray[np.int64]]] = {name: [] for name in id_maps}
+    for group in mapped.groups:
+        ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
+        for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
+            if (name := spec.features[number].table.name) in read:
+                read[name].append(group.values[start:end])
+    return {
+        name: source
+        if source.frequencies is not None
+        else replace(source, frequencies=_Sampled(np.concatenate(read[name])))
+        for name, source in id_maps.items()
+    }
+
+
 def _lenient(table: TableSpec) -> TableSpec:
     if table.id_map is None:
         refuses = table.out_of_range == "error"
@@ -88,3 +115,11 @@ def _sampled(table: TableSpec, source: IdMapSource, wanted: NDArray[np.int64]) -
     except InputError as error:
         raise WeightsError(f"table {table.name!r}: {source.description}: {error}") from error
     return IdMap(table, IdIndex.open(index.getvalue()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sampled:
+    rows: NDArray[np.int64]
+
+    def __call__(self) -> Iterator[Chunk]:
+        yield np.unique(self.rows, return_counts=True)

@@ -21,6 +21,7 @@ from sharded_infer.errors import InputError
 from sharded_infer.progress import Progress
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.order_rows import OrderRows
 
 if TYPE_CHECKING:
     from sharded_infer.publishing.part_publication import PublishedPart
@@ -42,6 +43,13 @@ JoinOption = Annotated[
         min=1,
     ),
 ]
+OrderRowsOption = Annotated[
+    OrderRows,
+    typer.Option(
+        help="frequency: of tables with an id map, the rows that are used most come first. How "
+        "often, the id map says, or --samples."
+    ),
+]
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
@@ -58,7 +66,11 @@ def parse_part(text: str) -> tuple[int, int]:
 
 
 def publish_command(
-    part: PartOption = None, join: JoinOption = None, as_json: JsonOption = False, **values: Any
+    part: PartOption = None,
+    join: JoinOption = None,
+    order_rows: OrderRowsOption = OrderRows.AS_TRAINED,
+    as_json: JsonOption = False,
+    **values: Any,
 ) -> None:
     """Quantize, plan and publish a model as its next version.
 
@@ -81,6 +93,7 @@ def publish_command(
             "--run-id": options.run_id,
             "--source-revision": options.source_revision,
             "--join": join,
+            "--order-rows": order_rows != OrderRows.AS_TRAINED,
         }
         if given := [option for option, value in refused.items() if value]:
             raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
@@ -91,7 +104,14 @@ def publish_command(
         return
     trained = options.read(described)
     with progress_bars() as progress:
-        published = options.publish(described, statistics, trained, parts=join, progress=progress)
+        published = options.publish(
+            described,
+            statistics,
+            trained,
+            parts=join,
+            order_rows=order_rows,
+            progress=progress,
+        )
     if as_json:
         print_json(version_fields(described.name, published))
     else:

@@ -22,8 +22,10 @@ from serving.commands.models.quantization import (
 )
 from serving.commands.options.version_options import RepositoryOption
 from sharded_infer.progress import Progress
+from sharded_infer.samples.file import read_samples
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.order_rows import OrderRows
 from sharded_infer.specs.spec_file import load_spec
 
 if TYPE_CHECKING:
@@ -89,14 +91,20 @@ class PublishOptions:
         trained: tuple[Any, Any, Any],
         *,
         parts: int | None,
+        order_rows: OrderRows = OrderRows.AS_TRAINED,
         progress: Progress,
     ) -> "PublishedVersion":
         """Publishes what was read.
 
         Args:
             parts: how many there are to join; None: the tables are encoded here.
+            order_rows: by frequency, those of the samples where the id maps say none.
         """
         source, tower, measured = trained
+        id_maps = id_map_sources(described, self.spec.parent)
+        if order_rows is OrderRows.FREQUENCY and self.samples is not None:
+            counted = load_by_name("sharded_infer.publishing.sampled_ids:with_frequencies")
+            id_maps = counted(described, read_samples(self.samples), id_maps)
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
             described,
             source,
@@ -104,7 +112,8 @@ class PublishOptions:
             self.repository,
             topologies=self.topologies,
             statistics=statistics,
-            id_maps=id_map_sources(described, self.spec.parent),
+            id_maps=id_maps,
+            order_rows=order_rows,
             calibration=measured,
             parts=parts,
             note=self.note,

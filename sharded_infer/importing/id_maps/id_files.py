@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,6 +20,7 @@ from sharded_infer.importing.id_maps.stored_ids import (
     by_position,
     check_column,
     chunks_of,
+    counts_by_position,
     read_column,
 )
 from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
@@ -33,6 +35,7 @@ def open_id_file(
     ids: str = "id",
     rows: str = "row",
     *,
+    frequencies: str = "frequency",
     strings: Literal["xxh3_64", "murmur3_x64_128"] | None = None,
     seed: int = 0,
 ) -> IdMapSource:
@@ -44,6 +47,7 @@ def open_id_file(
             `open_vocabulary` takes it.
         ids: the column of ids. uint64 ids are taken bit for bit.
         rows: the column of rows. Without one, an id's row is its position.
+        frequencies: the column that says how often each id is used; it may be missing.
         strings: the function that makes ids of a vocabulary's strings.
         seed: of that function.
 
@@ -59,7 +63,7 @@ def open_id_file(
         # Without a function it is refused there.
         return open_vocabulary(path, cast(Any, strings), seed)
     if path.suffix in _PARQUET:
-        return _parquet(path, ids, rows)
+        return _parquet(path, ids, rows, frequencies)
     if path.suffix not in (*_ARRAYS, ".npy"):
         expected = ", ".join((*_PARQUET, *_ARRAYS, ".npy", ".txt"))
         raise WeightsError(f"{path}: expected a file of ids, {expected}; got {path.suffix!r}")
@@ -71,11 +75,17 @@ def open_id_file(
         return _npy(source)
     names = list(source.keys())
     _check_name(path, ids, names)
-    count = check_column(source, ids)
-    if rows not in names:
-        return IdMapSource(str(path), count, lambda: by_position(source, ids, count))
-    check_column(source, rows, count)
-    return IdMapSource(str(path), count, lambda: _pairs(source, ids, rows, count))
+    count, has_rows = check_column(source, ids), rows in names
+    read, counted = partial(by_position, source, ids, count), None
+    if has_rows:
+        check_column(source, rows, count)
+        read = partial(_pairs, source, ids, rows, count)
+    if frequencies in names:
+        check_column(source, frequencies, count)
+        counted = partial(counts_by_position, source, frequencies, count)
+        if has_rows:
+            counted = partial(_pairs, source, rows, frequencies, count)
+    return IdMapSource(str(path), count, read, frequencies=counted)
 
 
 def _npy(source: WeightSource) -> IdMapSource:
@@ -101,7 +111,7 @@ def _pairs(source: WeightSource, ids: str, rows: str, count: int) -> Iterator[Ch
         yield read_column(source, ids, start, stop), read_column(source, rows, start, stop)
 
 
-def _parquet(path: Path, ids: str, rows: str) -> IdMapSource:
+def _parquet(path: Path, ids: str, rows: str, frequencies: str) -> IdMapSource:
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError as error:
@@ -117,16 +127,29 @@ def _parquet(path: Path, ids: str, rows: str) -> IdMapSource:
     except Exception as error:
         raise WeightsError(f"{path}: not Parquet: {error!s:.200}") from error
     _check_name(path, ids, list(kinds))
-    columns = [ids, rows] if rows in kinds else [ids]
-    for name in columns:
+    of_rows = [rows] if rows in kinds else []
+    of_counts = [frequencies] if frequencies in kinds else []
+    for name in (ids, *of_rows, *of_counts):
         if names.count(name) > 1:
             raise WeightsError(f"{path}: holds two columns {name!r}")
         if not kinds[name].removeprefix("u").startswith("int"):
             raise WeightsError(f"{path}: {name!r}: expected whole numbers, got {kinds[name][:100]}")
-    return IdMapSource(str(path), count, lambda: _parquet_chunks(path, parquet, columns))
+    read = partial(_parquet_chunks, path, parquet)
+
+    def counted() -> Iterator[Chunk]:
+        for one, other in read([*of_rows, *of_counts]):
+            yield (one, other) if of_rows else (other, one)
+
+    return IdMapSource(
+        str(path),
+        count,
+        partial(read, [ids, *of_rows]),
+        frequencies=counted if of_counts else None,
+    )
 
 
 def _parquet_chunks(path: Path, parquet: Any, columns: list[str]) -> Iterator[Chunk]:
+    """One or two columns; of one, each number's position is the second."""
     start = 0
     try:
         # Else it reads whole columns of a group of rows at once.

@@ -31,6 +31,7 @@ class IdMapSource:
         unknown: what an id means that is not there, if the source says so.
         strings: the function that made ids of strings; None if they are no strings.
         seed: of that function.
+        frequencies: yields rows and how often each is used, int64 `[N]` each; None: unknown.
     """
 
     description: str
@@ -40,6 +41,7 @@ class IdMapSource:
     unknown: Unknown | None = None
     strings: Literal["xxh3_64", "murmur3_x64_128"] | None = None
     seed: int = 0
+    frequencies: Callable[[], Iterator[Chunk]] | None = None
 
     def chunks(self, table_rows: int) -> Iterator[Chunk]:
         """Ids and rows of a table of so many rows, int64 `[N]` each.

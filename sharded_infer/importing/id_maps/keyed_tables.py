@@ -6,6 +6,9 @@
 | TorchEasyRec | `<table>.keys` in `sparse_dynamic_embedding-RR-of-WW.npz` | `<table>.values` |
 | DeepRec | tensor `<name>-keys`, or `<name>/part_P-keys` | `<name>-values` |
 
+DeepRec's `<name>-freqs` say how often each id came. Scores of dynamicemb may be times: they are not
+read.
+
 Sources: `dump_load.py` of NVIDIA's recsys-examples (dynamicemb), `export_util.py` of TorchEasyRec,
 and docs/Embedding-Variable-Export-Format.md of DeepRec. An id's row is its position.
 """
@@ -13,6 +16,7 @@ and docs/Embedding-Variable-Export-Format.md of DeepRec. An id's row is its posi
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kernels.wording import counted
@@ -23,7 +27,11 @@ from quant.sources.table_weight import FLOATING
 from quant.sources.weight_source import SourceError, WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
-from sharded_infer.importing.id_maps.stored_ids import by_position, check_column
+from sharded_infer.importing.id_maps.stored_ids import (
+    by_position,
+    check_column,
+    counts_by_position,
+)
 
 _DYNAMICEMB = re.compile(
     r"(?P<table>.+)_emb_keys\.rank_(?P<part>\d{1,6})\.world_size_(?P<of>\d{1,6})"
@@ -175,6 +183,7 @@ def _deeprec(source: WeightSource) -> KeyedTables:
         )
     ids: dict[str, list[Part]] = {}
     rows: dict[str, list[Part]] = {}
+    uses: dict[str, list[Part]] = {}
     for table, parts in found.items():
         if sorted(parts) not in ([-1], list(range(len(parts)))):
             raise WeightsError(
@@ -184,11 +193,17 @@ def _deeprec(source: WeightSource) -> KeyedTables:
         names = [parts[part] for part in sorted(parts)]
         ids[table] = [(source, name) for name in names]
         rows[table] = [(source, f"{name.removesuffix('-keys')}-values") for name in names]
-    return _tables(ids, rows, source.description)
+        counts = [f"{name.removesuffix('-keys')}-freqs" for name in names]
+        if set(counts) <= set(source.keys()):
+            uses[table] = [(source, name) for name in counts]
+    return _tables(ids, rows, source.description, uses)
 
 
 def _tables(
-    ids: Mapping[str, list[Part]], rows: Mapping[str, list[Part]], description: str
+    ids: Mapping[str, list[Part]],
+    rows: Mapping[str, list[Part]],
+    description: str,
+    uses: Mapping[str, list[Part]] | None = None,
 ) -> KeyedTables:
     for table, parts in rows.items():
         for (id_source, id_key), (source, key) in zip(ids[table], parts, strict=True):
@@ -200,15 +215,20 @@ def _tables(
                     f"{source.description}: {key!r}: expected {counted(count, 'row')} of floating "
                     f"numbers, one for each id of {id_key!r}, got {list(shape)} {dtype}"
                 )
-    keys = JoinedRows(ids, description)
-    return KeyedTables(JoinedRows(rows, description), {name: _ids(keys, name) for name in ids})
+    keys, counts = JoinedRows(ids, description), JoinedRows(uses or {}, description)
+    id_maps = {name: _ids(keys, name, counts) for name in ids}
+    return KeyedTables(JoinedRows(rows, description), id_maps)
 
 
-def _ids(keys: JoinedRows, table: str) -> IdMapSource:
-    count = check_column(keys, table)
+def _ids(keys: JoinedRows, table: str, counts: JoinedRows) -> IdMapSource:
+    count, frequencies = check_column(keys, table), None
+    if table in set(counts.keys()):
+        check_column(counts, table, count)
+        frequencies = partial(counts_by_position, counts, table, count)
     return IdMapSource(
         f"{keys.description}: table {table!r}",
         count,
         lambda: by_position(keys, table, count),
         table_rows=count,
+        frequencies=frequencies,
     )

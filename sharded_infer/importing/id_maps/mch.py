@@ -14,18 +14,29 @@ import numpy as np
 from quant.sources.weight_source import WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource, Ids, SharedRows
-from sharded_infer.importing.id_maps.stored_ids import CHUNK, check_column, read_column
+from sharded_infer.importing.id_maps.stored_ids import (
+    CHUNK,
+    check_column,
+    chunks_of,
+    read_column,
+)
 from sharded_infer.inputs.id_map import segments_of
 
 MCH_IDS = "_mch_sorted_raw_ids"
 MCH_ROWS = "_mch_remapped_ids_mapping"
 MCH_SEGMENTS = "_output_segments_tensor"
+MCH_COUNTS = "_mch_counts"  # of modules whose eviction policy counts
 EMPTY = 2**63 - 1  # of a slot without an id
 _MOST = 2**63 - 1
 
 
 def mch_source(
-    source: WeightSource, ids: str, rows: str, starts: Sequence[int], input_size: int = _MOST
+    source: WeightSource,
+    ids: str,
+    rows: str,
+    starts: Sequence[int],
+    input_size: int = _MOST,
+    counts: str | None = None,
 ) -> IdMapSource:
     """The id map of one table; reads it once, to check and count it.
 
@@ -34,6 +45,7 @@ def mch_source(
         rows: the key of the rows, int64 `[Z]`, each in its id's segment.
         starts: the first row of each training rank's segment, ascending from 0.
         input_size: `input_hash_size` of the module.
+        counts: the key of how often each id came, int64 `[Z]`; None: it is not known.
 
     Raises:
         WeightsError: the arrays are no such map; names the id and its segment.
@@ -59,7 +71,22 @@ def mch_source(
         read,
         table_rows=table_rows,
         unknown=SharedRows(tuple(stop - 1 for stop in stops), input_size),
+        frequencies=None if counts is None else _Counts(source, rows, counts, table_rows),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    source: WeightSource
+    rows: str
+    counts: str
+    table_rows: int
+
+    def __call__(self) -> Iterator[Chunk]:
+        check_column(self.source, self.counts, self.table_rows)
+        for start, stop in chunks_of(self.table_rows):
+            rows = read_column(self.source, self.rows, start, stop)
+            yield rows, read_column(self.source, self.counts, start, stop)
 
 
 @dataclass(frozen=True, slots=True)

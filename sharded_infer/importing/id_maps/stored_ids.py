@@ -73,3 +73,9 @@ def by_position(source: WeightSource, key: str, count: int) -> Iterator[Chunk]:
     """Ids of a column, each with its position as its row."""
     for start, stop in chunks_of(count):
         yield read_column(source, key, start, stop), np.arange(start, stop)
+
+
+def counts_by_position(source: WeightSource, key: str, count: int) -> Iterator[Chunk]:
+    """Rows, each the position of its number in a column, and these numbers."""
+    for numbers, rows in by_position(source, key, count):
+        yield rows, numbers

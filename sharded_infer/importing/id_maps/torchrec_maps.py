@@ -16,7 +16,13 @@ from quant.sources.table_weight import bare_key
 from quant.sources.weight_source import SourceError, TensorSource, WeightSource
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
-from sharded_infer.importing.id_maps.mch import MCH_IDS, MCH_ROWS, MCH_SEGMENTS, mch_source
+from sharded_infer.importing.id_maps.mch import (
+    MCH_COUNTS,
+    MCH_IDS,
+    MCH_ROWS,
+    MCH_SEGMENTS,
+    mch_source,
+)
 from sharded_infer.importing.id_maps.mpzch import (
     MPZCH_BUCKETS,
     MPZCH_IDS,
@@ -97,7 +103,9 @@ def mch_id_map(
     ids = _key(source, table, MCH_IDS)
     rows = ids.removesuffix(MCH_IDS) + MCH_ROWS
     starts = _segments(source, ids) if segments is None else segments
-    return mch_source(source, ids, rows, starts, input_hash_size)
+    counts = ids.removesuffix(MCH_IDS) + MCH_COUNTS
+    known = counts if counts in set(source.keys()) else None
+    return mch_source(source, ids, rows, starts, input_hash_size, known)
 
 
 def mpzch_id_map(
@@ -187,13 +195,15 @@ def _live_mch(table: str, modules: Sequence[Any], input_hash: InputHash) -> IdMa
         if not hasattr(module, MCH_ROWS) or module._input_hash_size != size:
             raise WeightsError(f"table {table!r}: rank {rank} differs from rank 0 in its settings")
         starts.append(int(module._output_global_offset))
-    parts = _joined(table, modules, (MCH_IDS, MCH_ROWS))
+    counts = MCH_COUNTS if all(hasattr(module, MCH_COUNTS) for module in modules) else None
+    names = (MCH_IDS, MCH_ROWS) if counts is None else (MCH_IDS, MCH_ROWS, counts)
+    parts = _joined(table, modules, names)
     if starts != parts.starts(MCH_IDS):
         raise WeightsError(
             f"table {table!r}: expected the modules of all ranks in order, from rows "
             f"{parts.starts(MCH_IDS)}, got {starts}"
         )
-    return mch_source(parts, MCH_IDS, MCH_ROWS, starts, size)
+    return mch_source(parts, MCH_IDS, MCH_ROWS, starts, size, counts)
 
 
 def _live_mpzch(table: str, modules: Sequence[Any]) -> IdMapSource:

@@ -8,6 +8,6 @@ def test_publishing_on_ray_takes_what_publishing_takes_but_its_parts() -> None:
         words: {(one.name, one.kinds) for one in options() if one.words == words}
         for words in (("publish",), ("cluster", "publish"))
     }
-    own = {one for one in of["publish",] if one[0] in ("--part", "--join")}
-    assert len(own) == 2
+    own = {one for one in of["publish",] if one[0] in ("--part", "--join", "--order-rows")}
+    assert len(own) == 3
     assert of["publish",] - own <= of["cluster", "publish"]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sharded_infer import Precision, export_tower, write_program
+from sharded_infer import Precision, export_tower, open_model, write_program
 from tests.support.servers import Command
 
 SPEC = """
@@ -110,6 +110,36 @@ def test_a_plan_knows_which_rows_raw_ids_read(files: Files, sharded_infer: Comma
     (files.folder / "model.toml").write_text(SPEC.replace('file = "items.npz"', ""))
     sharded_infer(*files.of("plan", *options))
     assert json.loads(plan.read_text())["ranks"] != skewed
+
+
+def test_rows_are_ordered_by_how_often_samples_read_them(
+    files: Files, sharded_infer: Command
+) -> None:
+    ids = files.ids
+    samples = files.samples(
+        [{"age": 1.0, "item": [ids[600]] * 9 + [ids[5], 7], "word": "blue"} for _ in range(3)]
+    )
+    ordered, plain = files.folder / "ordered", files.folder / "plain"
+    options = ("--samples", samples, "--order-rows", "frequency")
+    sharded_infer(*files.of("publish", *options, "-r", ordered, "--json")).json()
+    sharded_infer(*files.of("publish", "-r", plain, "--json")).json()
+    model = open_model(ordered / "clicks" / "1")
+    assert model.id_maps["item"].known(np.array([*ids[:3], ids[600], ids[5]])).tolist() == [
+        *(2, 3, 4),
+        *(0, 1),
+    ]
+    asked = files.samples([{"age": 0.0, "item": one, "word": ["blue", "red"]} for one in ids])
+    scores = [
+        sharded_infer("predict", asked, "-r", place, "--json").json()["scores"]
+        for place in (ordered, plain)
+    ]
+    assert scores[0] == scores[1]
+    sharded_infer(*files.of("publish", "--order-rows", "frequency", "-r", plain)).refused(
+        "order_rows: expected a table with an id map that knows how often its ids are used"
+    )
+    for part in (("--part", "1/2"), ("--join", 2)):
+        done = sharded_infer(*files.of("publish", *options, "-r", plain, *part))
+        assert done.code == 1 and "rows" in done.err and "part" in done.err
 
 
 @pytest.mark.parametrize(

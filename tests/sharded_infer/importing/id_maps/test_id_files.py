@@ -84,6 +84,28 @@ def test_without_rows_the_position_is_the_row(
     assert entries(source, len(ids)) == {int(i): row for row, i in enumerate(ids)}
 
 
+@pytest.mark.parametrize("save", KINDS)
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_a_column_says_how_often_each_id_is_used(
+    save: Saver, has_rows: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_ids, "CHUNK", 300)
+    columns = _columns(700) | {"frequency": np.arange(700) * 3 % 500}
+    if not has_rows:
+        del columns["row"]
+    source = open_id_file(save(tmp_path / "ids", columns))
+    assert source.frequencies is not None
+    rows, counts = (np.concatenate(part) for part in zip(*source.frequencies(), strict=True))
+    assert rows.tolist() == columns.get("row", np.arange(700)).tolist()
+    assert counts.tolist() == columns["frequency"].tolist()
+    assert len(entries(source, 700)) == 700
+    wrong = columns | {"frequency": np.zeros(700, np.float32)}
+    with pytest.raises(WeightsError, match="'frequency': expected whole numbers"):
+        open_id_file(save(tmp_path / "wrong", wrong))
+    other = open_id_file(save(tmp_path / "wrong", wrong), frequencies="uses")
+    assert other.frequencies is None and other.count == 700
+
+
 def test_a_npy_file_has_ids_or_ids_and_rows(tmp_path: Path) -> None:
     columns = _columns(500)
     np.save(tmp_path / "ids.npy", columns["id"])

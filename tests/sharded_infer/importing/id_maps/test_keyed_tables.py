@@ -101,6 +101,20 @@ def test_embedding_variables_of_deeprec_are_read(
             tables = open_keyed_tables(tmp_path / "model.safetensors")
     assert list(tables.id_maps) == [name]
     _check(tables, name, parts)
+    source = tables.id_maps[name]
+    assert source.frequencies is not None
+    rows, counts = (np.concatenate(part) for part in zip(*source.frequencies(), strict=True))
+    assert rows.tolist() == list(range(source.count))
+    assert counts.tolist() == [int(i) for ids, _ in parts for i in ids]
+
+
+def test_frequencies_that_are_not_one_for_each_id_are_refused() -> None:
+    tensors = {"u-keys": np.arange(3), "u-values": np.zeros((3, 2), np.float32)}
+    assert open_keyed_tables(tensors).id_maps["u"].frequencies is None
+    with pytest.raises(WeightsError, match="'u': expected 3 numbers, got 2"):
+        open_keyed_tables({**tensors, "u-freqs": np.arange(2)})
+    with pytest.raises(WeightsError, match="'u': expected whole numbers, got torch.float32"):
+        open_keyed_tables({**tensors, "u-freqs": np.zeros(3, np.float32)})
 
 
 def test_other_weights_of_the_model_are_joined(tmp_path: Path) -> None:

@@ -170,6 +170,30 @@ def test_a_distributed_checkpoint_of_mch_is_read(ranks: int, tmp_path: Path) -> 
     assert np.array_equal(served(source, ids), expected)
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_counts_of_mch_say_how_often_each_id_came(ranks: int, tmp_path: Path) -> None:
+    known = random_ids(500, 1)
+    came = np.random.default_rng(3).integers(1, 20, len(known))
+    modules = mch_ranks(ranks, 2**10, np.repeat(known, came))
+    _save_by_ranks(modules, PREFIX, tmp_path / "model")
+    expected = dict(zip(known.tolist(), came.tolist(), strict=True))
+    for source in (
+        *id_maps_of(*modules).values(),
+        mch_id_map(_joined(modules, PREFIX), "users", input_hash="none"),
+        mch_id_map(tmp_path / "model", "users", input_hash="none"),
+    ):
+        assert source.frequencies is not None
+        of_row: dict[int, int] = {}
+        for rows, counts in source.frequencies():
+            of_row |= dict(zip(rows.tolist(), counts.tolist(), strict=True))
+        ids, places = (np.concatenate(p) for p in zip(*source.chunks(2**10), strict=True))
+        held = dict(zip(ids.tolist(), places.tolist(), strict=True))
+        assert {key: of_row[held[key]] for key in expected if key in held} == {
+            key: count for key, count in expected.items() if key in held
+        }
+        assert len(held.keys() & expected.keys()) > 400
+
+
 def _double(values: Tensor, size: int) -> Tensor:
     return values * 2 % size
 

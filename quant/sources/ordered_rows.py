@@ -1,0 +1,54 @@
+"""Weights whose rows are read in another order."""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from quant.sources.weight_source import WeightSource, check_range
+
+# Rows that are so close are read together, and what lies between is dropped.
+_NEAR = 8
+
+
+class OrderedRows:
+    """Weights of another source; of some, rows stand in another order."""
+
+    def __init__(self, source: WeightSource, orders: Mapping[str, NDArray[np.uint32]]) -> None:
+        """Reads no rows.
+
+        Args:
+            orders: by weight, uint32 `[rows]`: the source's row that stands in each place.
+        """
+        self.description = source.description
+        self._source, self._orders = source, orders
+
+    def keys(self) -> Iterable[str]:
+        """Names of everything that can be read."""
+        return self._source.keys()
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """As `WeightSource.shape`."""
+        return self._source.shape(key)
+
+    def read(self, key: str, start: int, stop: int) -> Tensor:
+        """Rows `[start, stop)`, which the source reads in runs of rows that are near each other."""
+        order = self._orders.get(key)
+        if order is None or start == stop:
+            return self._source.read(key, start, stop)
+        check_range(self, key, start, stop)
+        asked = order[start:stop].astype(np.int64)
+        places = np.argsort(asked, kind="stable")
+        rising = asked[places]
+        breaks = np.flatnonzero(np.diff(rising) > _NEAR) + 1
+        parts = []
+        for run in np.split(rising, breaks):
+            first, last = int(run[0]), int(run[-1])
+            part = self._source.read(key, first, last + 1)
+            parts.append(part[torch.from_numpy(run - first)])
+        found = torch.cat(parts)
+        back = np.empty_like(places)
+        back[places] = np.arange(len(places))
+        return found[torch.from_numpy(back)]

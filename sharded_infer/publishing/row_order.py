@@ -1,0 +1,239 @@
+"""The order of rows of tables with id maps: those that are used most come first.
+
+An id map says where each row lies, so that rows may stand in any order. Where hot rows lie side by
+side, fewer pages and cache lines hold them.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quant.sources.ordered_rows import OrderedRows
+from quant.sources.weight_source import WeightSource
+from sharded_infer.errors import InputError, SpecError, WeightsError
+from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.publishing.format_selection import find_weights
+from sharded_infer.quality.fp32_model import Fp32Model
+from sharded_infer.specs.feature_statistics import HISTOGRAM_BINS, FeatureStatistics
+from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.order_rows import OrderRows
+
+Rows = NDArray[np.uint32]
+Counts = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """What a version is published from, with its rows in their order.
+
+    Attributes:
+        statistics: with the histograms of the order.
+        orders: by table whose order is another, uint32 `[rows]`: the trained row in each place.
+    """
+
+    spec: ModelSpec
+    weights: WeightSource
+    id_maps: Mapping[str, IdMapSource]
+    statistics: Mapping[str, FeatureStatistics] | None
+    orders: Mapping[str, Rows] = field(default_factory=dict)
+
+    def check_samples(self, samples: ModelInput | None) -> None:
+        """Refuses samples whose ids are rows already, where rows have another order.
+
+        Raises:
+            InputError: they are.
+        """
+        if self.orders and samples is not None and samples.ids_checked:
+            raise InputError("samples: expected raw ids beside order_rows='frequency', got rows")
+
+    def trained_model(self, published: Fp32Model, weights: WeightSource) -> Fp32Model:
+        """The model with the rows in the order in which they were trained.
+
+        Args:
+            weights: as trained.
+        """
+        if not self.orders:
+            return published
+        return published.changed(weights=find_weights(published.spec, weights))
+
+    def trained_rows(self, samples: ModelInput) -> ModelInput:
+        """Samples with the rows that were trained, of samples with those that are published."""
+        if not self.orders:
+            return samples
+        groups = []
+        for group in samples.groups:
+            values, start = group.values.copy(), 0
+            for number, count in zip(group.features, group.lengths.sum(axis=1), strict=True):
+                part = slice(start, start + int(count))
+                order = self.orders.get(self.spec.features[number].table.name)
+                if order is not None:
+                    values[part] = order[values[part]]
+                start = part.stop
+            groups.append(JaggedBatch(group.features, values, group.lengths, group.weights))
+        return replace(samples, groups=tuple(groups))
+
+
+def row_order(
+    order: str,
+    spec: ModelSpec,
+    weights: WeightSource,
+    id_maps: Mapping[str, IdMapSource],
+    statistics: Mapping[str, FeatureStatistics] | None,
+) -> RowOrder:
+    """The order that `publish` was asked for; arguments and errors as `_by_frequency`.
+
+    Raises:
+        InputError: there is no such order.
+    """
+    if order not in list(OrderRows):
+        raise InputError(f"order_rows: expected {' or '.join(OrderRows)}, got {order!r:.80}")
+    if order == OrderRows.AS_TRAINED:
+        return RowOrder(spec, weights, id_maps, statistics)
+    return _by_frequency(spec, weights, id_maps, statistics)
+
+
+def _by_frequency(
+    spec: ModelSpec,
+    weights: WeightSource,
+    id_maps: Mapping[str, IdMapSource],
+    statistics: Mapping[str, FeatureStatistics] | None,
+) -> RowOrder:
+    """Orders the rows of each table whose id map knows how often they are used.
+
+    Rows that are used equally often, up to a factor of two, stay in their order: they are then
+    read in few ranges. Tables without frequencies keep their order, and so do those whose unknown
+    ids read rows that a hash chooses.
+
+    Args:
+        spec: of `with_id_maps`.
+
+    Raises:
+        SpecError: no table can be ordered.
+        WeightsError: as `find_weights`; or a frequency is negative, or of no row.
+    """
+    found = find_weights(spec, weights)
+    uses = Counter(weight.key for weight in found.values())
+    counts: dict[str, Counts] = {}
+    for table in spec.mapped_tables:
+        source = id_maps.get(table.name)
+        # Of two tables with one weight, each would need its own order.
+        can_move = not _is_hashed(table) and uses[found[table.name].key] == 1
+        if source is not None and source.frequencies is not None and can_move:
+            counts[table.name] = _counts(table, source)
+    if not counts:
+        raise SpecError(
+            "order_rows: expected a table with an id map that knows how often its ids are used "
+            "(with_frequencies), and whose unknown ids read no hashed rows, got none"
+        )
+    orders = {name: _order(of_rows) for name, of_rows in counts.items()}
+    places = {name: _places(order) for name, order in orders.items()}
+    tables = tuple(
+        _ordered(replace(t, format=found[t.name].stored or t.format), places[t.name])
+        if t.name in places
+        else t
+        for t in spec.tables
+    )
+    histograms = {name: _histogram(counts[name][order]) for name, order in orders.items()}
+    return RowOrder(
+        spec=replace(spec, tables=tables),
+        weights=OrderedRows(weights, {found[name].key: order for name, order in orders.items()}),
+        id_maps={
+            name: _moved(source, places[name]) if name in places else source
+            for name, source in id_maps.items()
+        },
+        statistics=_with_histograms(spec, statistics or {}, histograms),
+        orders=orders,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Moved:
+    """The ids of a source, and their rows' new places."""
+
+    source: IdMapSource
+    places: Rows
+
+    def __call__(self) -> Iterator[Chunk]:
+        for ids, rows in self.source.chunks(len(self.places)):
+            yield ids, self.places[rows].astype(np.int64)
+
+
+def _moved(source: IdMapSource, places: Rows) -> IdMapSource:
+    return replace(source, read=_Moved(source, places), frequencies=None)
+
+
+def _is_hashed(table: TableSpec) -> bool:
+    return table.id_map is not None and isinstance(table.id_map.unknown, HashedRows)
+
+
+def _counts(table: TableSpec, source: IdMapSource) -> Counts:
+    """How often each row is used; those that unknown ids share are used more than they say."""
+    counts = np.zeros(table.rows)
+    for rows, uses in source.frequencies() if source.frequencies is not None else ():
+        if len(rows) and (rows.min() < 0 or rows.max() >= table.rows or uses.min() < 0):
+            raise WeightsError(
+                f"table {table.name!r}: {source.description}: expected frequencies of 0 at least, "
+                f"of rows 0 to {table.rows - 1}, got {uses.min()} at least, of rows {rows.min()} "
+                f"to {rows.max()}"
+            )
+        np.add.at(counts, rows, uses)
+    unknown = None if table.id_map is None else table.id_map.unknown
+    if isinstance(unknown, SharedRows):
+        # Among the hottest, whatever was counted.
+        counts[list(unknown.rows)] += counts.max()
+    return counts
+
+
+def _order(counts: Counts) -> Rows:
+    # Counts from 2^n to below 2^(n + 1) have exponent n + 1, and 0 has 0.
+    exponents = np.frexp(counts)[1].astype(np.int16)
+    return np.argsort(-exponents, kind="stable").astype(np.uint32)
+
+
+def _places(order: Rows) -> Rows:
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order), dtype=np.uint32)
+    return places
+
+
+def _ordered(table: TableSpec, places: Rows) -> TableSpec:
+    if table.id_map is None or not isinstance(table.id_map.unknown, SharedRows):
+        return table
+    rows = tuple(int(places[row]) for row in table.id_map.unknown.rows)
+    unknown = replace(table.id_map.unknown, rows=rows)
+    return replace(table, id_map=replace(table.id_map, unknown=unknown))
+
+
+def _histogram(counts: Counts) -> tuple[float, ...]:
+    """Of counts in the new order."""
+    total = counts.sum()
+    if not total:
+        return ()
+    bins = min(HISTOGRAM_BINS, len(counts))
+    # As count_statistics: row r lies in bin r * bins // rows.
+    firsts = -(-np.arange(bins) * len(counts) // bins)
+    return tuple((np.add.reduceat(counts, firsts) / total).tolist())
+
+
+def _with_histograms(
+    spec: ModelSpec,
+    statistics: Mapping[str, FeatureStatistics],
+    histograms: Mapping[str, tuple[float, ...]],
+) -> dict[str, FeatureStatistics]:
+    found = {**spec.statistics, **statistics}
+    largest: dict[str, TableSpec] = {}
+    for feature in spec.features:
+        known = largest.setdefault(feature.name, feature.table)
+        # As statistics_of: of several tables, the largest.
+        if feature.table.rows > known.rows:
+            largest[feature.name] = feature.table
+    for name, table in largest.items():
+        if table.name in histograms:
+            before = found.get(name, FeatureStatistics())
+            found[name] = replace(before, histogram=histograms[table.name])
+    return found
