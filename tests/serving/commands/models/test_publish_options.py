@@ -3,7 +3,7 @@
 from tests.attacks.test_options import options
 
 
-def test_publishing_on_ray_takes_what_publishing_takes_but_its_parts() -> None:
+def test_publishing_on_ray_takes_what_publishing_takes_but_parts_and_row_order() -> None:
     of = {
         words: {(one.name, one.kinds) for one in options() if one.words == words}
         for words in (("publish",), ("cluster", "publish"))
