@@ -42,7 +42,7 @@ from serving.metrics.families.request_families import (
     SAMPLES,
     SLOW_REQUESTS,
 )
-from serving.metrics.lookup_metrics import LookupMetrics
+from serving.metrics.lookups.lookup_metrics import LookupMetrics
 from serving.metrics.request_counter import Answered, AnsweredCounter
 from serving.metrics.totals import Duration, Totals
 from serving.metrics.version_info import FactCells, VersionInfo, latency_boundaries

@@ -32,7 +32,7 @@ struct AnsweredCells {
 void count_answered(double* cells, const AnsweredCells& where, const AnsweredRequest* requests,
                     std::int64_t count, double now);
 
-// A group of a batch; see serving/metrics/empty_bags.py.
+// A group of a batch; see serving/metrics/lookups/empty_bags.py.
 struct GroupBags {
   const std::int64_t* lengths;  // [features, bags]
   std::int64_t features, bags;

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.metrics.cells import MetricCells
-from serving.metrics.empty_bags import EmptyBags
 from serving.metrics.families.model_families import FEATURE_PLACES, OTHER_FEATURES
+from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.native_counter import COUNTER
 from serving.metrics.version_info import FactCells, VersionInfo
 from sharded_infer.inputs.id_policy import InputPolicy

@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.metrics.cells import MetricCells
-from serving.metrics.empty_bags import EmptyBags
 from serving.metrics.families.family import FamilyBlock
 from serving.metrics.families.model_families import (
     BROADCAST_ROWS_SAVED,
@@ -22,7 +21,8 @@ from serving.metrics.families.model_families import (
     SCORE_BOUNDARIES,
     SCORES,
 )
-from serving.metrics.hot_rows import HotRows
+from serving.metrics.lookups.empty_bags import EmptyBags
+from serving.metrics.lookups.hot_rows import HotRows
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
 

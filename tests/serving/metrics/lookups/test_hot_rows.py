@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from serving.metrics.hot_rows import HotRows
+from serving.metrics.lookups.hot_rows import HotRows
 from serving.process.process_sampler import first_rows_of
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 

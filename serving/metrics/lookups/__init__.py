@@ -1,0 +1,1 @@
+"""What is counted of a version's lookups, and of the ids that they are asked for."""
