@@ -78,6 +78,7 @@ _BOUNDED = {
     "rank": "the plan's, at most 64",
     "output": "the tower's, at most 16",
     "feature": "the model's, at most 127 and `(others)`",
+    "table": "those with an id map, at most 127 and `(others)`",
     "worker": "`--workers`",
     "host": "the plan's, at most 64",
     "host, code": "the plan's, at most 64; UNAVAILABLE or DEADLINE_EXCEEDED",

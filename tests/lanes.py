@@ -94,6 +94,7 @@ FULL_FILES = (
     "tests/end_to_end/test_traced_lookups.py",
     "tests/end_to_end/test_tracing.py",
     "tests/end_to_end/test_unix_sockets.py",
+    "tests/end_to_end/test_unknown_ids.py",
     "tests/end_to_end/test_workers.py",
     "tests/gpu_check/test_gpu_check.py",
     "tests/kernels/gpu/test_triton_compiled.py",

@@ -25,10 +25,11 @@ from serving.metrics.families.all_families import MODEL_LABELS, VERSION_FAMILIES
 from serving.metrics.families.family import Detail, Family, FamilyBlock, Kind
 from serving.metrics.families.model_families import (
     CREATED,
-    FEATURE_PLACES,
+    EMPTY_BAGS,
+    IDS_MAPPED,
     MODEL_FAMILIES,
-    OUTPUT_PLACES,
-    RANK_PLACES,
+    RANK_ROWS,
+    SCORES,
     SERVED_AGE,
     SERVED_VERSION,
 )
@@ -58,7 +59,7 @@ class _Shown:
     """A version's cells and the names of its places."""
 
     block: FamilyBlock
-    names: dict[tuple[str, ...], tuple[str, ...]]
+    names: dict[str, tuple[str, ...]]
     counters: VersionMetrics | None
 
 
@@ -226,13 +227,14 @@ def _our_version() -> str:
     return importlib.metadata.version("sharded-infer")
 
 
-def _names(counters: VersionMetrics) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """A version's names for the places of labels that it defines."""
+def _names(counters: VersionMetrics) -> dict[str, tuple[str, ...]]:
+    """A version's names for the places of a label's values, by label."""
     facts = counters.facts
     return {
-        RANK_PLACES: facts.ranks(),
-        OUTPUT_PLACES: facts.outputs(),
-        FEATURE_PLACES: facts.features(),
+        RANK_ROWS.label: facts.ranks(),
+        SCORES.label: facts.outputs(),
+        EMPTY_BAGS.label: facts.features(),
+        IDS_MAPPED.label: facts.mapped_tables(),
     }
 
 
@@ -245,7 +247,7 @@ def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) 
         metric = metrics.get(family.name)
         if metric is None or family is WITHIN_OBJECTIVE:
             continue
-        names = version.names.get(family.label_values)
+        names = version.names.get(family.label)
         if names is not None:
             place = family.label_values.index(value)
             if place >= len(names):

@@ -3,11 +3,12 @@
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from serving.metrics.cells import CELL_BYTES, MetricCells
 from serving.metrics.families.model_families import (
-    FEATURE_PLACES,
-    OTHER_FEATURES,
+    NAMED_PLACES,
+    OTHERS,
     OUTPUT_PLACES,
     RANK_PLACES,
 )
@@ -15,8 +16,21 @@ from serving.metrics.families.request_families import LATENCY_BOUNDARIES
 
 # A longer name of an output is cut: labels are for people.
 _NAME_CELLS = 8
-# Features' names, one after another: 127 of 31 letters.
-_FEATURE_NAMES_CELLS = 512
+# Names of features or tables, one after another: 127 of 31 letters.
+_NAMES_CELLS = 512
+
+
+class MappedTable(NamedTuple):
+    """A table with an id map.
+
+    Attributes:
+        features: its features, as positions in `VersionInfo.features`.
+        leaves_out: whether unknown ids leave their bags.
+    """
+
+    name: str
+    features: tuple[int, ...]
+    leaves_out: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +42,14 @@ class VersionInfo:
         outputs: names, in the spec's order.
         features: names, table by table in the spec's order; a feature of several tables occurs for
             each.
+        mapped: the tables with id maps, in the spec's order.
     """
 
     objective_seconds: float
     rank_bytes: tuple[int, ...]
     outputs: tuple[str, ...]
     features: tuple[str, ...] = ()
+    mapped: tuple[MappedTable, ...] = ()
 
 
 class FactCells:
@@ -43,16 +59,16 @@ class FactCells:
         self._cells = cells
         self._ranks = cells.allocate(1)
         self._names = cells.allocate(len(OUTPUT_PLACES) * _NAME_CELLS)
-        self._features = cells.allocate(_FEATURE_NAMES_CELLS)
+        self._features = cells.allocate(_NAMES_CELLS)
+        self._mapped = cells.allocate(_NAMES_CELLS)
 
     def write(self, facts: VersionInfo) -> None:
         """Says them in this process; the lock is held."""
         self._cells.own[self._ranks] = len(facts.rank_bytes)
         names = [_cut(name) for name in facts.outputs[: len(OUTPUT_PLACES)]]
         self._cells.write_bytes(self._names, b"".join(names))
-        features = "\n".join(_named_features(facts.features)).encode()
-        size = _FEATURE_NAMES_CELLS * CELL_BYTES
-        self._cells.write_bytes(self._features, features.ljust(size, b"\0"))
+        self._write_names(self._features, facts.features)
+        self._write_names(self._mapped, [table.name for table in facts.mapped])
 
     def ranks(self) -> tuple[str, ...]:
         """The ranks' label values; the last one may stand for several, as in `63+`."""
@@ -75,30 +91,41 @@ class FactCells:
 
     def features(self) -> tuple[str, ...]:
         """The features' label values, by place; empty before a process has said them."""
-        for content in self._cells.contents(self._features, _FEATURE_NAMES_CELLS):
+        return self._names_at(self._features)
+
+    def mapped_tables(self) -> tuple[str, ...]:
+        """The label values of tables with id maps, as `features`; empty if there are none."""
+        return self._names_at(self._mapped)
+
+    def _write_names(self, cell: int, names: Sequence[str]) -> None:
+        text = "\n".join(_named(names)).encode()
+        self._cells.write_bytes(cell, text.ljust(_NAMES_CELLS * CELL_BYTES, b"\0"))
+
+    def _names_at(self, cell: int) -> tuple[str, ...]:
+        for content in self._cells.contents(cell, _NAMES_CELLS):
             if names := content.rstrip(b"\0").decode():
-                return (*names.split("\n"), OTHER_FEATURES)
+                return (*names.split("\n"), OTHERS)
         return ()
 
 
-def feature_places(features: Sequence[str]) -> dict[str, int]:
-    """Each feature's place in `FEATURE_PLACES`; those beyond the last share one.
+def named_places(names: Sequence[str]) -> dict[str, int]:
+    """Each name's place in `NAMED_PLACES`; those beyond the last share one.
 
     Args:
-        features: as `VersionInfo.features`.
+        names: of features, as `VersionInfo.features`, or of tables.
     """
-    named = _named_features(features)
+    named = _named(names)
     places = {name: place for place, name in enumerate(named)}
-    return {name: places.get(name, len(named)) for name in features}
+    return {name: places.get(name, len(named)) for name in names}
 
 
-def _named_features(features: Sequence[str]) -> list[str]:
-    """The first features, as many as there are places and room for their names."""
+def _named(names: Sequence[str]) -> list[str]:
+    """The first names, as many as there are places and room for them."""
     named: list[str] = []
-    room = _FEATURE_NAMES_CELLS * CELL_BYTES
-    for name in dict.fromkeys(features):
+    room = _NAMES_CELLS * CELL_BYTES
+    for name in dict.fromkeys(names):
         room -= len(name.encode()) + 1
-        if room < 0 or len(named) == len(FEATURE_PLACES) - 1:
+        if room < 0 or len(named) == len(NAMED_PLACES) - 1:
             break
         named.append(name)
     return named

@@ -11,6 +11,8 @@ from serving.metrics.families.family import Detail, FamilyBlock
 from serving.metrics.families.model_families import (
     CREATED,
     HUGE_PAGES,
+    IDS_MAPPED,
+    IDS_UNKNOWN,
     LOADED,
     SMALL_PAGES,
     TABLE_BYTES,
@@ -43,6 +45,7 @@ from serving.metrics.families.request_families import (
     SLOW_REQUESTS,
 )
 from serving.metrics.lookups.lookup_metrics import LookupMetrics
+from serving.metrics.lookups.mapped_ids import MappedIds
 from serving.metrics.request_counter import Answered, AnsweredCounter
 from serving.metrics.totals import Duration, Totals
 from serving.metrics.version_info import FactCells, VersionInfo, latency_boundaries
@@ -60,6 +63,7 @@ class VersionMetrics:
     Attributes:
         block: cells of the version's families.
         exemplars: its traced requests.
+        mapped_ids: its raw ids by table.
         lookups: its lookups and scores; None: not counted.
     """
 
@@ -81,7 +85,10 @@ class VersionMetrics:
         self.exemplars = Exemplars(cells, REQUEST_SECONDS.buckets)
         self._executed = ExecutedBatches(cells)
         self._end = cells.allocate(1)
-        self._lookups = LookupMetrics(cells, block)
+        self.mapped_ids = MappedIds(
+            cells, mapped=block.cell(IDS_MAPPED), unknown=block.cell(IDS_UNKNOWN)
+        )
+        self._lookups = LookupMetrics(cells, block, self.mapped_ids)
         self.lookups = self._lookups if detail is Detail.FULL else None
         self._answered = AnsweredCounter(
             cells,
@@ -110,6 +117,7 @@ class VersionMetrics:
             self._answered.set_boundaries(self._boundaries)
             self._cells.own[self.block.cell(LATENCY_OBJECTIVE)] = facts.objective_seconds
             self.facts.write(facts)
+            self.mapped_ids.set_tables(facts.mapped, len(facts.features))
         self._lookups.describe(facts.features)
 
     def answered_many(self, requests: Sequence[Answered], batch_samples: int = 0) -> None:
@@ -123,6 +131,7 @@ class VersionMetrics:
         with self._cells.lock:
             self._answered.count(requests, now)
             self._executed.count(requests, batch_samples)
+            self.mapped_ids.count_unknown()
 
     def answered_packed(
         self, requests: int, count: int, *, samples: int, decode: float, infer: float, encode: float
@@ -139,6 +148,7 @@ class VersionMetrics:
         with self._cells.lock:
             self._answered.count_packed(requests, count, now)
             self._executed.count_sums(samples, decode, infer, encode)
+            self.mapped_ids.count_unknown()
 
     def exemplar(self, seconds: float, trace_id: bytes) -> None:
         """Sets a traced request as the exemplar of its bucket.
@@ -176,6 +186,7 @@ class VersionMetrics:
             own[cell] += count
             own[self._worker_requests] += count
             own[self._failure_seconds] += whole
+            self.mapped_ids.count_unknown()
 
     def ran_batch(self, *, requests: int, samples: int, seconds: float, predicted: float) -> None:
         """Counts a batch of one or more requests.

@@ -8,7 +8,7 @@ from serving.host.malloc import anonymous_bytes
 from serving.host.memory import available_bytes
 from serving.metrics.families.model_families import HOSTS_PHASE
 from serving.metrics.server_metrics import VersionMetrics
-from serving.metrics.version_info import VersionInfo
+from serving.metrics.version_info import MappedTable, VersionInfo
 from serving.protocol.infer_writer import InferWriter
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
@@ -138,6 +138,7 @@ class VersionLoader:
                     max_batch=self.max_batch,
                     limits=self.overrides.limits,
                     id_maps=model.id_maps,
+                    unknown_ids=metrics.mapped_ids.unknown,
                 ),
                 InferWriter(model.name, model.version, outputs),
                 PredictWriter(model.name, model.version, outputs),
@@ -269,11 +270,20 @@ def _without_gpus(artifact: Artifact, plan: Plan, error: DeviceError) -> str:
 
 def _facts_of(model: Model) -> VersionInfo:
     spec = model.spec
+    features = spec.features
     return VersionInfo(
         objective_seconds=spec.serving.latency_objective_ms / 1000,
         rank_bytes=tuple(model.rank_bytes),
         outputs=spec.tower.outputs,
-        features=tuple(feature.name for feature in spec.features),
+        features=tuple(feature.name for feature in features),
+        mapped=tuple(
+            MappedTable(
+                table.name,
+                tuple(at for at, feature in enumerate(features) if feature.table is table),
+                table.id_map is not None and table.id_map.unknown == "zero",
+            )
+            for table in spec.mapped_tables
+        ),
     )
 
 

@@ -33,8 +33,8 @@ class Family:
         kind: how its samples are made.
         readers: who reads it for what, for the reference page.
         label: its own label, beside the block's; several, with commas between.
-        label_values: one series each. For `rank`, `output` and `feature` these are places, which
-            each version names.
+        label_values: one series each. For `rank`, `output`, `feature` and `table` these are places,
+            which each version names.
         hidden_zeros: label values that are shown only above 0.
         boundaries: of a histogram, each included in its bucket.
         detail: the lowest level that counts it.

@@ -6,9 +6,11 @@ from serving.metrics.families.family import Detail, Family, Kind
 RANK_PLACES = tuple(str(place) for place in range(64))
 # Outputs of a model whose scores are counted: as many as a request can name.
 OUTPUT_PLACES = tuple(str(place) for place in range(16))
-# Features of a model whose empty bags are counted; those beyond share the place behind the last.
-FEATURE_PLACES = tuple(str(place) for place in range(128))
-OTHER_FEATURES = "(others)"
+# Features whose empty bags are counted, or tables whose raw ids are; those beyond share the last
+# place.
+NAMED_PLACES = tuple(str(place) for place in range(128))
+# The label value of what shares the last place.
+OTHERS = "(others)"
 SMALL_PAGES, HUGE_PAGES = PAGE_SIZES = ("4KiB", "2MiB")
 # In which a version fails whose files change while it is served.
 SERVE_PHASE = "serve"
@@ -112,9 +114,28 @@ EMPTY_BAGS = Family(
     "Model owners: a missing feature causes no error; divided by samples, this is the share "
     "that lacks it.",
     label="feature",
-    label_values=FEATURE_PLACES,
-    hidden_zeros=frozenset({OTHER_FEATURES}),
+    label_values=NAMED_PLACES,
+    hidden_zeros=frozenset({OTHERS}),
     detail=Detail.FULL,
+)
+IDS_MAPPED = Family(
+    "sharded_infer_ids_mapped",
+    "Raw ids that were looked up in the table's id map, known or not, of requests that were run.",
+    Kind.COUNTER,
+    "Alerts and dashboards: ids_unknown over it is the share of unknown ids.",
+    label="table",
+    label_values=NAMED_PLACES,
+    hidden_zeros=frozenset({OTHERS}),
+    detail=Detail.FULL,
+)
+IDS_UNKNOWN = Family(
+    "sharded_infer_ids_unknown",
+    "Raw ids that the table's id map does not know, of requests that were not refused for them.",
+    Kind.COUNTER,
+    "Model owners: a jump means that a feature pipeline and the version do not fit together.",
+    label="table",
+    label_values=NAMED_PLACES,
+    hidden_zeros=frozenset({OTHERS}),
 )
 HOT_ROW_SHARE = Family(
     "sharded_infer_hot_row_share",
@@ -213,6 +234,8 @@ TABLE_FAMILIES = (
     RANK_MEMORY_BYTES,
     BROADCAST_ROWS_SAVED,
     EMPTY_BAGS,
+    IDS_MAPPED,
+    IDS_UNKNOWN,
     HOT_ROW_SHARE,
     SCORES,
 )

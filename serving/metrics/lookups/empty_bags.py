@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from kernels.native_library import address_of
 from serving.metrics.cells import MetricCells
 from serving.metrics.native_counter import chosen_counter
-from serving.metrics.version_info import feature_places
+from serving.metrics.version_info import named_places
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 
 # Which features a request shares varies by client: few patterns occur, and the bound keeps a
@@ -47,7 +47,7 @@ class EmptyBags:
         Args:
             features: as `VersionInfo.features`; the first table of a feature counts.
         """
-        places = feature_places(features)
+        places = named_places(features)
         # -1: not counted, as another table's.
         self._places = tuple(places.pop(name, -1) for name in features)
         self._where = {}

@@ -23,6 +23,7 @@ from serving.metrics.families.model_families import (
 )
 from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.lookups.hot_rows import HotRows
+from serving.metrics.lookups.mapped_ids import MappedIds
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
 
@@ -34,14 +35,15 @@ _BOUNDARIES = np.array(SCORE_BOUNDARIES)
 
 
 class LookupMetrics:
-    """One version's ranks, shared and empty bags, hot rows and scores.
+    """One version's ranks, shared and empty bags, raw ids, hot rows and scores.
 
     Attributes:
         rows: sample for the share of hot rows.
     """
 
-    def __init__(self, cells: MetricCells, block: FamilyBlock) -> None:
+    def __init__(self, cells: MetricCells, block: FamilyBlock, mapped_ids: MappedIds) -> None:
         self._cells = cells
+        self._mapped_ids = mapped_ids
         self._rows = block.cell(RANK_ROWS)
         self._row_bytes = block.cell(RANK_ROW_BYTES)
         self._busy_seconds = block.cell(RANK_BUSY_SECONDS)
@@ -87,6 +89,7 @@ class LookupMetrics:
             if work.rows_saved:
                 own[self._saved] += work.rows_saved
             self._empty_bags.count(batch)
+            self._mapped_ids.count(batch)
             number = self._batches
             self._batches = number + 1
         if number % _SCORES_EVERY == 0:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.metrics.cells import MetricCells
-from serving.metrics.families.model_families import FEATURE_PLACES, OTHER_FEATURES
+from serving.metrics.families.model_families import NAMED_PLACES, OTHERS
 from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.native_counter import COUNTER
 from serving.metrics.version_info import FactCells, VersionInfo
@@ -28,7 +28,7 @@ FEATURES = tuple(feature.name for feature in SPEC.features)
 def counted(batches: list[ModelInput], *, native: bool) -> dict[str, int]:
     """What one process counts, by name."""
     cells = MetricCells(1)
-    first = cells.allocate(len(FEATURE_PLACES))
+    first = cells.allocate(len(NAMED_PLACES))
     facts = FactCells(cells)
     facts.write(VersionInfo(0.06, (1,), ("score",), FEATURES))
     counter = EmptyBags(cells, first, native=native)
@@ -36,7 +36,7 @@ def counted(batches: list[ModelInput], *, native: bool) -> dict[str, int]:
     for batch in batches:
         counter.count(batch)
     *names, others = facts.features()
-    assert others == OTHER_FEATURES and tuple(names) == SPEC.sparse_inputs
+    assert others == OTHERS and tuple(names) == SPEC.sparse_inputs
     return {name: int(cells.own[first + place]) for place, name in enumerate(names)}
 
 
@@ -67,18 +67,18 @@ def test_features_without_a_place_of_their_own_are_counted_together() -> None:
     facts = FactCells(cells)
     many = tuple(f"f{n}" for n in range(400))
     facts.write(VersionInfo(0.06, (1,), ("score",), many))
-    assert facts.features() == (*many[:127], OTHER_FEATURES)
-    assert len(facts.features()) == len(FEATURE_PLACES)
+    assert facts.features() == (*many[:127], OTHERS)
+    assert len(facts.features()) == len(NAMED_PLACES)
     long = tuple(f"{n:03}" + "x" * 197 for n in range(60))
     facts.write(VersionInfo(0.06, (1,), ("score",), long))
     *named, others = facts.features()
-    assert others == OTHER_FEATURES
+    assert others == OTHERS
     assert 10 < len(named) < 60 and tuple(named) == long[: len(named)]
 
 
 def test_a_version_that_nobody_has_described_counts_nothing() -> None:
     cells = MetricCells(1)
-    counter = EmptyBags(cells, cells.allocate(len(FEATURE_PLACES)))
+    counter = EmptyBags(cells, cells.allocate(len(NAMED_PLACES)))
     request = make_input(
         SPEC, {"context": np.ones((2, 3), np.float32), "bid": np.ones((1, 1), np.float32)}
     )

@@ -1,0 +1,76 @@
+"""Counts a version's raw ids by table: those that were looked up in id maps, and unknown ones.
+
+readers add unknown ids to `unknown`, whatever becomes of the request later
+for each answered or failed request: what was added since goes to the table's cell
+for each batch: the ids of the table's features; and unknown ids that left their bags
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.metrics.cells import MetricCells
+from serving.metrics.version_info import MappedTable, named_places
+from sharded_infer.inputs.model_input import ModelInput
+
+
+class MappedIds:
+    """Counts one version's raw ids.
+
+    Attributes:
+        unknown: float64 `[T]`, by table with an id map: how many ids this process's readers found
+            to be unknown. They add to it without the lock.
+    """
+
+    def __init__(self, cells: MetricCells, *, mapped: int, unknown: int) -> None:
+        """Starts without tables.
+
+        Args:
+            mapped, unknown: cells of the first table.
+        """
+        self._cells = cells
+        self._first_mapped, self._first_unknown = mapped, unknown
+        self.set_tables(())
+
+    def set_tables(self, tables: Sequence[MappedTable], features: int = 0) -> None:
+        """Sets the counted tables, with a new `unknown`. The caller holds the process's lock.
+
+        Args:
+            features: the model's.
+        """
+        places = named_places([table.name for table in tables])
+        self._places = np.array([places[table.name] for table in tables], np.int64)
+        self._leaves_out = np.array([table.leaves_out for table in tables], np.bool_)
+        # The table of each feature; -1: without an id map.
+        self._table_of = np.full(features, -1, np.int64)
+        for position, table in enumerate(tables):
+            self._table_of[list(table.features)] = position
+        self.unknown = np.zeros(len(tables))
+        self._told = np.zeros(len(tables))
+
+    def count_unknown(self) -> None:
+        """Counts the unknown ids that were found since the last call. The lock is held."""
+        if not len(self.unknown):
+            return
+        found = self.unknown.copy()
+        new = found - self._told
+        if new.any():
+            self._told = found
+            self._add(self._first_unknown, new)
+            self._add(self._first_mapped, np.where(self._leaves_out, new, 0.0))
+
+    def count(self, batch: ModelInput) -> None:
+        """Counts the ids of a batch. The caller holds the process's lock."""
+        if not len(self.unknown):
+            return
+        for group in batch.groups:
+            tables = self._table_of[list(group.features)]
+            ids = group.lengths.sum(axis=1)[tables >= 0]
+            counts = np.bincount(tables[tables >= 0], ids, minlength=len(self.unknown))
+            self._add(self._first_mapped, counts.astype(np.float64, copy=False))
+
+    def _add(self, first: int, counts: NDArray[np.float64]) -> None:
+        own = np.frombuffer(self._cells.own.cast("B"))
+        # Tables beyond the last place share one.
+        np.add.at(own, first + self._places, counts)
