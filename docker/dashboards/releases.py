@@ -231,6 +231,8 @@ def _quality() -> list[Builder[Panel]]:
         f"({rate(of_version(scores + '_bucket'))}))"
     )
     outside = rate(of_version("sharded_infer_ids_out_of_range_total"))
+    unknown = rate(of_version("sharded_infer_ids_unknown_total"))
+    mapped = rate(of_version("sharded_infer_ids_mapped_total"))
     empty = rate(of_version("sharded_infer_empty_bags_total"))
     samples = rate(of_version("sharded_infer_samples_total"))
     ratio = "sharded_infer_cost_ratio"
@@ -270,7 +272,22 @@ def _quality() -> list[Builder[Panel]]:
                 "{{model}} {{version}}",
             ),
             unit=units.Short,
-            width=12,
+            width=8,
+        ),
+        graph(
+            Text(
+                "Unknown ids, by table",
+                "Share of the raw ids that a table's id map does not know, for the ten highest "
+                "tables. A jump at a version marker means that the version lacks ids; without one, "
+                "that a client's ids or string hashes have changed (docs/raw-ids.md).",
+            ),
+            Query(
+                f"topk(10, sum by (model, table) ({unknown}) / sum by (model, table) ({mapped}))",
+                "{{model}} {{table}}",
+            ),
+            unit=units.PercentUnit,
+            width=8,
+            most=1.0,
         ),
         graph(
             Text(
@@ -286,7 +303,7 @@ def _quality() -> list[Builder[Panel]]:
                 "{{model}} {{feature}}",
             ),
             unit=units.PercentUnit,
-            width=12,
+            width=8,
             most=1.0,
         ),
         heatmap(
