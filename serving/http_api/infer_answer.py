@@ -11,6 +11,7 @@ import numpy as np
 from serving.http_api.compression import chosen_encoding, deflate
 from serving.http_api.exchange import BINARY, JSON, HttpAnswer
 from serving.protocol.infer_writer import DEFAULT_TABLES
+from serving.protocol.request_header import UNKNOWN_IDS
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 # `json.dumps` with these options would create an encoder for each answer.
@@ -55,6 +56,7 @@ class InferScores(NamedTuple):
     request_id: str
     outputs: Sequence[ScoredOutput]
     default_tables: Sequence[str] = ()
+    unknown_ids: Sequence[tuple[str, int]] = ()
 
 
 def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str = "") -> HttpAnswer:
@@ -71,8 +73,11 @@ def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str =
     document: dict[str, Any] = {"model_name": scores.model, "model_version": scores.version}
     if scores.request_id:
         document["id"] = scores.request_id
+    parameters: dict[str, Any] = {f"{UNKNOWN_IDS}.{t}": count for t, count in scores.unknown_ids}
     if scores.default_tables:
-        document["parameters"] = {DEFAULT_TABLES: ",".join(scores.default_tables)}
+        parameters[DEFAULT_TABLES] = ",".join(scores.default_tables)
+    if parameters:
+        document["parameters"] = parameters
     outputs: list[dict[str, Any]] = []
     binary: list[bytes] = []
     for name, shape, data in scores.outputs:

@@ -11,7 +11,7 @@ import numpy as np
 from kernels.wording import counted
 from serving.http_api.infer_answer import OutputForms
 from serving.http_api.json_reader import object_of, objects_of, read_object, text_of, whole_number
-from serving.protocol.request_header import RequestHeader, make_header
+from serving.protocol.request_header import UNKNOWN_IDS, RequestHeader, make_header
 from serving.protocol.request_tensors import REGION, RequestTensors, span_of
 from serving.protocol.version_io import VersionIO
 from serving.protocol.wire_strings import BYTES, packed_strings
@@ -63,7 +63,7 @@ class InferDocument(NamedTuple):
             if span is not None:
                 data = shared.read_tensor(span, tensor.datatype, tensor.shape, what)
                 tensors[position] = tensor._replace(data=data)
-        return io.reader.read_tensors(tensors)
+        return io.reader.read_tensors(tensors, by_table=self.parameters.get(UNKNOWN_IDS) is True)
 
 
 def read_document(model: str, version: str, body: bytes, json_bytes: int | None) -> InferDocument:

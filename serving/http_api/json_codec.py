@@ -67,5 +67,10 @@ class JsonCodec:
                 shared.write(span, data, f"output {name!r}")
             outputs.append(ScoredOutput(name, scores.shape, data if span is None else None))
         return InferScores(
-            writer.model, writer.version, header.request_id, outputs, scored.default_tables
+            writer.model,
+            writer.version,
+            header.request_id,
+            outputs,
+            scored.default_tables,
+            scored.unknown_ids,
         )

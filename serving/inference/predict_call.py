@@ -91,7 +91,9 @@ class PredictCall(QueuedRequest):
             execution.lookup_seconds,
             execution.tower_seconds,
         )
-        scored = Scored(self.header, self.outputs, scores, seconds, execution.default_tables)
+        unknown = self.model_input.ids_unknown if self.header.reports_unknown_ids else ()
+        tables = execution.default_tables
+        scored = Scored(self.header, self.outputs, scores, seconds, tables, unknown)
         return self.codec.encode(scored, self.version.io, self.memory)
 
     def log_fields(self) -> dict[str, object]:

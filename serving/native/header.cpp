@@ -20,8 +20,8 @@ class HeaderVisitor {
   bool parameter(const Parameter& parameter) {
     if (parameter.is("priority")) return number(parameter, seen_priority_, header_.priority);
     if (parameter.is("timeout")) return number(parameter, seen_timeout_, header_.timeout_us);
-    // It stands for the version: seldom sent, as the version may be a label itself.
-    return !parameter.is("label");
+    // `label` stands for the version: seldom sent, as the version may be a label itself.
+    return !parameter.is("label") && !parameter.asks_for_unknown_ids();
   }
 
   bool input(Bytes) { return true; }

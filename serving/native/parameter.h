@@ -13,6 +13,9 @@ struct Parameter {
   std::uint64_t number = 0;  // of kBool, kInt64 and kUint64
 
   bool is(const char* name) const { return sharded_infer::is(key, name); }
+
+  // Whether it asks for unknown ids by table, which only Python tells.
+  bool asks_for_unknown_ids() const { return is("unknown_ids"); }
 };
 
 inline bool read_parameter_value(Bytes message, Parameter& parameter) {

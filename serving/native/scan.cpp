@@ -19,7 +19,7 @@ class TensorVisitor {
   explicit TensorVisitor(Request& request) : request_(request), model_(*request.model) {}
 
   bool text(std::uint32_t, Bytes) { return true; }
-  bool parameter(const Parameter&) { return true; }
+  bool parameter(const Parameter& parameter) { return !parameter.asks_for_unknown_ids(); }
   bool output(Bytes) { return true; }
 
   bool input(Bytes bytes) {

@@ -28,6 +28,7 @@ class Scored(NamedTuple):
         scores: of these outputs, fp32 `[B]` or `[B, K]` each; valid until the batch ends.
         seconds: decoding, queue, lookups and tower.
         default_tables: names of the tables whose default rows the request took.
+        unknown_ids: tables and how many ids their id maps do not know, if the header asks for it.
     """
 
     header: RequestHeader
@@ -35,6 +36,7 @@ class Scored(NamedTuple):
     scores: Sequence[NDArray[np.float32]]
     seconds: Sequence[float]
     default_tables: Sequence[str] = ()
+    unknown_ids: Sequence[tuple[str, int]] = ()
 
 
 class Codec(Protocol[Request, Answer]):
@@ -86,8 +88,8 @@ class InferCodec:
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
         """As `Codec.encode`."""
-        header, outputs, scores, _, tables = scored
-        answer = io.infer_writer.write(header.request_id, outputs, scores, tables)
+        header, outputs, scores, _, tables, unknown = scored
+        answer = io.infer_writer.write(header.request_id, outputs, scores, tables, unknown)
         return io.infer_writer.placed(answer, header.places, shared) if header.places else answer
 
 
@@ -109,8 +111,9 @@ class PredictCodec:
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
         """As `Codec.encode`."""
-        header, outputs, scores, seconds, tables = scored
-        return io.predict_writer.write(header.request_id, outputs, scores, seconds, tables)
+        header, outputs, scores, seconds, tables, unknown = scored
+        request_id, write = header.request_id, io.predict_writer.write
+        return write(request_id, outputs, scores, seconds, tables, unknown)
 
 
 INFER_CODEC = InferCodec()

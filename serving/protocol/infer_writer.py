@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
+from serving.protocol.request_header import UNKNOWN_IDS
 from serving.protocol.request_tensors import RequestTensors, place
 from serving.shared_memory.regions import Span
 
@@ -30,13 +31,14 @@ class InferWriter:
         requested: Sequence[int],
         scores: Sequence[NDArray[np.float32]],
         default_tables: Sequence[str] = (),
+        unknown_ids: Sequence[tuple[str, int]] = (),
     ) -> bytes:
         """A serialized ModelInferResponse.
 
         Args:
             requested: positions of the outputs to send.
             scores: of these outputs, fp32 `[B]` or `[B, K]` each.
-            default_tables: as `Scored.default_tables`.
+            default_tables, unknown_ids: as those of `Scored`.
         """
         tensor = service_pb2.ModelInferResponse.InferOutputTensor
         response = service_pb2.ModelInferResponse(
@@ -51,6 +53,8 @@ class InferWriter:
         )
         if default_tables:
             response.parameters[DEFAULT_TABLES].string_param = ",".join(default_tables)
+        for table, count in unknown_ids:
+            response.parameters[f"{UNKNOWN_IDS}.{table}"].int64_param = count
         return bytes(response.SerializeToString())
 
     def placed(self, answer: bytes, places: Mapping[str, Span], shared: RequestTensors) -> bytes:

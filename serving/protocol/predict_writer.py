@@ -28,6 +28,7 @@ class PredictWriter:
         scores: Sequence[NDArray[np.float32]],
         seconds: Sequence[float],
         default_tables: Sequence[str] = (),
+        unknown_ids: Sequence[tuple[str, int]] = (),
     ) -> bytes:
         """A serialized PredictResponse.
 
@@ -35,7 +36,7 @@ class PredictWriter:
             requested: positions of the outputs to send.
             scores: of these outputs, fp32 `[B]` or `[B, K]` each.
             seconds: decoding, queue, lookups and tower.
-            default_tables: as `Scored.default_tables`.
+            default_tables, unknown_ids: as those of `Scored`.
         """
         parts = [self._head, text_field(3, request_id)]
         for position, array in zip(requested, scores, strict=True):
@@ -46,4 +47,8 @@ class PredictWriter:
         timing = b"".join(float_field(field, value) for field, value in enumerate(seconds, 1))
         parts.append(message_field(5, timing))
         parts += [text_field(6, table) for table in default_tables]
+        parts += [
+            message_field(7, text_field(1, table) + number_field(2, count))
+            for table, count in unknown_ids
+        ]
         return b"".join(parts)

@@ -11,6 +11,8 @@ from serving.protocol.request_tensors import parameter_kind, parameters_of, span
 from serving.shared_memory.regions import Span
 from sharded_infer.errors import RequestError
 
+# The parameter that asks for unknown ids, and before a table's name the one that answers.
+UNKNOWN_IDS = "unknown_ids"
 _MAX_INT = 2**64 - 1
 _NO_PLACES: Mapping[str, Span] = MappingProxyType({})
 
@@ -26,6 +28,7 @@ class RequestHeader(NamedTuple):
         timeout_us: 0: not given.
         outputs: requested outputs; empty: all.
         places: targets of outputs in shared memory, by name.
+        reports_unknown_ids: whether the answer says how many ids id maps do not know.
     """
 
     model_name: str
@@ -35,6 +38,7 @@ class RequestHeader(NamedTuple):
     timeout_us: int = 0
     outputs: tuple[str, ...] = ()
     places: Mapping[str, Span] = _NO_PLACES
+    reports_unknown_ids: bool = False
 
     def output_positions(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the requested outputs, in the model's order.
@@ -123,7 +127,7 @@ def make_header(
         outputs: requested outputs with their parameters.
 
     Raises:
-        RequestError: a parameter is not a valid number, label or span.
+        RequestError: a parameter is not a valid number, label, flag or span.
     """
     return RequestHeader(
         model,
@@ -133,6 +137,7 @@ def make_header(
         _number(parameters, "timeout"),
         tuple(name for name, _ in outputs),
         _places(outputs) or _NO_PLACES,
+        _flag(parameters, UNKNOWN_IDS),
     )
 
 
@@ -158,6 +163,7 @@ def predict_header_of(request: Any) -> RequestHeader:
         request.request_id,
         request.priority,
         outputs=tuple(request.outputs),
+        reports_unknown_ids=request.report_unknown_ids,
     )
 
 
@@ -173,6 +179,13 @@ def _version(version: str, parameters: Mapping[str, Any]) -> str:
             f"both a version, {version!r}, and a label, {label!r}, are asked for; expected one"
         )
     return label
+
+
+def _flag(parameters: Mapping[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise RequestError(f"parameter {name!r}: expected bool_param, got {parameter_kind(value)}")
+    return value
 
 
 def _number(parameters: Mapping[str, Any], name: str) -> int:

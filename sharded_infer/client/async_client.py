@@ -49,6 +49,7 @@ class AsyncClient:
         outputs: Iterable[str] = (),
         request_id: str = "",
         priority: int = 0,
+        report_unknown_ids: bool = False,
         timeout_seconds: float | None = None,
     ) -> Prediction:
         """Scores candidates for a user. Arguments and errors are those of `Client.predict`."""
@@ -60,6 +61,7 @@ class AsyncClient:
             outputs=outputs,
             request_id=request_id,
             priority=priority,
+            report_unknown_ids=report_unknown_ids,
         )
         seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
         try:

@@ -1,6 +1,7 @@
 """The result of a predict call: scores, or an error."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -41,6 +42,8 @@ class Prediction:
         scores: fp32 `[B]` or `[B, K]` by output name.
         default_tables: names of the tables whose default rows were taken, since no shard host
             could look their rows up.
+        unknown_ids: by table, how many ids of the request its id map does not know; empty unless it
+            was asked for.
     """
 
     model: str
@@ -49,6 +52,7 @@ class Prediction:
     scores: dict[str, NDArray[np.float32]]
     timing: Timing
     default_tables: tuple[str, ...] = ()
+    unknown_ids: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_prediction(response: Any) -> Prediction:
@@ -70,6 +74,7 @@ def read_prediction(response: Any) -> Prediction:
             timing.tower_seconds,
         ),
         default_tables=tuple(response.default_tables),
+        unknown_ids=dict(response.unknown_ids),
     )
 
 

@@ -19,6 +19,7 @@ def request_message(
     outputs: Iterable[str] = (),
     request_id: str = "",
     priority: int = 0,
+    report_unknown_ids: bool = False,
 ) -> bytes:
     """A serialized PredictRequest.
 
@@ -27,6 +28,7 @@ def request_message(
         candidates: inputs of each candidate.
         outputs: names of the outputs to return; none: all.
         priority: 1 (first) to 10; 0: the default.
+        report_unknown_ids: whether the response says how many ids id maps do not know.
 
     Raises:
         RequestError: an input cannot be sent; names it.
@@ -40,6 +42,7 @@ def request_message(
             *(text_field(5, output) for output in outputs),
             bytes_field(6, _inputs(read_inputs(user, is_user=True))),
             bytes_field(7, _inputs(read_inputs(candidates, is_user=False))),
+            number_field(8, int(report_unknown_ids)),
         )
     )
 

@@ -49,6 +49,7 @@ class Client:
         outputs: Iterable[str] = (),
         request_id: str = "",
         priority: int = 0,
+        report_unknown_ids: bool = False,
         timeout_seconds: float | None = None,
     ) -> Prediction:
         """Scores candidates for a user.
@@ -62,6 +63,7 @@ class Client:
             outputs: names of the outputs to return; none: all.
             request_id: returned with the response, and in the server's logs.
             priority: 1 (first) to 10; 0: the default.
+            report_unknown_ids: whether `Prediction.unknown_ids` is asked for.
             timeout_seconds: the call's deadline, retries and hedging included; None: the client's.
 
         Raises:
@@ -76,6 +78,7 @@ class Client:
             outputs=outputs,
             request_id=request_id,
             priority=priority,
+            report_unknown_ids=report_unknown_ids,
         )
         seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
         try:

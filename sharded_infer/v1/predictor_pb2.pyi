@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "version", "request_id", "priority", "outputs", "user", "candidates")
+    __slots__ = ("model", "version", "request_id", "priority", "outputs", "user", "candidates", "report_unknown_ids")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +15,7 @@ class PredictRequest(_message.Message):
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    REPORT_UNKNOWN_IDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     request_id: str
@@ -22,7 +23,8 @@ class PredictRequest(_message.Message):
     outputs: _containers.RepeatedScalarFieldContainer[str]
     user: Inputs
     candidates: Inputs
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., user: _Optional[_Union[Inputs, _Mapping]] = ..., candidates: _Optional[_Union[Inputs, _Mapping]] = ...) -> None: ...
+    report_unknown_ids: bool
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., user: _Optional[_Union[Inputs, _Mapping]] = ..., candidates: _Optional[_Union[Inputs, _Mapping]] = ..., report_unknown_ids: bool = ...) -> None: ...
 
 class Inputs(_message.Message):
     __slots__ = ("sparse", "dense")
@@ -57,20 +59,29 @@ class DenseInput(_message.Message):
     def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("model", "version", "request_id", "outputs", "timing", "default_tables")
+    __slots__ = ("model", "version", "request_id", "outputs", "timing", "default_tables", "unknown_ids")
+    class UnknownIdsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TIMING_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_TABLES_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_IDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     request_id: str
     outputs: _containers.RepeatedCompositeFieldContainer[Output]
     timing: Timing
     default_tables: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., default_tables: _Optional[_Iterable[str]] = ...) -> None: ...
+    unknown_ids: _containers.ScalarMap[str, int]
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., default_tables: _Optional[_Iterable[str]] = ..., unknown_ids: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("name", "values", "width")

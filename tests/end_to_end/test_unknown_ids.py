@@ -1,10 +1,16 @@
 """Ids that id maps do not know, as clients and operators of running servers hear of them."""
 
+import asyncio
+import json
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
+from sharded_infer.client import AsyncClient, Client, Prediction
 from tests.support.raw_ids import SPEC, Arrays, RawModel, publish_raw
 from tests.support.server_pages import counted
 from tests.support.servers import TRANSPORTS, RunningServer, infer_request, running_server
@@ -62,3 +68,79 @@ def test_unknown_ids_are_counted_by_table(server: RunningServer, published: RawM
     }
     wanted = {"user": 40, "item": 200, "shop": 80, "ad": 120}
     assert {table: mapped[table] - before[1][table] for table in mapped} == wanted
+
+
+def parameters(response: Any) -> dict[str, int]:
+    assert {value.WhichOneof("parameter_choice") for value in response.parameters.values()} <= {
+        "int64_param"
+    }
+    return {name: value.int64_param for name, value in response.parameters.items()}
+
+
+SAID = {f"unknown_ids.{table}": count for table, count in UNKNOWN.items()}
+
+
+def test_answers_say_how_many_ids_are_unknown_where_that_is_asked_for(
+    server: RunningServer, published: RawModel
+) -> None:
+    message = infer_request(asked(published), model="raw")
+    with server.stub() as stub:
+        plain = stub.ModelInfer(message, timeout=60)
+        assert not plain.parameters
+        message.parameters["unknown_ids"].bool_param = True
+        told = stub.ModelInfer(message, timeout=60)
+        assert parameters(told) == SAID
+        assert told.raw_output_contents == plain.raw_output_contents
+        # Merged with other requests, each is told of its own ids.
+        calls = [stub.ModelInfer.future(message, timeout=60) for _ in range(30)]
+        assert all(parameters(call.result()) == SAID for call in calls)
+        (answer,) = stub.ModelStreamInfer(iter([message]), timeout=60)
+        found = dict(answer.infer_response.parameters)
+        assert found.pop("triton_final_response").bool_param
+        assert {name: value.int64_param for name, value in found.items()} == SAID
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_rest_says_it_too(server: RunningServer, published: RawModel, binary: bool) -> None:
+    kinds = {"int64": "INT64", "float32": "FP32"}
+    inputs: list[dict[str, Any]] = []
+    contents = b""
+    for name, array in asked(published).items():
+        inputs.append(
+            {"name": name, "shape": list(array.shape), "datatype": kinds[array.dtype.name]}
+        )
+        if binary:
+            contents += array.tobytes()
+            inputs[-1]["parameters"] = {"binary_data_size": array.nbytes}
+        else:
+            inputs[-1]["data"] = array.ravel().tolist()
+
+    def answer(**parameters: object) -> Any:
+        text = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
+        url = server.metrics_url.removesuffix("/metrics") + "/v2/models/raw/infer"
+        headers = {"Inference-Header-Content-Length": str(len(text))} if binary else {}
+        request = urllib.request.Request(url, text + contents, headers)  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=60) as response:  # noqa: S310 - our own
+            return json.load(response)
+
+    assert "parameters" not in answer()
+    assert answer(unknown_ids=True)["parameters"] == SAID
+    assert "parameters" not in answer(unknown_ids=False)
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        answer(unknown_ids=1)
+    assert refused.value.code == 400
+    assert "parameter 'unknown_ids': expected bool_param" in refused.value.read().decode()
+
+
+def test_our_client_asks_for_it(server: RunningServer, published: RawModel) -> None:
+    candidates = asked(published)
+
+    async def at_once() -> Prediction:
+        async with AsyncClient(server.grpc_url) as client:
+            return await client.predict("raw", candidates=candidates, report_unknown_ids=True)
+
+    with Client(server.grpc_url) as client:
+        assert client.predict("raw", candidates=candidates).unknown_ids == {}
+        told = client.predict("raw", candidates=candidates, report_unknown_ids=True)
+    assert told.unknown_ids == UNKNOWN
+    assert asyncio.run(at_once()).unknown_ids == UNKNOWN

@@ -114,15 +114,20 @@ class InputReader:
             self._finite.check(found)
         return found
 
-    def read_tensors(self, tensors: Sequence[WireTensor]) -> ModelInput:
+    def read_tensors(self, tensors: Sequence[WireTensor], *, by_table: bool = False) -> ModelInput:
         """Reads separate tensors.
+
+        Args:
+            by_table: whether `ids_unknown` is needed, which compiled code does not say.
 
         Raises:
             RequestError, RequestTooLargeError: as `read_message`.
         """
         if self._limits is not None:
             self._limits.check_count(len(tensors))
-        found = None if self.native is None else self.native.read_tensors(tensors)
+        found = None
+        if self.native is not None and not by_table:
+            found = self.native.read_tensors(tensors)
         if found is None:
             found = self._portable.read_tensors(tensors)
         if self._finite is not None:

@@ -120,6 +120,40 @@ def test_answers_name_the_tables_whose_default_rows_were_taken(
     assert read(codec.encode(scored, IO, RequestTensors(None))) == ",".join(tables)
 
 
+def infer_unknown(answer: bytes) -> dict[str, int]:
+    response = service_pb2.ModelInferResponse.FromString(answer)
+    return {name: value.int64_param for name, value in response.parameters.items()}
+
+
+def predict_unknown(answer: bytes) -> dict[str, int]:
+    found = predictor_pb2.PredictResponse.FromString(answer).unknown_ids
+    return {f"unknown_ids.{table}": count for table, count in found.items()}
+
+
+def http_unknown(answer: Any) -> dict[str, int]:
+    document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
+    return dict(document.get("parameters", {}))
+
+
+@pytest.mark.parametrize("unknown", [(), (("item", 3), ("user.long", 2**40))])
+@pytest.mark.parametrize(
+    ("form", "read"),
+    [
+        ("ModelInferRequest", infer_unknown),
+        ("PredictRequest", predict_unknown),
+        ("binary tensors", http_unknown),
+    ],
+)
+def test_answers_say_how_many_ids_a_table_does_not_know(
+    form: str, read: Callable[[Any], dict[str, int]], unknown: tuple[tuple[str, int], ...]
+) -> None:
+    codec, request = FORMS[form]()
+    scores = [np.array([0.5, -1.0], np.float32)]
+    scored = Scored(codec.header(request), (0,), scores, (0.0, 0.0, 0.0, 0.0), (), unknown)
+    wanted = {f"unknown_ids.{table}": count for table, count in unknown}
+    assert read(codec.encode(scored, IO, RequestTensors(None))) == wanted
+
+
 def http_scores(answer: Any) -> dict[str, list[float]]:
     document = json.loads(infer_answer(answer, OutputForms(False, {})).body)
     assert (document["model_name"], document["model_version"]) == ("small", "3")

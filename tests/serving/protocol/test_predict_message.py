@@ -229,6 +229,16 @@ def test_headers_are_the_same_by_either_reader() -> None:
         assert read_header(message(model="münchen"), MessageFormat.PREDICT) is None
 
 
+def test_only_protobuf_reads_whether_unknown_ids_are_asked_for() -> None:
+    request = predictor_pb2.PredictRequest.FromString(good())
+    request.report_unknown_ids = True
+    assert predict_header_of(request).reports_unknown_ids
+    if LIBRARIES is not None:
+        assert native(good()) is not None
+        assert native(request.SerializeToString()) is None
+        assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None
+
+
 def test_responses_are_what_the_generated_code_reads() -> None:
     scores = [np.array([0.25, 0.5], np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)]
     writer = PredictWriter("small", 300, ("a", "b", "c"))

@@ -74,6 +74,7 @@ def test_a_usual_header_is_read(case: str) -> None:
         (_set("priority", string_param="high"), "parameter 'priority': .* got string_param"),
         (_set("timeout", double_param=0.5), "parameter 'timeout': .* got double_param"),
         (lambda r: r.parameters["timeout"], "parameter 'timeout': .* got None"),
+        (_set("unknown_ids", int64_param=1), "parameter 'unknown_ids': .* bool_param, got int64"),
         (_set("label", string_param="stable"), "both a version, '3', and a label, 'stable'"),
         (_set("label", int64_param=3), "parameter 'label': expected string_param .* got int64"),
         (
@@ -116,6 +117,13 @@ def _label_alone(request: Any) -> None:
 def test_a_label_stands_for_the_version_and_protobuf_reads_it() -> None:
     request = message(_label_alone)
     assert header_of(request).model_version == "stable"
+    assert read_header(request.SerializeToString()) is None
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_only_protobuf_reads_whether_unknown_ids_are_asked_for(asked: bool) -> None:
+    request = message(_set("unknown_ids", bool_param=asked))
+    assert header_of(request).reports_unknown_ids is asked
     assert read_header(request.SerializeToString()) is None
 
 
