@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from serving.config.version_policy import NAME_PARAMETER
 from serving.metrics.totals import Totals
 from sharded_infer.engines.model import Model
+from sharded_infer.specs.model_spec import ModelSpec
 
+# Parameters of a configuration before an input's name: which datatypes the input's raw ids may
+# have; of strings the function that hashes them, and its seed.
+RAW_IDS, STRING_HASH, STRING_HASH_SEED = "raw_ids.", "string_hash.", "string_hash_seed."
 # The platform and backend of every model here.
 PLATFORM = "sharded_infer"
 
@@ -48,7 +52,8 @@ class ModelDescription:
     Attributes:
         versions: the model's versions that requests may name, ascending.
         max_batch: the most samples in a request.
-        parameters: version numbers by `version.<name>`, for `default` and each label.
+        parameters: version numbers by `version.<name>`, for `default` and each label; and what is
+            said of inputs with raw ids.
     """
 
     name: str
@@ -74,7 +79,8 @@ def describe_model(
     """Describes a version.
 
     Companion inputs such as `item.lengths` and the all-at-once form are accepted but not listed,
-    because a load generator sends every listed input. Integer inputs also accept INT32.
+    because a load generator sends every listed input. Integer inputs also accept INT32, and BYTES
+    where the parameters say it.
 
     Args:
         versions: the model's versions that requests may name.
@@ -96,5 +102,19 @@ def describe_model(
             TensorDescription(output.name, "FP32", () if output.width is None else (output.width,))
             for output in model.artifact.manifest.tower.outputs
         ),
-        parameters={NAME_PARAMETER + name: str(version) for name, version in names.items()},
+        parameters={
+            **{NAME_PARAMETER + name: str(version) for name, version in names.items()},
+            **_raw_inputs(spec),
+        },
     )
+
+
+def _raw_inputs(spec: ModelSpec) -> dict[str, str]:
+    found: dict[str, str] = {}
+    strings = spec.string_inputs
+    for name in sorted(spec.raw_inputs):
+        found[RAW_IDS + name] = "INT64, BYTES" if name in strings else "INT64"
+        if name in strings:
+            hashed, seed = strings[name]
+            found |= {STRING_HASH + name: hashed.value, STRING_HASH_SEED + name: str(seed)}
+    return found

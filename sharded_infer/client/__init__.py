@@ -9,6 +9,7 @@ from sharded_infer.client.async_client import AsyncClient
 from sharded_infer.client.call_settings import CallSettings, RetryPolicy
 from sharded_infer.client.inputs import Bags
 from sharded_infer.client.prediction import PredictError, Prediction, Timing
+from sharded_infer.client.strings import hash_strings
 from sharded_infer.client.sync_client import Client
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "Prediction",
     "RetryPolicy",
     "Timing",
+    "hash_strings",
 ]

@@ -20,14 +20,22 @@ from kernels.ids.id_hash import IdHash, StringHash, hash_ids, hash_strings, join
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 from tests.support.fronts import hosts_file
-from tests.support.raw_ids import SPEC, Arrays, RawModel, Sum, publish_raw, raw_request, source_of
+from tests.support.raw_ids import (
+    SPEC,
+    WORDS,
+    Arrays,
+    RawModel,
+    Sum,
+    publish_raw,
+    publish_words,
+    raw_request,
+)
 from tests.support.servers import (
     TRANSPORTS,
     Command,
@@ -39,7 +47,6 @@ from tests.support.servers import (
 from tests.support.shard_host_processes import running_shard_host
 
 HOSTS = 2
-WORDS = ["", "a", "größe", "68fd1e64"]
 REQUESTS = [(1, ()), (2, ()), (17, ()), (9, ("user_id", "shop")), (5, tuple(SPEC.sparse_inputs))]
 
 
@@ -213,16 +220,7 @@ def test_hashed_ids_read_the_rows_of_their_hashes(tmp_path: Path, transport: str
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model whose raw ids are strings: each word's row is its place among `WORDS`."""
-    ids = hash_strings(StringHash.XXH3_64, *joined_strings([w.encode() for w in WORDS]), 7)
-    source = replace(
-        source_of({raw: row for row, raw in enumerate(ids.tolist())}), strings="xxh3_64", seed=7
-    )
-    tables = (TableSpec("word", 4, 1, id_map=IdMapSpec("zero")), TableSpec("plain", 4, 1))
-    spec = replace(SPEC, name="words", tables=tables)
-    weights = {"word": torch.arange(1.0, 5.0)[:, None], "plain": torch.zeros(4, 1)}
-    folder = tmp_path_factory.mktemp("words")
-    return publish(spec, weights, Sum(), folder, id_maps={"word": source}).path
+    return publish_words(tmp_path_factory.mktemp("words"), "word", "plain")
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

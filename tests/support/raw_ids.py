@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from sharded_infer.client import hash_strings
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
@@ -108,6 +109,34 @@ def source_of(entries: dict[int, int], chunk: int = 7) -> IdMapSource:
             yield ids[first : first + chunk], rows[first : first + chunk]
 
     return IdMapSource("a test's map", len(ids), read)
+
+
+# Of the models of `publish_words`: each word's row is its place.
+WORDS = ("", "a", "größe", "68fd1e64")
+WORD_SEED = 7
+
+
+def publish_words(folder: Path, *names: str) -> Path:
+    """A version whose raw ids are strings.
+
+    Args:
+        names: of tables whose ids are `WORDS`, and whose rows are 1, 2, 3 and 4; and "plain", whose
+            ids are rows, all of which are 0.
+    """
+    ids = hash_strings(WORDS, "xxh3_64", WORD_SEED)
+    source = replace(
+        source_of({raw: row for row, raw in enumerate(ids.tolist())}),
+        strings="xxh3_64",
+        seed=WORD_SEED,
+    )
+    words = [name for name in names if name != "plain"]
+    tables = tuple(
+        TableSpec(name, 4, 1, id_map=IdMapSpec("zero") if name in words else None) for name in names
+    )
+    rows = torch.arange(1.0, 5.0)[:, None]
+    weights = {name: rows * float(name in words) for name in names}
+    spec = replace(SPEC, name="words", tables=tables)
+    return publish(spec, weights, Sum(), folder, id_maps=dict.fromkeys(words, source)).path
 
 
 def publish_raw(folder: Path, topologies: tuple[str, ...] = TOPOLOGIES) -> RawModel:
