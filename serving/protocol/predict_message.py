@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kernels.wording import counted, did_you_mean
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.message_size import check_fields
+from serving.protocol.wire_strings import hashed_parts
 from sharded_infer.errors import RequestError
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.v1 import predictor_pb2
@@ -37,6 +38,7 @@ class PredictInputs:
     def __init__(self, spec: ModelSpec) -> None:
         self._features = frozenset(spec.sparse_inputs)
         self._widths = dict(spec.dense.inputs)
+        self._strings = spec.string_inputs
 
     def arrays(self, request: Any) -> dict[str, Array]:
         """A request's inputs.
@@ -48,12 +50,35 @@ class PredictInputs:
         for inputs, is_user in ((request.user, True), (request.candidates, False)):
             for feature in inputs.sparse:
                 self._check(feature.name, found, is_sparse=True)
-                _put_feature(found, feature, is_user=is_user)
+                _put_feature(found, feature, self._ids(feature), is_user=is_user)
             for dense in inputs.dense:
                 self._check(dense.name, found, is_sparse=False)
                 candidates = 1 if is_user else _candidates(inputs.sparse, found)
                 found[dense.name] = self._dense(dense, candidates, is_user=is_user)
         return found
+
+    def _ids(self, feature: Any) -> NDArray[np.int64]:
+        """A feature's ids, int64 `[N]`; strings are hashed."""
+        name = feature.name
+        came = [
+            kind
+            for kind, ids in (
+                ("ids", feature.ids),
+                ("long_ids", feature.long_ids),
+                ("strings", feature.strings or feature.string_lengths),
+            )
+            if ids
+        ]
+        if len(came) > 1:
+            raise RequestError(
+                f"feature {name!r}: both {came[0]} and {came[1]} came; expected one of them"
+            )
+        if came != ["strings"]:
+            return np.array(feature.ids or feature.long_ids, np.int64)
+        hashed = self._strings.get(name)
+        if hashed is None:
+            raise RequestError(f"feature {name!r}: strings came; expected ids that are numbers")
+        return hashed_parts(name, feature.strings, feature.string_lengths, hashed)
 
     def _check(self, name: str, found: dict[str, Array], *, is_sparse: bool) -> None:
         known = self._features if is_sparse else self._widths
@@ -96,11 +121,10 @@ def _candidates(features: Iterable[Any], found: Mapping[str, Array]) -> int:
     return max(counts, default=0)
 
 
-def _put_feature(found: dict[str, Array], feature: Any, *, is_user: bool) -> None:
+def _put_feature(
+    found: dict[str, Array], feature: Any, ids: NDArray[np.int64], *, is_user: bool
+) -> None:
     name = feature.name
-    if feature.ids and feature.long_ids:
-        raise RequestError(f"feature {name!r}: both ids and long_ids came; expected one of them")
-    ids = np.array(feature.ids or feature.long_ids, np.int64)
     ids = _user_bag(feature, ids) if is_user else _candidate_bags(feature, ids)
     found[name] = ids
     if feature.lengths:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kernels.wording import counted
+from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import DTYPES, wrong_shape
 from serving.shared_memory.regions import SharedMemory, Span
 from sharded_infer.errors import RequestError, RequestTooLargeError
@@ -34,11 +35,11 @@ class RequestTensors:
         self._memory = memory
         self.bytes_read = 0
 
-    def read(self, span: Span, expected_bytes: int, what: str) -> bytes:
+    def read(self, span: Span, expected_bytes: int | None, what: str) -> bytes:
         """Reads an input's bytes.
 
         Args:
-            expected_bytes: by its datatype and shape.
+            expected_bytes: by its datatype and shape; None: they do not say it.
             what: the input, for messages.
 
         Raises:
@@ -47,7 +48,7 @@ class RequestTensors:
             RequestTooLargeError: the request's inputs have more bytes than allowed.
         """
         memory = self._offered(what)
-        if span.byte_size != expected_bytes:
+        if expected_bytes is not None and span.byte_size != expected_bytes:
             raise RequestError(
                 f"{what}: expected {counted(expected_bytes, 'byte')} by its datatype and shape, "
                 f"got {span.byte_size} in shared memory"
@@ -63,6 +64,8 @@ class RequestTensors:
 
     def read_tensor(self, span: Span, datatype: str, shape: Sequence[int], what: str) -> bytes:
         """As `read`; empty if datatype or shape are invalid, which the codec refuses."""
+        if datatype == BYTES:
+            return self.read(span, None, what)
         dtype = DTYPES.get(datatype)
         if dtype is None or wrong_shape(shape) is not None:
             return b""

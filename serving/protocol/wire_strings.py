@@ -1,10 +1,11 @@
-"""Strings on the wire: BYTES tensors, whose elements are hashed to raw ids.
+"""Strings on the wire, which are hashed to raw ids: BYTES tensors, and features of Predict calls.
 
-each element: its length in 4 bytes, little-endian, and its bytes
+each element of a tensor: its length in 4 bytes, little-endian, and its bytes
+of a feature: all bytes, and all lengths
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,10 +48,42 @@ def hashed_strings(
         raise RequestError(
             f"input {name!r}: BYTES {list(shape)} has {elements} elements, got {len(strings)}"
         )
+    return _hashed(f"input {name!r}", *joined_strings(strings), hashed)
+
+
+def hashed_parts(
+    name: str, data: bytes, lengths: Sequence[int], hashed: tuple[StringHash, int]
+) -> NDArray[np.int64]:
+    """The raw id of each part of `data`, int64 `[N]`.
+
+    Args:
+        name: of the feature.
+        lengths: bytes of each part.
+        hashed: the function and its seed.
+
+    Raises:
+        RequestError: the lengths sum to another number than there are bytes.
+    """
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(np.array(lengths, np.int64), out=offsets[1:])
+    if offsets[-1] != len(data):
+        raise RequestError(
+            f"feature {name!r}: string_lengths sum to {offsets[-1]}, but strings have "
+            f"{counted(len(data), 'byte')}"
+        )
+    return _hashed(f"feature {name!r}", np.frombuffer(data, np.uint8), offsets, hashed)
+
+
+def _hashed(
+    what: str,
+    data: NDArray[np.uint8],
+    offsets: NDArray[np.int64],
+    hashed: tuple[StringHash, int],
+) -> NDArray[np.int64]:
     try:
-        return hash_strings(hashed[0], *joined_strings(strings), hashed[1])
+        return hash_strings(hashed[0], data, offsets, hashed[1])
     except InputError as error:
-        raise RequestError(f"input {name!r}: {error}") from error
+        raise RequestError(f"{what}: {error}") from error
 
 
 def _unpacked(name: str, data: bytes, elements: int) -> list[bytes]:

@@ -12,6 +12,8 @@ Integers are ids, floats are dense:
     floats [B, K]         a row, B = 1            one row for each candidate
     sequences of floats   -                       one row for each candidate, all of one width
 
+Strings and bytes are ids too, in every form of integers: the server hashes them.
+
 `FEATURE.weights` beside a feature has a weight for each of its ids, in the same form.
 """
 
@@ -23,6 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernels.wording import counted
+from sharded_infer.client.strings import encoded
 from sharded_infer.errors import RequestError
 
 # A mapping of arrays by name, a pandas DataFrame, or anything shaped like a KeyedJaggedTensor.
@@ -34,7 +37,7 @@ class Bags:
     """A feature's ids with the length of each bag.
 
     Attributes:
-        values: int `[N]`, one bag after another.
+        values: int or strings `[N]`, one bag after another.
         lengths: int `[B]`, with sum N.
         weights: fp32 `[N]`; None means 1.
     """
@@ -49,14 +52,14 @@ class SparseFeature:
     """A feature's ids as they are sent.
 
     Attributes:
-        ids: int `[N]`.
+        ids: int `[N]`, or bytes objects `[N]` of ids that are strings.
         lengths: int `[B]`; None: `ids_per_bag`, or one bag of all ids.
         ids_per_bag: of every bag; 0: `lengths`, or one bag of all ids.
         weights: fp32 `[N]`; None means 1.
     """
 
     name: str
-    ids: NDArray[np.integer[Any]]
+    ids: NDArray[Any]
     lengths: NDArray[np.integer[Any]] | None = None
     ids_per_bag: int = 0
     weights: NDArray[np.floating[Any]] | None = None
@@ -194,7 +197,9 @@ def _input(name: str, value: Any, *, is_user: bool) -> Input:
     if isinstance(value, Bags):
         return _bags(name, value, is_user=is_user)
     array = _array(name, value)
-    if array.dtype == object:
+    if _is_text(array):
+        array = _encoded(name, array)
+    elif array.dtype == object:
         rows = _ragged(name, array)
         if (width := _row_width(rows)) is None:
             return _bags(name, rows, is_user=is_user)
@@ -205,8 +210,10 @@ def _input(name: str, value: Any, *, is_user: bool) -> Input:
         array = array.astype(np.int64)
     if array.dtype.kind == "f":
         return _dense(name, array, is_user=is_user)
-    if array.dtype.kind not in "iu":
-        raise RequestError(f"input {name!r}: expected integers or floats, got {array.dtype}")
+    if array.dtype.kind not in "iuO":
+        raise RequestError(
+            f"input {name!r}: expected integers, strings or floats, got {array.dtype}"
+        )
     return _user_ids(name, array) if is_user else _candidate_ids(name, array)
 
 
@@ -237,9 +244,12 @@ def _dense(name: str, array: NDArray[Any], *, is_user: bool) -> DenseInput:
 def _bags(name: str, bags: Bags, *, is_user: bool) -> SparseFeature:
     ids, lengths = _array(name, bags.values).reshape(-1), _array(name, bags.lengths).reshape(-1)
     ids, lengths = (part if part.size else part.astype(np.int64) for part in (ids, lengths))
-    for what, numbers in (("ids", ids), ("lengths", lengths)):
-        if numbers.dtype.kind not in "iu":
-            raise RequestError(f"input {name!r}: {what} must be integers, got {numbers.dtype}")
+    if ids.dtype == object:
+        ids = _encoded(name, ids)
+    for what, numbers, kinds in (("ids", ids, "iuO"), ("lengths", lengths, "iu")):
+        if numbers.dtype.kind not in kinds:
+            said = "integers or strings" if numbers is ids else "integers"
+            raise RequestError(f"input {name!r}: {what} must be {said}, got {numbers.dtype}")
     if lengths.size and lengths.min() < 0:
         raise RequestError(f"input {name!r}: a length is negative: {lengths.min()}")
     if lengths.sum() != ids.size:
@@ -261,10 +271,9 @@ def _bags(name: str, bags: Bags, *, is_user: bool) -> SparseFeature:
 
 def _ragged(name: str, rows: NDArray[Any]) -> Bags:
     """Sequences of ids of different lengths."""
-    try:
-        bags = [np.atleast_1d(np.asarray(row)) for row in rows.reshape(-1)]
-    except ValueError as error:
-        raise RequestError(f"input {name!r}: expected a sequence of ids for each bag") from error
+    bags = [np.atleast_1d(_array(name, row)) for row in rows.reshape(-1)]
+    if any(bag.dtype == object and bag.size and not _is_text(bag) for bag in bags):
+        raise RequestError(f"input {name!r}: expected a sequence of ids for each bag")
     full = [bag for bag in bags if bag.size]
     values = np.concatenate(full) if full else np.empty(0, np.int64)
     return Bags(values, np.array([bag.size for bag in bags], np.int64))
@@ -277,10 +286,26 @@ def _row_width(rows: Bags) -> int | None:
     return int(lengths[0]) if alike and lengths[0] else None
 
 
+def _is_text(array: NDArray[Any]) -> bool:
+    """Whether an array has strings, rather than sequences or numbers."""
+    return array.dtype == object and array.size > 0 and isinstance(array.flat[0], str | bytes)
+
+
+def _encoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Strings as bytes objects, in an array of the same shape."""
+    found = np.empty(array.size, object)
+    found[:] = encoded(f"input {name!r}", array.reshape(-1))
+    return found.reshape(array.shape)
+
+
 def _array(name: str, value: Any) -> NDArray[Any]:
-    """A value as an array; ragged sequences as an array of objects."""
+    """A value as an array; ragged sequences and strings as an array of objects."""
     try:
-        return np.asarray(value)
+        array = np.asarray(value)
+        if array.dtype.kind not in "SUT":
+            return array
+        # NumPy's arrays of bytes lose zeros at the end: lists are read anew.
+        return array.astype(object) if hasattr(value, "dtype") else np.array(value, object)
     except ValueError:
         # NumPy refuses sequences of different lengths.
         rows = list(value)

@@ -1,8 +1,10 @@
 """PredictRequests as bytes; the fields are those of protos/sharded_infer/v1/predictor.proto."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sharded_infer.client.inputs import DenseInput, Input, Inputs, SparseFeature, read_inputs
 from sharded_infer.v1.wire import bytes_field, message_field, number_field, packed_field, text_field
@@ -61,12 +63,7 @@ def _dense(dense: DenseInput) -> bytes:
 
 
 def _sparse(feature: SparseFeature) -> bytes:
-    ids = feature.ids
-    short = ids.size == 0 or (ids.min() >= 0 and ids.max() <= _MAX_UINT32)
-    parts = [
-        text_field(1, feature.name),
-        packed_field(2, ids, "<u4") if short else packed_field(3, ids.astype(np.int64), "<i8"),
-    ]
+    parts = [text_field(1, feature.name), _ids(feature.ids)]
     if feature.lengths is not None:
         parts.append(packed_field(4, feature.lengths, "<u4"))
     if feature.weights is not None:
@@ -75,3 +72,11 @@ def _sparse(feature: SparseFeature) -> bytes:
     if feature.ids_per_bag > 1:
         parts.append(number_field(6, feature.ids_per_bag))
     return b"".join(parts)
+
+
+def _ids(ids: NDArray[Any]) -> bytes:
+    if ids.dtype == object:
+        lengths = np.fromiter(map(len, ids), np.int64, ids.size)
+        return bytes_field(7, b"".join(ids)) + packed_field(8, lengths, "<u4")
+    short = ids.size == 0 or (ids.min() >= 0 and ids.max() <= _MAX_UINT32)
+    return packed_field(2, ids, "<u4") if short else packed_field(3, ids.astype(np.int64), "<i8")

@@ -47,7 +47,8 @@ class RequestReader:
     """Reads the requests of one model.
 
     Attributes:
-        strings: inputs whose ids may be strings, which are hashed before they are read here.
+        strings: inputs whose ids may be strings, which are hashed before they are read here: by
+            which function, and with which seed. All at once, where all features take such strings.
     """
 
     def __init__(
@@ -66,6 +67,9 @@ class RequestReader:
         self._owners = tuple(feature.name for feature in spec.features)
         self._dense = dict(spec.dense.inputs)
         self.strings = spec.string_inputs
+        hashes = {self.strings.get(name) for name in self._sparse.names}
+        if len(hashes) == 1 and (hashed := hashes.pop()) is not None:
+            self.strings = {**self.strings, VALUES: hashed}
         self._max_batch = max_batch
         self._max_ids = max_ids
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sharded_infer/v1/predictor.proto\x12\x10sharded_infer.v1\"\xd9\x01\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12&\n\x04user\x18\x06 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12,\n\ncandidates\x18\x07 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12\x1a\n\x12report_unknown_ids\x18\x08 \x01(\x08\"f\n\x06Inputs\x12/\n\x06sparse\x18\x01 \x03(\x0b\x32\x1f.sharded_infer.v1.SparseFeature\x12+\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x1c.sharded_infer.v1.DenseInput\"s\n\rSparseFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x07\x12\x10\n\x08long_ids\x18\x03 \x03(\x10\x12\x0f\n\x07lengths\x18\x04 \x03(\x07\x12\x0f\n\x07weights\x18\x05 \x03(\x02\x12\x13\n\x0bids_per_bag\x18\x06 \x01(\r\"*\n\nDenseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\"\xad\x02\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12)\n\x07outputs\x18\x04 \x03(\x0b\x32\x18.sharded_infer.v1.Output\x12(\n\x06timing\x18\x05 \x01(\x0b\x32\x18.sharded_infer.v1.Timing\x12\x16\n\x0e\x64\x65\x66\x61ult_tables\x18\x06 \x03(\t\x12\x46\n\x0bunknown_ids\x18\x07 \x03(\x0b\x32\x31.sharded_infer.v1.PredictResponse.UnknownIdsEntry\x1a\x31\n\x0fUnknownIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"5\n\x06Output\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\x12\r\n\x05width\x18\x03 \x01(\r\"f\n\x06Timing\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x01 \x01(\x02\x12\x15\n\rqueue_seconds\x18\x02 \x01(\x02\x12\x16\n\x0elookup_seconds\x18\x03 \x01(\x02\x12\x15\n\rtower_seconds\x18\x04 \x01(\x02\x32[\n\tPredictor\x12N\n\x07Predict\x12 .sharded_infer.v1.PredictRequest\x1a!.sharded_infer.v1.PredictResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n sharded_infer/v1/predictor.proto\x12\x10sharded_infer.v1\"\xd9\x01\n\x0ePredictRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12\x10\n\x08priority\x18\x04 \x01(\r\x12\x0f\n\x07outputs\x18\x05 \x03(\t\x12&\n\x04user\x18\x06 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12,\n\ncandidates\x18\x07 \x01(\x0b\x32\x18.sharded_infer.v1.Inputs\x12\x1a\n\x12report_unknown_ids\x18\x08 \x01(\x08\"f\n\x06Inputs\x12/\n\x06sparse\x18\x01 \x03(\x0b\x32\x1f.sharded_infer.v1.SparseFeature\x12+\n\x05\x64\x65nse\x18\x02 \x03(\x0b\x32\x1c.sharded_infer.v1.DenseInput\"\x9c\x01\n\rSparseFeature\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03ids\x18\x02 \x03(\x07\x12\x10\n\x08long_ids\x18\x03 \x03(\x10\x12\x0f\n\x07lengths\x18\x04 \x03(\x07\x12\x0f\n\x07weights\x18\x05 \x03(\x02\x12\x13\n\x0bids_per_bag\x18\x06 \x01(\r\x12\x0f\n\x07strings\x18\x07 \x01(\x0c\x12\x16\n\x0estring_lengths\x18\x08 \x03(\x07\"*\n\nDenseInput\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\"\xad\x02\n\x0fPredictResponse\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x12\n\nrequest_id\x18\x03 \x01(\t\x12)\n\x07outputs\x18\x04 \x03(\x0b\x32\x18.sharded_infer.v1.Output\x12(\n\x06timing\x18\x05 \x01(\x0b\x32\x18.sharded_infer.v1.Timing\x12\x16\n\x0e\x64\x65\x66\x61ult_tables\x18\x06 \x03(\t\x12\x46\n\x0bunknown_ids\x18\x07 \x03(\x0b\x32\x31.sharded_infer.v1.PredictResponse.UnknownIdsEntry\x1a\x31\n\x0fUnknownIdsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"5\n\x06Output\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06values\x18\x02 \x03(\x02\x12\r\n\x05width\x18\x03 \x01(\r\"f\n\x06Timing\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\x01 \x01(\x02\x12\x15\n\rqueue_seconds\x18\x02 \x01(\x02\x12\x16\n\x0elookup_seconds\x18\x03 \x01(\x02\x12\x15\n\rtower_seconds\x18\x04 \x01(\x02\x32[\n\tPredictor\x12N\n\x07Predict\x12 .sharded_infer.v1.PredictRequest\x1a!.sharded_infer.v1.PredictResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,18 +37,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREDICTREQUEST']._serialized_end=272
   _globals['_INPUTS']._serialized_start=274
   _globals['_INPUTS']._serialized_end=376
-  _globals['_SPARSEFEATURE']._serialized_start=378
-  _globals['_SPARSEFEATURE']._serialized_end=493
-  _globals['_DENSEINPUT']._serialized_start=495
-  _globals['_DENSEINPUT']._serialized_end=537
-  _globals['_PREDICTRESPONSE']._serialized_start=540
-  _globals['_PREDICTRESPONSE']._serialized_end=841
-  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_start=792
-  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_end=841
-  _globals['_OUTPUT']._serialized_start=843
-  _globals['_OUTPUT']._serialized_end=896
-  _globals['_TIMING']._serialized_start=898
-  _globals['_TIMING']._serialized_end=1000
-  _globals['_PREDICTOR']._serialized_start=1002
-  _globals['_PREDICTOR']._serialized_end=1093
+  _globals['_SPARSEFEATURE']._serialized_start=379
+  _globals['_SPARSEFEATURE']._serialized_end=535
+  _globals['_DENSEINPUT']._serialized_start=537
+  _globals['_DENSEINPUT']._serialized_end=579
+  _globals['_PREDICTRESPONSE']._serialized_start=582
+  _globals['_PREDICTRESPONSE']._serialized_end=883
+  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_start=834
+  _globals['_PREDICTRESPONSE_UNKNOWNIDSENTRY']._serialized_end=883
+  _globals['_OUTPUT']._serialized_start=885
+  _globals['_OUTPUT']._serialized_end=938
+  _globals['_TIMING']._serialized_start=940
+  _globals['_TIMING']._serialized_end=1042
+  _globals['_PREDICTOR']._serialized_start=1044
+  _globals['_PREDICTOR']._serialized_end=1135
 # @@protoc_insertion_point(module_scope)

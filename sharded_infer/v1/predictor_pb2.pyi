@@ -35,20 +35,24 @@ class Inputs(_message.Message):
     def __init__(self, sparse: _Optional[_Iterable[_Union[SparseFeature, _Mapping]]] = ..., dense: _Optional[_Iterable[_Union[DenseInput, _Mapping]]] = ...) -> None: ...
 
 class SparseFeature(_message.Message):
-    __slots__ = ("name", "ids", "long_ids", "lengths", "weights", "ids_per_bag")
+    __slots__ = ("name", "ids", "long_ids", "lengths", "weights", "ids_per_bag", "strings", "string_lengths")
     NAME_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
     LONG_IDS_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     IDS_PER_BAG_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    STRING_LENGTHS_FIELD_NUMBER: _ClassVar[int]
     name: str
     ids: _containers.RepeatedScalarFieldContainer[int]
     long_ids: _containers.RepeatedScalarFieldContainer[int]
     lengths: _containers.RepeatedScalarFieldContainer[int]
     weights: _containers.RepeatedScalarFieldContainer[float]
     ids_per_bag: int
-    def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Iterable[int]] = ..., long_ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ..., ids_per_bag: _Optional[int] = ...) -> None: ...
+    strings: bytes
+    string_lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Iterable[int]] = ..., long_ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ..., ids_per_bag: _Optional[int] = ..., strings: _Optional[bytes] = ..., string_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DenseInput(_message.Message):
     __slots__ = ("name", "values")

@@ -2,14 +2,20 @@
 
 import json
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
+import numpy as np
+import pandas as pd
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.support.raw_ids import publish_words
-from tests.support.servers import TRANSPORTS, RunningServer, running_server
+from serving.protocol.wire_strings import packed_strings
+from sharded_infer.client import Bags, Client, PredictError, hash_strings
+from tests.support.raw_ids import WORD_SEED, WORDS, publish_words
+from tests.support.servers import TRANSPORTS, RunningServer, running_server, scores_of
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +51,94 @@ def test_the_configuration_says_which_inputs_take_raw_ids_and_strings(
     with urllib.request.urlopen(url, timeout=60) as answer:  # noqa: S310 - our own server
         shown = json.load(answer)["parameters"]
     assert {name: value["string_value"] for name, value in shown.items()} == told
+
+
+ASKED = [*WORDS, "not known"]
+# The mean of both inputs' columns, of which "plain" has zeros.
+WANTED = [0.5, 1.0, 1.5, 2.0, 0.0]
+AGE = np.zeros((5, 1), np.float32)
+
+
+def test_our_client_sends_strings(server: RunningServer) -> None:
+    with Client(server.grpc_url) as client:
+
+        def scores(word: object, **more: object) -> list[float]:
+            candidates = {"word": word, "age": AGE, **more}
+            return client.predict("words", candidates=candidates).scores["score"].tolist()
+
+        assert scores(ASKED) == WANTED
+        assert scores([[word.encode()] for word in ASKED]) == WANTED
+        assert scores(hash_strings(ASKED, "xxh3_64", WORD_SEED)) == WANTED
+        assert scores(Bags(["a", "größe"], [2, 0, 0, 0, 0])) == [2.5, 0, 0, 0, 0]
+        frame = pd.DataFrame({"word": ASKED, "age": AGE[:, 0]})
+        assert client.predict("words", candidates=frame).scores["score"].tolist() == WANTED
+        user = client.predict("words", user={"word": "größe"}, candidates={"age": AGE})
+        assert user.scores["score"].tolist() == [1.5] * 5
+        told = client.predict(
+            "words", candidates={"word": ASKED, "age": AGE}, report_unknown_ids=True
+        )
+        assert told.unknown_ids == {"word": 1}
+        with pytest.raises(PredictError, match="feature 'plain': strings came; expected ids that"):
+            scores(ASKED, plain=ASKED)
+
+
+def test_strings_may_lie_in_shared_memory(server: RunningServer) -> None:
+    content = packed_strings([word.encode() for word in ASKED])
+    name = f"sharded-infer-test-{uuid.uuid4().hex}"
+    path = Path("/dev/shm", name)  # noqa: S108 - a shared memory object
+    path.write_bytes(content + b"more")
+    message = service_pb2.ModelInferRequest(model_name="words")
+    word = message.inputs.add(name="word", datatype="BYTES", shape=[5])
+    word.parameters["shared_memory_region"].string_param = name
+    size = word.parameters["shared_memory_byte_size"]
+    size.int64_param = len(content)
+    message.inputs.add(name="age", datatype="FP32", shape=[5, 1])
+    message.raw_input_contents.append(AGE.tobytes())
+    region = service_pb2.SystemSharedMemoryRegisterRequest(
+        name=name, key=f"/{name}", byte_size=len(content) + 4
+    )
+    try:
+        with server.stub() as stub:
+            stub.SystemSharedMemoryRegister(region, timeout=60)
+            assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == WANTED
+            for other, words in (
+                (4, "is cut"),
+                (-1, "is cut"),
+                (-len(content), "20 bytes at least"),
+            ):
+                size.int64_param = len(content) + other
+                with pytest.raises(grpc.RpcError, match=f"input 'word': .*{words}") as refused:
+                    stub.ModelInfer(message, timeout=60)
+                assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    finally:
+        path.unlink()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_all_features_at_once_may_be_strings(transport: str, tmp_path: Path) -> None:
+    path = publish_words(tmp_path / "both", "word", "other")
+    packed = packed_strings([word.encode() for word in ("a", "größe", "", "a")])
+    message = service_pb2.ModelInferRequest(model_name="words")
+    message.inputs.add(name="sparse.values", datatype="BYTES", shape=[4])
+    # Of "word" both samples have one, of "other" the second has two.
+    lengths = np.array([[1, 1], [0, 2]], np.int32)
+    message.inputs.add(name="sparse.lengths", datatype="INT32", shape=[2, 2])
+    message.inputs.add(name="age", datatype="FP32", shape=[2, 1])
+    message.raw_input_contents.extend([packed, lengths.tobytes(), AGE[:2].tobytes()])
+    options = ("--transport", transport)
+    with (
+        running_server(path.parents[1], tmp_path / "log", *options) as server,
+        server.stub() as stub,
+    ):
+        assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == [1.0, 3.0]
+
+
+def test_a_model_with_other_inputs_takes_no_strings_all_at_once(server: RunningServer) -> None:
+    message = service_pb2.ModelInferRequest(model_name="words")
+    message.inputs.add(name="sparse.values", datatype="BYTES", shape=[1])
+    message.raw_input_contents.append(packed_strings([b"a"]))
+    with (
+        server.stub() as stub,
+        pytest.raises(grpc.RpcError, match="'sparse.values': datatype 'BYTES', expected INT64 or"),
+    ):
+        stub.ModelInfer(message, timeout=60)

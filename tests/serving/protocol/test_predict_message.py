@@ -9,15 +9,18 @@ from hypothesis import strategies as st
 
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.native_library import LIBRARIES
+from serving.protocol.predict_message import PredictInputs
 from serving.protocol.predict_writer import PredictWriter
 from serving.protocol.readers.input_reader import InputReader
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from serving.protocol.request_header import RequestHeader, predict_header_of, read_header
-from sharded_infer.client import Bags
+from sharded_infer.client import Bags, hash_strings
 from sharded_infer.client.request_message import request_message
 from sharded_infer.errors import RequestError, ShardedInferError
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.v1 import predictor_pb2
 from tests.support.requests_by_chance import (
     MAX_BATCH,
@@ -185,6 +188,68 @@ def test_what_does_not_fit_is_refused_by_name(inputs: dict[str, Any], words: str
         assert native(written) is None
     with pytest.raises(RequestError, match=words):
         InputReader(SPEC, max_batch=MAX_BATCH).read_message(written, form=MessageFormat.PREDICT)
+
+
+WORD = TableSpec("word", 50, 1, id_map=IdMapSpec("zero", "murmur3_x64_128", seed=9))
+NUMBER = TableSpec("number", 50, 1)
+WORDS = [b"", b"a\0", "größe".encode(), b"a\0"]
+JOINED = {"strings": b"".join(WORDS), "string_lengths": [len(word) for word in WORDS]}
+
+
+def ids_of(sparse: dict[str, Any], *, user: bool = False) -> dict[str, Any]:
+    side = "user" if user else "candidates"
+    request = predictor_pb2.PredictRequest(**{side: {"sparse": [sparse]}})
+    return PredictInputs(ModelSpec("words", (WORD, NUMBER))).arrays(request)
+
+
+def test_strings_are_hashed_to_ids() -> None:
+    wanted = hash_strings(WORDS, "murmur3_x64_128", 9).tolist()
+    assert ids_of({"name": "word", **JOINED})["word"].tolist() == wanted
+    pairs = ids_of({"name": "word", "ids_per_bag": 2, **JOINED})["word"]
+    assert pairs.tolist() == [wanted[:2], wanted[2:]]
+    bags = ids_of({"name": "word", "lengths": [3, 0, 1], "weights": [1, 2, 3, 4], **JOINED})
+    assert bags["word"].tolist() == wanted
+    assert bags["word.lengths"].tolist() == [3, 0, 1] and bags["word.weights"].size == 4
+    assert ids_of({"name": "word", **JOINED}, user=True)["word"].tolist() == [wanted]
+    assert ids_of({"name": "word", "string_lengths": [0]})["word"].tolist() == wanted[:1]
+
+
+@pytest.mark.parametrize(
+    ("sparse", "words"),
+    [
+        ({"name": "number", **JOINED}, "feature 'number': strings came; expected ids that are num"),
+        ({"name": "number", "string_lengths": [0]}, "feature 'number': strings came"),
+        ({"name": "word", "ids": [1], **JOINED}, "'word': both ids and strings came"),
+        ({"name": "word", "long_ids": [1], **JOINED}, "'word': both long_ids and strings came"),
+        (
+            {"name": "word", "strings": b"abc", "string_lengths": [1, 1]},
+            "feature 'word': string_lengths sum to 2, but strings have 3 bytes",
+        ),
+        ({"name": "word", "strings": b"abc"}, "string_lengths sum to 0, but strings have 3 bytes"),
+        (
+            {"name": "word", "strings": b"a", "string_lengths": [2**32 - 1] * 3},
+            "string_lengths sum to 12884901885, but strings have 1 byte",
+        ),
+        ({"name": "word", "ids_per_bag": 3, **JOINED}, "4 ids cannot make bags of 3"),
+        ({"name": "word", "weights": [1], **JOINED}, "expected a weight for each of 4 ids, got 1"),
+    ],
+)
+def test_strings_that_do_not_fit_are_refused_by_name(sparse: dict[str, Any], words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        ids_of(sparse)
+
+
+@compiled
+@pytest.mark.parametrize("more", [{}, {"ids": [1, 2]}])
+def test_strings_are_left_to_the_portable_path(more: dict[str, Any]) -> None:
+    """Compiled code must not take their feature for one without ids."""
+    request = predictor_pb2.PredictRequest.FromString(good())
+    for field in ("strings", "string_lengths"):
+        changed = predictor_pb2.PredictRequest.FromString(request.SerializeToString())
+        (item,) = changed.candidates.sparse
+        item.ClearField("ids")
+        item.MergeFrom(type(item)(**more, **{field: JOINED[field]}))
+        assert native(changed.SerializeToString()) is None
 
 
 def test_candidates_without_features_are_as_many_as_their_dense_inputs_have_rows() -> None:

@@ -1,9 +1,11 @@
 """What callers give the client, as it is sent."""
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 
@@ -65,6 +67,53 @@ def test_ids_that_need_eight_bytes_get_them() -> None:
     for ids in ([2**32, 0], [-1, 5]):
         feature = candidate(ids)
         assert list(feature.long_ids) == ids and not feature.ids
+
+
+def strings(feature: Any) -> list[bytes]:
+    assert not feature.ids and not feature.long_ids
+    ends = np.cumsum([0, *feature.string_lengths]).tolist()
+    assert ends[-1] == len(feature.strings)
+    return [feature.strings[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def test_strings_are_sent_as_their_bytes() -> None:
+    wanted = [b"", "größe".encode()]
+    for ids in (
+        ["", "größe"],
+        wanted,
+        np.array(["", "größe"]),
+        np.array(wanted),
+        np.array(["", "größe"], object),
+        pd.Series(["", "größe"]),
+        pd.Series(["", "größe"], dtype="string"),
+        pd.Series(["", "größe"], dtype="category"),
+        pl.Series(["", "größe"]),
+    ):
+        feature = candidate(ids)
+        assert strings(feature) == wanted
+        assert not feature.lengths and not feature.ids_per_bag
+    # NumPy's own arrays of bytes would lose the zero.
+    assert strings(candidate([b"a\0", b"b"])) == [b"a\0", b"b"]
+
+
+def test_strings_have_the_forms_of_integers() -> None:
+    matrix = candidate([["a", "b"], ["c", ""]])
+    assert (strings(matrix), matrix.ids_per_bag) == ([b"a", b"b", b"c", b""], 2)
+    for rows in ([["a"], [], ["b", "c\0"]], pd.Series([["a"], [], ["b", "c\0"]])):
+        ragged = candidate(rows)
+        assert (strings(ragged), list(ragged.lengths)) == ([b"a", b"b", b"c\0"], [1, 0, 2])
+    frame = pl.DataFrame({"f": [["a"], [], ["b", "c\0"]]})
+    (column,) = sent(candidates=frame).candidates.sparse
+    assert (strings(column), list(column.lengths)) == ([b"a", b"b", b"c\0"], [1, 0, 2])
+    bags = candidate(Bags(["a", "b"], [0, 2], [0.5, 2.0]))
+    assert (strings(bags), list(bags.lengths), list(bags.weights)) == (
+        [b"a", b"b"],
+        [0, 2],
+        [0.5, 2.0],
+    )
+    assert strings(user("a")) == [b"a"]
+    assert strings(user(["a", b"b"])) == [b"a", b"b"]
+    assert list(user([]).string_lengths) == []
 
 
 def test_floats_are_dense_inputs() -> None:
@@ -165,8 +214,13 @@ def test_torchrecs_own_is_read() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"candidates": {"f": ["a"]}}, "'f': expected integers or floats"),
-        ({"candidates": {"f": [True]}}, "'f': expected integers or floats, got bool"),
+        ({"candidates": {"f": [True]}}, "'f': expected integers, strings or floats, got bool"),
+        ({"candidates": {"f": ["a", 1]}}, "'f': expected strings, got int among them"),
+        ({"candidates": {"f": ["a", None]}}, "'f': expected strings, got NoneType among them"),
+        ({"candidates": {"f": ["\ud800"]}}, "'f': a string is no text: surrogates"),
+        ({"candidates": {"f": Bags(["a"], ["b"])}}, "'f': lengths must be integers, got object"),
+        ({"candidates": {"f": Bags(["a"], [2])}}, "'f': the lengths add up to 2, but 1 id came"),
+        ({"candidates": {"f": "a"}}, r"'f': expected \[B\] or \[B, L\], got \[\]"),
         ({"candidates": {"f": 3}}, r"'f': expected \[B\] or \[B, L\], got \[\]"),
         ({"candidates": {"f": np.zeros((1, 1, 1))}}, r"'f': expected \[B\] or \[B, K\]"),
         ({"candidates": {"f": Bags([1, 2], [1])}}, "'f': the lengths add up to 1, .* 2 ids"),

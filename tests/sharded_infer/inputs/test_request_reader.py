@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from kernels.ids.id_hash import StringHash
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import RequestReader, make_input
+from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -339,3 +341,17 @@ def test_reading_does_not_write_to_what_came() -> None:
     for array in inputs.values():
         array.setflags(write=False)
     make_input(SPEC, inputs)
+
+
+def test_all_features_at_once_may_be_strings_of_one_hash() -> None:
+    words = [
+        TableSpec(name, 9, 1, id_map=IdMapSpec("zero", "xxh3_64", seed=seed))
+        for name, seed in (("a", 7), ("b", 7), ("c", 8))
+    ]
+    alike = RequestReader(ModelSpec("words", tuple(words[:2])))
+    assert alike.strings["sparse.values"] == alike.strings["a"] == (StringHash.XXH3_64, 7)
+    assert alike.datatypes("sparse.values") == "INT64, INT32 or BYTES"
+    for tables in (words, [words[0], TableSpec("number", 9, 1)], [TableSpec("number", 9, 1)]):
+        other = RequestReader(ModelSpec("words", tuple(tables)))
+        assert "sparse.values" not in other.strings
+        assert other.datatypes("sparse.values") == "INT64 or INT32"
