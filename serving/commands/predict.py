@@ -1,5 +1,6 @@
 """Scores samples from a file."""
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from serving.commands.options.version_options import ModelOption
 from serving.remote.caller import CallerFiles
 from serving.remote.prediction import predict_remote
 from sharded_infer.errors import InputError
+from sharded_infer.inputs.columns import Columns
 from sharded_infer.reports.html.text import visible
 from sharded_infer.samples.file import read_samples
 
@@ -70,21 +72,25 @@ def predict_command(
     JSON is an array of objects, or one object a line: {"dense": [0.5, 1.0], "C1": 7, "C2": [3, 1]}.
     CSV and TSV have the inputs' names in their first line. A cell has one or several ids or
     numbers, separated by spaces, commas, semicolons or bars. Parquet has a column for each input.
+    Ids are strings where the model hashes them.
     """
-    rows = read_samples(samples, tsv=tsv)
     if (repository is None) == (address is None):
         raise InputError("expected one of --repository and --address")
+
+    def read(strings: Container[str]) -> Columns:
+        return read_samples(samples, tsv=tsv, strings=strings)
+
     files = CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file)
     if address is not None:
         caller = caller_of(files)
-        prediction = predict_remote(address, model, version, rows, caller=caller)
+        prediction = predict_remote(address, model, version, read, caller=caller)
     elif files != CallerFiles():
         raise InputError(
             "--tls, --tls-ca, --tls-certificate, --tls-key, --token-file need --address"
         )
     else:
         predict_here = load_by_name("serving.commands.predict_here:predict_here")
-        prediction = predict_here(repository or ".", model, version, rows, verify=verify)
+        prediction = predict_here(repository or ".", model, version, read, verify=verify)
     if prediction.default_tables:
         ERRORS.print(f"warning: default rows of tables {visible(prediction.default_tables)}")
     if as_json:

@@ -1,5 +1,7 @@
 """Scores samples in this process. A separate module, since `predict` on a server needs no torch."""
 
+from collections.abc import Callable, Container
+
 from serving.commands.opened_version import open_published
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import named_version
@@ -12,7 +14,12 @@ from sharded_infer.samples.request import batch_samples
 
 
 def predict_here(
-    location: str, model: str | None, version: str | None, samples: Columns, *, verify: bool
+    location: str,
+    model: str | None,
+    version: str | None,
+    read: Callable[[Container[str]], Columns],
+    *,
+    verify: bool,
 ) -> Prediction:
     """Scores samples as one batch, with a version opened in this process.
 
@@ -20,6 +27,7 @@ def predict_here(
         location: folder or URL of the repository.
         model: None: the only one.
         version: number, label or `latest`; None: the latest.
+        read: reads the samples, given the inputs whose ids may be strings.
         verify: first compare the version's files with its manifest's hashes.
 
     Raises:
@@ -37,5 +45,6 @@ def predict_here(
         if verify:
             verify_files(artifact, progress)
         opened = open_published(artifact)
+        samples = read(opened.spec.string_inputs)
         scores = opened.predict(batch_samples(opened.spec, samples))
         return Prediction(opened.name, opened.version, scores)

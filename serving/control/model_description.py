@@ -5,12 +5,10 @@ from dataclasses import dataclass
 
 from serving.config.version_policy import NAME_PARAMETER
 from serving.metrics.totals import Totals
+from serving.protocol.wire_strings import BYTES, RAW_IDS, STRING_HASH, STRING_HASH_SEED
 from sharded_infer.engines.model import Model
 from sharded_infer.specs.model_spec import ModelSpec
 
-# Parameters of a configuration before an input's name: which datatypes the input's raw ids may
-# have; of strings the function that hashes them, and its seed.
-RAW_IDS, STRING_HASH, STRING_HASH_SEED = "raw_ids.", "string_hash.", "string_hash_seed."
 # The platform and backend of every model here.
 PLATFORM = "sharded_infer"
 
@@ -113,7 +111,7 @@ def _raw_inputs(spec: ModelSpec) -> dict[str, str]:
     found: dict[str, str] = {}
     strings = spec.string_inputs
     for name in sorted(spec.raw_inputs):
-        found[RAW_IDS + name] = "INT64, BYTES" if name in strings else "INT64"
+        found[RAW_IDS + name] = f"INT64, {BYTES}" if name in strings else "INT64"
         if name in strings:
             hashed, seed = strings[name]
             found |= {STRING_HASH + name: hashed.value, STRING_HASH_SEED + name: str(seed)}

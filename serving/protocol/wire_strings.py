@@ -15,6 +15,9 @@ from kernels.wording import counted
 from sharded_infer.errors import InputError, RequestError
 
 BYTES = "BYTES"
+# Parameters of a configuration before an input's name: which datatypes the input's raw ids may
+# have; of strings the function that hashes them, and its seed.
+RAW_IDS, STRING_HASH, STRING_HASH_SEED = "raw_ids.", "string_hash.", "string_hash_seed."
 _LENGTH_BYTES = 4
 
 

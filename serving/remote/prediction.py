@@ -1,14 +1,17 @@
 """Predictions for the command line, and from a running server."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
+from tritonclient.grpc import model_config_pb2
 
+from kernels.ids.id_hash import StringHash
 from serving.protocol.infer_writer import DEFAULT_TABLES
+from serving.protocol.wire_strings import STRING_HASH, STRING_HASH_SEED
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.failed_call import failed_call
 from serving.remote.triton_inputs import triton_inputs
@@ -16,10 +19,12 @@ from sharded_infer.errors import NotFoundError, ShardedInferError
 from sharded_infer.inputs.columns import Columns
 from sharded_infer.reports.html.text import visible
 from sharded_infer.samples.request import batch_samples
+from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 
 _LATEST: Final = "latest"
 _READY: Final = "READY"
+_FLOATS: Final = model_config_pb2.TYPE_FP32
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,7 @@ def predict_remote(
     address: str,
     model: str | None,
     version: str | None,
-    samples: Columns,
+    read: Callable[[Container[str]], Columns],
     *,
     caller: Caller = ANONYMOUS,
 ) -> Prediction:
@@ -68,6 +73,7 @@ def predict_remote(
         model: None: the only one that is served.
         version: number, label that the server follows, or `latest`, the highest that is ready;
             None: the server's default.
+        read: reads the samples, given the inputs whose ids may be strings.
 
     Raises:
         RequestError: a sample does not fit the model.
@@ -83,12 +89,13 @@ def predict_remote(
                 index = client.get_model_repository_index(headers=headers).models
                 model = _only_model(address, index) if model is None else model
                 named = _latest(address, index, model) if version == _LATEST else named
-            metadata = client.get_model_metadata(model, named, headers=headers)
-            arrays = batch_samples(_spec_of(metadata), samples)
+            config = client.get_model_config(model, named, headers=headers).config
+            spec = _spec_of(config)
+            arrays = batch_samples(spec, read(spec.string_inputs))
             result = client.infer(model, triton_inputs(arrays), named, headers=headers)
         except triton.InferenceServerException as error:
             raise ShardedInferError(failed_call(address, caller, error)) from error
-    scores = {output.name: result.as_numpy(output.name) for output in metadata.outputs}
+    scores = {name: result.as_numpy(name) for name in spec.tower.outputs}
     response = result.get_response()
     tables = ""
     # Asking a map of messages for what it does not have adds it.
@@ -111,12 +118,23 @@ def _latest(address: str, index: Iterable[Any], model: str) -> str:
     return str(max(versions))
 
 
-def _spec_of(metadata: object) -> ModelSpec:
-    # Only names and widths are read from it; a server's metadata does not say its tables' sizes.
-    inputs = getattr(metadata, "inputs", ())
-    dense = {i.name: int(i.shape[-1]) for i in inputs if i.datatype == "FP32"}
-    tables = tuple(TableSpec(i.name, 1, 1) for i in inputs if i.datatype != "FP32")
-    outputs = tuple(output.name for output in getattr(metadata, "outputs", ()))
+def _spec_of(config: Any) -> ModelSpec:
+    # Names, widths and hashes of strings: a server does not say its tables' sizes.
+    dense, tables = {}, []
+    for one in config.input:
+        if one.data_type == _FLOATS:
+            dense[one.name] = int(one.dims[-1])
+            continue
+        said, id_map = config.parameters, None
+        if STRING_HASH + one.name in said:
+            hashed = said[STRING_HASH + one.name].string_value
+            seed = said[STRING_HASH_SEED + one.name].string_value
+            id_map = IdMapSpec("error", StringHash(hashed).value, int(seed))
+        tables.append(TableSpec(one.name, 1, 1, id_map=id_map))
+    outputs = tuple(output.name for output in config.output)
     return ModelSpec(
-        name="remote", tables=tables, dense=DenseSpec(dense), tower=TowerSpec(outputs=outputs)
+        name="remote",
+        tables=tuple(tables),
+        dense=DenseSpec(dense),
+        tower=TowerSpec(outputs=outputs),
     )

@@ -16,6 +16,7 @@ from sharded_infer.inputs.feature_columns import (
 )
 from sharded_infer.inputs.outcomes import is_outcome, outcome_names
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
+from sharded_infer.inputs.string_columns import hashed_column
 from sharded_infer.specs.model_spec import ModelSpec
 
 
@@ -25,7 +26,8 @@ def input_arrays(
     """One request of all samples, without labels and reference scores.
 
     Args:
-        columns: of a feature, an id or a list of ids for each sample. `<feature>.weights` has a
+        columns: of a feature, an id or a list of ids for each sample, or strings where the model
+            hashes them. `<feature>.weights` has a
             weight for each id. `<feature>.lengths` has the number of ids of each padded row, or of
             each sample in joined ids. Of a dense input, a number or a list of numbers for each
             sample.
@@ -47,8 +49,12 @@ def input_arrays(
             arrays[name] = _dense(name, width, values[name], place)
         elif columns.rows:
             arrays[name] = _dense(name, width, [None] * columns.rows, place)
+    strings = spec.string_inputs
     for name in spec.sparse_inputs:
         if name in values:
+            if name in strings:
+                ids = hashed_column(name, values[name], strings[name], place)
+                values = {**values, name: ids}
             arrays |= feature_arrays(name, values, place)
         else:
             # What came without its feature is refused by it.

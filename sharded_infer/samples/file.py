@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ MOST_BYTES = 8 * 2**30  # of text; more is for Parquet
 _PARQUET = (".parquet", ".pq")
 
 
-def read_samples(path: Path | str, *, tsv: bool = False) -> Columns:
+def read_samples(path: Path | str, *, tsv: bool = False, strings: Container[str] = ()) -> Columns:
     """Reads a file of samples.
 
     Args:
         path: `.parquet` is Parquet, `.csv` CSV, `.tsv` TSV, anything else JSON; `-` is standard
             input.
         tsv: the input is TSV, whatever its suffix.
+        strings: the columns of ids that are strings, which CSV and TSV do not say.
 
     Raises:
         InputError: it cannot be read, or is Parquet and pyarrow is not installed.
@@ -37,7 +39,8 @@ def read_samples(path: Path | str, *, tsv: bool = False) -> Columns:
         raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
-    return columns_of(read_tsv(text) if tsv else _TEXT.get(path.suffix, read_json)(text))
+    read = read_tsv if tsv else _TEXT.get(path.suffix)
+    return columns_of(read_json(text) if read is None else read(text, strings))
 
 
 def _read(path: Path) -> str:

@@ -10,13 +10,15 @@ Several are separated by commas, semicolons, bars or spaces, with or without bra
     dense<TAB>C1<TAB>C2             dense,C1,C2
     0.5,1.0<TAB>7<TAB>3,1,4         "0.5,1.0",7,3|1|4
 
-An empty cell, or a feature that a sample leaves out, is an empty bag.
+An empty cell, or a feature that a sample leaves out, is an empty bag. Ids that are strings are
+strings in JSON; in TSV and CSV the caller says which columns have them.
 """
 
 import csv
 import io
 import json
 import re
+from collections.abc import Container
 
 from kernels.wording import counted
 from sharded_infer.errors import RequestError
@@ -54,18 +56,24 @@ def _json_line(number: int, line: str) -> Sample:
     return LineSample(number, sample)
 
 
-def read_tsv(text: str) -> list[Sample]:
+def read_tsv(text: str, strings: Container[str] = ()) -> list[Sample]:
     """Reads samples from TSV.
+
+    Args:
+        strings: the columns of ids that are strings.
 
     Raises:
         RequestError: a line's number of cells differs from the first line's, or a name comes twice;
             names the line.
     """
-    return _read_cells([(number, line.split("\t")) for number, line in _lines(text)])
+    return _read_cells([(number, line.split("\t")) for number, line in _lines(text)], strings)
 
 
-def read_csv(text: str) -> list[Sample]:
+def read_csv(text: str, strings: Container[str] = ()) -> list[Sample]:
     """Reads samples from CSV; cells may be quoted (RFC 4180).
+
+    Args:
+        strings: as for `read_tsv`.
 
     Raises:
         RequestError: as `read_tsv`; or it is not CSV.
@@ -81,10 +89,10 @@ def read_csv(text: str) -> list[Sample]:
             begin = reader.line_num + 1
     except csv.Error as error:
         raise RequestError(f"line {begin}: not CSV: {error}") from error
-    return _read_cells(lines)
+    return _read_cells(lines, strings)
 
 
-def _read_cells(lines: list[tuple[int, list[str]]]) -> list[Sample]:
+def _read_cells(lines: list[tuple[int, list[str]]], strings: Container[str]) -> list[Sample]:
     if not lines:
         raise RequestError("the input is empty: expected a line of names, then a line a sample")
     first, names = lines[0][0], [name.strip() for name in lines[0][1]]
@@ -96,16 +104,23 @@ def _read_cells(lines: list[tuple[int, list[str]]]) -> list[Sample]:
             raise RequestError(
                 f"line {number}: {counted(len(cells), 'cell')}, expected {len(names)}"
             )
-        inputs = {n: _numbers(number, n, c) for n, c in zip(names, cells)}  # noqa: B905 - compared
+        inputs: dict[str, object] = {
+            name: _parts(cell) if name in strings else _numbers(number, name, cell)
+            for name, cell in zip(names, cells)  # noqa: B905 - compared
+        }
         samples.append(LineSample(number, inputs))
     return samples
 
 
 def _numbers(line: int, name: str, cell: str) -> list[int | float]:
+    return [_number(line, name, part) for part in _parts(cell)]
+
+
+def _parts(cell: str) -> list[str]:
     cell = cell.strip()
     if cell.startswith("[") and cell.endswith("]"):
         cell = cell[1:-1].strip()
-    return [_number(line, name, part) for part in _BETWEEN.split(cell)] if cell else []
+    return _BETWEEN.split(cell) if cell else []
 
 
 def _lines(text: str) -> list[tuple[int, str]]:

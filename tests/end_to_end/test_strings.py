@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client, PredictError, hash_strings
 from tests.support.raw_ids import WORD_SEED, WORDS, publish_words
-from tests.support.servers import TRANSPORTS, RunningServer, running_server, scores_of
+from tests.support.servers import TRANSPORTS, Command, RunningServer, running_server, scores_of
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,33 @@ def test_all_features_at_once_may_be_strings(transport: str, tmp_path: Path) -> 
         server.stub() as stub,
     ):
         assert scores_of(stub.ModelInfer(message, timeout=60))["score"].tolist() == [1.0, 3.0]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv", "tsv", "parquet"])
+def test_the_command_line_takes_strings(
+    words: Path, server: RunningServer, sharded_infer: Command, tmp_path: Path, suffix: str
+) -> None:
+    file = tmp_path / f"samples.{suffix}"
+    # Of "1e5" a reader of numbers would make one.
+    samples = [["größe", "a"], [], ["1e5"], ["a"]]
+    if suffix == "jsonl":
+        lines = [json.dumps({"age": 0, "word": bag, "plain": 1}) for bag in samples]
+        file.write_text("\n".join(lines))
+    elif suffix == "parquet":
+        frame = {"age": np.zeros(4, np.float32), "word": samples, "plain": np.ones(4, np.int64)}
+        pd.DataFrame(frame).to_parquet(file)
+    else:
+        between = {"csv": ",", "tsv": "\t"}[suffix]
+        rows = [["age", "word", "plain"], *(["0", "|".join(bag), "1"] for bag in samples)]
+        file.write_text("\n".join(between.join(row) for row in rows))
+    wanted = [2.5, 0.0, 0.0, 1.0]
+    for place in (("--address", server.grpc_url), ("--repository", words)):
+        found = sharded_infer("predict", file, *place, "--json").json()
+        assert found["scores"]["score"] == wanted
+    if suffix == "jsonl":
+        file.write_text(json.dumps({"age": 0, "plain": "a"}))
+        for place in (("--address", server.grpc_url), ("--repository", words)):
+            sharded_infer("predict", file, *place).refused("'plain': expected an id or a list")
 
 
 def test_a_model_with_other_inputs_takes_no_strings_all_at_once(server: RunningServer) -> None:
