@@ -197,7 +197,7 @@ def test_a_token_is_sent(predict: Predict) -> None:
 
 def test_an_input_that_cannot_be_sent_reaches_no_server(predict: Predict) -> None:
     with scripted_server() as server, pytest.raises(RequestError, match="'item'"):
-        predict(server.target, CallSettings(), candidates={"item": ["a"]})
+        predict(server.target, CallSettings(), candidates={"item": [True]})
     assert server.calls == 0
 
 
