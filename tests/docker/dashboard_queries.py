@@ -88,13 +88,13 @@ def recorded() -> dict[str, Asked]:
 def alerts_without_thresholds() -> list[Asked]:
     """The alerts' expressions with comparisons that answer 0 or 1 instead of leaving series out.
 
-    What is left needs every part to have series whose labels match. Yesterday's values are today's
-    where there is no yesterday.
+    What is left needs every part to have series whose labels match. Earlier values are those of now
+    where there are none.
     """
     return [
         Asked(
             rule["alert"],
-            re.sub(r" (==|>|<) ", r" \1 bool ", rule["expr"]).replace(" offset 1d", ""),
+            re.sub(r" (==|>|<) ", r" \1 bool ", re.sub(r" offset \w+", "", rule["expr"])),
         )
         for rule in rules("alerts.rules.yml")
     ]

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
+from sharded_infer.client import CallSettings, Client
 from tests.docker.dashboard_queries import (
     ROOT,
     Asked,
@@ -28,6 +29,7 @@ from tests.docker.dashboard_queries import (
 )
 from tests.docker.prometheus_server import NEEDS_PROMETHEUS, Prometheus, running_prometheus
 from tests.support.fronts import code_of, replicas_file
+from tests.support.raw_ids import publish_words
 from tests.support.server_pages import page, samples
 from tests.support.servers import (
     MODEL,
@@ -73,19 +75,21 @@ class Observed:
         prometheus: that watched.
         until: when the load ended, seconds since 1970.
         page: the server's metrics page at the end.
+        words_page: that of a server of a model with raw ids.
         host_page: a shard host's.
     """
 
     prometheus: Prometheus
     until: float
     page: str
+    words_page: str
     host_page: str
 
     def families(self) -> set[str]:
         """The names on the pages, counters with `_total`."""
         return {
             family.name + ("_total" if family.type == "counter" else "")
-            for one in (self.page, self.host_page)
+            for one in (self.page, self.words_page, self.host_page)
             for family in text_string_to_metric_families(one)
         }
 
@@ -110,15 +114,19 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     with (
         _running_front(tmp_path_factory.mktemp("hosts")) as (front, replica),
         running_server(repository, home / "stderr", *options) as server,
+        running_server(
+            publish_words(home / "words", "word").parents[1], home / "words.log"
+        ) as words,
     ):
-        urls = (server.metrics_url, front.metrics_url, replica.ready["metrics_url"])
+        urls = [one.metrics_url for one in (server, front, words)]
+        urls.append(replica.ready["metrics_url"])
         targets = [urlsplit(url).netloc for url in urls]
         with running_prometheus(home, *targets) as prometheus:
             _stop_a_replica(front, replica)
             _send_random_requests(server, repository)
-            _load(server, publisher)
-            pages = (page(server.metrics_url), page(replica.ready["metrics_url"]))
-            yield Observed(prometheus, time.time(), *pages)
+            _load(server, publisher, words)
+            pages = (page(server.metrics_url), page(words.metrics_url))
+            yield Observed(prometheus, time.time(), *pages, page(replica.ready["metrics_url"]))
 
 
 @contextmanager
@@ -172,26 +180,31 @@ def _send_random_requests(server: RunningServer, repository: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def _load(server: RunningServer, publisher: Publisher) -> None:
+def _load(server: RunningServer, publisher: Publisher, words: RunningServer) -> None:
     """Good requests, bad ones, refused ones, and a version that comes meanwhile."""
-    with traffic(server, pause=0.02) as seen, client_of(server) as client:
-        _beside(client, _LOAD_SECONDS)
+    with (
+        traffic(server, pause=0.02) as seen,
+        client_of(server) as client,
+        Client(words.grpc_url, CallSettings(timeout_seconds=60)) as asks_words,
+    ):
+        _beside(client, asks_words, _LOAD_SECONDS)
         latest = publisher.good()
         deadline = time.monotonic() + _SWAP_SECONDS
         while latest not in seen.versions() and time.monotonic() < deadline:
-            _beside(client, _POLL_SECONDS)
-        _beside(client, _LOAD_SECONDS)
+            _beside(client, asks_words, _POLL_SECONDS)
+        _beside(client, asks_words, _LOAD_SECONDS)
     assert seen.versions() == [1, latest] and seen.errors() == []
     time.sleep(_SETTLE_SECONDS)
 
 
-def _beside(client: Any, seconds: float) -> None:
-    """A few requests that are not served, spread over some time."""
+def _beside(client: Any, asks_words: Client, seconds: float) -> None:
+    """A few requests that are not served, or have unknown ids, spread over some time."""
     for _ in range(_CALLS_BESIDE):
         ask(client, version="999")
         inputs = triton_inputs(good_inputs(BATCH))
         with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED"):
             client.infer(MODEL, inputs, timeout=_IMPOSSIBLE_MICROSECONDS)
+        asks_words.predict("words", candidates={"word": ["a", "not known"], "age": [0.0, 0.0]})
         time.sleep(seconds / _CALLS_BESIDE)
 
 
@@ -228,7 +241,7 @@ def test_every_variable_has_choices(observed: Observed, name: str) -> None:
         values = observed.prometheus.get(f"label/{label}/values", **{"match[]": series})
         assert values, variable["name"]
         if label in ("model", "version"):
-            assert values == ([MODEL] if label == "model" else ["1", "2"])
+            assert values == ([MODEL, "words"] if label == "model" else ["1", "2"])
 
 
 def test_the_version_that_came_is_annotated_and_no_other(observed: Observed) -> None:
@@ -265,7 +278,7 @@ def test_no_rule_fails_to_be_evaluated(observed: Observed) -> None:
 def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     ask_now = observed.prometheus.now
     # A scrape has a second: on a busy machine one may fail.
-    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0] * 3, "they are scraped")
+    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0] * 4, "they are scraped")
     codes = observed.prometheus.get("label/code/values")
     assert {"OK", "NOT_FOUND", "DEADLINE_EXCEEDED"} <= set(codes)
     (refused,) = ask_now('sum(sharded_infer_requests_refused_total{reason=~"deadline|expired"})')
@@ -275,7 +288,7 @@ def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     assert 0.0 < max(ask_now(failed)) < 1.0
 
 
-@pytest.mark.parametrize("which", ["page", "host_page"])
+@pytest.mark.parametrize("which", ["page", "words_page", "host_page"])
 def test_promtool_finds_nothing_to_say_about_a_page(observed: Observed, which: str) -> None:
     done = subprocess.run(
         ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed
