@@ -26,7 +26,6 @@ from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.inputs.string_columns import with_hashed_strings
 from sharded_infer.lookups.held_rows import HeldRows
 from sharded_infer.lookups.placement import place_stored, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
@@ -229,8 +228,7 @@ class Model:
             RequestError: an input is missing, unknown, of the wrong dtype or shape, not finite
                 where the spec refuses that, or an id is outside its table.
         """
-        columns = with_hashed_strings(self.spec, columns_of(inputs))
-        model_input = make_input(self.spec, input_arrays(self.spec, columns))
+        model_input = make_input(self.spec, input_arrays(self.spec, columns_of(inputs)))
         self._finite.check(model_input)
         return self.run(model_input)
 

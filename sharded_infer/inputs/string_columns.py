@@ -1,50 +1,53 @@
-"""Strings as raw ids, in columns of samples."""
+"""Columns of ids that are strings, hashed to raw ids."""
 
-from dataclasses import replace
-from typing import Any
+import numpy as np
 
 from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
-from sharded_infer.inputs.columns import Column, Columns, cells_of
-from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.errors import InputError, RequestError
+from sharded_infer.inputs.columns import Column, Place, cells_of
 
 
-def with_hashed_strings(spec: ModelSpec, columns: Columns) -> Columns:
-    """Samples with raw ids where a feature's cells are strings, or lists of them.
+def hashed_column(
+    name: str, column: Column, hashed: tuple[StringHash, int], place: Place
+) -> Column:
+    """A column with a raw id in place of each string; numbers stay as they are.
 
-    Strings are hashed as the feature's tables say, text as UTF-8. Other cells stay as they are.
+    Args:
+        column: ids, or lists of ids; text is hashed as UTF-8.
+        hashed: the function and its seed.
 
     Raises:
-        InputError: there are strings, and nothing was compiled to hash them.
+        RequestError: a string is no text, or nothing was compiled that hashes; names the sample
+            and the input.
     """
-    hashed: dict[str, Column] = {}
-    for name, (function, seed) in spec.string_inputs.items():
-        column = columns.values.get(name)
-        if column is not None and not _holds_numbers(column):
-            hashed[name] = _hashed(cells_of(column), function, seed)
-    return replace(columns, values={**columns.values, **hashed}) if hashed else columns
+    if isinstance(column, np.ndarray) and column.dtype.kind not in "SUT":
+        return column
+    cells = cells_of(column)
+    strings = [
+        _encoded(name, one, number, place)
+        for number, cell in enumerate(cells)
+        for one in (cell if isinstance(cell, list) else (cell,))
+        if isinstance(one, str | bytes)
+    ]
+    if not strings:
+        return column
+    try:
+        ids = iter(hash_strings(hashed[0], *joined_strings(strings), hashed[1]).tolist())
+    except InputError as error:
+        raise RequestError(f"input {name!r}: {error}") from error
+
+    def read(one: object) -> object:
+        return next(ids) if isinstance(one, str | bytes) else one
+
+    return [[read(one) for one in cell] if isinstance(cell, list) else read(cell) for cell in cells]
 
 
-def _holds_numbers(column: Column) -> bool:
-    return not isinstance(column, list) and column.dtype.kind not in "OSU"
-
-
-def _hashed(cells: list[Any], function: StringHash, seed: int) -> Column:
-    strings = [one for cell in cells if _has_strings(cell) for one in _bag(cell)]
-    data = [one.encode() if isinstance(one, str) else one for one in strings]
-    ids = iter(hash_strings(function, *joined_strings(data), seed).tolist()) if data else iter(())
-    found: list[Any] = []
-    for cell in cells:
-        if not _has_strings(cell):
-            found.append(cell)
-        else:
-            found.append([next(ids) for _ in cell] if isinstance(cell, list) else next(ids))
-    return found
-
-
-def _has_strings(cell: Any) -> bool:
-    bag = _bag(cell)
-    return bool(bag) and all(isinstance(one, str | bytes) for one in bag)
-
-
-def _bag(cell: Any) -> list[Any]:
-    return cell if isinstance(cell, list) else [cell]
+def _encoded(name: str, one: str | bytes, number: int, place: Place) -> bytes:
+    if isinstance(one, bytes):
+        return one
+    try:
+        return one.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{place(number)}, {name!r}: a string is no text: {error.reason}"
+        ) from error

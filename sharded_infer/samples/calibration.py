@@ -43,7 +43,11 @@ def read_calibration(
     elif isinstance(data, str | Path) and Path(data).suffix == ".safetensors":
         measured = _read_tensors(spec, Path(data), label_columns)
     else:
-        columns = read_samples(data) if isinstance(data, str | Path) else columns_of(data)
+        columns = (
+            read_samples(data, strings=spec.string_inputs)
+            if isinstance(data, str | Path)
+            else columns_of(data)
+        )
         measured = _measured(spec, columns, label_columns)
     check_samples(spec, measured)
     return measured

@@ -8,7 +8,6 @@ from sharded_infer.inputs.feature_columns import Arrays
 from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
-from sharded_infer.inputs.string_columns import with_hashed_strings
 from sharded_infer.specs.model_spec import ModelSpec
 
 
@@ -34,7 +33,7 @@ def batch_samples(
         raise RequestError("the input holds no samples")
     if missing := sorted(spec.required_inputs - set(columns.values)):
         raise RequestError(f"{missing[0]!r} is in none of the samples: the model requires it")
-    return input_arrays(spec, with_hashed_strings(spec, columns), label_columns)
+    return input_arrays(spec, columns, label_columns)
 
 
 def model_input_of(

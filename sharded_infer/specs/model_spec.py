@@ -329,6 +329,11 @@ class ModelSpec:
         )
 
     @property
+    def raw_inputs(self) -> frozenset[str]:
+        """The sparse inputs with raw ids: one of their tables or more maps or hashes them."""
+        return frozenset(f.name for f in self.features if f.table.id_map is not None)
+
+    @property
     def string_inputs(self) -> dict[str, tuple[StringHash, int]]:
         """The sparse inputs whose ids may be strings: the function that hashes them, and its seed.
 

@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import save_file
 from tritonclient.grpc import service_pb2
 
-from kernels.ids.id_hash import IdHash, StringHash, hash_ids, hash_strings, joined_strings
+from kernels.ids.id_hash import IdHash, hash_ids
 from serving.protocol.wire_strings import packed_strings
 from sharded_infer.client import Bags, Client
 from sharded_infer.engines.model import Model, open_model
+from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision

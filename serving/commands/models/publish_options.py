@@ -104,7 +104,9 @@ class PublishOptions:
         id_maps = id_map_sources(described, self.spec.parent)
         if order_rows is OrderRows.FREQUENCY and self.samples is not None:
             counted = load_by_name("sharded_infer.publishing.sampled_ids:with_frequencies")
-            id_maps = counted(described, read_samples(self.samples), id_maps)
+            id_maps = counted(
+                described, read_samples(self.samples, strings=described.string_inputs), id_maps
+            )
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
             described,
             source,

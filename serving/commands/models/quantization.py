@@ -130,9 +130,9 @@ def counted_statistics(
     """
     if samples is None:
         return None
-    read = read_samples(samples)
-    id_maps = [table.id_map for table in spec.tables if table.id_map is not None]
-    if id_maps and all(one.file is not None for one in id_maps):
+    read = read_samples(samples, strings=spec.string_inputs)
+    id_maps = [table.id_map for table in spec.mapped_tables]
+    if id_maps and all(one is not None and one.file is not None for one in id_maps):
         sources = id_map_sources(spec, spec_folder)
         mapped = load_by_name("sharded_infer.publishing.sampled_ids:mapped_samples")
         return statistics_of(spec, mapped(spec, read, sources, leave_out=True))

@@ -3,9 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from serving.protocol.input_limits import InputLimits
 from serving.protocol.message_format import MessageFormat
 from serving.protocol.native_library import LIBRARIES

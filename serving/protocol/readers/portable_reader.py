@@ -1,12 +1,9 @@
 """Reads requests of every form by protobuf and NumPy; decides all error messages."""
 
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from google.protobuf.message import DecodeError
-from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from kernels.wording import counted
