@@ -68,7 +68,8 @@ class MappedFile:
         Raises:
             LostMemoryError: bytes were lost; data read from it may be zeros.
         """
-        if self._mark.value or self.mapping[self._place] != self._byte:
+        # Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
+        if self.mapping[self._place] != self._byte or self._mark.value:
             raise self._loss()
 
     def check_size(self) -> None:

@@ -45,6 +45,15 @@ def bag(row: int) -> Bags:
 
 
 @needs_native
+def test_a_file_that_loses_pages_of_zeros_is_refused_at_once(tmp_path: Path) -> None:
+    file = mapped(tmp_path / "index", b"\1" * PAGE + bytes(2 * PAGE))
+    file.check()
+    os.truncate(file.path, 1)
+    with pytest.raises(LostMemoryError, match=f"1 bytes, {3 * PAGE} were mapped"):
+        file.check()
+
+
+@needs_native
 @pytest.mark.filterwarnings("ignore:The given buffer is not writable")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
