@@ -78,6 +78,7 @@ FULL_FILES = (
     "tests/end_to_end/test_ray_cluster.py",
     "tests/end_to_end/test_ray_publish.py",
     "tests/end_to_end/test_replicas.py",
+    "tests/end_to_end/test_raw_cluster.py",
     "tests/end_to_end/test_repo_watch.py",
     "tests/end_to_end/test_rest.py",
     "tests/end_to_end/test_rolling_cluster.py",

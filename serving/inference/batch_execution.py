@@ -78,7 +78,7 @@ class BatchExecution:
         if ran is None:
             self._run_apart(held.apart(batch.handles), late)
             return
-        if ran.default_tables:
+        if ran.default_tables or ran.ids_unknown:
             self._answer_apart(held.apart(batch.handles), batch.started, ran, usage, merging)
             return
         answers = held.answer(batch, ran, merging)
@@ -103,7 +103,7 @@ class BatchExecution:
         usage: tuple[Reading, Reading] | None,
         merging: float,
     ) -> None:
-        """Answers calls that took default rows: only Python writes which tables these are of."""
+        """Answers calls of which only Python says what hosts did: default rows, unknown ids."""
         results: Sequence[Any]
         try:
             for call in calls:

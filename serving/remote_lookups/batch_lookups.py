@@ -4,8 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
-from torch import Tensor
-
 from serving.errors import DeadlineError
 from serving.protocol.lookups.compiled_reader import read_answer
 from serving.protocol.lookups.lookup_messages import Leases, write_describe
@@ -16,6 +14,8 @@ from serving.remote_lookups.replica_group import Replica
 from serving.status import Status, StatusCode, status_of
 from serving.transport.http2_client import OutgoingCall
 from sharded_infer.errors import InternalError, ShardedInferError, ShardHostError
+from sharded_infer.lookups.raw_ids import UnknownIdError
+from sharded_infer.lookups.shard_hosts import GroupAnswer
 
 _FOREVER = 1e9
 # Until a late lookup that cannot be asked elsewhere is looked at again.
@@ -54,7 +54,7 @@ class BatchLookups:
             if not (lookup.open or lookup.is_lost):
                 self._check_others(lookup, now)
 
-    def finish(self) -> Mapping[int, Sequence[Tensor]]:
+    def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
         """As `StartedLookup.finish`."""
         try:
             while self._open:
@@ -77,7 +77,7 @@ class BatchLookups:
         for lookup in self._lookups:
             if lookup.is_lost:
                 lookup.group.defaulted(lookup.rows)
-        return {one.group.host: one.sums for one in self._lookups if not one.is_lost}
+        return {one.group.host: one.answers for one in self._lookups if not one.is_lost}
 
     def cancel(self) -> None:
         """As `StartedLookup.cancel`."""
@@ -111,7 +111,11 @@ class BatchLookups:
         status = answer.status
         if status is None:
             try:
-                lookup.sums = read_answer(answer.message, lookup.groups)
+                lookup.answers = read_answer(answer.message, lookup.groups)
+            except UnknownIdError as error:
+                # Its replicas would refuse it too.
+                lookup.answered(attempt, len(answer.message), now)
+                raise UnknownIdError(error.where, lookup.group.host) from None
             except InternalError as error:
                 status = Status(StatusCode.INTERNAL, str(error))
         if status is not None:

@@ -19,7 +19,13 @@ from serving.remote_lookups.replica_group import Replica
 from serving.remote_lookups.told_counts import ToldCounts
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.errors import InputError, PlanError, ShardHostError
-from sharded_infer.lookups.placement import PlacedPiece, place_stored, share_digest, share_of
+from sharded_infer.lookups.placement import (
+    PlacedPiece,
+    mapped_by_hosts,
+    place_stored,
+    share_digest,
+    share_of,
+)
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress
@@ -107,7 +113,13 @@ class Fronts:
         if not asked:
             return None
         key = version_key(artifact.manifest)
-        wanted = {host: _wanted(host, key, plan.topology.name, placed) for host in asked}
+        mapped = mapped_by_hosts(placed, artifact.manifest.mapped_tables)
+        wanted = {
+            host: Described(
+                key, plan.topology.name, host, share_digest(share_of(placed, host), mapped)
+            )
+            for host in asked
+        }
         # From now on the hosts keep it, unless they let it go meanwhile.
         hosts = RemoteHosts(key, self._clients, wanted)
         self._check(wanted, key)
@@ -171,10 +183,6 @@ def _hosts_of(
     return own[0] if own else None, sorted(hosts.intersection(named))
 
 
-def _wanted(host: int, key: VersionKey, topology: str, placed: list[PlacedPiece]) -> Described:
-    return Described(key, topology, host, share_digest(share_of(placed, host)))
-
-
 def _reason(replica: Replica, wanted: Described, error: str | None) -> str:
     """Why a replica cannot be asked for a version; empty: it can."""
     if error is not None:
@@ -189,5 +197,5 @@ def _reason(replica: Replica, wanted: Described, error: str | None) -> str:
             f"expected host {wanted.host} of {wanted.topology!r}"
         )
     if held.digest != wanted.digest:
-        return f" numbers the pieces of {what} otherwise: its release is another"
+        return f" numbers the pieces of {what} or maps their ids otherwise: its release is another"
     return ""

@@ -4,15 +4,13 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from torch import Tensor
-
 from serving.observability.host_spans import HostSpan, TracedBatch, new_span_id, traceparent
 from serving.protocol.lookups.lookup_messages import Described
 from serving.remote_lookups.replica_group import Replica, ReplicaGroup
 from serving.status import Status, StatusCode
 from serving.transport.http2_client import Message
 from sharded_infer.errors import InternalError
-from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags
 
 _ANSWERED = Status(StatusCode.OK, "")
 
@@ -40,8 +38,8 @@ class HostLookup:
     """
 
     __slots__ = (
-        "began", "checked", "checks", "chosen", "errors", "group", "groups", "hedges", "is_lost",
-        "late_at", "may_lose", "message", "open", "span_id", "sums", "traced", "tried", "wanted",
+        "answers", "began", "checked", "checks", "chosen", "errors", "group", "groups", "hedges",
+        "is_lost", "late_at", "may_lose", "message", "open", "span_id", "traced", "tried", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -64,7 +62,7 @@ class HostLookup:
         self.checked: list[Replica] = []
         self.checks: dict[int, Replica] = {}
         self.errors: list[str] = []
-        self.sums: Sequence[Tensor] = ()
+        self.answers: Sequence[GroupAnswer] = ()
         self.hedges = 0
         self.traced, self.span_id = traced, 0 if traced is None else new_span_id()
         self.chosen = None if self.is_lost else group.begin(now, wanted)

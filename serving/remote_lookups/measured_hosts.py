@@ -131,8 +131,8 @@ def _ask(clients: HostClients, host: int, path: int, message: bytes) -> memoryvi
 
 def _look_up(hosts: RemoteHosts, host: int, bags: PieceBags) -> int:
     """Looks up as fronts do; the number of columns."""
-    [sums] = hosts.start({host: [bags]}, math.inf).finish()[host]
-    return sums.shape[1]
+    [answer] = hosts.start({host: [bags]}, math.inf).finish()[host]
+    return answer.pooled.shape[1]
 
 
 def _work_seconds(hosts: RemoteHosts, host: int, bags: PieceBags, pause: float) -> float:

@@ -12,6 +12,7 @@ from kernels.native_library import load_library
 from kernels.pooled_lookup import PooledLookup
 from serving.metrics.families.shard_host_families import HOST_LOOKUP_SECONDS
 from serving.protocol.lookups.version_key import VersionKey
+from serving.protocol.readers.native_id_maps import NativeIdMaps
 from serving.shard_host.lookup_counts import LookupCounts
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups.share_lookups import ShareLookups
@@ -33,6 +34,7 @@ class _Piece(ctypes.Structure):
         ("lost", _ADDRESS),
         ("watched", _ADDRESS),
         ("watched_value", ctypes.c_int32),
+        ("id_map", _ADDRESS),
     )
 
 
@@ -84,6 +86,8 @@ class CompiledLookups:
         self._address = self._library.sharded_infer_shares_create(
             (_SECONDS * len(boundaries))(*boundaries), len(boundaries)
         )
+        # What compiled code reads, by share.
+        self._maps: dict[int, NativeIdMaps] = {}
 
     def counts(self) -> LookupCounts:
         """Of the lookups that Python has not seen."""
@@ -105,8 +109,13 @@ class CompiledLookups:
         if kernel is None or any(piece.backend != _NATIVE for piece in lookups.pieces):
             return None
         pieces = (_Piece * len(lookups.pieces))()
-        for piece, lookup in zip(pieces, lookups.pieces, strict=True):
+        id_maps = {one.table.name: one for one in lookups.id_maps if one is not None}
+        maps = NativeIdMaps(lookups.spec, id_maps)
+        tables = (feature.table.name for feature in lookups.spec.features)
+        addresses = dict(zip(tables, maps.of_features.tolist(), strict=True))
+        for piece, lookup, id_map in zip(pieces, lookups.pieces, lookups.id_maps, strict=True):
             _describe(piece, lookup, kernel.formats[lookup.tables.row_format])
+            piece.id_map = None if id_map is None else addresses[id_map.table.name]
         settings = _Share(
             key.model.encode(),
             key.version,
@@ -120,11 +129,13 @@ class CompiledLookups:
             kernel.instruction_set,
         )
         added: int = self._library.sharded_infer_shares_add(self._address, settings)
+        self._maps[added] = maps
         return added
 
     def drop(self, share: int) -> None:
         """Forgets a version; returns when its memory is not read any more."""
         self._library.sharded_infer_shares_drop(self._address, share)
+        del self._maps[share]
 
     def fetch(self, server: int, method: int, events: int, held: int, milliseconds: int) -> int:
         """As `Http2Server.fetch` of one event, after those that are answered here.

@@ -1,11 +1,15 @@
 """What a shard host answers: messages in, messages out."""
 
+from collections.abc import Sequence
 from time import monotonic
 
 from serving.protocol.lookups.lookup_messages import read_describe, read_lookup
 from serving.protocol.lookups.sum_messages import write_sums
+from serving.protocol.lookups.unknown_messages import write_refusal, write_unknown
 from serving.shard_host.held_shares import HeldShares
 from serving.shard_host.lookup_counts import LookupCounter, counts_of
+from sharded_infer.lookups.lookup_work import StepWork
+from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.v1 import shard_host_pb2
 
 
@@ -31,11 +35,17 @@ class LookupService:
         """
         began = monotonic()
         key, share, groups = read_lookup(message)
-        found = self._shares.get(key, share).share.lookups.look_up(groups)
-        sums = [pooled.numpy() for pooled in found.pooled]
-        answer = write_sums(sums, [group.sum_bytes for group in groups])
+        work: Sequence[StepWork] = ()
+        try:
+            found = self._shares.get(key, share).share.lookups.look_up(groups)
+        except UnknownIdError as error:
+            answer = write_refusal(error.where)
+        else:
+            work, sums = found.work, [pooled.numpy() for pooled in found.pooled]
+            answer = write_sums(sums, [group.sum_bytes for group in groups])
+            answer += write_unknown(groups, found.unknown)
         seconds = monotonic() - began
-        self._counter.answered(counts_of(found.work, len(message), len(answer), seconds))
+        self._counter.answered(counts_of(work, len(message), len(answer), seconds))
         return answer
 
     def describe(self, message: bytes) -> bytes:

@@ -200,6 +200,11 @@ class Manifest:
         return self.table_files | set((self.id_maps or {}).values())
 
     @property
+    def mapped_tables(self) -> frozenset[str]:
+        """The tables that have an id map."""
+        return frozenset(self.id_maps or ())
+
+    @property
     def id_map_bytes(self) -> int:
         """Bytes of all id maps."""
         return sum(self.files[name].bytes for name in (self.id_maps or {}).values())

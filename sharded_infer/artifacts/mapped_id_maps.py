@@ -1,7 +1,7 @@
 """The id maps of a version, from its files."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from torch import Tensor
@@ -24,8 +24,12 @@ def open_id_maps(
     artifact: Artifact,
     memory: TableMemory = TableMemory.MAP,
     copy_file: CopyFile = copy_to_huge_pages,
+    tables: Collection[str] | None = None,
 ) -> dict[str, IdMap]:
     """Maps or copies the id maps of a version, as its tables.
+
+    Args:
+        tables: those whose id maps are wanted; None: all.
 
     Returns:
         By table; without tables that have none.
@@ -43,6 +47,7 @@ def open_id_maps(
             artifact.path / files[table.name], table, copy, large=memory is TableMemory.AUTO
         )
         for table in artifact.manifest.model_spec().mapped_tables
+        if tables is None or table.name in tables
     }
 
 

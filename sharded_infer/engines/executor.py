@@ -24,8 +24,10 @@ class RequestResult:
         lookup_seconds: time of merging, routing, lookups and assembling, of the whole batch;
             on devices of merging and checking it.
         tower_seconds: time of the tower, of the whole batch; on devices until its scores are back.
-        ids_outside: ids of the request that were outside their tables (and ignored or wrapped).
+        ids_outside: ids of the request that were outside their tables (and ignored or wrapped), or
+            unknown to id maps.
         batch: what was looked up: the requests as one.
+        ids_unknown: tables and how many ids of the request shard hosts did not know.
         default_tables: names of the tables whose default rows some of its bags took, ascending.
     """
 
@@ -36,6 +38,7 @@ class RequestResult:
     work: LookupWork
     batch: ModelInput
     default_tables: tuple[str, ...] = ()
+    ids_unknown: tuple[tuple[str, int], ...] = ()
 
 
 def run_batch(
@@ -74,6 +77,7 @@ def run_batch(
         ran.work,
         merged,
         tuple(ran.work.defaults),
+        _ids_unknown(ran.work, slice(None)),
     )
     return [whole] if len(requests) == 1 else split_result(whole, requests)
 
@@ -84,16 +88,25 @@ def split_result(whole: RequestResult, requests: Sequence[ModelInput]) -> list[R
     Args:
         requests: of which the batch was merged, in its order.
     """
-    return [
-        replace(
-            whole,
-            scores=tuple(score[place] for score in whole.scores),
-            ids_outside=request.ids_outside,
-            default_tables=_default_tables(whole.work, place),
+    results = []
+    for request, place in zip(requests, sample_slices(requests), strict=True):
+        unknown = _ids_unknown(whole.work, place)
+        results.append(
+            replace(
+                whole,
+                scores=tuple(score[place] for score in whole.scores),
+                ids_outside=request.ids_outside + sum(count for _, count in unknown),
+                default_tables=_default_tables(whole.work, place),
+                ids_unknown=unknown,
+            )
         )
-        for request, place in zip(requests, sample_slices(requests), strict=True)
-    ]
+    return results
 
 
 def _default_tables(work: LookupWork, place: slice) -> tuple[str, ...]:
     return tuple(table for table, samples in work.defaults.items() if samples[place].any())
+
+
+def _ids_unknown(work: LookupWork, place: slice) -> tuple[tuple[str, int], ...]:
+    counts = ((table, int(samples[place].sum())) for table, samples in work.unknown.items())
+    return tuple((table, count) for table, count in counts if count)

@@ -27,7 +27,7 @@ from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.lookups.held_rows import HeldRows
-from sharded_infer.lookups.placement import place_stored, share_of
+from sharded_infer.lookups.placement import mapped_by_hosts, place_stored, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
@@ -42,7 +42,7 @@ class Model:
     Attributes:
         rank_bytes: bytes of tables on each rank of the plan.
         is_front: whether other hosts are asked for some of the rows.
-        id_maps: by table, of all tables with raw ids.
+        id_maps: by table, of those whose raw ids are mapped here.
     """
 
     def __init__(
@@ -95,10 +95,13 @@ class Model:
             check_files(piece for of_table in pieces.values() for piece in of_table)
             return
         self.memory = TableMemory(self.spec.serving.memory) if memory is None else memory
-        self.id_maps = open_id_maps(
-            artifact, self.memory, copy_file if front is None else copy_to_huge_pages
-        )
         placed = place_stored(plan, artifact)
+        if front is None:
+            self.id_maps = open_id_maps(artifact, self.memory, copy_file)
+        else:
+            mapped = artifact.manifest.mapped_tables
+            here = mapped - mapped_by_hosts(placed, mapped, front.host)
+            self.id_maps = open_id_maps(artifact, self.memory, tables=here)
         self._held = HeldRows(
             artifact,
             placed if front is None else share_of(placed, front.host),

@@ -1,12 +1,18 @@
-"""One host's share of a version in this process: its rows, and no tower."""
+"""One host's share of a version in this process: its rows and id maps, and no tower."""
 
 from pathlib import Path
 
 from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import PlanError
 from sharded_infer.lookups.held_rows import HeldRows
-from sharded_infer.lookups.placement import place_stored, share_digest, share_of
+from sharded_infer.lookups.placement import (
+    mapped_by_hosts,
+    place_stored,
+    share_digest,
+    share_of,
+)
 from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES, ShareLookups
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress
@@ -18,6 +24,7 @@ class ModelShare:
     Attributes:
         digest: of the share; a front asks only hosts with its own digest of it.
         table_bytes: of the rows that the host holds.
+        id_maps: by table, of those whose raw ids the host maps.
         rows: the rows in memory.
         lookups: answers fronts.
     """
@@ -51,11 +58,14 @@ class ModelShare:
                 f"topology {plan.topology.name!r}: host {host} holds no rows, expected one of "
                 f"{known}"
             )
-        self.digest = share_digest(share)
+        mapped = mapped_by_hosts(placed, artifact.manifest.mapped_tables)
+        self.digest = share_digest(share, mapped)
         self.table_bytes = sum(
             piece.rows * piece.table.row_format.row_bytes(piece.columns) for piece in share
         )
         self.memory = TableMemory(spec.serving.memory) if memory is None else memory
+        own = mapped & {piece.table.name for piece in share}
+        self.id_maps = open_id_maps(artifact, self.memory, tables=own)
         self.rows = HeldRows(artifact, share, self.memory, is_share=True, progress=progress)
         self.lookups = ShareLookups(
             spec,
@@ -64,6 +74,7 @@ class ModelShare:
             host,
             max_answer_bytes=max_answer_bytes,
             backend=backend,
+            id_maps=self.id_maps,
         )
 
     @property

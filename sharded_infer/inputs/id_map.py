@@ -53,6 +53,14 @@ class IdMap:
             self._file.check()
         return rows
 
+    def unknown_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The row that each unknown id reads, int64 `[N]`; -1 where it leaves its bag."""
+        if isinstance(self.unknown, SharedRows):
+            return shared_rows_of(self.unknown, ids)
+        if isinstance(self.unknown, HashedRows):
+            return hashed_rows_of(self.unknown, ids)
+        return np.full(len(ids), -1)
+
     def check(self) -> None:
         """Reads the whole index and refuses what publishing would not write.
 

@@ -48,6 +48,7 @@ def merge_inputs(inputs: Sequence[ModelInput], *, native: bool | None = None) ->
         dense=tuple(_rows(inputs, position) for position in range(len(inputs[0].dense))),
         ids_checked=True,
         ids_outside=sum(one.ids_outside for one in inputs),
+        are_rows=inputs[0].are_rows,
         repeats=source.batch_sizes if source.shared.any() else None,
     )
 
@@ -82,6 +83,7 @@ def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
         dense=tuple(_rows(inputs, position) for position in range(len(first.dense))),
         ids_checked=True,
         ids_outside=sum(one.ids_outside for one in inputs),
+        are_rows=inputs[0].are_rows,
         repeats=np.array(sizes, np.int64) if len(first.groups) > 1 else None,
     )
 

@@ -112,6 +112,7 @@ class ModelInput:
             those that id maps do not know.
         ids_unknown: tables and how many ids their id maps do not know, which were left out of their
             bags or read shared rows; tables without any are left out.
+        are_rows: whether ids are rows also of tables whose raw ids shard hosts map.
         repeats: int64 `[R]`, with sum `batch_size`: a group that shares has R bags for each
             feature, and bag r is that of `repeats[r]` consecutive samples. None: one bag for all
             samples.
@@ -124,6 +125,7 @@ class ModelInput:
     ids_outside: int = 0
     repeats: NDArray[np.int64] | None = None
     ids_unknown: tuple[tuple[str, int], ...] = ()
+    are_rows: bool = False
 
     def samples(self, start: int, stop: int) -> "ModelInput":
         """The samples `[start, stop)` of an input that is one batch of all features.
@@ -150,4 +152,4 @@ class ModelInput:
             None if group.weights is None else np.concatenate([group.weights[k] for k in kept]),
         )
         dense = tuple(array[start:stop] for array in self.dense)
-        return ModelInput(stop - start, (part,), dense, self.ids_checked)
+        return ModelInput(stop - start, (part,), dense, self.ids_checked, are_rows=self.are_rows)

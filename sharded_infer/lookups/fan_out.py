@@ -5,12 +5,15 @@ A host may be lost if all tables that the batch needs there declare default rows
 
 from collections.abc import Collection, Mapping, Sequence
 
-from torch import Tensor
+import numpy as np
+from numpy.typing import NDArray
 
-from sharded_infer.errors import ShardHostError
+from sharded_infer.errors import InternalError, RequestError, ShardHostError
+from sharded_infer.lookups.lookup_work import LookupWork, StepWork
 from sharded_infer.lookups.native_parts import ChosenBags
+from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.route import GroupLookup, RemoteStep
-from sharded_infer.lookups.shard_hosts import PieceBags, ShardHosts
+from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, ShardHosts
 
 # A step of a group that is asked elsewhere, and its bags.
 _Asked = tuple[GroupLookup, RemoteStep, ChosenBags]
@@ -18,22 +21,22 @@ _Asked = tuple[GroupLookup, RemoteStep, ChosenBags]
 
 def look_up_groups(
     lookups: Sequence[GroupLookup],
+    steps: list[StepWork],
     hosts: ShardHosts | None,
     deadline: float,
     *,
     may_default: bool = False,
-) -> int:
+) -> LookupWork:
     """Looks up all groups of a batch.
 
     Args:
+        steps: to which the lookups append.
         hosts: who is asked for the routes' remote steps.
         deadline: until which they are waited for.
         may_default: whether default rows may stand for what a lost host has.
 
-    Returns:
-        Rows not looked up because samples share a bag.
-
     Raises:
+        RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
         ShardedInferError: a host's error. If a rank here fails, its error; what was asked of other
             hosts is cancelled.
     """
@@ -46,7 +49,7 @@ def look_up_groups(
     for lookup in lookups:
         lookup.finish()
         saved += lookup.saved
-    return saved
+    return LookupWork(steps, saved, _defaults_of(lookups), _unknown_of(lookups))
 
 
 def _look_up_with(
@@ -58,7 +61,7 @@ def _look_up_with(
             asked.setdefault(step.host, []).append((lookup, step, chosen))
     bags = {
         host: [
-            PieceBags(step.pieces, chosen, step.stored, step.sum_bytes)
+            PieceBags(step.pieces, chosen, step.stored, step.sum_bytes, step.raw)
             for _, step, chosen in places
         ]
         for host, places in asked.items()
@@ -75,7 +78,24 @@ def _look_up_with(
             started.cancel()
         raise
     if started is not None:
-        _take(asked, started.finish(), may_lose)
+        try:
+            answers = started.finish()
+        except UnknownIdError as error:
+            raise _named(error, asked) from error
+        _take(asked, answers, may_lose)
+
+
+def _named(error: UnknownIdError, asked: Mapping[int, Sequence[_Asked]]) -> RequestError:
+    """The refusal of a raw id in the words of a front that maps it."""
+    if error.host is None:
+        raise InternalError("a raw id that no host has refused")
+    where = error.where
+    lookup, step, _ = asked[error.host][where.group]
+    feature = lookup.route.features[int(step.part.positions[where.entry])]
+    return RequestError(
+        f"feature {feature.name!r}, sample {where.bag}: id {where.raw_id} is not in the id map of "
+        f"table {feature.table.name!r}"
+    )
 
 
 def _has_defaults(places: Sequence[_Asked]) -> bool:
@@ -84,7 +104,7 @@ def _has_defaults(places: Sequence[_Asked]) -> bool:
 
 def _take(
     asked: Mapping[int, Sequence[_Asked]],
-    answers: Mapping[int, Sequence[Tensor]],
+    answers: Mapping[int, Sequence[GroupAnswer]],
     may_lose: Collection[int],
 ) -> None:
     for host, places in asked.items():
@@ -94,10 +114,28 @@ def _take(
             continue
         found = answers.get(host, ())
         expected = [(chosen.bag_count, step.width) for _, step, chosen in places]
-        came = [tuple(answer.shape) for answer in found]
+        came = [tuple(answer.pooled.shape) for answer in found]
         if came != expected:
             raise ShardHostError(
                 f"shard host {host}: expected answers of shapes {expected}, got {came}"
             )
         for (lookup, step, _), answer in zip(places, found, strict=True):
-            lookup.answer(step, answer)
+            lookup.answer(step, answer.pooled, answer.unknown)
+
+
+def _defaults_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.bool_]]:
+    """Bool `[B]` by table, ascending: samples that took its default row, for any feature."""
+    found: dict[str, NDArray[np.bool_]] = {}
+    for lookup in lookups:
+        for table, samples in lookup.defaults():
+            found[table] = samples | found.get(table, samples)
+    return dict(sorted(found.items()))
+
+
+def _unknown_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.int64]]:
+    """As `LookupWork.unknown`, ascending."""
+    found: dict[str, NDArray[np.int64]] = {}
+    for lookup in lookups:
+        for table, samples in lookup.unknown():
+            found[table] = samples + found[table] if table in found else samples
+    return dict(sorted(found.items()))

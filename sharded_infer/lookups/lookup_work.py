@@ -18,11 +18,19 @@ class LookupWork(NamedTuple):
         steps: one for each fused lookup.
         rows_saved: rows not looked up because samples share a bag.
         defaults: bool `[B]` by table: samples whose bags took its default row.
+        unknown: int64 `[B]` by table: ids that its id map on a shard host does not know. Those of a
+            bag that samples share are the first one's.
     """
 
     steps: list[StepWork]
     rows_saved: int
     defaults: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
+    unknown: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
+
+    @property
+    def ids_unknown(self) -> int:
+        """How many `unknown` has, of all tables and samples."""
+        return sum(int(samples.sum()) for samples in self.unknown.values())
 
 
 def rows_saved(

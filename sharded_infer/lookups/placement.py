@@ -6,7 +6,7 @@ alone: a front knows the pieces of other hosts without their rows.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Protocol
 
@@ -151,9 +151,30 @@ def stored_ranges(share: Iterable[PlacedPiece]) -> list[StoredRange]:
     return [StoredRange(p.file, p.table.name, p.first_row, p.rows) for p in share]
 
 
-def share_digest(share: Iterable[PlacedPiece]) -> str:
-    """SHA-256 of a share: equal where two processes mean the same pieces by the same numbers."""
-    text = json.dumps([astuple(piece) for piece in share], separators=(",", ":"))
+def mapped_by_hosts(
+    placed: Iterable[PlacedPiece], mapped: Collection[str], front: int | None = None
+) -> frozenset[str]:
+    """Tables whose raw ids the hosts of their rows map: each of them can, having every row.
+
+    Args:
+        placed: every part of every table.
+        mapped: tables with id maps.
+        front: the host whose rows the front has: of tables with rows there it maps all ids.
+    """
+    kept = {p.table.name for p in placed if not p.holds_all_rows or p.host == front}
+    return frozenset(mapped) - kept
+
+
+def share_digest(share: Sequence[PlacedPiece], mapped: Collection[str] = ()) -> str:
+    """SHA-256 of a share: equal where two processes mean the same by the same numbers.
+
+    Args:
+        mapped: tables of which the host maps raw ids, as `mapped_by_hosts`.
+    """
+    pieces = [astuple(piece) for piece in share]
+    own = sorted({piece.table.name for piece in share} & set(mapped))
+    # Of shares without id maps as in releases before, which know no raw ids.
+    text = json.dumps([pieces, own] if own else pieces, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -16,7 +16,6 @@ from math import inf
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from kernels.bags import Bags
 from kernels.row_format import RowFormat
@@ -28,7 +27,7 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
 from sharded_infer.lookups.fan_out import look_up_groups
-from sharded_infer.lookups.lookup_work import LookupWork, StepWork
+from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
 from sharded_infer.lookups.placement import PlacedPiece
 from sharded_infer.lookups.rank_part import selections_of
@@ -73,14 +72,16 @@ class PlanLookups:
             held: the rows of those that this process looks up.
             hosts: the hosts that hold the others.
             backend: name of a kernel backend to force; None chooses one.
-            id_maps: by table, of all tables with raw ids. Other hosts are asked for rows.
+            id_maps: by table. Hosts are asked with raw ids of other tables that have one.
 
         Raises:
             InputError: no backend, or not the forced one, supports the tables.
+            InternalError: an id map is missing that no host can apply.
             PlanError: no host holds a piece; names the host.
         """
         self._features = spec.features
         self._policy = InputPolicy(spec, id_maps)
+        self._raw = {table.name for table in spec.mapped_tables} - (id_maps or {}).keys()
         self._sums = spec.serving.remote_sums
         self._held, self._hosts, self._backend = held, hosts, backend
         self._starts = first_columns(spec)
@@ -100,24 +101,26 @@ class PlanLookups:
             if turn is not None:
                 self._replicas[part.table.name][turn] = part
             self._check_host(part)
-        memories: dict[tuple[int, str | int, RowFormat, bool], list[_Served]] = defaultdict(list)
+        memories: dict[tuple[int, str | int, RowFormat, bool, bool], list[_Served]]
+        memories = defaultdict(list)
         for index, feature in enumerate(self._features):
             for part, turn in by_table[feature.table.name]:
                 # Columns that were cut out of a file lie by themselves.
                 memory = part.file if part.holds_all_columns else part.number
-                key = (part.rank, memory, part.table.row_format, part.holds_all_rows)
+                raw = part.table.name in self._raw
+                key = (part.rank, memory, part.table.row_format, part.holds_all_rows, raw)
                 memories[key].append(_Served(index, part, turn))
         # Sums are added in this order, by rank and row, regardless of where memory lies.
         units: dict[tuple[object, ...], list[_Served]] = defaultdict(list)
         for key in sorted(memories, key=lambda key: key[0]):
             entries = memories[key]
             here = entries[0].placed in held
-            units[key if here else (key[0], key[3])] += entries
+            units[key if here else (key[0], *key[3:])] += entries
         self._units = list(units.values())
-        self._routes: dict[tuple[int, tuple[int, ...], bool, frozenset[int]], Route] = {}
+        self._routes: dict[tuple[int, tuple[int, ...], bool, bool, frozenset[int]], Route] = {}
         self._backends: dict[str, str] = {}
         # The usual route, made here so that an unsupported table fails now.
-        self._route(0, tuple(range(len(self._features))))
+        self._route(0, tuple(range(len(self._features))), raw=True)
 
     @property
     def backends(self) -> Mapping[str, str]:
@@ -138,14 +141,13 @@ class PlanLookups:
         steps: list[StepWork] = []
         lookups = []
         for group in batch.groups:
-            route = self._route(turn, group.features)
+            route = self._route(turn, group.features, raw=not batch.are_rows)
             repeats = None
             if batch.repeats is not None and group.batch_size != len(pooled):
                 repeats = tensor_of(batch.repeats)
             lookups.append(GroupLookup(route, _bags_of(group), repeats, pooled, steps))
-        saved = look_up_groups(lookups, self._hosts, deadline, may_default=may_default)
-        work = LookupWork(steps, saved, _defaults_of(lookups))
-        return LookedUp(padded, batch.ids_outside, work)
+        work = look_up_groups(lookups, steps, self._hosts, deadline, may_default=may_default)
+        return LookedUp(padded, batch.ids_outside + work.ids_unknown, work)
 
     def look_up_apart(
         self,
@@ -168,7 +170,7 @@ class PlanLookups:
             padded = torch.empty(request_rows if by_request else rows, width)
             padded[group.batch_size :] = 0.0
             repeats = None if batch.repeats is None or not by_request else tensor_of(batch.repeats)
-            route = self._route(turn, group.features, apart=True)
+            route = self._route(turn, group.features, raw=not batch.are_rows, apart=True)
             pooled = padded[: group.batch_size]
             bags, samples = _bags_of(group), batch.batch_size
             lookups.append(GroupLookup(route, bags, repeats, pooled, steps, samples=samples))
@@ -176,9 +178,8 @@ class PlanLookups:
                 shared = padded
             else:
                 own = padded
-        saved = look_up_groups(lookups, self._hosts, deadline, may_default=may_default)
-        work = LookupWork(steps, saved, _defaults_of(lookups))
-        return LookedUpApart(own, shared, batch.ids_outside, work)
+        work = look_up_groups(lookups, steps, self._hosts, deadline, may_default=may_default)
+        return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work)
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):
@@ -186,14 +187,18 @@ class PlanLookups:
                 f"table {part.table.name!r}: rank {part.rank} is on host {part.host}, which is "
                 "neither this one nor one that can be asked"
             )
+        if part.table.name in self._raw and (part in self._held or not part.holds_all_rows):
+            raise InternalError(f"table {part.table.name!r}: its id map was not opened")
 
-    def _route(self, turn: int, features: tuple[int, ...], *, apart: bool = False) -> Route:
+    def _route(
+        self, turn: int, features: tuple[int, ...], *, raw: bool, apart: bool = False
+    ) -> Route:
         # Only of replicated tables others hold the same.
         lost = _NONE if self._hosts is None or not self._replicas else self._hosts.lost
-        key = turn, features, apart, lost
+        key = turn, features, raw, apart, lost
         route = self._routes.get(key)
         if route is None:
-            route = self._make_route(turn, features, lost, apart=apart)
+            route = self._make_route(turn, features, lost, raw=raw, apart=apart)
             if len(self._routes) < _MAX_ROUTES * self._turns:
                 self._routes[key] = route
         return route
@@ -208,7 +213,7 @@ class PlanLookups:
         return next(there, turn)
 
     def _make_route(
-        self, turn: int, features: tuple[int, ...], lost: frozenset[int], *, apart: bool
+        self, turn: int, features: tuple[int, ...], lost: frozenset[int], *, raw: bool, apart: bool
     ) -> Route:
         positions = {feature: position for position, feature in enumerate(features)}
         if sorted(positions) != list(features):
@@ -243,9 +248,15 @@ class PlanLookups:
                 self._backends[first.table.row_format.value] = made.lookup.backend
                 steps.append(made)
             else:
-                remote.append(
-                    make_remote_step(entries, order=order, rows=count, split=split, sums=self._sums)
+                made_remote = make_remote_step(
+                    entries,
+                    order=order,
+                    rows=count,
+                    split=split,
+                    sums=self._sums,
+                    raw=raw and first.table.name in self._raw,
                 )
+                remote.append(made_remote)
         summed = self._split.among(positions)
         ends = {begins[f]: begins[f] + self.dims[f] for f in summed.features}
         # Adjacent features' columns are set to zero together.
@@ -263,6 +274,7 @@ class PlanLookups:
                 )
                 for f in positions.keys() & self._defaults.keys()
             },
+            features=tuple(self._features[f] for f in features) if remote else (),
             own_bags=selections_of([step.part for step in steps]),
             remote_bags=selections_of([step.part for step in remote]),
         )
@@ -290,15 +302,6 @@ def _served(
         elif piece in held:
             served.append((piece, own.index(piece.turn)))
     return served
-
-
-def _defaults_of(lookups: Sequence[GroupLookup]) -> Mapping[str, NDArray[np.bool_]]:
-    """Bool `[B]` by table, ascending: samples that took its default row, for any feature."""
-    found: dict[str, NDArray[np.bool_]] = {}
-    for lookup in lookups:
-        for table, samples in lookup.defaults():
-            found[table] = samples | found.get(table, samples)
-    return dict(sorted(found.items()))
 
 
 def _bags_of(group: JaggedBatch) -> Bags:

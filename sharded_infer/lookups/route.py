@@ -17,6 +17,7 @@ from sharded_infer.lookups.lookup_work import StepWork, rows_saved
 from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags
 from sharded_infer.lookups.rank_part import RankPart, divide_means, write_parts
 from sharded_infer.lookups.shard_hosts import StoredPieces
+from sharded_infer.specs.model_spec import FeatureSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class RemoteStep:
         width: columns of all pieces.
         order: as in `Step`.
         stored: how their rows are pooled here; None: only the host can.
-        sum_bytes: of a number of its sums, as `PieceBags`.
+        sum_bytes: of a number of its sums, as `PieceBags`, which has `raw` too.
+        counted: of raw ids, entries that tell of each unknown one once: the tables' first columns.
     """
 
     part: RankPart
@@ -51,6 +53,8 @@ class RemoteStep:
     order: int
     stored: StoredPieces | None
     sum_bytes: int
+    raw: bool = False
+    counted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class Route:
         means: int64 `[n, 3]`: position in the group, first column and width of each of these with
             mean pooling; None: there is none.
         defaults: of the features whose tables have default rows, by position in the group.
+        features: of the group, in order, where other hosts are asked.
         own_bags, remote_bags: choose the bags of all steps, or of all remote ones, at once; None:
             each step's are chosen by themselves.
     """
@@ -71,6 +76,7 @@ class Route:
     summed_columns: tuple[tuple[int, int], ...] = ()
     means: NDArray[np.int64] | None = None
     defaults: Mapping[int, FeatureDefault] = field(default_factory=dict)
+    features: tuple[FeatureSpec, ...] = ()
     own_bags: Selections | None = None
     remote_bags: Selections | None = None
 
@@ -88,6 +94,7 @@ class GroupLookup:
         "_lost",
         "_pooled",
         "_repeats",
+        "_unknown",
         "_work",
         "route",
         "saved",
@@ -122,6 +129,8 @@ class GroupLookup:
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
         self._lost: dict[int, Tensor] = {}
+        # By position in the group: int64 `[R]`, ids of each bag that a host's id map lacks.
+        self._unknown: dict[int, NDArray[np.int64]] = {}
         self.saved = 0  # rows not looked up because samples share a bag
 
     def ask(self) -> list[tuple[RemoteStep, ChosenBags]]:
@@ -187,13 +196,19 @@ class GroupLookup:
             if self._is_shared:
                 self._count_saved(chosen)
 
-    def answer(self, step: RemoteStep, found: Tensor) -> None:
+    def answer(
+        self, step: RemoteStep, found: Tensor, unknown: NDArray[np.int64] | None = None
+    ) -> None:
         """Takes what another host looked up.
 
         Args:
             found: fp32 `[R, step.width]`.
+            unknown: as in `GroupAnswer`.
         """
         self._late.append((step.order, step.part, found))
+        if unknown is not None:
+            for entry in step.counted:
+                self._unknown[int(step.part.positions[entry])] = unknown[entry]
 
     def may_lose(self, step: RemoteStep, chosen: ChosenBags) -> bool:
         """Whether default rows can stand for all that a step looks up.
@@ -217,6 +232,16 @@ class GroupLookup:
             if len(bags) != self._batch_size:
                 bags = bags.repeat(self._batch_size if self._counts is None else self._counts)
             yield self.route.defaults[position].table.name, bags
+
+    def unknown(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        """Tables, and int64 `[B]`, raw ids that hosts did not know, as `LookupWork.unknown`."""
+        for position, of_bags in self._unknown.items():
+            counts = of_bags
+            if len(of_bags) != self._batch_size:
+                counts = np.zeros(self._batch_size, np.int64)
+                firsts = [0] if self._counts is None else np.cumsum(self._counts) - self._counts
+                counts[firsts] = of_bags
+            yield self.route.features[position].table.name, counts
 
     def _asked(self, step: RemoteStep, chosen: Bags) -> dict[int, Tensor]:
         """By feature of the group: bool `[R]`, the bags that have ids in the step."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,14 @@ class PieceBags:
         chosen: R bags for each entry; ids are relative to the piece's first row.
         stored: lets the host answer with stored rows, which the asker pools; None: it may not.
         sum_bytes: of a number of the sums: 4 for fp32, or 2 for bf16.
+        raw: ids are raw instead, and the host maps them to rows of the pieces' tables.
     """
 
     pieces: NDArray[np.int64]
     chosen: ChosenBags
     stored: StoredPieces | None = None
     sum_bytes: int = 4
+    raw: bool = False
 
     @classmethod
     def of(cls, pieces: NDArray[np.int64], bags: Bags) -> "PieceBags":
@@ -53,20 +55,33 @@ class PieceBags:
         return self.chosen.bags()
 
 
+class GroupAnswer(NamedTuple):
+    """What a host answers for one group.
+
+    Attributes:
+        pooled: fp32 `[R, columns]`, the entries' columns beside each other in the order asked;
+            means are divided where the table is not split by rows.
+        unknown: int64 `[E, R]`, raw ids of each bag that the table's id map does not know; None:
+            all are known, or none is raw.
+    """
+
+    pooled: Tensor
+    unknown: NDArray[np.int64] | None = None
+
+
 class StartedLookup(Protocol):
     """Lookups of one batch that were started; either `finish` or `cancel` is called, once."""
 
-    def finish(self) -> Mapping[int, Sequence[Tensor]]:
+    def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
         """Waits for all hosts.
 
         Returns:
-            By host, for each of its groups: fp32 `[R, columns]`, the entries' columns beside each
-            other in the order asked; means are divided where the table is not split by rows.
+            By host, for each of its groups, the answer.
 
         Raises:
-            ShardedInferError: the error of a host that failed; its message names the host, and the
-                lookups of the others have been cancelled. Of one that may be lost there is no
-                error: it is not in the result.
+            UnknownIdError: a host refuses a raw id; the lookups of the others have been cancelled.
+            ShardedInferError: as well of a host that failed; its message names the host. Of one
+                that may be lost there is no error: it is not in the result.
         """
         ...
 

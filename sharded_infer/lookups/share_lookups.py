@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
@@ -14,8 +16,10 @@ from kernels.bounds import are_inside, locate, out_of_range
 from kernels.wording import counted
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.placement import PlacedPiece, share_of
+from sharded_infer.lookups.raw_ids import map_bags
 from sharded_infer.lookups.route import GroupLookup, Route
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.steps import Entry, make_step
@@ -33,10 +37,12 @@ class LookedUpPieces(NamedTuple):
     Attributes:
         pooled: for each group, fp32 `[R, columns]`: its entries' columns beside each other.
         work: for each fused lookup, as in `LookupWork`.
+        unknown: for each group, as in `GroupAnswer`.
     """
 
     pooled: list[Tensor]
     work: list[StepWork]
+    unknown: list[NDArray[np.int64] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +55,25 @@ class _Pieces:
     rows: Tensor  # int64 [entries], rows of each
 
 
+class _Checked(NamedTuple):
+    """A group whose bags can be looked up; `unknown` is as in `GroupAnswer`."""
+
+    pieces: _Pieces
+    bags: Bags
+    unknown: NDArray[np.int64] | None
+
+
 class ShareLookups:
     """The lookups of one host's pieces; thread-safe.
 
     Sums of a table that is split by rows are those of the piece: the front adds and divides them.
 
     Attributes:
+        spec: the model's.
         pieces: a lookup of each piece by itself, by its number.
         most_entries: of all groups of a request.
         max_answer_bytes: of fp32 that a request may ask for.
+        id_maps: that of each piece's table; None: its ids come as rows alone.
     """
 
     def __init__(
@@ -69,6 +85,7 @@ class ShareLookups:
         *,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         backend: str | None = None,
+        id_maps: Mapping[str, IdMap] | None = None,
     ) -> None:
         """Groups nothing yet.
 
@@ -77,12 +94,14 @@ class ShareLookups:
             held: the rows of the host's pieces.
             max_answer_bytes: of fp32 that one lookup may ask for.
             backend: name of a kernel backend to force; None chooses one.
+            id_maps: by table, of those whose raw ids this host maps.
 
         Raises:
             InputError: no backend, or not the forced one, supports the tables.
         """
-        self.host, self._held, self._backend = host, held, backend
-        self._placed = share_of(placed, host)
+        self.spec, self.host, self._held, self._backend = spec, host, held, backend
+        self._placed, id_maps = share_of(placed, host), id_maps or {}
+        self.id_maps = tuple(id_maps.get(piece.table.name) for piece in self._placed)
         self.max_answer_bytes = max_answer_bytes
         split = {part.table.name for part in placed if not part.holds_all_rows}
         self._means = {t.name for t in spec.tables if t.pooling == "mean"} - split
@@ -108,32 +127,33 @@ class ShareLookups:
         Raises:
             RequestError: a piece or an id that is not there, or arrays that do not fit together;
                 names the group, the entry, what was expected and what came.
+            UnknownIdError: an id map refuses a raw id.
             RequestTooLargeError: the answer would be larger than it may be.
-            LostMemoryError: a table file has lost bytes.
+            LostMemoryError: a table file or an id map has lost bytes.
         """
-        chosen = self._check(groups)
+        checked = self._check(groups)
         pooled: list[Tensor] = []
         work: list[StepWork] = []
-        for group, pieces in zip(groups, chosen, strict=True):
-            out = torch.empty(group.bags.lengths.shape[1], pieces.width)
-            GroupLookup(pieces.route, group.bags, None, out, work).look_up()
+        for pieces, bags, _ in checked:
+            out = torch.empty(bags.lengths.shape[1], pieces.width)
+            GroupLookup(pieces.route, bags, None, out, work).look_up()
             pooled.append(out)
-        return LookedUpPieces(pooled, work)
+        return LookedUpPieces(pooled, work, [one.unknown for one in checked])
 
-    def _check(self, groups: Sequence[PieceBags]) -> list[_Pieces]:
-        """The pieces of each group, all of whose bags can be looked up."""
+    def _check(self, groups: Sequence[PieceBags]) -> list[_Checked]:
+        """The groups, with raw ids as rows; all of their bags can be looked up."""
         entries = sum(len(group.pieces) for group in groups)
         if not 1 <= entries <= self.most_entries:
             raise RequestError(
                 f"host {self.host}: expected 1 to {self.most_entries} entries in all groups, "
                 f"got {entries}"
             )
-        chosen: list[_Pieces] = []
+        chosen: list[_Checked] = []
         answer_bytes = 0
         for number, group in enumerate(groups):
-            pieces = self._check_group(f"group {number}", group)
-            answer_bytes += 4 * pieces.width * group.bags.lengths.shape[1]
-            chosen.append(pieces)
+            checked = self._check_group(number, group)
+            answer_bytes += 4 * checked.pieces.width * group.bags.lengths.shape[1]
+            chosen.append(checked)
         if answer_bytes > self.max_answer_bytes:
             raise RequestTooLargeError(
                 f"host {self.host}: the answer would be {counted(answer_bytes, 'byte')}, allowed "
@@ -141,8 +161,8 @@ class ShareLookups:
             )
         return chosen
 
-    def _check_group(self, where: str, group: PieceBags) -> _Pieces:
-        bags, numbers = group.bags, tuple(group.pieces.tolist())
+    def _check_group(self, number: int, group: PieceBags) -> _Checked:
+        where, bags, numbers = f"group {number}", group.bags, tuple(group.pieces.tolist())
         entries, rows = bags.lengths.shape
         if group.pieces.shape != (entries,) or not entries or not rows:
             raise RequestError(
@@ -155,9 +175,27 @@ class ShareLookups:
             pieces = self._make(numbers)
             if len(self._known) < _MAX_KNOWN:
                 self._known[numbers] = pieces
+        unknown = None
+        if group.raw:
+            _check_lengths(where, bags)
+            bags, unknown = map_bags(number, bags, self._maps(where, numbers))
         if not are_inside(bags, pieces.rows):
+            _check_lengths(where, bags)
             self._check_ids(where, bags, pieces)
-        return pieces
+        return _Checked(pieces, bags, unknown)
+
+    def _maps(self, where: str, numbers: Sequence[int]) -> list[IdMap]:
+        maps: list[IdMap] = []
+        for entry, number in enumerate(numbers):
+            id_map = self.id_maps[number]
+            if id_map is None:
+                raise RequestError(
+                    f"{where}, entry {entry}: raw ids of piece {number} of table "
+                    f"{self._placed[number].table.name!r}, expected rows: host {self.host} has no "
+                    "id map of it"
+                )
+            maps.append(id_map)
+        return maps
 
     def _check_numbers(self, where: str, numbers: Sequence[int]) -> None:
         for entry, number in enumerate(numbers):
@@ -168,13 +206,6 @@ class ShareLookups:
                 )
 
     def _check_ids(self, where: str, bags: Bags, pieces: _Pieces) -> None:
-        lengths, total = bags.lengths.numpy(), len(bags.values)
-        # A sum of huge lengths could wrap around to the right total.
-        if lengths.min() < 0 or lengths.max() > total or int(lengths.sum()) != total:
-            raise RequestError(
-                f"{where}: expected lengths of 0 and more that sum to {counted(total, 'id')}, got "
-                f"{int(lengths.min())} to {int(lengths.max())} with sum {int(lengths.sum())}"
-            )
         outside = out_of_range(bags, pieces.rows)
         if outside is not None:
             position = int(outside.nonzero()[0])
@@ -202,3 +233,13 @@ class ShareLookups:
         )
         rows = torch.tensor([piece.rows for piece in placed], dtype=torch.int64)
         return _Pieces(numbers, Route(tuple(steps)), columns[-1], rows)
+
+
+def _check_lengths(where: str, bags: Bags) -> None:
+    lengths, total = bags.lengths.numpy(), len(bags.values)
+    # A sum of huge lengths could wrap around to the right total.
+    if lengths.min() < 0 or lengths.max() > total or int(lengths.sum()) != total:
+        raise RequestError(
+            f"{where}: expected lengths of 0 and more that sum to {counted(total, 'id')}, got "
+            f"{int(lengths.min())} to {int(lengths.max())} with sum {int(lengths.sum())}"
+        )

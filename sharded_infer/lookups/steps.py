@@ -67,13 +67,20 @@ def make_step(
 
 
 def make_remote_step(
-    entries: Sequence[Entry], *, order: int, rows: int, split: bool, sums: Literal["fp32", "bf16"]
+    entries: Sequence[Entry],
+    *,
+    order: int,
+    rows: int,
+    split: bool,
+    sums: Literal["fp32", "bf16"],
+    raw: bool = False,
 ) -> RemoteStep:
     """A step of pieces of one rank of another host.
 
     Args:
         order, rows, split: as for `make_step`.
         sums: how sums travel; those of a part of a table's rows are always fp32.
+        raw: whether ids are raw.
     """
     width = sum(entry.placed.columns for entry in entries)
     return RemoteStep(
@@ -84,6 +91,10 @@ def make_remote_step(
         order=order,
         stored=_stored(entries, width),
         sum_bytes=2 if sums == "bf16" and not split else 4,
+        raw=raw,
+        counted=tuple(
+            at for at, entry in enumerate(entries) if raw and entry.placed.first_column == 0
+        ),
     )
 
 

@@ -1,11 +1,17 @@
 """Brings to this machine what one host of a plan needs of a version, and no more."""
 
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 from sharded_infer.artifacts.artifact import Artifact, verify_files
-from sharded_infer.artifacts.manifest import blocks_name
-from sharded_infer.lookups.placement import place_stored, share_of, stored_ranges
+from sharded_infer.artifacts.manifest import Manifest, blocks_name
+from sharded_infer.lookups.placement import (
+    mapped_by_hosts,
+    place_stored,
+    share_of,
+    stored_ranges,
+)
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
@@ -29,7 +35,8 @@ def fetch_share(
     Args:
         artifact: as the repository opened it.
         host: the host's number in the plan; None: no rows.
-        with_tower: whether all files but those of tables come too.
+        with_tower: whether all files but those of tables come too, as a front needs them; of id
+            maps, those of tables that the front maps.
         progress: called with the bytes fetched and verified.
 
     Returns:
@@ -55,7 +62,19 @@ def fetch_share(
             repository.release(path)
             raise
         return path
-    ranges = stored_ranges(share_of(place_stored(plan, artifact), host))
-    tables = manifest.table_files | {blocks_name(name) for name in manifest.table_files}
-    names = sorted(set(manifest.files) - tables) if with_tower else ()
+    placed = place_stored(plan, artifact)
+    share = share_of(placed, host)
+    if with_tower:
+        left = manifest.table_files | {blocks_name(name) for name in manifest.table_files}
+        left |= _id_maps(manifest, mapped_by_hosts(placed, manifest.mapped_tables, host))
+        names = set(manifest.files) - left
+    else:
+        own = {piece.table.name for piece in share}
+        names = _id_maps(manifest, own & mapped_by_hosts(placed, manifest.mapped_tables))
+    ranges = stored_ranges(share)
     return repository.fetch_rows(manifest.model, manifest.version, names, ranges, progress)
+
+
+def _id_maps(manifest: Manifest, tables: Iterable[str]) -> set[str]:
+    files = manifest.id_maps or {}
+    return {files[table] for table in tables}

@@ -65,7 +65,7 @@ class LookupRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., manifest: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[LookupGroup, _Mapping]]] = ..., share: _Optional[int] = ..., rows: bool = ...) -> None: ...
 
 class LookupGroup(_message.Message):
-    __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights", "sum_bytes")
+    __slots__ = ("pieces", "lengths", "length_bytes", "ids", "id_bytes", "weights", "sum_bytes", "raw")
     PIECES_FIELD_NUMBER: _ClassVar[int]
     LENGTHS_FIELD_NUMBER: _ClassVar[int]
     LENGTH_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class LookupGroup(_message.Message):
     ID_BYTES_FIELD_NUMBER: _ClassVar[int]
     WEIGHTS_FIELD_NUMBER: _ClassVar[int]
     SUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
     pieces: _containers.RepeatedScalarFieldContainer[int]
     lengths: bytes
     length_bytes: int
@@ -80,16 +81,33 @@ class LookupGroup(_message.Message):
     id_bytes: int
     weights: _containers.RepeatedScalarFieldContainer[float]
     sum_bytes: int
-    def __init__(self, pieces: _Optional[_Iterable[int]] = ..., lengths: _Optional[bytes] = ..., length_bytes: _Optional[int] = ..., ids: _Optional[bytes] = ..., id_bytes: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., sum_bytes: _Optional[int] = ...) -> None: ...
+    raw: bool
+    def __init__(self, pieces: _Optional[_Iterable[int]] = ..., lengths: _Optional[bytes] = ..., length_bytes: _Optional[int] = ..., ids: _Optional[bytes] = ..., id_bytes: _Optional[int] = ..., weights: _Optional[_Iterable[float]] = ..., sum_bytes: _Optional[int] = ..., raw: bool = ...) -> None: ...
 
 class LookupResponse(_message.Message):
-    __slots__ = ("sums", "filler", "row_counts", "rows")
+    __slots__ = ("sums", "filler", "row_counts", "rows", "unknown", "refused")
     SUMS_FIELD_NUMBER: _ClassVar[int]
     FILLER_FIELD_NUMBER: _ClassVar[int]
     ROW_COUNTS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     sums: _containers.RepeatedScalarFieldContainer[bytes]
     filler: _containers.RepeatedScalarFieldContainer[int]
     row_counts: _containers.RepeatedScalarFieldContainer[int]
     rows: bytes
-    def __init__(self, sums: _Optional[_Iterable[bytes]] = ..., filler: _Optional[_Iterable[int]] = ..., row_counts: _Optional[_Iterable[int]] = ..., rows: _Optional[bytes] = ...) -> None: ...
+    unknown: _containers.RepeatedScalarFieldContainer[int]
+    refused: UnknownId
+    def __init__(self, sums: _Optional[_Iterable[bytes]] = ..., filler: _Optional[_Iterable[int]] = ..., row_counts: _Optional[_Iterable[int]] = ..., rows: _Optional[bytes] = ..., unknown: _Optional[_Iterable[int]] = ..., refused: _Optional[_Union[UnknownId, _Mapping]] = ...) -> None: ...
+
+class UnknownId(_message.Message):
+    __slots__ = ("group", "entry", "bag", "raw_id")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    BAG_FIELD_NUMBER: _ClassVar[int]
+    RAW_ID_FIELD_NUMBER: _ClassVar[int]
+    group: int
+    entry: int
+    bag: int
+    raw_id: int
+    def __init__(self, group: _Optional[int] = ..., entry: _Optional[int] = ..., bag: _Optional[int] = ..., raw_id: _Optional[int] = ...) -> None: ...

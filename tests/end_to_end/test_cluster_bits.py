@@ -86,7 +86,7 @@ def cluster(
 def sums_of(asked: Mapping[int, Sequence[PieceBags]]) -> dict[int, list[PieceBags]]:
     """The same pieces, answered with fp32 sums alone."""
     return {
-        host: [PieceBags(group.pieces, group.chosen) for group in groups]
+        host: [PieceBags(group.pieces, group.chosen, raw=group.raw) for group in groups]
         for host, groups in asked.items()
     }
 
@@ -168,7 +168,7 @@ class BothWidths(RemoteHosts):
         exact = super().start(sums_of(asked), deadline, may_lose).finish()
         found = super().start(asked, deadline, may_lose).finish()
         for host, groups in asked.items():
-            for group, one, other in zip(groups, exact[host], found[host], strict=True):
+            for group, (one, _), (other, _) in zip(groups, exact[host], found[host], strict=True):
                 most = 2.0**-8 if group.sum_bytes == 2 else 0.0
                 assert ((one - other).abs() <= most * one.abs()).all()
                 self.are_rounded |= not torch.equal(one, other)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kernels.bags import Bags
 from sharded_infer.errors import ShardedInferError, ShardHostError
-from sharded_infer.lookups.shard_hosts import PieceBags, StartedLookup
+from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, StartedLookup
 
 Answer = Callable[[Sequence[PieceBags]], Sequence[Tensor]]
 
@@ -60,11 +60,11 @@ class _Started:
             host: threads.submit(self._run, answers[host], groups) for host, groups in asked.items()
         }
 
-    def _run(self, answer: Answer, groups: Sequence[PieceBags]) -> list[Tensor]:
+    def _run(self, answer: Answer, groups: Sequence[PieceBags]) -> list[GroupAnswer]:
         self._wanted.wait()
-        return [] if self._is_cancelled else [_sent(pooled) for pooled in answer(groups)]
+        return [] if self._is_cancelled else [GroupAnswer(_sent(one)) for one in answer(groups)]
 
-    def finish(self) -> Mapping[int, Sequence[Tensor]]:
+    def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
         self._events.append("finished")
         self._wanted.set()
         found = {}

@@ -12,7 +12,7 @@ from kernels.bags import Bags
 from serving.protocol.lookups.lookup_messages import LOOKUP_PATH, write_lookup_by_numpy
 from serving.protocol.lookups.sum_messages import read_sums
 from serving.protocol.lookups.version_key import VersionKey
-from sharded_infer.lookups.shard_hosts import PieceBags, StartedLookup
+from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags, StartedLookup
 from sharded_infer.tensors import tensor_of
 
 _SECONDS = 60.0
@@ -59,11 +59,13 @@ class _Started:
     ) -> None:
         self._calls, self._asked = calls, asked
 
-    def finish(self) -> Mapping[int, Sequence[Tensor]]:
+    def finish(self) -> Mapping[int, Sequence[GroupAnswer]]:
         return {
             host: [
-                torch.cat(
-                    [_sums(call.result(), group.bags.lengths.shape[1]) for call in calls], dim=1
+                GroupAnswer(
+                    torch.cat(
+                        [_sums(call.result(), group.bags.lengths.shape[1]) for call in calls], dim=1
+                    )
                 )
                 for calls, group in zip(self._calls[host], groups, strict=True)
             ]

@@ -53,8 +53,57 @@ std::int64_t fp32_bytes(const Share& share, const Group& group) {
   return std::int64_t(sizeof(float)) * columns * group.bags();
 }
 
-// Whether lengths and ids are those of bags of the group's pieces; they are widened.
-bool take_bags(const Share& share, const Group& group, GroupBags& memory) {
+// Counts the unknown ids of each bag of an entry, from 0 on.
+void count_unknown(const IdMap& map, const std::int64_t* raw, const std::int64_t* lengths,
+                   std::int64_t bags, std::vector<std::int64_t>& rows, std::uint32_t* counts) {
+  for (std::int64_t bag = 0; bag < bags; raw += lengths[bag++]) {
+    std::int64_t unknown = 0;
+    rows.assign(raw, raw + lengths[bag]);
+    map_ids(map, rows.data(), lengths[bag], unknown);
+    counts[bag] = std::uint32_t(unknown);
+  }
+}
+
+// Maps the raw ids of a group to rows; those without one leave their bags. False: Python refuses it.
+bool map_bags(const Share& share, const Group& group, AnswerMemory& memory, GroupBags& own) {
+  const std::int64_t entries = group.entries(), bags = group.bags();
+  own.raw = own.ids;
+  own.raw_counts.clear();
+  own.unknown.assign(std::size_t(entries * bags), 0);
+  own.has_unknown = false;
+  std::int64_t* lengths = own.lengths.data();
+  std::int64_t taken = 0, kept = 0;
+  for (std::int64_t entry = 0; entry < entries; ++entry, lengths += bags) {
+    const Piece& piece = piece_of(share, group, entry);
+    if (piece.id_map == nullptr) return false;
+    std::int64_t count = 0, unknown = 0;
+    for (std::int64_t bag = 0; bag < bags; ++bag) count += lengths[bag];
+    own.raw_counts.push_back(count);
+    if (!map_ids(*piece.id_map, own.ids.data() + taken, count, unknown)) return false;
+    if (unknown != 0) {
+      own.has_unknown = true;
+      count_unknown(*piece.id_map, own.raw.data() + taken, lengths, bags, memory.distinct,
+                    own.unknown.data() + entry * bags);
+    }
+    for (std::int64_t bag = 0; bag < bags; ++bag) {
+      std::int64_t left = 0;
+      for (const std::int64_t end = taken + lengths[bag]; taken < end; ++taken) {
+        const std::int64_t row = own.ids[std::size_t(taken)];
+        if (row >= piece.row_count) return false;
+        if (row < 0) continue;
+        own.ids[std::size_t(kept)] = row;
+        if (!own.weights.empty()) own.weights[std::size_t(kept)] = own.weights[std::size_t(taken)];
+        ++kept;
+        ++left;
+      }
+      lengths[bag] = left;
+    }
+  }
+  return true;
+}
+
+// Whether lengths and ids are those of bags of the group's pieces; they are widened, and rows then.
+bool take_bags(const Share& share, const Group& group, AnswerMemory& all, GroupBags& memory) {
   const std::int64_t entries = group.entries(), bags = group.bags(), count = group.id_count();
   memory.lengths.resize(std::size_t(entries * bags));
   memory.ids.resize(std::size_t(count));
@@ -68,16 +117,40 @@ bool take_bags(const Share& share, const Group& group, GroupBags& memory) {
     for (std::int64_t bag = 0; bag < bags; ++bag) own += *lengths++;
     if (own > count - taken) return false;
     const std::int64_t rows = piece_of(share, group, entry).row_count;
-    if (own > 0 && !widen(group.ids.data + taken * group.id_bytes, group.id_bytes, own, rows,
-                          memory.ids.data() + taken))
-      return false;
+    const bool are_inside =
+        own == 0 || widen(group.ids.data + taken * group.id_bytes, group.id_bytes, own, rows,
+                          memory.ids.data() + taken);
+    if (!are_inside && !group.raw) return false;
     taken += own;
   }
   if (taken != count) return false;
   memory.weights.resize(group.weights.size == 0 ? 0 : std::size_t(count));
   if (group.weights.size != 0)
     std::memcpy(memory.weights.data(), group.weights.data, std::size_t(group.weights.size));
-  return true;
+  return !group.raw || map_bags(share, group, all, memory);
+}
+
+// Bytes of the counts of unknown ids; 0 where none is unknown.
+std::int64_t unknown_bytes(const AnswerMemory& memory) {
+  std::int64_t counts = 0;
+  bool has_unknown = false;
+  for (std::size_t number = 0; number < memory.request.groups.size(); ++number) {
+    const Group& group = memory.request.groups[number];
+    if (!group.raw) continue;
+    counts += group.entries() * group.bags();
+    has_unknown = has_unknown || memory.groups[number].has_unknown;
+  }
+  return has_unknown ? 4 * counts : 0;
+}
+
+void write_unknown(std::uint8_t* to, std::int64_t bytes, const AnswerMemory& memory) {
+  to = write_head(to, 5, bytes);
+  for (std::size_t number = 0; number < memory.request.groups.size(); ++number)
+    if (memory.request.groups[number].raw) {
+      const std::vector<std::uint32_t>& counts = memory.groups[number].unknown;
+      std::memcpy(to, counts.data(), 4 * counts.size());
+      to += 4 * counts.size();
+    }
 }
 
 bool is_whole(const Share& share, const LookupRequest& request) {
@@ -156,13 +229,15 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
   }
   memory.groups.resize(std::max(memory.groups.size(), request.groups.size()));
   for (std::size_t number = 0; number < request.groups.size(); ++number)
-    if (!take_bags(*share, request.groups[number], memory.groups[number])) return nullptr;
+    if (!take_bags(*share, request.groups[number], memory, memory.groups[number])) return nullptr;
   const Chosen chosen = choose(*share, memory);
   const std::int64_t counts = 4 * entries;
   std::size_t message_bytes = set_columns(*share, memory);
   if (chosen.has_rows)
     message_bytes += std::size_t(head_bytes(counts) + counts + head_bytes(chosen.row_bytes) +
                                  chosen.row_bytes);
+  const std::int64_t unknown = unknown_bytes(memory);
+  if (unknown != 0) message_bytes += std::size_t(head_bytes(unknown) + unknown);
   std::unique_ptr<Answer, void (*)(Answer*)> answer(
       Answer::make_room(std::uint32_t(message_bytes)), Answer::free_all);
   std::uint8_t* to = answer->data() + kPrefixBytes;
@@ -184,8 +259,9 @@ Answer* answer_lookup(Shares& shares, Bytes message) {
     to = write_head(to, 3, counts);
     std::memcpy(to, memory.row_counts.data(), std::size_t(counts));
     to = write_head(to + counts, 4, chosen.row_bytes);
-    copy_rows(*share, memory, to);
+    to = copy_rows(*share, memory, to);
   }
+  if (unknown != 0) write_unknown(to, unknown, memory);
   if (!is_whole(*share, request)) return nullptr;
   memory.cost.received = std::int64_t(message.size);
   memory.cost.sent = std::int64_t(message_bytes);

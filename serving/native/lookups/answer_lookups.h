@@ -1,7 +1,8 @@
 // Lookups of a shard host that stay in compiled code from their message to their answer.
 //
 //     read the message, find the share that it names
-//     for each group: widen lengths and ids, and check them; pool the bags into the answer
+//     for each group: widen lengths and ids, and check them; map raw ids to rows
+//     for each group: pool the bags into the answer
 //     look whether a mapped file has lost bytes meanwhile
 //
 // What is unusual, or must be refused, is left to Python, which alone words refusals.

@@ -10,6 +10,35 @@ std::int64_t head_bytes(std::int64_t bytes) {
   return head;
 }
 
+namespace {
+
+// Finds the rows of distinct ids; how many, or -1 if they are more than `most`.
+std::int64_t find_rows(const Piece& piece, const std::int64_t* ids, std::int64_t count,
+                       std::int64_t most, AnswerMemory& memory) {
+  const std::int64_t found =
+      memory.numbers.number(ids, count, most, memory.distinct.data(), nullptr);
+  for (std::int64_t at = 0; at < found; ++at)
+    memory.rows.push_back(piece.rows + memory.distinct[std::size_t(at)] * piece.row_bytes);
+  return found;
+}
+
+// As above, of raw ids, whose rows are `ids`: raw ids may share a row, which the front cannot know.
+std::int64_t find_raw(const Piece& piece, const std::int64_t* raw, const std::int64_t* ids,
+                      std::int64_t count, std::int64_t most, AnswerMemory& memory) {
+  if (std::int64_t(memory.positions.size()) < count) memory.positions.resize(std::size_t(count));
+  std::int64_t* positions = memory.positions.data();
+  const std::int64_t found =
+      memory.numbers.number(raw, count, most, memory.distinct.data(), positions);
+  for (std::int64_t at = 0, next = 0; next < found; ++at)
+    if (positions[at] == next) {
+      memory.rows.push_back(piece.rows + ids[at] * piece.row_bytes);
+      ++next;
+    }
+  return found;
+}
+
+}  // namespace
+
 Chosen choose(const Share& share, AnswerMemory& memory) {
   Chosen chosen;
   memory.row_counts.clear();
@@ -20,24 +49,27 @@ Chosen choose(const Share& share, AnswerMemory& memory) {
     const GroupBags& bags = memory.groups[number];
     const std::int64_t* lengths = bags.lengths.data();
     const std::int64_t* ids = bags.ids.data();
+    const std::int64_t* raw = group.raw ? bags.raw.data() : nullptr;
     for (std::int64_t entry = 0; entry < group.entries(); ++entry) {
       const Piece& piece = piece_of(share, group, entry);
       std::int64_t own = 0, distinct = -1;
       for (std::int64_t bag = 0; bag < group.bags(); ++bag) own += *lengths++;
       const std::int64_t sums = group.sum_bytes * group.bags() * piece.columns;
-      if (memory.request.rows) {
+      // An id without a row, which the front cannot leave out, makes fewer rows than raw ids.
+      const std::int64_t raw_count = group.raw ? bags.raw_counts[std::size_t(entry)] : own;
+      if (memory.request.rows && raw_count == own) {
         const std::int64_t most = std::min(own, (sums - 1) / piece.row_bytes);
         if (std::int64_t(memory.distinct.size()) < most) memory.distinct.resize(std::size_t(most));
-        distinct = memory.numbers.number(ids, own, most, memory.distinct.data(), nullptr);
+        distinct = group.raw ? find_raw(piece, raw, ids, own, most, memory)
+                             : find_rows(piece, ids, own, most, memory);
       }
       memory.row_counts.push_back(std::uint32_t(distinct + 1));
       if (distinct >= 0) {
         chosen.row_bytes += distinct * piece.row_bytes;
         fewer += sums - distinct * piece.row_bytes;
       }
-      for (std::int64_t at = 0; at < distinct; ++at)
-        memory.rows.push_back(piece.rows + memory.distinct[std::size_t(at)] * piece.row_bytes);
       ids += own;
+      if (group.raw) raw += raw_count;
     }
   }
   const auto counts = std::int64_t(4 * memory.row_counts.size());
@@ -89,7 +121,7 @@ void pool(const Share& share, const Group& group, const GroupBags& own,
   }
 }
 
-void copy_rows(const Share& share, AnswerMemory& memory, std::uint8_t* to) {
+std::uint8_t* copy_rows(const Share& share, AnswerMemory& memory, std::uint8_t* to) {
   const bool into_first = fetches_into_first_cache();
   const auto all = std::int64_t(memory.rows.size());
   const std::uint8_t* const* rows = memory.rows.data();
@@ -110,6 +142,7 @@ void copy_rows(const Share& share, AnswerMemory& memory, std::uint8_t* to) {
         std::memcpy(to, rows[at], std::size_t(row_bytes));
       }
     }
+  return to;
 }
 
 }  // namespace sharded_infer::lookups

@@ -14,6 +14,10 @@ namespace sharded_infer::lookups {
 struct GroupBags {
   std::vector<std::int64_t> lengths, ids;
   std::vector<float> weights;
+  // Of a group of raw ids: all of them, how many each entry has, and unknown ones of each bag.
+  std::vector<std::int64_t> raw, raw_counts;
+  std::vector<std::uint32_t> unknown;
+  bool has_unknown = false;
 };
 
 // What one thread needs again and again.
@@ -23,6 +27,7 @@ struct AnswerMemory {
   std::vector<std::uint32_t> row_counts;    // of all entries, as LookupResponse has them
   std::vector<std::int64_t> columns;        // of each group, whose sums answer
   std::vector<std::int64_t> distinct;       // of one entry
+  std::vector<std::int64_t> positions;      // of its raw ids, among the distinct ones
   std::vector<const std::uint8_t*> rows;    // that answer, of all entries
   std::vector<Feature> features;
   Distinct numbers;
@@ -51,7 +56,7 @@ Chosen choose(const Share& share, AnswerMemory& memory);
 void pool(const Share& share, const Group& group, const GroupBags& own,
           const std::uint32_t* row_counts, std::int64_t stride, AnswerMemory& memory, void* out);
 
-// Copies the rows that answer, entry after entry.
-void copy_rows(const Share& share, AnswerMemory& memory, std::uint8_t* to);
+// Copies the rows that answer, entry after entry; returns where they end.
+std::uint8_t* copy_rows(const Share& share, AnswerMemory& memory, std::uint8_t* to);
 
 }  // namespace sharded_infer::lookups

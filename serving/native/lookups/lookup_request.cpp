@@ -36,6 +36,10 @@ bool read_group(Bytes message, Group& group) {
       std::uint64_t bytes;
       if (!reader.read_varint(bytes) || (bytes != 0 && bytes != 2 && bytes != 4)) return false;
       group.sum_bytes = bytes == 0 ? 4 : std::int64_t(bytes);
+    } else if (type == kVarint && field == 8) {
+      std::uint64_t raw;
+      if (!reader.read_varint(raw) || raw > 1) return false;
+      group.raw = raw != 0;
     } else if (type == kVarint && (field == 3 || field == 5)) {
       std::uint64_t bytes;
       if (!reader.read_varint(bytes) || bytes > 8) return false;

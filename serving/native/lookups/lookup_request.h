@@ -15,6 +15,7 @@ struct Group {
   std::int64_t length_bytes = 0;
   std::int64_t id_bytes = 0;
   std::int64_t sum_bytes = 4;
+  bool raw = false;  // ids
 
   std::int64_t entries() const { return pieces.size / 4; }
   std::int64_t bags() const { return lengths.size / length_bytes / entries(); }

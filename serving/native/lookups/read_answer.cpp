@@ -9,13 +9,13 @@ namespace sharded_infer::lookups {
 
 namespace {
 
-constexpr std::uint64_t kSums = 1, kFiller = 2, kRowCounts = 3, kRowData = 4;
+constexpr std::uint64_t kSums = 1, kFiller = 2, kRowCounts = 3, kRowData = 4, kUnknown = 5;
 
 // What one thread needs again and again.
 struct Memory {
   std::vector<Bytes> sums;  // of each group, and of no more than were asked
   std::int64_t sum_count = 0;
-  Bytes row_counts, rows;
+  Bytes row_counts, rows, unknown;
   std::vector<std::int64_t> distinct, numbers;
   std::vector<Feature> features;
   Distinct finder;
@@ -37,7 +37,7 @@ bool read_number(const std::uint8_t*& at, const std::uint8_t* end, std::uint64_t
 const std::uint8_t* find_fields(Bytes message, std::int64_t groups, Memory& memory) {
   memory.sums.clear();
   memory.sum_count = 0;
-  memory.row_counts = memory.rows = {};
+  memory.row_counts = memory.rows = memory.unknown = {};
   const std::uint8_t *at = message.data, *const end = at + message.size;
   while (at != end) {
     const std::uint8_t* const begin = at;
@@ -56,12 +56,14 @@ const std::uint8_t* find_fields(Bytes message, std::int64_t groups, Memory& memo
     const Bytes content = {at, std::int64_t(number)};
     at += number;
     if (field == 0 || (field == kFiller && type != kVarint)) return begin;
-    if (field == kFiller || field > kRowData) continue;
+    if (field == kFiller || field > kUnknown) continue;
     if (type != kBytes) return begin;
     if (field == kSums) {
       if (++memory.sum_count <= groups) memory.sums.push_back(content);
     } else {
-      Bytes& array = field == kRowCounts ? memory.row_counts : memory.rows;
+      Bytes& array = field == kRowCounts ? memory.row_counts
+                     : field == kRowData ? memory.rows
+                                         : memory.unknown;
       if (array.data != nullptr) return begin;
       array = content;
     }
@@ -187,7 +189,13 @@ Refused read_answer(Bytes message, AskedGroup* groups, std::int64_t count, RunLo
   const bool has_counts = memory.row_counts.size != 0;
   if (has_counts && memory.row_counts.size != 4 * entries)
     return {kOtherEntries, 0, 0, 4 * entries, memory.row_counts.size};
-  const std::uint8_t* rows = memory.rows.data;
+  std::int64_t raw_bags = 0;
+  for (std::int64_t number = 0; number < count; ++number)
+    if (groups[number].raw != 0) raw_bags += groups[number].entries * groups[number].bags;
+  const bool has_unknown = memory.unknown.size != 0;
+  if (has_unknown && memory.unknown.size != 4 * raw_bags)
+    return {kOtherUnknown, 0, 0, 4 * raw_bags, memory.unknown.size};
+  const std::uint8_t *rows = memory.rows.data, *unknown = memory.unknown.data;
   std::int64_t first_count = 0;
   for (std::int64_t number = 0; number < count; ++number) {
     AskedGroup& group = groups[number];
@@ -195,7 +203,11 @@ Refused read_answer(Bytes message, AskedGroup* groups, std::int64_t count, RunLo
     bool has_rows = false;
     for (std::int64_t entry = 0; has_counts && entry < group.entries; ++entry)
       has_rows = has_rows || count_at(memory.row_counts, first_count + entry) != 0;
-    group.sums = nullptr;
+    group.sums = group.unknown = nullptr;
+    if (has_unknown && group.raw != 0) {
+      group.unknown = unknown;
+      unknown += 4 * group.entries * group.bags;
+    }
     if (has_rows) {
       const Refused refused =
           take_group(group, number, sums, first_count, rows, memory, run, instruction_set);

@@ -33,8 +33,10 @@ struct AskedGroup {
   std::int64_t id_count;
   std::int64_t columns;    // of all entries
   std::int64_t sum_bytes;  // of a number that comes: 4, or 2 for bf16
+  std::int64_t raw;        // whether ids are raw
   float* pooled;         // [bags, columns]; written, unless:
   const std::uint8_t* sums;  // written: where they are as they came, fp32; null: in `pooled`
+  const std::uint8_t* unknown;  // written: counts of unknown raw ids, 4 bytes each [entries, bags], or null
 };
 
 enum Refusal : std::int32_t {
@@ -45,7 +47,8 @@ enum Refusal : std::int32_t {
   kOtherEntries,  // bytes of the counts
   kOtherRows,     // number of rows of `entry` of `group`
   kFewRowBytes,   // bytes of rows, from `entry` of `group` on
-  kMoreRowBytes   // bytes of all rows
+  kMoreRowBytes,  // bytes of all rows
+  kOtherUnknown   // bytes of the counts of unknown ids
 };
 
 struct Refused {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "../../../kernels/native/lookup.h"
+#include "../raw_ids.h"
 #include "../wire.h"
 #include "lookup_counts.h"
 #include "lookup_request.h"
@@ -25,12 +26,14 @@ struct Piece {
   std::int32_t format;
   std::int32_t mean;
   // Of a mapped file: not 0 when pages were lost, and a byte that would be lost first.
-  const std::int32_t* lost;
-  const std::uint8_t* watched;
+  const volatile std::int32_t* lost;
+  const volatile std::uint8_t* watched;
   std::int32_t watched_value;
+  const IdMap* id_map;  // of its table; null: its ids are rows alone
 
   bool is_whole() const {
-    return lost == nullptr || (*lost == 0 && *watched == std::uint8_t(watched_value));
+    // Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
+    return lost == nullptr || (*watched == std::uint8_t(watched_value) && *lost == 0);
   }
 };
 

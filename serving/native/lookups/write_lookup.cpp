@@ -89,6 +89,7 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
                          field_bytes(group->id_count * id_bytes) + 4;
     if (group->weights != nullptr) bytes += field_bytes(4 * group->id_count);
     if (group->sum_bytes != 4) bytes += 2;
+    if (group->raw != 0) bytes += 2;
     to = put_head(4, bytes, to);
     to = put_head(1, 4 * group->entries, to);
     to = narrow<std::uint32_t>(group->pieces, group->entries, to);
@@ -100,6 +101,7 @@ std::int64_t write_lookup(const Named& named, const Asked& asked, const PieceBag
       to += 4 * group->id_count;
     }
     if (group->sum_bytes != 4) to = put_varint(std::uint64_t(group->sum_bytes), put_tag(7, kVarint, to));
+    if (group->raw != 0) to = put_varint(1, put_tag(8, kVarint, to));
   }
   if (asked.share != 0) to = put_fixed64(5, asked.share, to);
   if (asked.rows != 0) to = put_varint(1, put_tag(6, kVarint, to));

@@ -14,6 +14,7 @@ struct PieceBags {
   std::int64_t bags;
   std::int64_t id_count;
   std::int64_t sum_bytes;  // of a number of the sums: 4, or 2 for bf16
+  std::int64_t raw;        // whether ids are raw
 };
 
 struct Named {

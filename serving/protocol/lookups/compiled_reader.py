@@ -10,14 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.backends.native import KernelForCompiledCode, kernel_for_compiled_code
 from kernels.native_library import address_of, keeping_gil, load_library
 from serving.protocol.lookups.compiled_writer import Arrays, arrays_of
 from serving.protocol.lookups.sum_messages import read_sums
+from serving.protocol.lookups.unknown_messages import read_refusal, read_unknown
 from sharded_infer.errors import InternalError
-from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.raw_ids import UnknownIdError
+from sharded_infer.lookups.shard_hosts import GroupAnswer, PieceBags
 from sharded_infer.tensors import tensor_of
 
 _NUMBER, _ADDRESS = ctypes.c_int64, ctypes.c_void_p
@@ -34,6 +37,7 @@ _REASONS = {
     6: "the answer has {got} bytes of rows for entry {entry} of group {group} and later ones, "
     "expected {expected}",
     7: "the answer has {got} bytes of rows, expected {expected}",
+    8: "the answer has {got} bytes of numbers of unknown ids, expected {expected}",
 }
 
 
@@ -50,8 +54,10 @@ class _AskedGroup(ctypes.Structure):
         ("id_count", _NUMBER),
         ("columns", _NUMBER),
         ("sum_bytes", _NUMBER),
+        ("raw", _NUMBER),
         ("pooled", _ADDRESS),
         ("sums", _ADDRESS),
+        ("unknown", _ADDRESS),
     )
 
 
@@ -91,23 +97,50 @@ def reads_rows(groups: Sequence[PieceBags]) -> bool:
     return _LIBRARIES is not None and all(group.stored is not None for group in groups)
 
 
-def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[Tensor]:
+def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupAnswer]:
     """Reads a LookupResponse, and pools the rows that it has.
 
     Args:
         groups: as they were asked.
 
     Returns:
-        For each group fp32 `[R, columns]`; some are views of the message.
+        For each group, the answer; some are views of the message.
 
     Raises:
+        UnknownIdError: the host refuses a raw id.
         InternalError: the bytes are not such a message, or not one for these groups.
     """
-    if _LIBRARIES is None or not reads_rows(groups):
-        bags = [group.chosen.bag_count for group in groups]
-        sums = read_sums(message, bags, [group.sum_bytes for group in groups])
-        return [tensor_of(one) for one in sums]
-    kernel, *libraries = _LIBRARIES
+    try:
+        if _LIBRARIES is None or not reads_rows(groups):
+            answers = _read_by_numpy(message, groups)
+        else:
+            answers = _read(*_LIBRARIES, message, groups)
+    except InternalError:
+        refused = read_refusal(message, groups) if any(group.raw for group in groups) else None
+        if refused is None:
+            raise
+        raise UnknownIdError(refused) from None
+    for number, (answer, group) in enumerate(zip(answers, groups, strict=True)):
+        if answer.unknown is not None and (answer.unknown > group.bags.lengths.numpy()).any():
+            raise InternalError(f"the answer has more unknown ids than group {number} has ids")
+    return answers
+
+
+def _read_by_numpy(message: memoryview, groups: Sequence[PieceBags]) -> list[GroupAnswer]:
+    bags = [group.chosen.bag_count for group in groups]
+    sums = map(tensor_of, read_sums(message, bags, [group.sum_bytes for group in groups]))
+    if not any(group.raw for group in groups):
+        return list(map(GroupAnswer, sums))
+    return list(map(GroupAnswer, sums, read_unknown(message, groups)))
+
+
+def _read(
+    kernel: KernelForCompiledCode,
+    without_gil: ctypes.CDLL,
+    with_gil: ctypes.CDLL,
+    message: memoryview,
+    groups: Sequence[PieceBags],
+) -> list[GroupAnswer]:
     listed = (_AskedGroup * len(groups))()
     pooled = []
     arrays: dict[int, Arrays] = {}
@@ -125,7 +158,7 @@ def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[Tensor
         to.weights = weights and weights + 4 * first_id
         to.entries, to.bags = entries, bag_count
         to.id_count, to.columns = count, group.stored.columns
-        to.sum_bytes = group.sum_bytes
+        to.sum_bytes, to.raw = group.sum_bytes, group.raw
         # Memory that is not written costs nothing.
         out = torch.empty(bag_count, group.stored.columns)
         to.pooled = out.data_ptr()
@@ -134,14 +167,22 @@ def read_answer(message: memoryview, groups: Sequence[PieceBags]) -> list[Tensor
     content = np.frombuffer(message, np.uint8)
     base, size = content.ctypes.data, len(content)
     refused = _Refused()
-    run = libraries[max(ids, size) < _MANY].sharded_infer_answer_read
+    run = (with_gil if max(ids, size) < _MANY else without_gil).sharded_infer_answer_read
     if run(base, size, listed, len(groups), kernel.address, kernel.instruction_set, refused):
         words = {name: getattr(refused, name) for name, _ in _Refused._fields_[1:]}
         raise InternalError(_REASONS[refused.reason].format(**words))
     return [
-        out if read.sums is None else _view(message, read.sums - base, out)
+        GroupAnswer(
+            out if read.sums is None else _view(message, read.sums - base, out),
+            None if read.unknown is None else _counts(message, read.unknown - base, read),
+        )
         for read, out in zip(listed, pooled, strict=True)
     ]
+
+
+def _counts(message: memoryview, at: int, of: _AskedGroup) -> NDArray[np.int64]:
+    counts = np.frombuffer(message, "<u4", of.entries * of.bags, at)
+    return counts.reshape(of.entries, of.bags).astype(np.int64)
 
 
 def _view(message: memoryview, at: int, like: Tensor) -> Tensor:

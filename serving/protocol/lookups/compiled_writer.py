@@ -101,6 +101,7 @@ def compiled_lookups(
                     bags,
                     count,
                     group.sum_bytes,
+                    group.raw,
                 )
             )
             ids += count

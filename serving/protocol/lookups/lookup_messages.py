@@ -173,13 +173,15 @@ def _group_bytes(group: PieceBags) -> bytes:
             number_field(5, id_bytes),
             bytes_field(6, weights),
             number_field(7, group.sum_bytes if group.sum_bytes != FP32_BYTES else 0),
+            number_field(8, group.raw),
         )
     )
 
 
 def _narrow(numbers: NDArray[np.int64], widths: Sequence[int]) -> tuple[bytes, int]:
     """The numbers' bytes, and how many each has."""
-    most = int(numbers.max()) if numbers.size else 0
+    # Raw ids may be negative: all bits count.
+    most = int(numbers.astype(np.uint64).max()) if numbers.size else 0
     width = next(width for width in widths if most < 1 << 8 * width)
     return numbers.astype(f"<u{width}").tobytes(), width
 
@@ -212,7 +214,7 @@ def _group_of(where: str, group: Any) -> PieceBags:
         raise RequestError(
             f"{where}: sums of {counted(sum_bytes, 'byte')} each, expected 2 or 4 bytes"
         )
-    return PieceBags(pieces, all_bags(bags), sum_bytes=sum_bytes)
+    return PieceBags(pieces, all_bags(bags), sum_bytes=sum_bytes, raw=group.raw)
 
 
 def _wide(where: str, numbers: bytes, width: int, widths: Sequence[int]) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from sharded_infer.v1.wire import message_field
 FP32_BYTES, BF16_BYTES = 4, 2
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
-# Tags of a LookupResponse, and its last field.
+# Tags of a LookupResponse, and the last field that changes what sums come.
 _SUMS, _FILLER = 1 << 3 | _LENGTH_DELIMITED, 2 << 3
 _LAST_FIELD = 4
 _MOST_SHIFT = 63  # of a varint's bits

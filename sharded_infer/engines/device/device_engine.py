@@ -16,6 +16,7 @@ from sharded_infer.engines.device.buckets import bucket_of, device_buckets
 from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.rank_tables import PlacedShard, place_ranks
 from sharded_infer.engines.model_engine import BatchResult
+from sharded_infer.errors import InternalError
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
@@ -81,6 +82,9 @@ class DeviceEngine:
         """
         spec = self._spec = parts.spec
         self._policy = InputPolicy(spec, parts.id_maps)
+        for table in spec.mapped_tables:
+            if table.name not in parts.id_maps:
+                raise InternalError(f"table {table.name!r}: its id map was not opened")
         self.placed: list[PlacedShard] = place_ranks(
             parts.plan, parts.tables, parts.pieces, devices, backends.runtime, progress
         )

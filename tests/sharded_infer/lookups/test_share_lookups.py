@@ -53,7 +53,7 @@ def test_entries_are_answered_beside_each_other_in_the_order_asked(share: ShareL
     for asked in (range(len(pieces)), [5, 0, 3], [2, 2]):
         ids = [pieces[number].rows - 1 for number in asked]
         group = group_of(list(asked), [[1, 0]] * len(ids), ids)
-        (pooled,), work = share.look_up([group])
+        (pooled,), work, _ = share.look_up([group])
         assert sum(step[1] for step in work) == len(ids)
         assert not pooled[1].any()
         column = 0

@@ -152,11 +152,11 @@ def test_protobuf_writes_the_same_sums() -> None:
 @pytest.mark.parametrize(
     "newer",
     [
-        b"\x28\x07",
-        b"\x28" + b"\xff" * 9 + b"\1",
-        b"\x2a\x03new",
+        b"\x38\x07",
+        b"\x38" + b"\xff" * 9 + b"\1",
+        b"\x3a\x03new",
         b"\xc1\x3e" + b"7" * 8,
-        b"\x2d1234",
+        b"\x3d1234",
     ],
 )
 def test_fields_of_a_newer_release_are_passed_over(newer: bytes) -> None:

@@ -1,0 +1,92 @@
+"""Raw ids of bags that a shard host maps to rows, and those that it refuses."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.bags import Bags
+from kernels.bounds import locate
+from sharded_infer.errors import RequestError
+from sharded_infer.inputs.id_map import IdMap, keep_ids
+from sharded_infer.tensors import tensor_of
+
+
+class UnknownId(NamedTuple):
+    """A raw id that its table's id map does not know, and must.
+
+    Attributes:
+        group: of the lookup.
+        entry, bag: of the group.
+    """
+
+    group: int
+    entry: int
+    bag: int
+    raw_id: int
+
+
+class UnknownIdError(RequestError):
+    """A lookup that a host refuses for one raw id.
+
+    Attributes:
+        where: the id, and its place in the lookup.
+        host: who refuses it; None: not yet known.
+    """
+
+    def __init__(self, where: UnknownId, host: int | None = None) -> None:
+        self.where, self.host = where, host
+        super().__init__(
+            f"group {where.group}, entry {where.entry}, bag {where.bag}: id {where.raw_id} is not "
+            "in the id map of its table"
+        )
+
+
+class MappedBags(NamedTuple):
+    """Bags whose raw ids were mapped.
+
+    Attributes:
+        bags: of rows, without the ids that their maps leave out.
+        unknown: int64 `[E, R]`, unknown ids of each bag; None: there are none.
+    """
+
+    bags: Bags
+    unknown: NDArray[np.int64] | None
+
+
+def map_bags(group: int, bags: Bags, maps: Sequence[IdMap]) -> MappedBags:
+    """Maps the raw ids of a group.
+
+    Args:
+        group: its number in the lookup.
+        bags: R bags for each of E entries, whose lengths are checked.
+        maps: of each entry's table.
+
+    Raises:
+        UnknownIdError: an id is unknown, and its map says `error`.
+        LostMemoryError: the file of a map has become shorter.
+    """
+    lengths = bags.lengths.numpy()
+    values = bags.values.numpy().copy()
+    is_unknown = np.zeros(len(values), np.bool_)
+    first = 0
+    for id_map, count in zip(maps, lengths.sum(1).tolist(), strict=True):
+        part = slice(first, first + count)
+        rows = id_map.known(values[part])
+        unknown = np.flatnonzero(rows < 0)
+        if len(unknown):
+            at = first + int(unknown[0])
+            if id_map.unknown == "error":
+                raise UnknownIdError(UnknownId(group, *locate(bags, at), int(values[at])))
+            is_unknown[first + unknown] = True
+            rows[unknown] = id_map.unknown_rows(values[first + unknown])
+        values[part] = rows
+        first += count
+    mapped = Bags(tensor_of(values), bags.lengths, bags.weights)
+    if not is_unknown.any():
+        return MappedBags(mapped, None)
+    owners = np.repeat(np.arange(lengths.size), lengths.reshape(-1))
+    counts = np.bincount(owners[is_unknown], minlength=lengths.size).reshape(lengths.shape)
+    kept = values >= 0
+    return MappedBags(mapped if kept.all() else keep_ids(mapped, tensor_of(kept)), counts)

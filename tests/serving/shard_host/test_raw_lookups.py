@@ -1,0 +1,206 @@
+"""Raw ids that a shard host maps in compiled code: the reference's answers and refusals."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.bags import Bags
+from serving.protocol.lookups.compiled_reader import read_answer
+from serving.protocol.lookups.lookup_messages import read_lookup, write_lookup
+from serving.protocol.lookups.unknown_messages import read_unknown
+from serving.shard_host.compiled_lookups import CompiledLookups
+from serving.transport.library import transport_refusal
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.engines.model_share import ModelShare, open_share
+from sharded_infer.errors import RequestError
+from sharded_infer.lookups.raw_ids import UnknownIdError
+from sharded_infer.lookups.shard_hosts import PieceBags
+from sharded_infer.lookups.share_lookups import LookedUpPieces
+from sharded_infer.v1 import shard_host_pb2
+from tests.serving.shard_host.test_compiled_lookups import KEY, LEFT, asking, rounded, with_rows
+from tests.support.raw_cluster import MAPS, publish_raw_cluster
+
+pytestmark = [
+    pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal())),
+    pytest.mark.usefixtures("poisoned_memory"),
+]
+STRANGE = (3, 340, 999, 1001, -7, 2**62, -(2**62), 77777)
+
+
+@pytest.fixture(scope="module", params=[TableMemory.MAP, TableMemory.HUGE])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelShare:
+    """One host with every table, whole or in columns."""
+    version = publish_raw_cluster(tmp_path_factory.mktemp("raw"), 1, ("whole", "columns"), seed=2)
+    return open_share(version, 0, memory=request.param)
+
+
+def random_group(generator: np.random.Generator, share: ModelShare, *, known: bool) -> PieceBags:
+    """Raw ids of some pieces, or rows of any.
+
+    Args:
+        known: whether all raw ids of tables are known that refuse others.
+    """
+    lookups, raw = share.lookups, bool(generator.integers(3))
+    pieces = [n for n, one in enumerate(lookups.id_maps) if one is not None or not raw]
+    numbers = generator.choice(pieces, int(generator.integers(1, 5)))
+    bags, most = int(generator.integers(1, 7)), int(generator.choice([1, 3, 60]))
+    lengths = generator.integers(0, most + 1, (len(numbers), bags))
+    ids = []
+    for number, count in zip(numbers.tolist(), lengths.sum(1).tolist(), strict=True):
+        id_map = lookups.id_maps[number]
+        if not raw or id_map is None:
+            ids.append(generator.integers(0, lookups.pieces[number].tables.rows[0], count))
+            continue
+        some = [*MAPS[id_map.table.name]][: int(generator.choice([2, 100]))]
+        is_known = generator.random() < 0.5 or (known and id_map.unknown == "error")
+        strange = [] if is_known else STRANGE
+        ids.append(generator.choice(np.array([*some, *strange], np.int64), count))
+    values = torch.from_numpy(np.concatenate(ids))
+    weights = torch.rand(len(values)) if generator.random() < 0.3 else None
+    group = PieceBags.of(numbers, Bags(values, torch.from_numpy(lengths), weights))
+    return replace(group, sum_bytes=int(generator.choice([2, 4])), raw=raw)
+
+
+def random_groups(
+    generator: np.random.Generator, share: ModelShare, *, known: bool = True
+) -> list[PieceBags]:
+    groups = [random_group(generator, share, known=known) for _ in range(generator.integers(1, 4))]
+    entries = np.cumsum([len(group.pieces) for group in groups])
+    return [g for g, end in zip(groups, entries, strict=True) if end <= share.lookups.most_entries]
+
+
+def check_unknown(message: memoryview, groups: Sequence[PieceBags], found: LookedUpPieces) -> None:
+    for one, other in zip(read_unknown(message, groups), found.unknown, strict=True):
+        expected = np.zeros(0) if other is None else other
+        np.testing.assert_array_equal(
+            (one if one is not None and one.any() else expected[:0]),
+            (expected if expected.any() else expected[:0]),
+        )
+
+
+def test_sums_and_counts_are_those_of_the_reference(opened: ModelShare) -> None:
+    generator = np.random.default_rng(0)
+    compiled = CompiledLookups()
+    assert compiled.add(KEY, opened.lookups) is not None
+    asked = [groups for _ in range(300) if (groups := random_groups(generator, opened))]
+    messages = [bytes(write_lookup(KEY, groups)) for groups in asked]
+    with_unknown = 0
+    with asking(compiled) as ask:
+        for answer, groups in zip(ask(messages), asked, strict=True):
+            expected = opened.lookups.look_up(groups)
+            assert answer.status is None
+            found = read_answer(answer.message, groups)
+            for one, pooled, group in zip(found, expected.pooled, groups, strict=True):
+                wanted = rounded(pooled, group.sum_bytes)
+                np.testing.assert_array_equal(one.pooled.numpy(), wanted.numpy())
+            check_unknown(answer.message, groups, expected)
+            with_unknown += any(counts is not None for counts in expected.unknown)
+    assert 50 < with_unknown < 250
+
+
+def test_rows_answer_where_every_raw_id_has_one(opened: ModelShare) -> None:
+    generator = np.random.default_rng(1)
+    compiled = CompiledLookups()
+    compiled.add(KEY, opened.lookups)
+    drawn = [groups for _ in range(300) if (groups := random_groups(generator, opened))]
+    asked = [[with_rows(opened.lookups, group) for group in groups] for groups in drawn]
+    messages = [bytes(write_lookup(KEY, groups, rows=True)) for groups in asked]
+    by_rows = left_out = 0
+    with asking(compiled) as ask:
+        for answer, groups in zip(ask(messages), asked, strict=True):
+            assert answer.status is None
+            expected = opened.lookups.look_up(groups)
+            came = iter(shard_host_pb2.LookupResponse.FromString(bytes(answer.message)).row_counts)
+            found = read_answer(answer.message, groups)
+            for one, pooled, group, unknown in zip(
+                found, expected.pooled, groups, expected.unknown, strict=True
+            ):
+                columns = group.stored.pieces[:, 0].tolist()
+                pairs = zip(one.pooled.split(columns, 1), pooled.split(columns, 1), strict=True)
+                for entry, (part, exact) in enumerate(pairs):
+                    has_rows = next(came, 0) > 0
+                    wanted = exact if has_rows else rounded(exact, group.sum_bytes)
+                    np.testing.assert_array_equal(part.numpy(), wanted.numpy())
+                    id_map = opened.lookups.id_maps[int(group.pieces[entry])]
+                    absent = unknown is not None and unknown[entry].any()
+                    if group.raw and id_map.unknown == "zero" and absent:
+                        left_out += 1
+                        assert not has_rows
+                    by_rows += has_rows and group.raw
+            check_unknown(answer.message, groups, expected)
+    assert by_rows > 50 and left_out > 20
+
+
+def test_what_the_reference_refuses_is_left_to_it(opened: ModelShare) -> None:
+    generator = np.random.default_rng(2)
+    compiled = CompiledLookups()
+    compiled.add(KEY, opened.lookups)
+    refused = unknown = 0
+    messages: list[bytes] = []
+    while len(messages) < 1000:
+        groups = random_groups(generator, opened, known=False)
+        message = bytearray(write_lookup(KEY, groups))
+        for place in generator.integers(0, len(message), int(generator.integers(0, 3))):
+            message[place] = generator.integers(0, 256)
+        messages.append(bytes(message[: generator.integers(1, 4 * len(message))]))
+    with asking(compiled) as ask:
+        for answer, message in zip(ask(messages), messages, strict=True):
+            try:
+                key, _, groups = read_lookup(message)
+                expected = opened.lookups.look_up(groups)
+            except RequestError as error:
+                refused += 1
+                unknown += isinstance(error, UnknownIdError)
+                assert answer.status == LEFT
+                continue
+            if key == KEY and answer.status is None:
+                check_unknown(answer.message, groups, expected)
+            else:
+                assert answer.status == LEFT
+    assert refused > 300 and unknown > 30
+
+
+def test_raw_ids_of_tables_without_an_id_map_are_refused(opened: ModelShare) -> None:
+    [number] = [n for n, one in enumerate(opened.lookups.id_maps) if one is None][:1]
+    group = replace(
+        PieceBags.of(np.array([number]), Bags(torch.tensor([1]), torch.tensor([[1]]))), raw=True
+    )
+    words = r"group 0, entry 0: raw ids of piece \d of table 'country', expected rows: host 0 has"
+    with pytest.raises(RequestError, match=words):
+        opened.lookups.look_up([group])
+
+
+@pytest.mark.parametrize("lengths", [[[1, 1]], [[3, 0]], [[2**62, 2**62]], [[-1, 4]]])
+def test_raw_ids_that_are_not_those_of_their_bags_are_refused(
+    opened: ModelShare, lengths: list[list[int]]
+) -> None:
+    number = next(n for n, one in enumerate(opened.lookups.id_maps) if one is not None)
+    bags = Bags(torch.tensor([5, -1, 2**63 - 1]), torch.tensor(lengths))
+    group = replace(PieceBags.of(np.array([number]), bags), raw=True)
+    if sum(lengths[0]) == 3 and min(lengths[0]) >= 0:
+        group = replace(group, pieces=np.array([number, number]))
+    with pytest.raises(RequestError, match="expected lengths"):
+        opened.lookups.look_up([group])
+
+
+def test_an_id_map_that_has_lost_bytes_is_left_to_python(tmp_path: Path) -> None:
+    version = publish_raw_cluster(tmp_path, 1, ("whole",))
+    share = open_share(version, 0, memory=TableMemory.MAP)
+    compiled = CompiledLookups()
+    compiled.add(KEY, share.lookups)
+    number = next(n for n, one in enumerate(share.lookups.id_maps) if one is not None)
+    table = share.lookups.id_maps[number].table.name
+    ids = torch.tensor([*MAPS[table]])
+    bags = Bags(ids, torch.tensor([[len(ids)]]))
+    message = bytes(write_lookup(KEY, [replace(PieceBags.of(np.array([number]), bags), raw=True)]))
+    with asking(compiled) as ask:
+        assert ask([message])[0].status is None
+        manifest = open_artifact(version).manifest
+        with (version / manifest.id_maps[table]).open("r+b") as file:
+            file.truncate(1)
+        assert ask([message])[0].status == LEFT

@@ -1,0 +1,147 @@
+"""A model with id maps of every kind, published with a plan of several hosts."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from kernels.row_format import RowFormat
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.planning.plan import Plan, dump_plan
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
+from tests.sharded_infer.lookups.test_random_plans import random_plan
+from tests.support.manifest_file import edit_manifest
+from tests.support.raw_ids import STRANGE, Arrays, Ids, Sum, source_of
+
+HASHED = HashedRows(rows=32, buckets=4, divided=True)
+TABLES = (
+    TableSpec(
+        "user",
+        rows=60,
+        dim=16,
+        format=RowFormat.INT8,
+        features=("user_id",),
+        id_map=IdMapSpec("error", strings="xxh3_64", seed=5),
+    ),
+    TableSpec(
+        "item",
+        rows=40,
+        dim=12,
+        pooling="mean",
+        format=RowFormat.BF16,
+        features=("clicked", "bought"),
+        id_map=IdMapSpec("zero"),
+    ),
+    TableSpec("shop", rows=20, dim=8, id_map=IdMapSpec(SharedRows((19,)))),
+    TableSpec(
+        "ad",
+        rows=30,
+        dim=32,
+        format=RowFormat.INT4,
+        features=("ad", "shop"),
+        id_map=IdMapSpec(SharedRows((3, 7, 29), input_size=1000)),
+    ),
+    TableSpec(
+        "page",
+        rows=HASHED.rows,
+        dim=20,
+        pooling="mean",
+        format=RowFormat.INT8,
+        id_map=IdMapSpec(HASHED),
+    ),
+    TableSpec("country", rows=7, dim=4, out_of_range="ignore"),
+)
+SPEC = ModelSpec(
+    "raw",
+    TABLES,
+    dense=DenseSpec({"age": 1}),
+    quantization=QuantizationSpec("fp32"),
+)
+USERS = [f"user {number}".encode() for number in range(55)]
+
+
+def entries_of(table: TableSpec) -> dict[int, int]:
+    """Raw ids of a table and their rows; of users the hashes of `USERS`."""
+    generator = np.random.default_rng(table.rows)
+    if table.name == "user":
+        ids = hash_strings(StringHash.XXH3_64, *joined_strings(USERS), seed=5).tolist()
+    else:
+        drawn = generator.integers(-(2**63), 2**63 - 1, table.rows - 5 - len(STRANGE))
+        ids = [*STRANGE, *drawn.tolist()]
+    return dict(zip(ids, generator.permutation(table.rows)[: len(ids)].tolist(), strict=True))
+
+
+MAPS = {table.name: entries_of(table) for table in SPEC.mapped_tables}
+
+
+def publish_raw_cluster(
+    repository: Path, hosts: int, kinds: Sequence[str], *, name: str = "raw", seed: int = 0
+) -> Path:
+    """A version with a plan by chance, as `random_plan` makes it; its folder."""
+    generator = torch.Generator().manual_seed(3)
+    weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
+    sources = {name: source_of(entries) for name, entries in MAPS.items()}
+    topology = f"cpu:{2 * hosts}"
+    spec = replace(SPEC, name=name)
+    path = publish(spec, weights, Sum(), repository, topologies=(topology,), id_maps=sources).path
+    manifest = open_artifact(path).manifest
+    plan = random_plan(
+        np.random.default_rng([hosts, seed]),
+        hosts,
+        kinds=kinds,
+        tables=manifest.stored_tables(),
+        name=next(iter(manifest.plans)),
+    )
+    replace_plan(path, plan)
+    return path
+
+
+def replace_plan(version: Path, plan: Plan) -> None:
+    """Gives a version another plan instead of its only one."""
+    [file] = open_artifact(version).manifest.plans.values()
+    text = dump_plan(plan)
+    (version / file).write_bytes(text)
+    record = {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+
+    def edit(document: dict[str, Any]) -> None:
+        document["files"][file] = record
+
+    edit_manifest(version, edit)
+
+
+def raw_inputs(
+    batch: int, seed: int, *, weighted: bool = False, shared: Sequence[str] = ()
+) -> Arrays:
+    """A request with known and unknown raw ids; users are known.
+
+    Args:
+        shared: features with one bag for all samples.
+    """
+    generator = np.random.default_rng(seed)
+    arrays: Arrays = {"age": generator.standard_normal((batch, 1), dtype=np.float32)}
+    for name in SPEC.sparse_inputs:
+        table = next(feature.table for feature in SPEC.features if feature.name == name)
+        lengths = generator.integers(0, 6, 1 if name in shared else batch)
+        arrays[name] = _ids(generator, table, int(lengths.sum()))
+        arrays[f"{name}.lengths"] = lengths.astype(np.int64)
+        if weighted:
+            arrays[f"{name}.weights"] = generator.standard_normal(lengths.sum(), dtype=np.float32)
+    return arrays
+
+
+def _ids(generator: np.random.Generator, table: TableSpec, count: int) -> Ids:
+    if table.id_map is None:
+        return generator.integers(-2, table.rows + 2, count)
+    known = [*MAPS[table.name]]
+    # A few of them come again and again, so that rows have fewer bytes than sums.
+    some = [*known[:3] * 20, *known]
+    strange = [*generator.integers(-(2**63), 2**63 - 1, 8).tolist(), 3, 340, 670, 999, 1001, -7]
+    others = [] if table.id_map.unknown == "error" else strange
+    return generator.choice(np.array([*some, *others], np.int64), count)
