@@ -9,7 +9,7 @@ import torch
 
 from kernels.stored_rows import decode
 from sharded_infer.errors import InternalError
-from sharded_infer.lookups.placement import hold, place, share_digest, share_of
+from sharded_infer.lookups.placement import hold, mapped_by_hosts, place, share_digest, share_of
 from sharded_infer.planning.plan import Plan
 from sharded_infer.publishing.table_layout import lay_out
 from tests.sharded_infer.lookups.test_fan_out import on_hosts
@@ -71,6 +71,29 @@ def test_a_digest_tells_shares_apart() -> None:
     for change in {"rank": 0}, {"first_row": 1}, {"columns": 3}, {"file": "other"}, {"turn": 0}:
         first, *rest = share_of(placed, 0)
         assert share_digest([replace(first, **change), *rest]) not in digests
+
+
+def test_hosts_map_ids_of_tables_whose_rows_none_of_them_lacks() -> None:
+    every = frozenset(TABLES)
+    placed = placed_pieces(mixed())
+    whole = {
+        name for name in every if all(p.holds_all_rows for p in placed if name == p.table.name)
+    }
+    assert REPLICATED[0] in whole and whole < every
+    assert mapped_by_hosts(placed, every) == whole
+    for front in (0, 5):
+        of_front = {piece.table.name for piece in share_of(placed, front)}
+        assert mapped_by_hosts(placed, every, front) == whole - of_front
+    # Files cut tables too.
+    assert mapped_by_hosts(placed_pieces(mixed(), 23), every) < whole
+
+
+def test_a_digest_says_which_tables_the_host_maps() -> None:
+    share = share_of(placed_pieces(mixed()), 5)
+    own = {piece.table.name for piece in share}
+    digests = {share_digest(share, {name}) for name in own}
+    assert len({share_digest(share), share_digest(share, own), *digests}) == 2 + len(own)
+    assert share_digest(share, {"another host's"}) == share_digest(share)
 
 
 @pytest.mark.parametrize("file_bytes", [8 * 2**30, 150, 23])

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from sharded_infer.artifacts.artifact import Artifact, open_artifact
 from sharded_infer.artifacts.manifest import BLOCK_BYTES, dump_manifest
 from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import ArtifactError, StorageError
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.publication import publish
@@ -26,6 +28,7 @@ from sharded_infer.repositories.share_fetch import fetch_share
 from sharded_infer.repositories.storage.file_cache import FileCache
 from sharded_infer.repositories.storage.version_cache import VersionCache
 from sharded_infer.repositories.version_copy import copy_version
+from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.support.s3_server import BUCKET, S3Server
 from tests.support.small_disk import small_disk
@@ -162,6 +165,38 @@ def test_a_front_without_rows_fetches_the_tower_and_no_table(
         assert len(artifact.read_small(name)) == artifact.manifest.files[name].bytes
     assert not (artifact.path / "tables").exists()
     assert disk_bytes(tmp_path / "cache") < BLOCK_BYTES
+
+
+def test_id_maps_come_where_ids_are_mapped(folder: Repository, s3_url: str, tmp_path: Path) -> None:
+    mapped = replace(
+        SPEC,
+        name="mapped",
+        tables=tuple(replace(table, id_map=IdMapSpec("zero")) for table in SPEC.tables),
+    )
+    weights = {table.name: torch.zeros(ROWS, DIM) for table in SPEC.tables}
+    entries = IdMapSource("a test's map", 1, lambda: iter([(np.array([2**40]), np.array([7]))]))
+    maps = {table.name: entries for table in SPEC.tables}
+    publish(mapped, weights, Scorer(), folder, id_maps=maps)
+    copy_version(folder, "mapped", 1, Repository(s3_url, VersionCache(tmp_path / "publisher")))
+    # "ads" is cut by rows over hosts 0 and 1, "user" by columns over hosts 2 and 3.
+    for host, with_tower, wanted in (
+        (0, False, set()),
+        (2, False, {"user"}),
+        (3, False, {"user"}),
+        (None, True, {"ads"}),
+        (1, True, {"ads"}),
+        (2, True, {"ads", "user"}),
+    ):
+        repository = opened(s3_url, tmp_path / f"cache{host}{with_tower}")
+        artifact = repository.open("mapped", 1)
+        path = fetch_share(repository, artifact, PLAN, host, with_tower=with_tower)
+        files = artifact.manifest.id_maps
+        assert files is not None
+        assert {name for name, file in files.items() if (path / file).exists()} == wanted
+        if not with_tower:
+            assert (
+                ModelShare(Artifact(path, artifact.manifest), PLAN, host).id_maps.keys() == wanted
+            )
 
 
 def test_rows_that_were_not_fetched_are_refused_by_name(bucket: Repository) -> None:

@@ -28,12 +28,19 @@ SHARE = 0xFEDCBA9876543210
 
 
 def group_of(
-    seed: int, *, pieces: int, bags: int, most_ids: int, most: int, weighted: bool = False
+    seed: int,
+    *,
+    pieces: int,
+    bags: int,
+    most_ids: int,
+    most: int,
+    least: int = 0,
+    weighted: bool = False,
 ) -> PieceBags:
     generator = np.random.default_rng(seed)
     lengths = generator.integers(0, most_ids + 1, (pieces, bags))
     count = int(lengths.sum())
-    ids = generator.integers(0, most, count)
+    ids = generator.integers(least, most, count)
     weights = tensor_of(generator.random(count, np.float32)) if weighted else None
     bags = Bags(tensor_of(ids), tensor_of(lengths), weights)
     return PieceBags.of(generator.integers(0, 40, pieces), bags)
@@ -47,12 +54,16 @@ GROUPS = {
     "eight bytes": group_of(4, pieces=2, bags=9, most_ids=3, most=2**40),
     "weights": group_of(5, pieces=4, bags=6, most_ids=5, most=1000, weighted=True),
     "bf16": replace(group_of(6, pieces=4, bags=3, most_ids=5, most=1000), sum_bytes=2),
+    "raw": replace(
+        group_of(7, pieces=3, bags=4, most_ids=4, least=-(2**63), most=2**63 - 1), raw=True
+    ),
+    "small raw": replace(group_of(8, pieces=3, bags=4, most_ids=4, most=200), raw=True),
 }
 
 
 def check(found: PieceBags, expected: PieceBags) -> None:
     np.testing.assert_array_equal(found.pieces, expected.pieces)
-    assert found.sum_bytes == expected.sum_bytes
+    assert (found.sum_bytes, found.raw) == (expected.sum_bytes, expected.raw)
     assert torch.equal(found.bags.lengths, expected.bags.lengths)
     assert torch.equal(found.bags.values, expected.bags.values)
     if expected.bags.weights is None:
@@ -118,6 +129,8 @@ def test_numbers_take_no_more_bytes_than_they_need() -> None:
         "eight bytes": (1, 8),
         "weights": (1, 2),
         "bf16": (1, 2),
+        "raw": (1, 8),
+        "small raw": (1, 1),
     }
 
 
