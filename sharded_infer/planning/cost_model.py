@@ -4,7 +4,8 @@
     write     = outputs * 4 bytes / memory rate
     send      = outputs * 4 bytes / link to the tower   (a replica has its own tower: none)
     receive   = ids * 8 bytes / link to the host
-    shard     = read + write + send + receive
+    map       = ids * one cache line / memory rate  (raw ids, where a front asks hosts)
+    shard     = read + write + send + receive + map
     device    = launch_seconds + sum of its shards
 
 ids are batch * pooling factor, over the table's features; outputs are batch * features * columns. A
@@ -23,6 +24,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
+from sharded_infer.planning.id_map_memory import map_bytes_of
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
@@ -30,6 +32,7 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 ID_BYTES = 8
 OUTPUT_BYTES = 4
+_LINE_BYTES = 64  # of an id map, for most ids
 DEFAULT_BATCH = 1024
 
 
@@ -39,10 +42,12 @@ class TableUse:
 
     Attributes:
         features: statistics of each feature that looks rows up in it.
+        map_bytes: of its id map; 0: it has none.
     """
 
     table: StoredTable
     features: tuple[FeatureStatistics, ...] = (FeatureStatistics(),)
+    map_bytes: int = 0
 
     @property
     def pooling_factor(self) -> float:
@@ -63,7 +68,11 @@ def table_uses(
     for feature in spec.features:
         features[feature.table.name].append(known.get(feature.name, FeatureStatistics()))
     return tuple(
-        TableUse(StoredTable(t.name, t.rows, t.dim, spec.row_format(t)), tuple(features[t.name]))
+        TableUse(
+            StoredTable(t.name, t.rows, t.dim, spec.row_format(t)),
+            tuple(features[t.name]),
+            map_bytes_of(t),
+        )
         for t in spec.tables
     )
 
@@ -77,6 +86,7 @@ class CostRates:
         write_byte: for each byte of output written.
         send_byte: for each byte of output sent to the tower.
         receive_byte: for each byte of ids received.
+        map_id: for each raw id that is mapped.
         granule: bytes that every access moves at least.
         ids: of a batch.
         vectors: pooled vectors of a batch.
@@ -86,6 +96,7 @@ class CostRates:
     write_byte: float
     send_byte: float
     receive_byte: float
+    map_id: float
     granule: int
     ids: float
     vectors: float
@@ -125,6 +136,10 @@ class CostModel:
         for device in set(part.topology.devices):
             part._rates.update({(name, device): self.rates(name, device) for name in tables})
         return part
+
+    def map_bytes(self, table: str) -> int:
+        """Bytes of an id map beside its table's rows; 0: without a front one process has all."""
+        return 0 if self.topology.front is None else self.uses[table].map_bytes
 
     def rates(self, table: str, device: Device) -> CostRates:
         """The rates of a table on a device."""
@@ -209,6 +224,7 @@ class CostModel:
             write_byte=1 / device.memory_bandwidth,
             send_byte=self.send_byte(device),
             receive_byte=1 / device.host_bandwidth,
+            map_id=_LINE_BYTES / device.memory_bandwidth if self.map_bytes(use.table.name) else 0.0,
             granule=device.granule_bytes,
             ids=self.batch * use.pooling_factor,
             vectors=self.batch * len(use.features),
@@ -244,10 +260,14 @@ def plan_key(load: CostModel) -> str:
     Returns:
         64 hexadecimal digits; plans of equal keys are equal.
     """
-    uses = [asdict(load.uses[name]) for name in sorted(load.uses)]
+    uses = {name: asdict(load.uses[name]) for name in sorted(load.uses)}
+    for name in uses:
+        # Other keys are those of releases before.
+        if not load.map_bytes(name):
+            del uses[name]["map_bytes"]
     devices = [asdict(device) for device in load.topology.devices]
     network = load.topology.network_bandwidth
-    fields = [_PLANNER_VERSION, load.batch, network, devices, uses]
+    fields = [_PLANNER_VERSION, load.batch, network, devices, [*uses.values()]]
     if load.topology.front is not None:
         fields.append(asdict(load.topology.front))
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
@@ -266,7 +286,7 @@ def shard_seconds(
     outputs = rates.vectors * columns * OUTPUT_BYTES
     read = ids * (row_bytes + rates.granule - 1) * rates.read_byte
     write = outputs * (rates.write_byte + (rates.send_byte if sends else 0.0))
-    return read + write + ids * ID_BYTES * rates.receive_byte
+    return read + write + ids * (ID_BYTES * rates.receive_byte + rates.map_id)
 
 
 def _mass(histogram: Sequence[float], rows: int, first_row: int, last_row: int) -> float:

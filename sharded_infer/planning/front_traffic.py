@@ -5,7 +5,8 @@
     front    = hosts * call_seconds + sent / send_bandwidth + received / receive_bandwidth
 
 ids and bags are those of a shard for a batch; width is 1, 2, 4 or 8 bytes, as the table's rows
-need. A row shard answers partial sums of whole vectors, a column shard receives all ids.
+need. Raw ids have 8: those of a table with an id map, in shards with all its rows. A row shard
+answers partial sums of whole vectors, a column shard receives all ids.
 """
 
 from collections.abc import Iterable
@@ -47,7 +48,7 @@ class Traffic:
 
 def table_traffic(use: TableUse, batch: int) -> Traffic:
     """Of a whole table on another host."""
-    return _traffic(use, batch, 1.0, use.table.dim)
+    return _traffic(use, batch, 1.0, use.table.dim, raw=use.map_bytes > 0)
 
 
 def traffic_by_host(plan: Plan, load: CostModel) -> dict[int, Traffic]:
@@ -81,11 +82,14 @@ def total(parts: Iterable[Traffic]) -> Traffic:
 
 def _of_shard(shard: Shard, load: CostModel) -> Traffic:
     share = load.access_share(shard.table, shard.first_row, shard.last_row)
-    return _traffic(load.uses[shard.table], load.batch, share, shard.columns)
+    use = load.uses[shard.table]
+    raw = use.map_bytes > 0 and shard.rows == use.table.rows
+    return _traffic(use, load.batch, share, shard.columns, raw=raw)
 
 
-def _traffic(use: TableUse, batch: int, share: float, columns: int) -> Traffic:
+def _traffic(use: TableUse, batch: int, share: float, columns: int, *, raw: bool) -> Traffic:
     bags = batch * len(use.features)
-    width = next(width for width in _ID_WIDTHS if use.table.rows <= 1 << 8 * width)
+    numbers = 2**64 if raw else use.table.rows
+    width = next(width for width in _ID_WIDTHS if numbers <= 1 << 8 * width)
     ids = batch * use.pooling_factor * share
     return Traffic(ids * width + bags * _LENGTH_BYTES, bags * columns * OUTPUT_BYTES)

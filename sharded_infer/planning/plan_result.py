@@ -3,9 +3,11 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 
 from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.front_traffic import front_seconds
+from sharded_infer.planning.id_map_memory import map_bytes_by_rank
 from sharded_infer.planning.plan import Plan
 
 
@@ -15,13 +17,16 @@ class PlanFigures:
 
     Attributes:
         seconds: of each rank, for a batch.
+        bytes: of each rank's rows, with those of `map_bytes`.
         shares: of each rank's memory that is used; None if it has no limit.
+        map_bytes: of id maps on each rank, where a front asks hosts.
         front_seconds: that a front takes to ask other hosts and to read their answers.
     """
 
     seconds: tuple[float, ...]
     bytes: tuple[int, ...]
     shares: tuple[float | None, ...]
+    map_bytes: tuple[int, ...]
     front_seconds: float = 0.0
 
     @property
@@ -64,7 +69,9 @@ class PlanResult:
 def figures_of(plan: Plan, load: CostModel) -> PlanFigures:
     """Costs of any checked plan under a cost model of its tables and topology."""
     tables = {name: use.table for name, use in load.uses.items()}
-    held = plan.bytes_by_rank(tables)
+    mapped = {name: load.map_bytes(name) for name in load.uses}
+    maps = map_bytes_by_rank(plan, mapped, {name: table.rows for name, table in tables.items()})
+    held = list(map(add, plan.bytes_by_rank(tables), maps))
     return PlanFigures(
         seconds=tuple(load.under(plan).device_seconds(plan)),
         bytes=tuple(held),
@@ -72,6 +79,7 @@ def figures_of(plan: Plan, load: CostModel) -> PlanFigures:
             None if device.memory_bytes is None else used / device.memory_bytes
             for device, used in zip(plan.topology.devices, held, strict=True)
         ),
+        map_bytes=tuple(maps),
         front_seconds=front_seconds(plan, load),
     )
 

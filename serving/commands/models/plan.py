@@ -107,7 +107,9 @@ def plan_command(
 
 def _print(result: PlanResult, load: CostModel) -> None:
     table = Table(title=f"plan for {load.topology.name}", title_justify="left")
-    for heading in ("rank", "device", "tables", "memory", "share", "time", "bound by"):
+    has_maps = any(result.figures.map_bytes)
+    maps = ("of id maps",) if has_maps else ()
+    for heading in ("rank", "device", "tables", "memory", *maps, "share", "time", "bound by"):
         table.add_column(heading, justify="left" if heading in {"device", "bound by"} else "right")
     for report in rank_reports(result):
         table.add_row(
@@ -115,6 +117,7 @@ def _print(result: PlanResult, load: CostModel) -> None:
             report.kind,
             str(report.tables),
             size_text(report.bytes),
+            *((size_text(report.map_bytes),) if has_maps else ()),
             "" if report.memory_share is None else f"{report.memory_share:.1%}",
             f"{report.seconds * 1e6:.1f} us",
             report.binding,

@@ -51,6 +51,7 @@ class TableCosts:
         class_of_rank: class of each rank.
         column_step: columns of a column shard are a multiple of this, `[tables]`.
         padded: whether rows are padded as devices read them.
+        map_bytes: of the id map beside a table's rows, `[tables]`.
     """
 
     names: tuple[str, ...]
@@ -63,12 +64,17 @@ class TableCosts:
     devices: tuple[Device, ...]
     column_step: Integers
     padded: bool
+    map_bytes: Floats
 
     def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
-        """Bytes of rectangles, as `Plan.bytes_by_rank`; a column shard keeps each row's header."""
+        """Bytes of rectangles, as `Plan.bytes_by_rank`; a column shard keeps each row's header.
+
+        Each is counted with its table's id map.
+        """
         # A row ends with a whole byte.
         row_bytes = self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns)
-        return rows * (device_strides(row_bytes) if self.padded else row_bytes)
+        row_bytes = device_strides(row_bytes) if self.padded else row_bytes
+        return rows * row_bytes + self.map_bytes[tables]
 
 
 # 16 bytes of every row format, so that vector loads of a column shard stay whole.
@@ -95,6 +101,7 @@ def table_costs(load: CostModel) -> TableCosts:
         devices=tuple(classes),
         column_step=np.maximum(1, _STEP_BYTES / element).astype(np.int64),
         padded=load.topology.has_gpus,
+        map_bytes=np.array([load.map_bytes(name) for name in names], np.float64),
     )
 
 
@@ -108,8 +115,9 @@ def _class_costs(
     write = np.array([r.write_byte for r in rates])
     send = np.array([r.send_byte for r in rates])
     receive = np.array([r.receive_byte for r in rates])
+    mapping = np.array([r.map_id for r in rates])
     return ClassCosts(
-        per_id=ids * ((header + device.granule_bytes - 1) * read + ID_BYTES * receive),
+        per_id=ids * ((header + device.granule_bytes - 1) * read + ID_BYTES * receive + mapping),
         per_id_column=ids * element * read,
         per_column=vectors * (write + send),
         per_column_kept=vectors * write,

@@ -132,7 +132,7 @@ def _together(
 
 def _explained(load: CostModel, plan: Plan, kept: Sequence[str]) -> list[str]:
     """Why tables are where they are."""
-    stored = {name: use.table.stored_bytes for name, use in load.uses.items()}
+    stored = {name: use.table.stored_bytes + use.map_bytes for name, use in load.uses.items()}
     words = []
     for name in kept:
         saved = size_text(table_traffic(load.uses[name], load.batch).total)

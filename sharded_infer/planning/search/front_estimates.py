@@ -48,7 +48,7 @@ class FrontEstimates:
         costs = table_costs(load)
         uses = [load.uses[name] for name in costs.names]
         self._saved = np.array([table_traffic(use, load.batch).seconds(front) for use in uses])
-        self._stored = np.array([float(use.table.stored_bytes) for use in uses])
+        self._stored = np.array([float(use.table.stored_bytes + use.map_bytes) for use in uses])
         tables, ones = np.arange(len(uses)), np.ones(len(uses))
         dims = costs.dims.astype(np.float64)
         whole = [kind.seconds(tables, ones, dims) for kind in costs.classes]

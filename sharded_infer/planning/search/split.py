@@ -76,10 +76,16 @@ def split_for_bytes(packing: Packing, limit: float, tolerance: float, *, steps: 
 
 
 def split_to_fit(packing: Packing, item: int) -> bool:
-    """Cuts an unplaced item by rows, over the emptiest ranks; False if none has free memory."""
+    """Cuts an unplaced item over the emptiest ranks; False if none has free memory.
+
+    By rows, but a table with an id map by columns if that is enough: with all rows, hosts map ids.
+    """
     rectangle = packing.rectangles[item]
-    row_bytes = packing.bytes[item] / rectangle.rows
-    room = packing.capacity - packing.held
+    map_bytes = float(packing.costs.map_bytes[rectangle.table])
+    if map_bytes and _columns_to_fit(packing, item):
+        return True
+    row_bytes = (packing.bytes[item] - map_bytes) / rectangle.rows
+    room = packing.capacity - packing.held - map_bytes
     rows_free = np.floor(np.maximum(room, 0) / row_bytes).astype(np.int64)
     if int(rows_free.sum()) < rectangle.rows:
         return False
@@ -100,6 +106,27 @@ def split_to_fit(packing: Packing, item: int) -> bool:
     return True
 
 
+def _columns_to_fit(packing: Packing, item: int) -> bool:
+    """Cuts an unplaced item into equal columns, one part a rank, over the emptiest ranks."""
+    rectangle = packing.rectangles[item]
+    step = int(packing.costs.column_step[rectangle.table])
+    size = -(-rectangle.columns // step)
+    ranks = np.argsort(packing.held - packing.capacity, kind="stable").tolist()
+    for count in range(2, min(size, len(ranks)) + 1):
+        ends = [round(i * size / count) * step for i in range(count + 1)]
+        parts = [_part(rectangle, a, b, by_columns=True) for a, b in pairwise(ends)]
+        chosen, needed = ranks[:count], packing.bytes_of(parts)
+        if (packing.held[chosen] + needed <= packing.capacity[chosen]).all():
+            for rank, part in zip(chosen, packing.add(parts).tolist(), strict=True):
+                packing.place(part, rank)
+            packing.log.append(
+                f"{packing.name(item)}: fits no rank whole, cut by columns over ranks "
+                f"{', '.join(map(str, chosen))}"
+            )
+            return True
+    return False
+
+
 def cut_evenly(packing: Packing, item: int, room: float) -> list[int]:
     """Cuts an unplaced item into equal parts of at most `room` seconds each, if possible.
 
@@ -113,7 +140,8 @@ def cut_evenly(packing: Packing, item: int, room: float) -> list[int]:
     step = int(packing.costs.column_step[rectangle.table])
     best: list[Rectangle] = []
     best_total = np.inf
-    for by_columns in (True, False):
+    # By rows, a front would have to map raw ids.
+    for by_columns in (True,) if packing.costs.map_bytes[rectangle.table] else (True, False):
         size = -(-rectangle.columns // step) if by_columns else rectangle.rows
         unit = step if by_columns else 1
         for count in range(2, min(size, 4 * len(packing.busy)) + 1):
@@ -194,6 +222,8 @@ def _amounts(
     by_id = share * (kind.per_id[tables] + columns * kind.per_id_column[tables])
     each = packing.bytes[items] / rows if by_bytes else by_id / rows
     amounts = np.floor(np.minimum(wanted / np.maximum(each, 1e-300), rows - 1))
+    # By rows, a front would have to map raw ids.
+    amounts = np.where(costs.map_bytes[tables] > 0, 0, amounts)
     return np.maximum(amounts, 0).astype(np.int64)
 
 

@@ -29,6 +29,8 @@ class RankReport:
     Attributes:
         kind: `cpu` or `cuda`.
         tables: number of tables that it holds, in full or in part.
+        bytes: of rows, and of the id maps beside them.
+        map_bytes: of these id maps.
         memory_share: share of its memory limit; None if it has no limit.
         seconds: time for a batch.
         binding: `time`, `memory`, `time and memory` or an empty string.
@@ -38,6 +40,7 @@ class RankReport:
     kind: str
     tables: int
     bytes: int
+    map_bytes: int
     memory_share: float | None
     seconds: float
     binding: str
@@ -59,6 +62,7 @@ def rank_reports(result: PlanResult) -> list[RankReport]:
                 kind=device.kind,
                 tables=held[rank] + (0 if rank in plan.unused else len(plan.replicated)),
                 bytes=figures.bytes[rank],
+                map_bytes=figures.map_bytes[rank],
                 memory_share=share,
                 seconds=figures.seconds[rank],
                 binding=binding,

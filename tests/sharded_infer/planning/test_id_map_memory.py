@@ -1,0 +1,113 @@
+"""Plans of tables with id maps: their bytes, their time, and who maps ids."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernels.row_format import RowFormat
+from sharded_infer.planning.cost_model import CostModel, TableUse, plan_key, table_uses
+from sharded_infer.planning.front_traffic import traffic_by_host
+from sharded_infer.planning.id_map_memory import map_bytes_of
+from sharded_infer.planning.plan import Plan, Shard, StoredTable
+from sharded_infer.planning.plan_result import figures_of
+from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.topology import Device, FrontCosts, Topology
+from sharded_infer.reports.plan.figures import rank_reports
+from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+
+ROWS, DIM = 100_000, 60
+TABLE = StoredTable("item", ROWS, DIM, RowFormat.INT8)  # 64 bytes a row
+MAP = 16 * ROWS + 16384
+USE = TableUse(TABLE, (FeatureStatistics(),), MAP)
+
+
+def topology(*hosts: int, memory: int | None = None, front: int | None = None) -> Topology:
+    devices = tuple(Device(host=host, memory_bytes=memory) for host in hosts)
+    return Topology("front", devices, front=FrontCosts(host=front))
+
+
+def load_of(where: Topology, use: TableUse = USE) -> CostModel:
+    return CostModel({"item": use}, where)
+
+
+def plan_of(where: Topology, *rectangles: tuple[int, int, int, int, int]) -> Plan:
+    return Plan(where, tuple(Shard("item", *rectangle) for rectangle in rectangles))
+
+
+def test_an_id_map_has_an_id_a_row() -> None:
+    mapped = TableSpec("item", ROWS, DIM, id_map=IdMapSpec("zero"))
+    spec = ModelSpec("m", (mapped, TableSpec("plain", 5, 4)))
+    assert map_bytes_of(mapped) == MAP
+    assert {use.table.name: use.map_bytes for use in table_uses(spec)} == {"item": MAP, "plain": 0}
+
+
+@pytest.mark.parametrize(
+    ("rectangles", "maps"),
+    [
+        ([(1, 0, ROWS, 0, DIM)], [0, MAP, 0, 0]),
+        # Two ranks of one host share an id map; another host has its own.
+        ([(1, 0, ROWS, 0, 20), (2, 0, ROWS, 20, 40), (3, 0, ROWS, 40, DIM)], [0, MAP, 0, MAP]),
+        # The front maps ids of what is cut by rows.
+        ([(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
+        ([(0, 0, ROWS, 0, DIM)], [MAP, 0, 0, 0]),
+    ],
+)
+def test_those_who_map_ids_hold_the_id_map(
+    rectangles: list[tuple[int, int, int, int, int]], maps: list[int]
+) -> None:
+    where = topology(0, 1, 1, 2, front=0)
+    plan = plan_of(where, *rectangles)
+    figures = figures_of(plan, load_of(where))
+    assert list(figures.map_bytes) == maps
+    rows = plan.bytes_by_rank({"item": TABLE})
+    assert list(figures.bytes) == [sum(pair) for pair in zip(rows, maps, strict=True)]
+
+
+def test_without_a_front_nothing_changes() -> None:
+    where = Topology("cpu:2", (Device(), Device(host=1)))
+    without = replace(USE, map_bytes=0)
+    plans = [make_plan(load_of(where, use)) for use in (USE, without)]
+    assert plans[0] == plans[1]
+    assert plan_key(load_of(topology(0, 1, front=0))) != plan_key(
+        load_of(topology(0, 1, front=0), without)
+    )
+
+
+def test_raw_ids_have_eight_bytes() -> None:
+    where = topology(0, 1, 2, front=0)
+    load = load_of(where)
+    whole = plan_of(where, (1, 0, ROWS, 0, DIM))
+    cut = plan_of(where, (1, 0, ROWS // 2, 0, DIM), (2, ROWS // 2, ROWS, 0, DIM))
+    ids = load.batch * USE.pooling_factor
+    assert traffic_by_host(whole, load)[1].sent == ids * 8 + load.batch
+    assert traffic_by_host(cut, load)[1].sent == ids / 2 * 4 + load.batch
+
+
+def test_mapping_takes_a_cache_line_an_id() -> None:
+    where = topology(0, 1, front=0)
+    shard = Shard("item", 1, 0, ROWS, 0, DIM)
+    load, without = load_of(where), load_of(where, replace(USE, map_bytes=0))
+    line = 64 / where.devices[1].memory_bandwidth
+    more = load.batch * USE.pooling_factor * line
+    assert load.seconds(shard) - without.seconds(shard) == pytest.approx(more)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.6])
+def test_a_table_with_an_id_map_is_cut_by_columns(share: float) -> None:
+    memory = int(share * TABLE.stored_bytes) + MAP
+    where = topology(0, 1, 2, 3, memory=memory, front=0)
+    found = make_plan(load_of(where))
+    assert len(found.plan.shards) > 1
+    assert all(shard.rows == ROWS for shard in found.plan.shards)
+    assert all(used <= memory for used in found.figures.bytes)
+    assert sum(report.map_bytes for report in rank_reports(found)) == MAP * len(found.plan.shards)
+
+
+def test_one_that_even_columns_do_not_fit_is_cut_by_rows() -> None:
+    narrow = replace(USE, table=StoredTable("item", ROWS, 12, RowFormat.INT8))
+    where = topology(*range(6), memory=narrow.table.stored_bytes // 2 + MAP, front=5)
+    found = make_plan(load_of(where, narrow))
+    assert {shard.columns for shard in found.plan.shards} == {12}
+    assert found.figures.map_bytes == (0, 0, 0, 0, 0, MAP)
