@@ -67,11 +67,12 @@ def table_uses(
     features: dict[str, list[FeatureStatistics]] = {table.name: [] for table in spec.tables}
     for feature in spec.features:
         features[feature.table.name].append(known.get(feature.name, FeatureStatistics()))
+    mapped = {table.name for table in spec.mapped_tables}
     return tuple(
         TableUse(
             StoredTable(t.name, t.rows, t.dim, spec.row_format(t)),
             tuple(features[t.name]),
-            map_bytes_of(t),
+            map_bytes_of(t.rows) if t.name in mapped else 0,
         )
         for t in spec.tables
     )

@@ -7,15 +7,14 @@ once. Another one is mapped by the front, which needs the row to know whom to as
 from collections.abc import Mapping
 
 from sharded_infer.planning.plan import Plan, Shard
-from sharded_infer.specs.model_spec import TableSpec
 
-ID_BYTES_IN_MAP = 16
+_ID_BYTES = 16
 _FIXED_BYTES = 16 * 2**10
 
 
-def map_bytes_of(table: TableSpec) -> int:
-    """Bytes of a table's id map if every row has one id; 0: it has none."""
-    return 0 if table.id_map is None else table.rows * ID_BYTES_IN_MAP + _FIXED_BYTES
+def map_bytes_of(rows: int) -> int:
+    """Bytes of the id map of a table if every row has one id."""
+    return rows * _ID_BYTES + _FIXED_BYTES
 
 
 def map_bytes_by_rank(

@@ -39,7 +39,7 @@ def plan_of(where: Topology, *rectangles: tuple[int, int, int, int, int]) -> Pla
 def test_an_id_map_has_an_id_a_row() -> None:
     mapped = TableSpec("item", ROWS, DIM, id_map=IdMapSpec("zero"))
     spec = ModelSpec("m", (mapped, TableSpec("plain", 5, 4)))
-    assert map_bytes_of(mapped) == MAP
+    assert map_bytes_of(ROWS) == MAP
     assert {use.table.name: use.map_bytes for use in table_uses(spec)} == {"item": MAP, "plain": 0}
 
 
