@@ -7,6 +7,8 @@ from math import inf
 from time import monotonic, perf_counter
 from typing import Any
 
+import numpy as np
+
 from kernels.native_library import address_of
 from serving.errors import DeadlineError
 from serving.host.thread_usage import Reading, read_usage
@@ -78,7 +80,7 @@ class BatchExecution:
         if ran is None:
             self._run_apart(held.apart(batch.handles), late)
             return
-        if ran.default_tables or ran.ids_unknown:
+        if ran.default_tables:
             self._answer_apart(held.apart(batch.handles), batch.started, ran, usage, merging)
             return
         answers = held.answer(batch, ran, merging)
@@ -103,7 +105,7 @@ class BatchExecution:
         usage: tuple[Reading, Reading] | None,
         merging: float,
     ) -> None:
-        """Answers calls of which only Python says what hosts did: default rows, unknown ids."""
+        """Answers calls of which only Python says whose samples took default rows."""
         results: Sequence[Any]
         try:
             for call in calls:
@@ -124,6 +126,11 @@ class BatchExecution:
         merging: float,
     ) -> None:
         version, metrics = batch.version, batch.version.metrics
+        if ran.ids_unknown:
+            version.io.reader.count_unknown(ran.ids_unknown)
+            of_samples = np.sum(list(ran.work.unknown.values()), axis=0, dtype=np.float64)
+            first = np.cumsum(answers.counted[:, 0], dtype=np.int64)[:-1]
+            answers.counted[:, -1] += np.add.reduceat(of_samples, [0, *first])
         metrics.answered_packed(
             address_of(answers.counted),
             batch.count,
@@ -208,6 +215,8 @@ class BatchExecution:
                 responses.append(error)
                 continue
             now = monotonic()
+            if execution.ids_unknown:
+                call.version.io.reader.count_unknown(execution.ids_unknown)
             told.append((call, execution))
             counts.append(
                 (

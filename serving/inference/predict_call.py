@@ -91,7 +91,10 @@ class PredictCall(QueuedRequest):
             execution.lookup_seconds,
             execution.tower_seconds,
         )
-        unknown = self.model_input.ids_unknown if self.header.reports_unknown_ids else ()
+        unknown: tuple[tuple[str, int], ...] = ()
+        if self.header.reports_unknown_ids:
+            # Each table's ids are mapped here, or by shard hosts.
+            unknown = tuple(sorted((*self.model_input.ids_unknown, *execution.ids_unknown)))
         tables = execution.default_tables
         scored = Scored(self.header, self.outputs, scores, seconds, tables, unknown)
         return self.codec.encode(scored, self.version.io, self.memory)

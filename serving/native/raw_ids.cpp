@@ -54,7 +54,8 @@ bool has_lost_pages(const IdMap& map) {
   // The handler of the signal, or another process, changes them.
   const volatile std::int32_t* mark = map.mark;
   const volatile std::uint8_t* last = map.last;
-  return mark != nullptr && (*mark != 0 || *last != map.last_byte);
+  // Reading a byte that is lost sets the mark; it may read as it did before.
+  return mark != nullptr && (*last != map.last_byte || *mark != 0);
 }
 
 }  // namespace

@@ -280,7 +280,8 @@ def _facts_of(model: Model) -> VersionInfo:
             MappedTable(
                 table.name,
                 tuple(at for at, feature in enumerate(features) if feature.table is table),
-                table.id_map is not None and table.id_map.unknown == "zero",
+                # Those that shard hosts leave out are in their bags here.
+                table.name in model.id_maps and model.id_maps[table.name].unknown == "zero",
             )
             for table in spec.mapped_tables
         ),

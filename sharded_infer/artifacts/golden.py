@@ -55,8 +55,9 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
         for width in spec.dense.inputs.values()
     ]
     sent = JaggedBatch(tuple(range(len(inputs.names))), np.concatenate(values), lengths)
-    checked = bool(spec.raw_tables)
-    return ModelInput(samples, (inputs.to_features(sent),), tuple(dense), checked)
+    has_raw = bool(spec.raw_tables)
+    groups = (inputs.to_features(sent),)
+    return ModelInput(samples, groups, tuple(dense), ids_checked=has_raw, are_rows=has_raw)
 
 
 def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:

@@ -202,10 +202,7 @@ class IdMapping:
                         f"not in the id map of table {id_map.table.name!r}"
                     )
                 counts[id_map.table.name] += len(unknown)
-                if isinstance(id_map.unknown, SharedRows):
-                    rows[unknown] = shared_rows_of(id_map.unknown, ids[unknown])
-                elif isinstance(id_map.unknown, HashedRows):
-                    rows[unknown] = hashed_rows_of(id_map.unknown, ids[unknown])
+                rows[unknown] = id_map.unknown_rows(ids[unknown])
             values[part] = rows
         return MappedIds(self._without_absent(bags, values, ends), tuple(sorted(counts.items())))
 

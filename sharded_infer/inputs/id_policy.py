@@ -61,6 +61,8 @@ class IdPolicy:
                 feature, the sample and the id.
         """
         outside = out_of_range(bags, self._rows)
+        if outside is None:
+            return self._without_padding(bags), 0
         counts = bags.lengths.sum(1)
         if self._has_raw:
             outside &= ~torch.repeat_interleave(self._raw, counts)

@@ -1,6 +1,6 @@
 """Reads requests to checked model inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from serving.protocol.input_limits import InputLimits
@@ -52,7 +52,7 @@ class InputReader:
         self.backend: Backend = backend or ("portable" if LIBRARIES is None else "native")
         native = self.backend == "native"
         max_ids = None if limits is None else limits.max_ids
-        unknown = UnknownIds(spec, unknown_ids)
+        self._unknown = unknown = UnknownIds(spec, unknown_ids)
         self.unknown_ids = unknown.cells
         self.native = (
             NativeReader(
@@ -96,6 +96,10 @@ class InputReader:
         if self._finite is not None:
             self._finite.check(found)
         return found
+
+    def count_unknown(self, unknown: Iterable[tuple[str, int]]) -> None:
+        """Counts ids that shard hosts did not know: tables and how many of each."""
+        self._unknown.add(unknown)
 
     def read_body(self, body: bytes, json_bytes: int) -> ModelInput | None:
         """Reads an HTTP body whose header compiled code has read.
