@@ -39,8 +39,12 @@ class S3Writer:
 
         async def get() -> tuple[bytes, str]:
             answer = await self._fs._call_s3("get_object", Bucket=bucket, Key=key)
+            content = bytearray()
             async with answer["Body"] as body:
-                return bytes(await body.read(max_bytes + 1)), str(answer["ETag"])
+                # A read returns what has arrived, however much was asked for.
+                while chunk := await body.read(max_bytes + 1 - len(content)):
+                    content += chunk
+            return bytes(content), str(answer["ETag"])
 
         content, tag = sync(self._fs.loop, get)
         return content, tag

@@ -11,6 +11,7 @@ import pytest
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError, StorageError
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.version_cache import VersionCache
 from tests.support.publisher import Publisher
 from tests.support.s3_server import BUCKET, S3Server
@@ -327,3 +328,14 @@ def test_files_that_no_version_names_are_left_until_no_publisher_can_want_them(
     repository.remove_leftovers("small", left)
     assert repository.leftovers("small", safe_seconds=-1).names == ()
     repository.fetch("small", 1)
+
+
+def test_a_small_object_is_read_whole_however_it_arrives(s3_url: str) -> None:
+    store = ObjectStore(s3_url)
+    content = np.random.default_rng(0).bytes(4 * MIB)
+    assert store.create("object", content)
+    for _ in range(4):
+        read = store.read("object", 4 * MIB)
+        assert read is not None and read[0] == content
+        with pytest.raises(StorageError, match=f"object: expected at most {4 * MIB - 1} bytes"):
+            store.read("object", 4 * MIB - 1)
