@@ -15,6 +15,7 @@ __all__ = [
     "RequestTooLargeError",
     "ShardHostError",
     "ShardedInferError",
+    "SignatureError",
     "SpecError",
     "StorageError",
     "TowerError",
@@ -44,6 +45,10 @@ class TowerError(InputError):
 
 class ArtifactError(InputError):
     """A published version that is incomplete, altered or of an unknown format."""
+
+
+class SignatureError(ArtifactError):
+    """A version that no trusted key has signed."""
 
 
 class GateError(ShardedInferError):

@@ -104,13 +104,32 @@ def open_artifact(path: Path) -> Artifact:
         NotFoundError: there is no manifest, so there is no version.
         ArtifactError: the manifest is damaged, of an unknown format, or of another version.
     """
+    return artifact_of(path, read_manifest(path))
+
+
+def read_manifest(path: Path) -> bytes:
+    """A version's manifest as it is stored.
+
+    Raises:
+        NotFoundError: there is no manifest, so there is no version.
+        ArtifactError: it cannot be read.
+    """
     where = path / MANIFEST_NAME
     try:
-        text = read_regular(where, MAX_MANIFEST_BYTES)
+        return read_regular(where, MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         raise NotFoundError(f"{path}: no {MANIFEST_NAME}, so no published version") from error
     except OSError as error:
         raise ArtifactError(f"{where}: cannot be read: {error.strerror}") from error
+
+
+def artifact_of(path: Path, text: bytes) -> Artifact:
+    """A version of a manifest that was read.
+
+    Raises:
+        ArtifactError: the manifest is damaged, of an unknown format, or of another version.
+    """
+    where = path / MANIFEST_NAME
     manifest = parse_manifest(text, str(where))
     if path.name.isdigit() and int(path.name) != manifest.version:
         raise ArtifactError(f"{where}: says version {manifest.version}, its folder {path.name}")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,6 +43,8 @@ from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 from sharded_infer.quality.quality_gate import blame, check_labels, check_quality, golden_record
 from sharded_infer.quality.score_difference import ScoreDifference, largest_difference
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.feature_statistics import FeatureStatistics
@@ -91,6 +94,7 @@ def publish(
     note: str | None = None,
     run_id: str | None = None,
     source_revision: str | None = None,
+    sign_keys: Sequence[SigningKey | Path | str] = (),
     progress: Progress = no_progress,
 ) -> PublishedVersion:
     """Quantizes, plans and publishes one version of a model.
@@ -123,6 +127,7 @@ def publish(
         note: kept with the version; up to 1000 printable characters.
         run_id: of the training run, in its tracker; up to 200 characters.
         source_revision: of the training code, such as a commit; up to 200 characters.
+        sign_keys: ed25519 private keys, or PEM files of them; each signs the version.
         progress: called with the current step and its progress.
 
     Raises:
@@ -142,6 +147,7 @@ def publish(
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     provenance = provenance_of(note, run_id, source_revision)
+    keys = read_signing_keys(sign_keys)
     spec, source = take_over(spec, weights)
     spec, sources = with_id_maps(spec, id_maps or {}), id_maps or {}
     given = None if samples is None else model_input_of(spec, samples)
@@ -232,7 +238,9 @@ def publish(
                 imported=imported,
                 provenance=provenance,
             )
-            path = repository.commit(staged, complete, progress=progress)
+            path = repository.commit(
+                staged, complete, sealing=Sealing(sign=partial(sign_with, keys)), progress=progress
+            )
     remove_parts(repository, found)
     return PublishedVersion(
         path=path,

@@ -2,6 +2,7 @@
 
 <repository>/<model>/<version>/manifest.json     no manifest, no version; held by whoever uses it
 <repository>/<model>/labels.json                 replaced by a rename (`labels.py`)
+<repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/.staging-<random>/          a version being written or removed
 (`staged_folder.py`)
 <repository>/<model>/.part-<name>/               rows of a version's tables (`local_parts.py`)
@@ -10,28 +11,37 @@
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
-from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
-from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest, dump_manifest
+from sharded_infer.artifacts.artifact import (
+    Artifact,
+    artifact_of,
+    read_manifest,
+    verify_files,
+)
+from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
 from sharded_infer.artifacts.row_blocks import StoredRange, verify_rows
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
-from sharded_infer.files.file_lock import Held, held_alone, hold, locked_folder
-from sharded_infer.files.regular_file import flush, read_regular
+from sharded_infer.files.file_lock import Held, held_alone, hold
+from sharded_infer.files.regular_file import flush
 from sharded_infer.files.staged_folder import leftover_bytes, staged_folder, sweep
+from sharded_infer.files.tagged_file import read_tagged, replace_tagged
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.labels import LABELS_NAME, MAX_LABELS_BYTES
 from sharded_infer.repositories.linked_files import link_equal_files
 from sharded_infer.repositories.local_parts import LocalParts
+from sharded_infer.repositories.signatures.local_signatures import LocalSignatures
+from sharded_infer.repositories.signatures.manifest_signatures import ManifestSignatures, Sealing
+from sharded_infer.repositories.signatures.signature_file import signatures_name
 from sharded_infer.repositories.stored_versions import Leftovers, version_number
 
 
 class LocalVersions:
     """Versions in a folder; implements `stored_versions.StoredVersions`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, signatures: ManifestSignatures) -> None:
         self.path = path
+        self._signatures = signatures
 
     @property
     def location(self) -> str:
@@ -69,17 +79,15 @@ class LocalVersions:
 
     def open(self, model: str, version: int) -> Artifact:
         """Reads a version's manifest."""
-        artifact = open_artifact(self._folder(model, version))
-        if artifact.manifest.model != model:
-            raise ArtifactError(
-                f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
-                f"folder of {model!r}"
-            )
-        return artifact
+        return self._read(model, version)[0]
 
     def manifest(self, model: str, version: int) -> Manifest:
         """Reads a version's manifest."""
         return self.open(model, version).manifest
+
+    def manifest_text(self, model: str, version: int) -> bytes:
+        """Reads a version's manifest as it is stored."""
+        return self._read(model, version)[1]
 
     def fetch(self, model: str, version: int, _progress: Progress) -> tuple[Path, Held]:
         """The version's own folder, and a lock that protects it until it is closed."""
@@ -91,6 +99,12 @@ class LocalVersions:
             raise StorageError(f"{folder}: cannot be locked: {error.strerror}") from error
         if held is None:
             raise NotFoundError(f"{folder}: removed meanwhile")
+        if self._signatures.trusted is not None:
+            try:
+                self.open(model, version)
+            except BaseException:
+                held.close()
+                raise
         return folder, held
 
     def fetch_rows(
@@ -123,7 +137,12 @@ class LocalVersions:
             yield path
 
     def commit(
-        self, staged: Path, manifest: Manifest, version: int | None, progress: Progress
+        self,
+        staged: Path,
+        manifest: Manifest,
+        version: int | None,
+        sealing: Sealing,
+        progress: Progress,
     ) -> Path:
         """Flushes everything to disk, the manifest last, then renames."""
         home = self.path / manifest.model
@@ -131,42 +150,19 @@ class LocalVersions:
             link_equal_files(staged, manifest, self._earlier(manifest.model), progress)
             for path in staged.rglob("*"):
                 flush(path)
-            return self._rename(staged, manifest, home, version)
+            return self._rename(staged, manifest, home, version, sealing)
         except OSError as error:
             raise StorageError(f"{home}: cannot be written: {error.strerror}") from error
 
     def read_labels(self, model: str) -> tuple[bytes, str] | None:
         """The model's `labels.json`, and a tag of its content."""
-        path = self.path / model / LABELS_NAME
         if not self._is_entry(model):
             return None
-        try:
-            content = read_regular(path, MAX_LABELS_BYTES)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be read: {error.strerror}") from error
-        return content, content.hex()
+        return read_tagged(self.path / model / LABELS_NAME, MAX_LABELS_BYTES)
 
     def replace_labels(self, model: str, content: bytes, tag: str | None) -> bool:
         """Replaces `labels.json` if its tag is unchanged; returns whether it did."""
-        home = self.path / model
-        path, new = home / LABELS_NAME, home / f".{LABELS_NAME}.new"
-        try:
-            with locked_folder(home) as handle:
-                found = self.read_labels(model)
-                if (None if found is None else found[1]) != tag:
-                    return False
-                # Whatever a killed writer, or somebody else, left under this name.
-                new.unlink(missing_ok=True)
-                with new.open("xb") as file:
-                    file.write(content)
-                flush(new)
-                new.rename(path)
-                os.fsync(handle)
-        except OSError as error:
-            raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
-        return True
+        return replace_tagged(self.path / model / LABELS_NAME, content, tag, MAX_LABELS_BYTES)
 
     def in_use(self, model: str, version: int) -> bool:
         """Whether a process holds its lock."""
@@ -194,20 +190,29 @@ class LocalVersions:
         return True
 
     def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
-        """The staging folders of killed publishers, and old parts."""
+        """The staging folders of killed publishers, and old parts and signatures."""
         names, size = leftover_bytes(self.path / model)
         old = LocalParts(self.path).leftovers(model, safe_seconds)
-        return Leftovers((*names, *old.names), size + old.bytes)
+        texts = (self.manifest_text(model, number) for number in self.numbers(model))
+        unneeded, their_size = LocalSignatures(self.path).leftovers(
+            model, {signatures_name(text) for text in texts}, safe_seconds
+        )
+        return Leftovers((*names, *old.names, *unneeded), size + old.bytes + their_size)
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
-        """Removes the staging folders of killed publishers, and these parts."""
+        """Removes the staging folders of killed publishers, and these parts and signatures."""
         sweep(self.path / model)
         LocalParts(self.path).remove_leftovers(model, leftovers)
+        LocalSignatures(self.path).remove(model, leftovers.names)
 
-    def _rename(self, staged: Path, manifest: Manifest, home: Path, version: int | None) -> Path:
+    def _rename(
+        self, staged: Path, manifest: Manifest, home: Path, version: int | None, sealing: Sealing
+    ) -> Path:
         while True:
             number = max(_numbers(home), default=0) + 1 if version is None else version
-            (staged / MANIFEST_NAME).write_bytes(dump_manifest(replace(manifest, version=number)))
+            # Signatures come before the version, which nobody may see without them.
+            text = self._signatures.sealed(manifest, number, sealing)
+            (staged / MANIFEST_NAME).write_bytes(text)
             flush(staged / MANIFEST_NAME)
             flush(staged)
             target = home / str(number)
@@ -221,6 +226,19 @@ class LocalVersions:
                 raise ArtifactError(f"{target}: cannot be published: {reason}") from error
             flush(home)
             return target
+
+    def _read(self, model: str, version: int) -> tuple[Artifact, bytes]:
+        folder = self._folder(model, version)
+        text = read_manifest(folder)
+        # Before anything of it is used.
+        self._signatures.check(model, text, str(folder / MANIFEST_NAME))
+        artifact = artifact_of(folder, text)
+        if artifact.manifest.model != model:
+            raise ArtifactError(
+                f"{artifact.path}: the manifest is of model {artifact.manifest.model!r}, its "
+                f"folder of {model!r}"
+            )
+        return artifact, text
 
     def _folder(self, model: str, version: int) -> Path:
         """A version's folder; an ArtifactError if it lies outside the repository."""

@@ -3,12 +3,12 @@
 <repository>/<model>/<version>/manifest.json     created last, and only if there is none
 <repository>/<model>/files/<sha256>              what the manifests name, stored once
 <repository>/<model>/labels.json                 replaced only if nobody else did (`labels.py`)
+<repository>/<model>/signatures/<sha256>.json    of manifests (`signatures/signature_file.py`)
 <repository>/<model>/parts/<name>.json           rows of a version's tables (`remote_parts.py`)
 """
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -21,7 +21,6 @@ from sharded_infer.artifacts.manifest import (
     REPORT_PAGE_NAME,
     Manifest,
     blocks_name,
-    dump_manifest,
     parse_manifest,
 )
 from sharded_infer.artifacts.row_blocks import StoredRange
@@ -31,9 +30,13 @@ from sharded_infer.files.staged_folder import staged_folder
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.labels import LABELS_NAME, MAX_LABELS_BYTES
 from sharded_infer.repositories.remote_parts import FILES, RemoteParts
+from sharded_infer.repositories.signatures.manifest_signatures import ManifestSignatures, Sealing
+from sharded_infer.repositories.signatures.remote_signatures import RemoteSignatures
+from sharded_infer.repositories.signatures.signature_file import signatures_name
 from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.remote_file import RemoteFile
 from sharded_infer.repositories.storage.version_cache import VersionCache
+from sharded_infer.repositories.storage.version_upload import upload_missing
 from sharded_infer.repositories.stored_versions import Leftovers, version_number
 
 _CLOCK = ".clock"
@@ -42,9 +45,12 @@ _CLOCK = ".clock"
 class RemoteVersions:
     """Versions in an object store; implements `stored_versions.StoredVersions`."""
 
-    def __init__(self, store: ObjectStore, cache: VersionCache) -> None:
+    def __init__(
+        self, store: ObjectStore, cache: VersionCache, signatures: ManifestSignatures
+    ) -> None:
         self._store = store
         self._cache = cache
+        self._signatures = signatures
 
     @property
     def location(self) -> str:
@@ -98,6 +104,10 @@ class RemoteVersions:
         """Reads a version's manifest."""
         return self._read(model, version)[1]
 
+    def manifest_text(self, model: str, version: int) -> bytes:
+        """Reads a version's manifest as it is stored."""
+        return self._read(model, version)[0]
+
     def fetch(self, model: str, version: int, progress: Progress) -> tuple[Path, Held]:
         """A local folder with the whole version, and a lock that protects it until it is closed."""
         text, manifest = self._read(model, version)
@@ -147,16 +157,22 @@ class RemoteVersions:
             yield staged
 
     def commit(
-        self, staged: Path, manifest: Manifest, version: int | None, progress: Progress
+        self,
+        staged: Path,
+        manifest: Manifest,
+        version: int | None,
+        sealing: Sealing,
+        progress: Progress,
     ) -> Path:
         """Uploads what the store lacks, then creates the manifest under the next free number."""
         model = manifest.model
-        self._upload(staged, manifest, progress)
+        files = f"{model}/{FILES}"
+        upload_missing(self._store, files, staged, manifest, progress)
         number = max(self.numbers(model), default=0) + 1 if version is None else version
         # Asked again, because a collection may have removed what was there unused for long.
-        self._upload(staged, manifest, progress)
+        upload_missing(self._store, files, staged, manifest, progress)
         while not self._store.create(
-            _manifest_key(model, number), dump_manifest(replace(manifest, version=number))
+            _manifest_key(model, number), self._signatures.sealed(manifest, number, sealing)
         ):
             if version is not None:
                 raise ArtifactError(f"{self.where(model, number)}: is there already")
@@ -186,7 +202,7 @@ class RemoteVersions:
         return True
 
     def leftovers(self, model: str, safe_seconds: float) -> Leftovers:
-        """Files that no manifest names, and parts, older than any publish takes."""
+        """Files that no manifest names, parts and signatures, older than any publish takes."""
         files = self._store.entries(f"{model}/{FILES}")
         if not files:
             return Leftovers((), 0)
@@ -197,16 +213,20 @@ class RemoteVersions:
             if file.changed_at and (now - file.changed_at).total_seconds() > safe_seconds
         ]
         # Read after the listing: whoever published meanwhile is seen.
-        named = {
-            record.sha256
-            for number in self.numbers(model)
-            for record in self.manifest(model, number).files.values()
-        }
+        named: set[str] = set()
+        needed: set[str] = set()
+        for number in self.numbers(model):
+            text, manifest = self._read(model, number)
+            named.update(record.sha256 for record in manifest.files.values())
+            needed.add(signatures_name(text))
         unused = [file for file in old if file.name not in named]
         parts = RemoteParts(self._store).leftovers(model, safe_seconds, now)
+        signatures, their_size = RemoteSignatures(self._store).leftovers(
+            model, needed, safe_seconds, now
+        )
         return Leftovers(
-            (*parts, *(f"{FILES}/{file.name}" for file in unused)),
-            sum(file.bytes for file in unused),
+            (*parts, *signatures, *(f"{FILES}/{file.name}" for file in unused)),
+            sum(file.bytes for file in unused) + their_size,
         )
 
     def remove_leftovers(self, model: str, leftovers: Leftovers) -> None:
@@ -225,28 +245,13 @@ class RemoteVersions:
             raise StorageError(f"{self._store.where(key)}: the store does not say when it was made")
         return written.changed_at
 
-    def _upload(self, staged: Path, manifest: Manifest, progress: Progress) -> None:
-        there = {e.name: e.bytes for e in self._store.entries(f"{manifest.model}/{FILES}")}
-        missing = {
-            record.sha256: name
-            for name, record in manifest.files.items()
-            if there.get(record.sha256) != record.bytes
-        }
-        done, total = 0, sum(manifest.files[name].bytes for name in missing.values())
-
-        def sent(count: int) -> None:
-            nonlocal done
-            done += count
-            progress("uploading", done, total)
-
-        for sha256, name in missing.items():
-            self._store.upload(staged / name, f"{manifest.model}/{FILES}/{sha256}", sent)
-
     def _read(self, model: str, version: int) -> tuple[bytes, Manifest]:
         key = _manifest_key(model, version)
         where = self._store.where(key)
         if not _is_name(model) or (read := self._store.read(key, MAX_MANIFEST_BYTES)) is None:
             raise NotFoundError(f"{where}: no such object, so no published version")
+        # Before anything of it is used.
+        self._signatures.check(model, read[0], where)
         manifest = parse_manifest(read[0], where)
         if manifest.version != version:
             raise ArtifactError(f"{where}: says version {manifest.version}, its folder {version}")

@@ -5,7 +5,7 @@ as `s3://bucket/prefix` (`remote_versions.py`), whose versions come through a ca
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +21,14 @@ from sharded_infer.repositories.local_parts import LocalParts
 from sharded_infer.repositories.local_versions import LocalVersions
 from sharded_infer.repositories.remote_parts import RemoteParts
 from sharded_infer.repositories.remote_versions import RemoteVersions
+from sharded_infer.repositories.signatures.local_signatures import LocalSignatures
+from sharded_infer.repositories.signatures.manifest_signatures import (
+    UNSIGNED,
+    ManifestSignatures,
+    Sealing,
+)
+from sharded_infer.repositories.signatures.remote_signatures import RemoteSignatures
+from sharded_infer.repositories.signatures.trusted_keys import TrustedKeys
 from sharded_infer.repositories.storage.object_store import ObjectStore
 from sharded_infer.repositories.storage.version_cache import VersionCache, default_cache
 from sharded_infer.repositories.stored_parts import StoredParts
@@ -38,30 +46,46 @@ class Repository:
         location: the folder or URL, as people write it.
         is_remote: whether versions must be fetched before they are used.
         parts: rows of versions that are published in parts.
+        signatures: of the versions' manifests.
     """
 
-    def __init__(self, location: Path | str, cache: VersionCache | None = None) -> None:
+    def __init__(
+        self,
+        location: Path | str,
+        cache: VersionCache | None = None,
+        *,
+        trusted_keys: Iterable[Path | str] = (),
+    ) -> None:
         """Opens a repository; it need not exist before something is published.
 
         Args:
             location: a folder, or a URL such as `s3://bucket/prefix`.
             cache: where versions of a remote repository are kept on this machine; None takes the
                 folder that SHARDED_INFER_CACHE names.
+            trusted_keys: PEM files of ed25519 public keys; every method that reads a version then
+                raises SignatureError, an ArtifactError, unless one of the keys has signed it.
 
         Raises:
-            InputError: no file system is known for the URL, or its package is not installed.
+            InputError: no file system is known for the URL, or its package is not installed; a file
+                of keys cannot be used.
         """
         protocol, separator, rest = str(location).partition("://")
+        files = tuple(trusted_keys)
+        trusted = TrustedKeys(files) if files else None
         self._stored: StoredVersions
         self.parts: StoredParts
         self.is_remote = bool(separator) and protocol not in _LOCAL
         if self.is_remote:
             cache = default_cache(os.environ) if cache is None else cache
             store = ObjectStore(str(location))
-            self._stored, self.parts = RemoteVersions(store, cache), RemoteParts(store)
+            self.signatures = ManifestSignatures(RemoteSignatures(store), trusted)
+            self._stored = RemoteVersions(store, cache, self.signatures)
+            self.parts = RemoteParts(store)
         else:
             folder = Path(rest) if separator else Path(location)
-            self._stored, self.parts = LocalVersions(folder), LocalParts(folder)
+            self.signatures = ManifestSignatures(LocalSignatures(folder), trusted)
+            self._stored = LocalVersions(folder, self.signatures)
+            self.parts = LocalParts(folder)
         self.location = self._stored.location
         self._held: dict[Path, Held] = {}
 
@@ -125,6 +149,10 @@ class Repository:
             ArtifactError: it is damaged, or of another model.
         """
         return self._stored.manifest(model, self._chosen(model, version))
+
+    def manifest_text(self, model: str, version: int) -> bytes:
+        """As `manifest`, but returns it as it is stored."""
+        return self._stored.manifest_text(model, self._chosen(model, version))
 
     def fetch(
         self, model: str, version: int | None = None, progress: Progress = no_progress
@@ -203,6 +231,7 @@ class Repository:
         manifest: Manifest,
         *,
         version: int | None = None,
+        sealing: Sealing = UNSIGNED,
         progress: Progress = no_progress,
     ) -> Path:
         """Publishes a staged version in one step.
@@ -211,6 +240,7 @@ class Repository:
             staged: the folder from `staging`, complete except for its manifest.
             manifest: the version's number is replaced.
             version: its number; None takes the next free one.
+            sealing: how its manifest is written and signed.
             progress: called with the bytes uploaded.
 
         Returns:
@@ -220,7 +250,7 @@ class Repository:
         Raises:
             ArtifactError: the number is taken, or the folder cannot be renamed.
         """
-        return self._stored.commit(staged, manifest, version, progress)
+        return self._stored.commit(staged, manifest, version, sealing, progress)
 
     def labels(self, model: str) -> dict[str, int]:
         """The model's labels and their versions; empty if it has none.

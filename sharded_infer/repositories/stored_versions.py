@@ -11,6 +11,7 @@ from sharded_infer.artifacts.manifest import Manifest
 from sharded_infer.artifacts.row_blocks import StoredRange
 from sharded_infer.files.file_lock import Held
 from sharded_infer.progress import Progress
+from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class StoredVersions(Protocol):
     def manifest(self, model: str, version: int) -> Manifest:
         """A version's manifest."""
 
+    def manifest_text(self, model: str, version: int) -> bytes:
+        """A version's manifest as it is stored."""
+
     def fetch(self, model: str, version: int, progress: Progress) -> tuple[Path, Held]:
         """A local folder with the whole version, and a lock that protects it until it is closed."""
 
@@ -77,9 +81,17 @@ class StoredVersions(Protocol):
         """A local folder for writing a version; removed unless committed."""
 
     def commit(
-        self, staged: Path, manifest: Manifest, version: int | None, progress: Progress
+        self,
+        staged: Path,
+        manifest: Manifest,
+        version: int | None,
+        sealing: Sealing,
+        progress: Progress,
     ) -> Path:
-        """Publishes a staged version under a number, or the next free one; returns its folder."""
+        """Publishes a staged version under a number, or the next free one; returns its folder.
+
+        Its signatures are stored before the version appears.
+        """
 
     def read_labels(self, model: str) -> tuple[bytes, str] | None:
         """The model's `labels.json`, if there is one, and a tag of its content."""

@@ -2,13 +2,16 @@
 
 import os
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sharded_infer.artifacts.artifact import Artifact, open_listed, verify_files
-from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.artifacts.manifest import FileRecord, parse_manifest
 from sharded_infer.errors import StorageError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import SigningKey, sign_with
+from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 
 _COPY_BYTES = 2 * 2**20  # the page cache keeps such blocks in huge pages
 
@@ -20,13 +23,18 @@ def copy_version(
     target: Repository,
     *,
     same_version: bool = False,
+    keys: Sequence[SigningKey] = (),
     progress: Progress = no_progress,
 ) -> int:
     """Copies a version and verifies it before it is published.
 
+    A copy with the same number keeps its manifest to the byte, and its signatures. With another
+    number it has those of `keys` alone, since signatures cover the number.
+
     Args:
         version: its number; None is the latest.
         same_version: keep the number; otherwise it gets the next free one.
+        keys: sign the copy.
         progress: called with the current step and its progress.
 
     Returns:
@@ -39,7 +47,15 @@ def copy_version(
     """
     folder = source.fetch(model, version, progress)
     try:
-        manifest = source.manifest(model, int(folder.name))
+        text = source.manifest_text(model, int(folder.name))
+        manifest = parse_manifest(text, source.where(model, int(folder.name)))
+        signatures = source.signatures.of(model, text)
+
+        def sign(copied: bytes) -> Mapping[str, bytes]:
+            kept = signatures if copied == text else {}
+            return {**kept, **sign_with(keys, copied)}
+
+        sealing = Sealing(text if same_version else None, sign)
         # Links only for as long as an upload takes: a copy that stays has files of its own.
         link = target.is_remote
         with target.staging(model) as staged:
@@ -50,7 +66,10 @@ def copy_version(
                 progress("copying", done, total)
             verify_files(Artifact(staged, manifest), progress)
             number = manifest.version if same_version else None
-            return int(target.commit(staged, manifest, version=number, progress=progress).name)
+            path = target.commit(
+                staged, manifest, version=number, sealing=sealing, progress=progress
+            )
+            return int(path.name)
     finally:
         source.release(folder)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, FileRecord
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.manifest_signatures import UNSIGNED, Sealing
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,11 @@ class Publisher:
     source: Artifact
 
     def __call__(
-        self, repository: Repository, more: dict[str, bytes] | None = None, model: str = "small"
+        self,
+        repository: Repository,
+        more: dict[str, bytes] | None = None,
+        model: str = "small",
+        sealing: Sealing = UNSIGNED,
     ) -> int:
         manifest = self.source.manifest
         with repository.staging(model) as staged:
@@ -28,4 +33,4 @@ class Publisher:
                 files[name] = FileRecord(len(content), hashlib.sha256(content).hexdigest())
             spec = {**manifest.spec, "name": model}
             changed = replace(manifest, files=files, model=model, spec=spec)
-            return int(repository.commit(staged, changed).name)
+            return int(repository.commit(staged, changed, sealing=sealing).name)

@@ -1,0 +1,37 @@
+"""Uploads the files of a version that a store lacks."""
+
+from pathlib import Path
+
+from sharded_infer.artifacts.manifest import Manifest
+from sharded_infer.progress import Progress
+from sharded_infer.repositories.storage.object_store import ObjectStore
+
+
+def upload_missing(
+    store: ObjectStore, folder: str, staged: Path, manifest: Manifest, progress: Progress
+) -> None:
+    """Uploads files whose hashes are not there yet with the right size.
+
+    Args:
+        folder: of the store's files, which have their SHA-256 as names.
+        staged: the version's folder.
+        progress: called with the bytes uploaded.
+
+    Raises:
+        StorageError: the store cannot be reached, or refuses.
+    """
+    there = {entry.name: entry.bytes for entry in store.entries(folder)}
+    missing = {
+        record.sha256: name
+        for name, record in manifest.files.items()
+        if there.get(record.sha256) != record.bytes
+    }
+    done, total = 0, sum(manifest.files[name].bytes for name in missing.values())
+
+    def sent(count: int) -> None:
+        nonlocal done
+        done += count
+        progress("uploading", done, total)
+
+    for sha256, name in missing.items():
+        store.upload(staged / name, f"{folder}/{sha256}", sent)

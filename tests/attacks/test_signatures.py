@@ -1,0 +1,231 @@
+"""Signatures of versions that were altered, exchanged or made up, in folders and in buckets."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.manifest_signatures import Sealing
+from sharded_infer.repositories.signatures.signature_file import (
+    MAX_SIGNATURES_BYTES,
+    dump_signatures,
+    parse_signatures,
+    signatures_name,
+)
+from tests.support.publisher import Publisher
+from tests.support.s3_server import BUCKET, S3Server
+from tests.support.signing_keys import KeyFiles, make_key
+
+ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group of ed25519
+
+
+class Store:
+    """A repository, open to an attacker."""
+
+    def __init__(self, location: str, client: Callable[[], S3Server]) -> None:
+        self.repository = Repository(location)
+        self._client = client
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file of the model."""
+        location = self.repository.location
+        if self.repository.is_remote:
+            key = f"{location.removeprefix(f's3://{BUCKET}/')}/small/{name}"
+            self._client().client().put_object(Bucket=BUCKET, Key=key, Body=content)
+        else:
+            path = Path(location, "small", name)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+
+    def name(self, version: int) -> str:
+        """The file of a version's signatures."""
+        return signatures_name(self.repository.manifest_text("small", version))
+
+    def signatures(self, version: int) -> dict[str, bytes]:
+        text = self.repository.manifest_text("small", version)
+        return dict(self.repository.signatures.of("small", text))
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> KeyFiles:
+    return make_key(tmp_path, "key")
+
+
+@pytest.fixture
+def store(
+    location: str, publish_copy: Publisher, key: KeyFiles, request: pytest.FixtureRequest
+) -> Store:
+    """Versions 1 and 2 are signed by the key."""
+    store = Store(location, partial(request.getfixturevalue, "s3"))
+    for _ in range(2):
+        sign = partial(sign_with, read_signing_keys([key.private]))
+        publish_copy(store.repository, sealing=Sealing(sign=sign))
+    return store
+
+
+def refusal(store: Store, key: KeyFiles, version: int = 1) -> str:
+    """Why a server that trusts the key does not take the version."""
+    trusting = Repository(store.repository.location, trusted_keys=[key.public])
+    with pytest.raises(ShardedInferError) as refused:
+        trusting.manifest("small", version)
+    with pytest.raises(ShardedInferError) as unfetched:
+        trusting.fetch("small", version)
+    assert str(unfetched.value) == str(refused.value)
+    return str(refused.value)
+
+
+def test_a_signature_of_another_version_is_refused(store: Store, key: KeyFiles) -> None:
+    store.write(store.name(1), dump_signatures(store.signatures(2)))
+    assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
+
+
+def test_a_signed_manifest_under_another_number_or_model_is_refused(
+    store: Store, key: KeyFiles, publish_copy: Publisher
+) -> None:
+    first = store.repository.manifest_text("small", 1)
+    store.write("3/manifest.json", first)
+    assert "says version 1, its folder 3" in refusal(store, key, 3)
+    sign = partial(sign_with, read_signing_keys([key.private]))
+    for _ in range(3):
+        publish_copy(store.repository, model="other", sealing=Sealing(sign=sign))
+    other = store.repository.manifest_text("other", 3)
+    store.write("3/manifest.json", other)
+    store.write(signatures_name(other), dump_signatures(sign(other)))
+    assert "the manifest is of model 'other', its folder of 'small'" in refusal(store, key, 3)
+
+
+def test_a_manifest_that_was_altered_with_its_checksum_is_refused(
+    store: Store, key: KeyFiles
+) -> None:
+    text = store.repository.manifest_text("small", 1)
+    altered = text.replace(b"small", b"smalL", 1)
+    before = store.signatures(1)
+    store.write("1/manifest.json", altered)
+    assert f"expected a signature by key {key.key_id}" in refusal(store, key)
+    store.write(signatures_name(altered), dump_signatures(before))
+    assert "is of something else" in refusal(store, key)
+
+
+def _malleable(signature: bytes) -> bytes:
+    """The other S that an unchecked equation accepts."""
+    s = int.from_bytes(signature[32:], "little") + ORDER
+    return signature[:32] + s.to_bytes(32, "little")
+
+
+FORGED: dict[str, Callable[[bytes], bytes]] = {
+    "zeros": lambda _: bytes(64),
+    "the identity and zero": lambda _: b"\1" + bytes(63),
+    "S beyond the order": _malleable,
+    "one bit": lambda s: bytes([s[0] ^ 1]) + s[1:],
+    "the last bit": lambda s: s[:-1] + bytes([s[-1] ^ 128]),
+    "halves exchanged": lambda s: s[32:] + s[:32],
+}
+
+
+@pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED)
+def test_forged_signatures_are_refused(
+    store: Store, key: KeyFiles, forge: Callable[[bytes], bytes]
+) -> None:
+    forged = forge(store.signatures(1)[key.key_id])
+    store.write(store.name(1), dump_signatures({key.key_id: forged}))
+    assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
+
+
+def test_a_foreign_signature_under_a_trusted_keys_id_is_refused(
+    store: Store, key: KeyFiles, tmp_path: Path
+) -> None:
+    foreign = make_key(tmp_path, "foreign")
+    text = store.repository.manifest_text("small", 1)
+    (made,) = sign_with(read_signing_keys([foreign.private]), text).values()
+    store.write(store.name(1), dump_signatures({key.key_id: made}))
+    assert f"altered: the signature by key {key.key_id}" in refusal(store, key)
+
+
+def _listed(content: bytes) -> list[dict[str, str]]:
+    listed = json.loads(content)["signatures"]
+    assert isinstance(listed, list)
+    return listed
+
+
+def _file(signatures: object, **more: object) -> bytes:
+    return json.dumps({"format_version": 1, "signatures": signatures, **more}).encode()
+
+
+SPOILED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
+    "empty": (lambda _: b"", "the document: Invalid JSON"),
+    "truncated": (lambda c: c[: len(c) // 2], "the document: Invalid JSON"),
+    "not text": (lambda _: b"\xff\xfe" * 50, "the document: Invalid JSON"),
+    "nested": (lambda _: b"[" * 60_000, "the document: Invalid JSON"),
+    "a list": (lambda c: json.dumps(_listed(c)).encode(), "the document: Input should be"),
+    "none listed": (lambda _: _file([]), "signatures: Tuple should have at least 1 item"),
+    "another format": (
+        lambda c: json.dumps({"format_version": 2, "signatures": _listed(c)}).encode(),
+        "format_version: Input should be 1",
+    ),
+    "a key twice": (lambda c: _file(_listed(c) * 2), "expected one signature by each key, got two"),
+    "an unknown field": (lambda c: _file(_listed(c), trusted=True), "trusted: Unexpected"),
+    "a short signature": (
+        lambda c: _file([{**_listed(c)[0], "signature": "00" * 63}]),
+        "signatures.0.signature: String should match",
+    ),
+    "a number": (
+        lambda c: _file([{**_listed(c)[0], "signature": 7}]),
+        "signatures.0.signature: Input should be a valid string",
+    ),
+    "a long key id": (
+        lambda c: _file([{**_listed(c)[0], "key_id": "0" * 17}]),
+        "signatures.0.key_id: String should match",
+    ),
+    "a path as key id": (
+        lambda c: _file([{**_listed(c)[0], "key_id": "../../../etc/pass"}]),
+        "signatures.0.key_id: String should match",
+    ),
+    "too large": (
+        lambda c: c + b" " * MAX_SIGNATURES_BYTES,
+        f"expected at most {MAX_SIGNATURES_BYTES}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), SPOILED.values(), ids=SPOILED)
+def test_a_damaged_file_of_signatures_is_refused_and_named(
+    store: Store, key: KeyFiles, spoil: Callable[[bytes], bytes], words: str
+) -> None:
+    name = store.name(1)
+    store.write(name, spoil(dump_signatures(store.signatures(1))))
+    said = refusal(store, key)
+    assert name in said and words in said
+    # Who names no keys does not look at it.
+    assert store.repository.manifest("small", 1).version == 1
+
+
+def test_many_signatures_are_read_once_and_only_trusted_ones_are_computed(
+    store: Store, key: KeyFiles
+) -> None:
+    most = {f"{number:016x}": bytes(64) for number in range(300)}
+    store.write(store.name(1), dump_signatures({**most, **store.signatures(1)}))
+    Repository(store.repository.location, trusted_keys=[key.public]).fetch("small", 1)
+    assert len(parse_signatures(dump_signatures(most), "here")) == 300
+
+
+def test_a_link_or_a_folder_in_the_place_of_signatures_is_refused(
+    publish_copy: Publisher, key: KeyFiles, tmp_path: Path
+) -> None:
+    repository = Repository(tmp_path / "models")
+    sign = partial(sign_with, read_signing_keys([key.private]))
+    publish_copy(repository, sealing=Sealing(sign=sign))
+    path = tmp_path / "models" / "small" / signatures_name(repository.manifest_text("small", 1))
+    trusting = Repository(repository.location, trusted_keys=[key.public])
+    path.rename(tmp_path / "real")
+    path.symlink_to(tmp_path / "real")
+    with pytest.raises(ShardedInferError, match="expected a regular file, got a symbolic link"):
+        trusting.manifest("small", 1)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ShardedInferError, match="expected a regular file, got a folder"):
+        trusting.manifest("small", 1)
