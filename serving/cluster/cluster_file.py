@@ -51,7 +51,9 @@ FRONT_SETTINGS = declared_settings(ServerConfig)
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 # Settings that other fields of the file give.
 _ADDRESSES = ("host", "port", "http_port", "unix_socket", "http_unix_socket", "admin_address")
-_SECURITY = ("insecure", "tls_certificate", "tls_key", "tls_client_ca", "tokens_file")
+_SECURITY = (
+    *("insecure", "tls_certificate", "tls_key", "tls_client_ca", "tokens_file", "trusted_key"),
+)
 _GIVEN = {"repository", "model", "topology", "shard_hosts", *_ADDRESSES, *_SECURITY}
 
 
@@ -79,12 +81,16 @@ Cpus = Annotated[float, Field(gt=0, le=1024)]
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class Security:
-    """Who may call: settings of `serve`; files are relative to `cluster.toml`."""
+    """Who may call, and which versions are trusted: settings of `serve`.
+
+    Files are relative to `cluster.toml`.
+    """
 
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_client_ca: str | None = None
     tokens_file: str | None = None
+    trusted_key: str | None = None
     insecure: bool = False
 
     @property
@@ -95,6 +101,7 @@ class Security:
             "tls_key": self.tls_key,
             "tls_client_ca": self.tls_client_ca,
             "tokens_file": self.tokens_file,
+            "trusted_key": self.trusted_key,
         }
         return {name: file for name, file in found.items() if file is not None}
 
@@ -282,7 +289,7 @@ def _check_settings(
 def _check_security(where: str, security: Security) -> None:
     if (security.tls_certificate is None) is not (security.tls_key is None):
         raise InputError(f"{where}.tls_certificate and tls_key: expected both or neither, got one")
-    if not (security.files or security.insecure):
+    if not (security.files.keys() - {"trusted_key"} or security.insecure):
         raise InputError(
             f"{where}: others reach these addresses: expected tls_certificate and tls_key, "
             "tokens_file, or insecure = true, got none"

@@ -363,6 +363,16 @@ class ServerConfig:
         str | None,
         _security("File of bearer tokens and their scopes; reloaded at SIGHUP."),
     ] = None
+    trusted_key: Annotated[
+        tuple[str, ...],
+        Setting(
+            Group.SECURITY,
+            "PEM file of public keys (ed25519); only versions that one of them has signed are "
+            "loaded; may be repeated; read anew when it changes; default: signatures are not "
+            "looked at.",
+            metavar="FILE",
+        ),
+    ] = ()
     rate_limit: Annotated[
         float | None,
         Setting(

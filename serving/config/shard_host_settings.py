@@ -31,6 +31,7 @@ _NAMES = (
     "tls_key",
     "tls_client_ca",
     "tokens_file",
+    "trusted_key",
     "drain_seconds",
     "log_format",
     "log_level",

@@ -96,7 +96,7 @@ def serve(
         )
     if missing := tuple(code for code in missing_code() if code.serves):
         _log.warning("%s", missing_text(missing))
-    repository = Repository(config.repository)
+    repository = Repository(config.repository, trusted_keys=config.trusted_key)
     models = _first_models(config, repository)
     known = list(dict.fromkeys((*(repository.models() if config.explicit else ()), *models)))
     slots = config.follow.most_held + _SPARE_SLOTS

@@ -64,7 +64,7 @@ def serve_shards(
         NotFoundError: the repository does not exist, or holds none of the models.
     """
     check_protection(config)
-    repository = Repository(config.repository)
+    repository = Repository(config.repository, trusted_keys=config.trusted_key)
     if not (config.models or repository.models()):
         raise NotFoundError(f"{config.repository}: holds no published model")
     allow_most_descriptors()

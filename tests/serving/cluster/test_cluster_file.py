@@ -109,3 +109,12 @@ def test_a_cluster_without_shard_hosts_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=re.escape(f"{tmp_path / 'none.toml'}: cannot be read")):
         read_cluster(tmp_path / "none.toml")
+
+
+def test_trusted_keys_are_files_of_the_cluster_and_protect_no_address(tmp_path: Path) -> None:
+    secured = SMALL.replace("insecure = true", 'insecure = true, trusted_key = "keys.pem"')
+    cluster = read_cluster(written(tmp_path, secured))
+    assert cluster.fronts.security.files == {"trusted_key": "keys.pem"}
+    assert cluster.shard_hosts.security.files == {"trusted_key": "keys.pem"}
+    with pytest.raises(InputError, match="security: others reach these addresses"):
+        read_cluster(written(tmp_path, secured.replace("insecure = true, ", "")))
