@@ -90,6 +90,7 @@ FULL_FILES = (
     "tests/end_to_end/test_share_memory.py",
     "tests/end_to_end/test_shared_copies.py",
     "tests/end_to_end/test_strings.py",
+    "tests/end_to_end/test_signatures.py",
     "tests/end_to_end/test_torchrec_collection.py",
     "tests/end_to_end/test_torchrec_dlrm.py",
     "tests/end_to_end/test_torchrec_ids.py",

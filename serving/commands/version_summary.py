@@ -4,9 +4,11 @@ from rich.table import Table
 
 from quant.report import import_text
 from serving.commands.console import OUT
+from serving.commands.versions import key_ids
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import GoldenRecord, Manifest, OutputDifference
 from sharded_infer.byte_sizes import size_text
+from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 
 # What is said of versions that were published before manifests had one.
@@ -15,11 +17,11 @@ NO_BLOCKS = "without hashes of blocks: an earlier release published it"
 _SHOWN_ROWS = 4
 
 
-def print_version(artifact: Artifact, where: str) -> None:
+def print_version(artifact: Artifact, repository: Repository) -> None:
     """Prints a version's contents.
 
     Args:
-        where: its name in the output.
+        repository: where it was published.
     """
     manifest = artifact.manifest
     table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
@@ -51,10 +53,21 @@ def print_version(artifact: Artifact, where: str) -> None:
         f"{import_text(manifest.imported)}\n"
         f"{_parts(manifest)}\n"
         f"{_id_maps(manifest)}"
-        f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n{where}",
+        f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n"
+        f"{_signatures(repository, manifest)}\n"
+        f"{repository.where(manifest.model, manifest.version)}",
         highlight=False,
         soft_wrap=True,
     )
+
+
+def _signatures(repository: Repository, manifest: Manifest) -> str:
+    signed_by = key_ids(repository, manifest.model, manifest.version)
+    if not signed_by:
+        return "not signed"
+    is_checked = repository.signatures.trusted is not None
+    checked = "one is trusted" if is_checked else "not checked: no --trusted-key"
+    return f"signed by key {', '.join(signed_by)} ({checked})"
 
 
 def _parts(manifest: Manifest) -> str:

@@ -24,6 +24,16 @@ def only_model(repository: Repository, model: str | None) -> str:
     return models[0]
 
 
+def key_ids(repository: Repository, model: str, version: int) -> list[str]:
+    """The keys that a version's signatures name; the signatures are not checked.
+
+    Raises:
+        NotFoundError: the version does not exist.
+        ArtifactError, StorageError: it is damaged, or its signatures are, or cannot be read.
+    """
+    return sorted(repository.signatures.of(model, repository.manifest_text(model, version)))
+
+
 @contextmanager
 def fetched_artifact(
     repository: Repository, model: str | None, version: int | None, progress: Progress

@@ -75,6 +75,7 @@ def cluster_publish_command(
     load_by_name("sharded_infer.publishing.part_publication:check_parts")(parts)
     for layout in options.topologies:
         load_by_name("sharded_infer.planning.topology_file:parse_topology")(layout)
+    keys = options.signing_keys()
     trained = options.read(described)
     published = Repository(options.repository)
     fp32_bytes = sum(4 * table.rows * table.dim for table in described.tables)
@@ -96,7 +97,9 @@ def cluster_publish_command(
                 parts,
             )
             runs = ray.run(make, parts, fp32_bytes, progress)
-        version = options.publish(described, statistics, trained, parts=parts, progress=progress)
+        version = options.publish(
+            described, statistics, trained, keys=keys, parts=parts, progress=progress
+        )
     if as_json:
         fields = version_fields(described.name, version)
         print_json({**fields, "parts": [_part_fields(run) for run in runs]})

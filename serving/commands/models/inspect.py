@@ -9,9 +9,10 @@ import typer
 from serving.commands.console import OUT, print_json, write_target
 from serving.commands.models.quantization_tables import render_report
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.version_summary import print_version
-from serving.commands.versions import only_model
+from serving.commands.versions import key_ids, only_model
 from sharded_infer.artifacts.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
 from sharded_infer.errors import ArtifactError
 from sharded_infer.repositories.repository import Repository
@@ -27,14 +28,17 @@ def inspect_command(
     html: Annotated[
         Path | None, typer.Option(help="Also copy the report's page to this file.")
     ] = None,
+    trusted_key: TrustedKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a version's tables, sizes, plans and tower. Reads the manifest only.
+    """Show a version's tables, sizes, plans, tower and signatures. Reads the manifest only.
+
+    Signatures are checked if --trusted-key names keys.
 
     With --report, show what quantization did to the tables and scores. The same report is a page,
     report.html in the version's folder.
     """
-    published = Repository(repository)
+    published = Repository(repository, trusted_keys=trusted_key or ())
     artifact = published.open(only_model(published, model), version)
     manifest = artifact.manifest
     if html is not None:
@@ -49,9 +53,10 @@ def inspect_command(
             OUT.print(part)
         return
     if as_json:
-        print_json(manifest_fields(manifest))
+        signed_by = key_ids(published, manifest.model, manifest.version)
+        print_json({**manifest_fields(manifest), "signed_by": signed_by})
         return
-    print_version(artifact, published.where(manifest.model, manifest.version))
+    print_version(artifact, published)
 
 
 def _parsed(content: bytes, where: str) -> dict[str, object]:

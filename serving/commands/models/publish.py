@@ -92,6 +92,7 @@ def publish_command(
             "--note": options.note,
             "--run-id": options.run_id,
             "--source-revision": options.source_revision,
+            "--sign-key": options.sign_key,
             "--join": join,
             "--order-rows": order_rows != OrderRows.AS_TRAINED,
         }
@@ -102,6 +103,7 @@ def publish_command(
             made = store_part(described, weights, repository, statistics, parts, number, progress)
         _print_part(described.name, made, as_json=as_json)
         return
+    keys = options.signing_keys()
     trained = options.read(described)
     with progress_bars() as progress:
         published = options.publish(

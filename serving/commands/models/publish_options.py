@@ -1,6 +1,6 @@
 """The options of commands that publish a model, and what they read and publish."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +20,10 @@ from serving.commands.models.quantization import (
     read_trained,
     with_budget,
 )
+from serving.commands.options.key_options import SignKeyOption
 from serving.commands.options.version_options import RepositoryOption
 from sharded_infer.progress import Progress
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 from sharded_infer.samples.file import read_samples
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
@@ -60,6 +62,7 @@ class PublishOptions:
     note: NoteOption = None
     run_id: RunIdOption = None
     source_revision: SourceRevisionOption = None
+    sign_key: SignKeyOption = None
 
     @property
     def topologies(self) -> tuple[str, ...]:
@@ -84,12 +87,21 @@ class PublishOptions:
         _say_input_order(described, trained[1])
         return trained
 
+    def signing_keys(self) -> Sequence[SigningKey]:
+        """The keys that sign the version.
+
+        Raises:
+            InputError: as `read_signing_keys`.
+        """
+        return read_signing_keys(self.sign_key or ())
+
     def publish(
         self,
         described: ModelSpec,
         statistics: Mapping[str, FeatureStatistics] | None,
         trained: tuple[Any, Any, Any],
         *,
+        keys: Sequence[SigningKey],
         parts: int | None,
         order_rows: OrderRows = OrderRows.AS_TRAINED,
         progress: Progress,
@@ -97,6 +109,7 @@ class PublishOptions:
         """Publishes what was read.
 
         Args:
+            keys: sign the version.
             parts: how many there are to join; None: the tables are encoded here.
             order_rows: by frequency, those of the samples where the id maps say none.
         """
@@ -121,6 +134,7 @@ class PublishOptions:
             note=self.note,
             run_id=self.run_id,
             source_revision=self.source_revision,
+            sign_keys=keys,
             progress=progress,
         )
         return published

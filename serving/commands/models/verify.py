@@ -4,10 +4,11 @@ from kernels.wording import counted
 from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.version_summary import NO_CHECKSUM
-from serving.commands.versions import fetched_artifact, only_model
+from serving.commands.versions import fetched_artifact, key_ids, only_model
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.repositories.repository import Repository
 
@@ -16,13 +17,15 @@ def verify_command(
     repository: RepositoryOption,
     model: ModelOption = None,
     version: VersionOption = None,
+    trusted_key: TrustedKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check every file and plan, then score the golden requests.
 
-    Sizes and hashes are compared with the manifest, scores with the fp32 model's.
+    Sizes and hashes are compared with the manifest, scores with the fp32 model's. With
+    --trusted-key, the manifest's signature is checked first.
     """
-    published = Repository(repository)
+    published = Repository(repository, trusted_keys=trusted_key or ())
     name = only_model(published, model)
     with progress_bars() as progress:
         read = published.verify(name, version, progress)
@@ -37,6 +40,7 @@ def verify_command(
         "files": len(manifest.files),
         "bytes": read,
         "manifest_sha256": manifest.sha256,
+        "signed_by": key_ids(published, name, manifest.version),
         "max_score_diff": max(differences.values()),
         "plans": list(differences),
     }
@@ -48,7 +52,8 @@ def verify_command(
         f"{counted(len(manifest.files), 'file')}, "
         f"{size_text(read)}, all as the manifest says; golden requests within "
         f"{max(differences.values()):.2g} of fp32"
-        f"{'' if manifest.sha256 else f'; the manifest is {NO_CHECKSUM}'}",
+        f"{'' if manifest.sha256 else f'; the manifest is {NO_CHECKSUM}'}"
+        f"{'; signed by a trusted key' if trusted_key else ''}",
         highlight=False,
         soft_wrap=True,
     )

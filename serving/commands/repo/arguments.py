@@ -12,6 +12,12 @@ LocationArgument = Annotated[
     str, typer.Argument(metavar="REPO", help="Folder, or URL such as s3://bucket/prefix.")
 ]
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="Model.")]
+ModelVersionArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL[@VERSION]", help="Model, and a version or label of it; default: latest."
+    ),
+]
 DryRunOption = Annotated[
     bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
 ]
@@ -34,6 +40,12 @@ def named_version(repository: Repository, model: str, name: str) -> int:
             f"{', '.join(map(str, versions))}"
         )
     return version
+
+
+def named_model_version(repository: Repository, text: str) -> tuple[str, int]:
+    """The model and version that a `MODEL[@VERSION]` names; see `named_version`."""
+    model, _, name = text.partition("@")
+    return model, named_version(repository, model, name or "latest")
 
 
 def labels_by_version(labels: dict[str, int]) -> dict[int, list[str]]:

@@ -46,6 +46,11 @@ REPO_COMMANDS = (
         "Copy a version to another repository.",
     ),
     CommandEntry(
+        "sign",
+        "serving.commands.repo.repo_sign:repo_sign_command",
+        "Sign a published version.",
+    ),
+    CommandEntry(
         "watch",
         "serving.commands.repo.repo_watch:repo_watch_command",
         "Show live which versions a server loads and serves.",

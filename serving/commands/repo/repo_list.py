@@ -20,6 +20,7 @@ from serving.commands.repo.arguments import (
     named_version,
 )
 from serving.commands.version_summary import print_version
+from serving.commands.versions import key_ids
 from sharded_infer.artifacts.manifest import Manifest, manifest_fields
 from sharded_infer.artifacts.provenance import Provenance
 from sharded_infer.byte_sizes import size_text
@@ -127,9 +128,10 @@ def repo_show_command(
     if version is not None:
         number = named_version(repository, model, version)
         if as_json:
-            print_json(manifest_fields(repository.manifest(model, number)))
+            fields = manifest_fields(repository.manifest(model, number))
+            print_json({**fields, "signed_by": key_ids(repository, model, number)})
         else:
-            print_version(repository.open(model, number), repository.where(model, number))
+            print_version(repository.open(model, number), repository)
         return
     with progress_bars() as progress:
         lines = version_lines(repository, model, datetime.now(UTC), progress)

@@ -6,11 +6,19 @@ import typer
 
 from serving.commands.console import OUT, print_errors, print_json
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import LocationArgument, named_version
 from serving.commands.version_summary import NO_CHECKSUM
 from sharded_infer.artifacts.manifest import MANIFEST_NAME
-from sharded_infer.errors import ArtifactError, NotFoundError, PlanError, StorageError
+from sharded_infer.errors import (
+    ArtifactError,
+    NotFoundError,
+    PlanError,
+    SignatureError,
+    StorageError,
+)
+from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
 
 
@@ -23,14 +31,16 @@ def repo_verify_command(
         str | None,
         typer.Argument(metavar="VERSION", help="Version, label or latest; default: all."),
     ] = None,
+    trusted_key: TrustedKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Read and compare every file where it is stored: sizes, hashes, plans and labels.
 
-    All versions are read, whatever is found. The exit code is 1 if one is damaged, or if something
-    else lies in a version's place. `verify` scores the golden requests too.
+    All versions are read, whatever is found. The exit code is 1 if one is damaged, if something
+    else lies in a version's place, or if none of the --trusted-key keys has signed a version.
+    `verify` scores the golden requests too.
     """
-    repository = Repository(location)
+    repository = Repository(location, trusted_keys=trusted_key or ())
     wanted = [
         (name, number)
         for name in ([model] if model is not None else repository.models())
@@ -46,34 +56,45 @@ def repo_verify_command(
         if version is None and model in (None, name)
     ]
     results: list[dict[str, object]] = []
+    found: list[str] = []
     with progress_bars() as progress:
         for name, number in wanted:
-            fields: dict[str, object] = {"model": name, "version": number}
-            try:
-                fields["bytes"] = repository.verify(name, number, progress)
-                artifact = repository.open(name, number)
-                fields["manifest_sha256"] = artifact.manifest.sha256
-                for topology in artifact.manifest.plans:
-                    artifact.plan(topology)
-            except (ArtifactError, NotFoundError, PlanError, StorageError) as error:
-                fields["error"] = str(error)
+            fields, verdict = _verified(repository, name, number, progress)
             results.append(fields)
+            found.append(f"{name} version {number}: {verdict}")
     for name, number in without:
         where = repository.where(name, number)
         message = f"{where}: expected a folder with a {MANIFEST_NAME}: it is no version without one"
         results.append({"model": name, "version": number, "error": message})
+        found.append(f"{name} version {number}: damaged")
     errors = [str(fields["error"]) for fields in results if "error" in fields]
     for name in sorted({name for name, _ in wanted}):
         errors += _label_errors(repository, name)
     if as_json:
         print_json({"versions": results, "errors": errors})
     else:
-        for fields in results:
-            found = "damaged" if "error" in fields else "as the manifest says"
-            if "error" not in fields and fields["manifest_sha256"] is None:
-                found += f"; the manifest is {NO_CHECKSUM}"
-            OUT.print(f"{fields['model']} version {fields['version']}: {found}", highlight=False)
+        for line in found:
+            OUT.print(line, highlight=False)
     print_errors(errors)
+
+
+def _verified(
+    repository: Repository, model: str, version: int, progress: Progress
+) -> tuple[dict[str, object], str]:
+    """A version's fields, for scripts, and what was found of it, for people."""
+    fields: dict[str, object] = {"model": model, "version": version}
+    try:
+        fields["bytes"] = repository.verify(model, version, progress)
+        artifact = repository.open(model, version)
+        fields["manifest_sha256"] = artifact.manifest.sha256
+        for topology in artifact.manifest.plans:
+            artifact.plan(topology)
+    except (ArtifactError, NotFoundError, PlanError, StorageError) as error:
+        fields["error"] = str(error)
+        untrusted = isinstance(error, SignatureError)
+        return fields, "not signed by a trusted key" if untrusted else "damaged"
+    without = "" if artifact.manifest.sha256 else f"; the manifest is {NO_CHECKSUM}"
+    return fields, f"as the manifest says{without}"
 
 
 def _label_errors(repository: Repository, model: str) -> list[str]:

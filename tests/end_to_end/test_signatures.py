@@ -1,0 +1,215 @@
+"""Servers and shard hosts that load only signed versions, and keys that rotate under traffic."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import read_signing_keys, sign_with
+from sharded_infer.repositories.version_copy import copy_version
+from tests.support.fronts import running_front
+from tests.support.server_pages import metric
+from tests.support.servers import (
+    MODEL,
+    Command,
+    good_inputs,
+    infer_request,
+    running_server,
+    scores_of,
+)
+from tests.support.shard_host_processes import publish_for_hosts, running_shard_host
+from tests.support.signing_keys import KeyFiles, make_key
+from tests.support.traffic import POLL, Publisher, ask, client_of, states, traffic
+from tests.support.waiting import until
+
+
+def sign(location: Path | str, version: int, *keys: KeyFiles) -> None:
+    """Signs a published version."""
+    repository = Repository(location)
+    text = repository.manifest_text(MODEL, version)
+    read = read_signing_keys(key.private for key in keys)
+    repository.signatures.add(MODEL, text, sign_with(read, text))
+
+
+def trust(file: Path, *keys: KeyFiles) -> None:
+    """Replaces the file of trusted keys."""
+    file.with_suffix(".new").write_text("".join(key.public.read_text() for key in keys))
+    file.with_suffix(".new").replace(file)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_keys_rotate_under_traffic_and_untrusted_versions_are_refused_by_name(
+    publisher: Publisher, tmp_path: Path, workers: int
+) -> None:
+    old, new, foreign = (make_key(tmp_path, name) for name in ("old", "new", "foreign"))
+    keys, models = tmp_path / "keys.pem", publisher.repository
+    trust(keys, old)
+    sign(models, 1, old)
+    options = (*POLL, "--trusted-key", keys, "--workers", workers)
+    with (
+        running_server(models, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+        traffic(server, clients=1) as seen,
+    ):
+
+        def refused(version: int, words: str) -> bool:
+            state, reason = states(client).get(version, ("", ""))
+            return state == "UNAVAILABLE" and "failed at fetch: " in reason and words in reason
+
+        expected = f"{MODEL}/2/manifest.json: expected a signature by key {old.key_id} ({keys})"
+        assert publisher.good() == 2
+        until(lambda: refused(2, f"{expected}, got none"), "unsigned")
+        sign(models, 2, foreign)
+        until(lambda: refused(2, f"{expected}, got one by {foreign.key_id}"), "foreign")
+        assert ask(client).version == 1
+        failures = metric(server, "version_load_failures_total")
+        assert {phase: count for phase, count in failures.items() if count} == {"fetch": 2}
+        # The server trusts both: what the new key signs is taken, and nothing is restarted.
+        sign(models, 2, new)
+        until(lambda: refused(2, f"one by {new.key_id}"), "not trusted yet")
+        trust(keys, old, new)
+        until(lambda: ask(client).version == 2, "a version that the new key has signed")
+        # Only the new one: what the old key alone signs is refused, what is loaded stays.
+        trust(keys, new)
+        assert publisher.good() == 3
+        sign(models, 3, old)
+        until(lambda: refused(3, f"key {new.key_id} ({keys}), got one by {old.key_id}"), "old")
+        assert (ask(client).version, ask(client, "1").version) == (2, 1)
+        sign(models, 3, new)
+        until(lambda: ask(client).version == 3, "a version that both have signed")
+        until(lambda: 3 in seen.versions(), "the traffic meets it")
+    assert seen.errors() == []
+    assert seen.wrong(publisher.expected) == []
+    assert "internal error" not in (tmp_path / "log").read_text()
+
+
+def test_a_server_without_a_trusted_version_does_not_start(
+    publisher: Publisher, tmp_path: Path, sharded_infer: Command
+) -> None:
+    key = make_key(tmp_path, "key")
+    words = ("serve", "-r", publisher.repository, "--port", 0, "--http-port", 0, "--trusted-key")
+    said = f"expected a signature by key {key.key_id} ({key.public}), got none"
+    sharded_infer(*words, key.public).refused(said)
+    sharded_infer(*words, key.private).refused("expected ed25519 public keys", "a private key")
+    sharded_infer(*words, tmp_path / "absent").refused("absent: cannot be read")
+    # As it starts, the newest that is trusted serves.
+    assert publisher.good() == 2
+    sign(publisher.repository, 1, key)
+    with (
+        running_server(
+            publisher.repository, tmp_path / "log", "--trusted-key", key.public
+        ) as server,
+        client_of(server) as client,
+    ):
+        assert ask(client).version == 1
+
+
+def test_a_signed_version_is_served_from_a_bucket(
+    publisher: Publisher, s3_url: str, tmp_path: Path
+) -> None:
+    key, target = make_key(tmp_path, "key"), Repository(s3_url)
+    keys = read_signing_keys([key.private])
+    copy_version(Repository(publisher.repository), MODEL, 1, target, keys=keys)
+    copy_version(Repository(publisher.repository), MODEL, 1, target)
+    with (
+        running_server(s3_url, tmp_path / "log", *POLL, "--trusted-key", key.public) as server,
+        client_of(server) as client,
+    ):
+        assert ask(client).version == 1
+        reason = states(client)[2][1]
+        assert f"{s3_url}/{MODEL}/2/manifest.json: expected a signature" in reason
+        sign(s3_url, 2, key)
+        until(lambda: ask(client).version == 2, "signed later")
+
+
+def test_shard_hosts_and_fronts_load_only_what_is_signed(tmp_path: Path) -> None:
+    key = make_key(tmp_path, "key")
+    ranker = publish_for_hosts(tmp_path, 2, 4000)
+    sign(ranker.repository, 1, key)
+    options = (*POLL, "--trusted-key", key.public)
+    with ExitStack() as stack:
+        host = stack.enter_context(
+            running_shard_host(ranker.repository, 1, tmp_path / "host", *options)
+        )
+        front = stack.enter_context(running_front(ranker, tmp_path, {1: host}, *options))
+        stub = stack.enter_context(front.stub())
+        client = stack.enter_context(client_of(front))
+        inputs = good_inputs(3)
+        answer = stub.ModelInfer(infer_request(inputs))
+        _check(scores_of(answer), ranker.predict(inputs))
+        with_other_scores = publish_for_hosts(tmp_path, 2, 4000, seed=9)
+        said = f"{MODEL}/2/manifest.json: expected a signature by key {key.key_id}"
+        until(
+            lambda: (
+                f"its share cannot be loaded: {ranker.repository}/{said}"
+                in (tmp_path / "host").read_text()
+            ),
+            "the host refuses it",
+        )
+        until(lambda: said in states(client).get(2, ("", ""))[1], "the front refuses it")
+        assert stub.ModelInfer(infer_request(inputs)).model_version == "1"
+        sign(ranker.repository, 2, key)
+        until(lambda: ask(client).version == 2, "both have the signed version")
+        _check(scores_of(stub.ModelInfer(infer_request(inputs))), with_other_scores.predict(inputs))
+        host.is_ending = True
+        host.process.terminate()
+
+
+def _check(got: Mapping[str, object], expected: Mapping[str, object]) -> None:
+    for name, scores in expected.items():
+        np.testing.assert_allclose(got[name], scores, atol=1e-5, rtol=0)  # type: ignore[arg-type]
+
+
+def test_a_version_is_published_signed_rotated_and_verified_by_commands(
+    tmp_path: Path, sharded_infer: Command, publisher: Publisher
+) -> None:
+    old, new = make_key(tmp_path, "old"), make_key(tmp_path, "new")
+    models = publisher.repository
+    sharded_infer(
+        "repo", "sign", models, MODEL, "--sign-key", new.private, "--trusted-key", old.public
+    ).refused(f"expected a signature by key {old.key_id}")
+    fields = sharded_infer(
+        "repo", "sign", models, f"{MODEL}@1", "--sign-key", old.private, "--json"
+    ).json()
+    assert fields["added"] == fields["signed_by"] == [old.key_id]
+    words = ("repo", "sign", models, MODEL, "--sign-key", new.private, "--trusted-key", old.public)
+    assert sharded_infer(*words, "--dry-run").out.startswith("would sign ")
+    assert sharded_infer(*words).out == f"signed {models}/{MODEL}/1 by key {new.key_id}\n"
+    both = sorted([old.key_id, new.key_id])
+    shown = sharded_infer("inspect", "-r", models)
+    assert f"signed by key {', '.join(both)} (not checked: no --trusted-key)" in shown.out
+    shown = sharded_infer("inspect", "-r", models, "--trusted-key", new.public)
+    assert f"signed by key {', '.join(both)} (one is trusted)" in shown.out
+    assert sharded_infer("inspect", "-r", models, "--json").json()["signed_by"] == both
+    assert sharded_infer("repo", "show", models, MODEL, "1", "--json").json()["signed_by"] == both
+    verified = sharded_infer("verify", "-r", models, "--trusted-key", new.public)
+    assert "signed by a trusted key" in verified.out
+    assert publisher.good() == 2
+    assert "not signed" in sharded_infer("inspect", "-r", models).out
+    sharded_infer("verify", "-r", models, "--trusted-key", new.public).refused("got none")
+    checked = sharded_infer("repo", "verify", models, "--trusted-key", old.public)
+    assert checked.code == 1 and f"expected a signature by key {old.key_id}" in checked.err
+    assert checked.out.splitlines() == [
+        f"{MODEL} version 1: as the manifest says",
+        f"{MODEL} version 2: not signed by a trusted key",
+    ]
+    assert sharded_infer("repo", "verify", models).code == 0
+
+
+def test_a_copy_says_that_it_is_not_signed(
+    tmp_path: Path, sharded_infer: Command, publisher: Publisher
+) -> None:
+    key, models, target = make_key(tmp_path, "key"), publisher.repository, tmp_path / "target"
+    sign(models, 1, key)
+    kept = sharded_infer("repo", "copy", models, MODEL, target, "--same-version", "--json").json()
+    assert kept["signed_by"] == [key.key_id]
+    said = f"the copy is not signed, since its number is another: repo sign {models} {MODEL}@2"
+    assert said in sharded_infer("repo", "copy", models, f"{MODEL}@1", models).out
+    words = ("repo", "copy", models, f"{MODEL}@1", models, "--sign-key", key.private)
+    signed = sharded_infer(*words)
+    assert signed.out.startswith(f"copied {models}/{MODEL}/1 to {models}/{MODEL}/3")
+    assert "not signed" not in signed.out
+    assert Repository(models, trusted_keys=[key.public]).manifest(MODEL, 3).version == 3
