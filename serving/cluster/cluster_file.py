@@ -52,7 +52,12 @@ _NAME = re.compile(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?")
 # Settings that other fields of the file give.
 _ADDRESSES = ("host", "port", "http_port", "unix_socket", "http_unix_socket", "admin_address")
 _SECURITY = (
-    *("insecure", "tls_certificate", "tls_key", "tls_client_ca", "tokens_file", "trusted_key"),
+    "insecure",
+    "tls_certificate",
+    "tls_key",
+    "tls_client_ca",
+    "tokens_file",
+    "trusted_key",
 )
 _GIVEN = {"repository", "model", "topology", "shard_hosts", *_ADDRESSES, *_SECURITY}
 
