@@ -23,6 +23,7 @@ CATEGORY_COUNT = 26
 FEATURES = tuple(f"C{number}" for number in range(1, CATEGORY_COUNT + 1))
 
 _FIELD_COUNT = 1 + DENSE_COUNT + CATEGORY_COUNT
+_DIGITS = 8  # of a category, at most
 _LABEL = re.compile(rb"[01]")
 # 18 digits always fit an int64.
 _INTEGER = re.compile(rb"(?:-?[0-9]{1,18})?")
@@ -42,13 +43,13 @@ class ClickLog:
         labels: float32 `[N]`, 1 for a click.
         dense: int64 `[N, 13]`; 0 where the field is empty.
         dense_present: bool `[N, 13]`, false where the field is empty.
-        categories: int64 `[N, 26]`, the 32-bit value; -1 where the field is empty.
+        categories: S8 `[N, 26]`, the digits; empty where the field is.
     """
 
     labels: NDArray[np.float32]
     dense: NDArray[np.int64]
     dense_present: NDArray[np.bool_]
-    categories: NDArray[np.int64]
+    categories: NDArray[np.bytes_]
 
     def slice(self, start: int, stop: int) -> Self:
         """The lines `start` to `stop` (exclusive), as a view."""
@@ -65,6 +66,7 @@ class Examples:
         dense: float32 `[N, 13]`.
         lengths: int32 `[26, N]`, the number of ids of each feature's bags.
         values: int64 `[sum of lengths]`, the ids, feature-major.
+        texts: S8 `[sum of lengths]`, the categories as the log has them; None: not kept.
         rows: for each feature, the number of ids that exist.
         bag_starts: int64 `[26, N]`, where each bag starts in `values`; derived from `lengths`.
     """
@@ -74,6 +76,7 @@ class Examples:
     lengths: NDArray[np.int32]
     values: NDArray[np.int64]
     rows: tuple[int, ...]
+    texts: NDArray[np.bytes_] | None = None
     bag_starts: NDArray[np.int64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,6 +100,7 @@ class Examples:
             lengths=lengths,
             values=self.values[sources],
             rows=self.rows,
+            texts=None if self.texts is None else self.texts[sources],
         )
 
     def slice(self, start: int, stop: int) -> Self:
@@ -109,10 +113,10 @@ class Vocabulary:
     """The ids of each feature's categories: 1 upwards for kept values, 0 for all others.
 
     Attributes:
-        kept: for each feature, the sorted values with an id of their own, int64 `[rows - 1]`.
+        kept: for each feature, the sorted values with an id of their own, S8 `[rows - 1]`.
     """
 
-    kept: tuple[NDArray[np.int64], ...]
+    kept: tuple[NDArray[np.bytes_], ...]
 
     @classmethod
     def fit(cls, log: ClickLog, *, min_count: int = 2) -> Self:
@@ -121,7 +125,7 @@ class Vocabulary:
             raise InputError(f"min_count must be at least 1, got {min_count}")
         kept = []
         for column in log.categories.T:
-            values, counts = np.unique(column[column >= 0], return_counts=True)
+            values, counts = np.unique(column[column != b""], return_counts=True)
             kept.append(values[counts >= min_count])
         return cls(kept=tuple(kept))
 
@@ -130,21 +134,21 @@ class Vocabulary:
         """For each feature, the rows its table needs, id 0 included."""
         return tuple(values.size + 1 for values in self.kept)
 
-    def encode(self, log: ClickLog) -> Examples:
-        """Turns lines into samples.
+    def encode(self, log: ClickLog, *, keep_texts: bool = False) -> Examples:
+        """Turns lines into samples, with their categories' texts on request.
 
         An integer x becomes `log(1 + max(x, 0))`, an empty one 0. A category becomes a bag of
         one id: its own, or 0 when rare in or absent from the fitted lines. An empty category
         becomes an empty bag.
         """
         dense = np.log1p(np.maximum(log.dense, 0)) * log.dense_present
-        present = log.categories.T >= 0  # [26, N]
+        present = log.categories.T != b""  # [26, N]
         values = []
         for kept, column, filled in zip(self.kept, log.categories.T, present, strict=True):
             wanted = column[filled]
             places = np.searchsorted(kept, wanted)
-            # The appended -1 stands behind the last value and equals no category.
-            found = np.append(kept, -1)[places] == wanted
+            # The appended b"" stands behind the last value and equals no category.
+            found = np.append(kept, b"")[places] == wanted
             values.append(np.where(found, places + 1, 0))
         return Examples(
             labels=log.labels,
@@ -152,6 +156,7 @@ class Vocabulary:
             lengths=present.astype(np.int32),
             values=np.concatenate(values).astype(np.int64),
             rows=self.rows,
+            texts=log.categories.T[present] if keep_texts else None,
         )
 
 
@@ -170,7 +175,7 @@ def read_clicks(path: Path, limit: int | None) -> ClickLog:
         raise InputError(f"limit must be at least 1 line, got {limit}")
     labels = bytearray()
     # Typed arrays, for a list would hold an object for each of the fields.
-    numbers, present, categories = array("q"), bytearray(), array("q")
+    numbers, present, categories = array("q"), bytearray(), bytearray()
     try:
         with open_regular(path, follow=True) as file:
             lines = iter(partial(file.readline, _MOST_LINE_BYTES), b"")
@@ -183,8 +188,8 @@ def read_clicks(path: Path, limit: int | None) -> ClickLog:
                 integers = fields[1 : 1 + DENSE_COUNT]
                 numbers.extend([int(value or b"0") for value in integers])
                 present.extend([value != b"" for value in integers])
-                hexadecimals = fields[1 + DENSE_COUNT :]
-                categories.extend([int(value or b"-1", 16) for value in hexadecimals])
+                digits = fields[1 + DENSE_COUNT :]
+                categories += b"".join([one.ljust(_DIGITS, b"\0") for one in digits])
                 if number == limit:
                     break
     except OSError as error:
@@ -195,7 +200,7 @@ def read_clicks(path: Path, limit: int | None) -> ClickLog:
         labels=np.frombuffer(labels, np.uint8).astype(np.float32),
         dense=np.array(numbers, np.int64).reshape(-1, DENSE_COUNT),
         dense_present=np.array(present, np.bool_).reshape(-1, DENSE_COUNT),
-        categories=np.array(categories, np.int64).reshape(-1, CATEGORY_COUNT),
+        categories=np.frombuffer(categories, f"S{_DIGITS}").reshape(-1, CATEGORY_COUNT),
     )
 
 

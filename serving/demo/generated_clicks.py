@@ -44,13 +44,14 @@ def generate_clicks(path: Path, rows: int, seed: int) -> None:
 
 def _draw_clicks(rows: int, generator: np.random.Generator) -> ClickLog:
     log_odds = np.zeros(rows)
-    categories = np.empty((rows, CATEGORY_COUNT), np.int64)
+    categories = np.empty((rows, CATEGORY_COUNT), "S8")
     for column, cardinality in enumerate(_CARDINALITIES):
-        names = generator.choice(2**32, size=cardinality, replace=False)
+        numbers = generator.choice(2**32, size=cardinality, replace=False)
+        names = np.array([f"{number:08x}" for number in numbers.tolist()], "S8")
         popularity = np.arange(1, cardinality + 1) ** -_ZIPF_EXPONENT
         drawn = generator.choice(cardinality, size=rows, p=popularity / popularity.sum())
         present = generator.random(rows) >= _EMPTY_SHARES[column % len(_EMPTY_SHARES)]
-        categories[:, column] = np.where(present, names[drawn], -1)
+        categories[:, column] = np.where(present, names[drawn], b"")
         weights = generator.normal(scale=_CATEGORY_WEIGHT, size=cardinality)
         log_odds += weights[drawn] * present
     dense = np.empty((rows, DENSE_COUNT), np.int64)
@@ -91,5 +92,5 @@ def _format_lines(log: ClickLog) -> Iterator[str]:
             str(value) if filled else ""
             for value, filled in zip(integers.tolist(), present.tolist(), strict=True)
         ]
-        fields += [f"{value:08x}" if value >= 0 else "" for value in categories.tolist()]
+        fields += [text.decode() for text in categories.tolist()]
         yield "\t".join(fields) + "\n"

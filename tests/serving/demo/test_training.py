@@ -102,7 +102,7 @@ def test_a_feature_that_is_always_empty_trains_and_scores(
 ) -> None:
     part = log.slice(0, 100)
     categories = part.categories.copy()
-    categories[:, [0, 7, 25]] = -1
+    categories[:, [0, 7, 25]] = b""
     emptied = ClickLog(part.labels, part.dense, part.dense_present, categories)
     examples = vocabulary.encode(emptied)
     assert np.isfinite(trained(examples).scores(examples, 50)).all()
