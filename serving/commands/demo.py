@@ -14,6 +14,7 @@ from rich.table import Table
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
+from serving.demo.raw_ids import RawIdsResult
 from serving.demo.run import DemoResult, HostsResult, LatencyMs, run_demo
 from sharded_infer.byte_sizes import size_text
 
@@ -41,6 +42,13 @@ def demo_command(
             max=5,
         ),
     ] = None,
+    raw_ids: Annotated[
+        bool,
+        typer.Option(
+            "--raw-ids",
+            help="Send the log's own strings, which the server hashes and maps to rows.",
+        ),
+    ] = False,
     json_file: JsonFileOption = None,
     keep: Annotated[bool, typer.Option("--keep", help="Leave what serves running.")] = False,
     browser: Annotated[
@@ -55,6 +63,9 @@ def demo_command(
 
     With --hosts, the same requests also go to one process, and again after a replica was killed:
     the scores must be equal, to the bit.
+
+    With --raw-ids, tables have id maps of the categories that were trained on. The server must
+    count exactly the others as unknown ids.
 
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
@@ -75,6 +86,7 @@ def demo_command(
             repository=repository,
             port=port,
             hosts=hosts,
+            raw_ids=raw_ids,
             keep=keep,
             on_serving=on_serving,
             progress=progress,
@@ -128,6 +140,7 @@ def _print_demo(result: DemoResult) -> None:
         ("requests", f"{result.requests:,}"),
         ("pairs a second, one client", f"{result.pairs_per_second:,.0f}"),
         ("latency p50 / p95 / p99", _latency_text(result.latency_ms)),
+        *(() if result.raw_ids is None else _raw_ids_rows(result.raw_ids)),
         *(() if result.hosts is None else _hosts_rows(result.hosts)),
         ("gRPC", result.grpc_url),
         ("live page", _live_page(result.metrics_url)),
@@ -143,6 +156,16 @@ def _print_demo(result: DemoResult) -> None:
     else:
         pids = " ".join(map(str, (result.server_pid, *result.hosts.process_ids)))
         OUT.print(f"the processes are running: kill {pids} stops them", highlight=False)
+
+
+def _raw_ids_rows(raw: RawIdsResult) -> list[tuple[str, str]]:
+    return [
+        ("raw ids", f"strings, hashed by {raw.hash}"),
+        (
+            "raw ids sent / unknown",
+            f"{raw.ids:,} / {raw.unknown:,} ({raw.unknown / max(raw.ids, 1):.1%})",
+        ),
+    ]
 
 
 def _hosts_rows(hosts: HostsResult) -> list[tuple[str, str]]:

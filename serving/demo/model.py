@@ -1,16 +1,19 @@
 """The demo's model: a DLRM trained on a click log, and the held-out lines."""
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from kernels.wording import counted
-from serving.demo.criteo import DENSE_COUNT, FEATURES, Examples, Vocabulary, read_clicks
+from serving.demo.criteo import DENSE_COUNT, FEATURES, ClickLog, Examples, Vocabulary, read_clicks
 from serving.demo.generated_clicks import generate_clicks
+from serving.demo.raw_ids import hashed_texts, id_maps_of
 from serving.demo.training import BATCH_SIZE, TrainedModel, train
 from sharded_infer.errors import InputError
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.progress import Progress
 from sharded_infer.specs.model_spec import DenseSpec, GateSpec, ModelSpec, TableSpec, TowerSpec
@@ -25,25 +28,39 @@ _SEED = 2024
 
 @dataclass(frozen=True, slots=True)
 class DemoModel:
-    """A trained model."""
+    """A trained model.
+
+    Attributes:
+        id_maps: from the log's categories to rows, by table; empty without raw ids.
+    """
 
     spec: ModelSpec
     trained: TrainedModel
     training: Examples
     held_out: Examples
+    id_maps: Mapping[str, IdMapSource]
 
 
-def train_demo(data: Path | None, rows: int, progress: Progress) -> DemoModel:
+def train_demo(
+    data: Path | None, rows: int, progress: Progress, *, raw_ids: bool = False
+) -> DemoModel:
     """Trains on the first four fifths of a click log.
 
     Args:
         data: the log; None generates one.
         rows: lines to generate, or the most lines to read.
+        raw_ids: make id maps, and keep the texts of categories.
 
     Raises:
         InputError: a bad log, or fewer than 10 lines.
     """
-    training, held_out = _examples(data, rows, progress)
+    log = _read(data, rows, progress)
+    training_rows = int(len(log.labels) * _TRAINING_SHARE)
+    if len(log.labels) - training_rows < 2:
+        raise InputError(f"{data}: {counted(len(log.labels), 'row')}, expected at least 10")
+    vocabulary = Vocabulary.fit(log.slice(0, training_rows), min_count=_MIN_COUNT)
+    examples = vocabulary.encode(log, keep_texts=raw_ids)
+    training = examples.slice(0, training_rows)
     trained = _train(training, progress)
     spec = ModelSpec(
         name=MODEL,
@@ -54,17 +71,24 @@ def train_demo(data: Path | None, rows: int, progress: Progress) -> DemoModel:
         tower=TowerSpec(outputs=("score",)),
         gate=GateSpec(max_score_diff=0.02),
     )
-    return DemoModel(spec, trained, training, held_out)
+    return DemoModel(
+        spec=spec,
+        trained=trained,
+        training=training,
+        held_out=examples.slice(training_rows, len(examples)),
+        id_maps=id_maps_of(vocabulary) if raw_ids else {},
+    )
 
 
 def model_input(examples: Examples) -> ModelInput:
-    """Lines as one batch for the model."""
+    """Lines as one batch for the model: with raw ids where their texts are kept."""
     features = tuple(range(len(FEATURES)))
-    batch = JaggedBatch(features, examples.values, examples.lengths.astype(np.int64))
+    ids = examples.values if examples.texts is None else hashed_texts(examples.texts)
+    batch = JaggedBatch(features, ids, examples.lengths.astype(np.int64))
     return ModelInput(len(examples), (batch,), (examples.dense,))
 
 
-def _examples(data: Path | None, rows: int, progress: Progress) -> tuple[Examples, Examples]:
+def _read(data: Path | None, rows: int, progress: Progress) -> ClickLog:
     progress("reading clicks", 0, 1)
     if data is None:
         with tempfile.TemporaryDirectory(prefix="sharded-infer-demo-") as folder:
@@ -74,12 +98,7 @@ def _examples(data: Path | None, rows: int, progress: Progress) -> tuple[Example
     else:
         log = read_clicks(data, rows)
     progress("reading clicks", 1, 1)
-    training = int(len(log.labels) * _TRAINING_SHARE)
-    if len(log.labels) - training < 2:
-        raise InputError(f"{data}: {counted(len(log.labels), 'row')}, expected at least 10")
-    vocabulary = Vocabulary.fit(log.slice(0, training), min_count=_MIN_COUNT)
-    examples = vocabulary.encode(log)
-    return examples.slice(0, training), examples.slice(training, len(log.labels))
+    return log
 
 
 def _train(examples: Examples, progress: Progress) -> TrainedModel:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from serving.demo.model import MODEL, DemoModel, model_input, train_demo
+from serving.demo.raw_ids import RawIdsResult, check_unknown, unknown_ids
 from serving.demo.scoring import Scoring, score
 from serving.demo.server_process import ServerProcess, server_process
 from serving.demo.shard_hosts import DemoHosts, shard_host_processes, write_topology
@@ -62,6 +63,7 @@ class DemoResult:
 
     Attributes:
         hosts: None without shard hosts.
+        raw_ids: None where clients sent rows.
     """
 
     auc_fp32: float
@@ -80,6 +82,7 @@ class DemoResult:
     scored_rows: int
     server_pid: int | None
     hosts: HostsResult | None
+    raw_ids: RawIdsResult | None
 
     def fields(self) -> dict[str, object]:
         """The figures for JSON."""
@@ -93,6 +96,7 @@ def run_demo(
     repository: Path | None,
     port: int,
     hosts: int | None,
+    raw_ids: bool,
     keep: bool,
     on_serving: Callable[[str], None],
     progress: Progress,
@@ -105,12 +109,14 @@ def run_demo(
         repository: where to publish; None takes a temporary folder (kept with `keep`).
         port: the server's gRPC port; 0 picks a free one.
         hosts: shard hosts that have the tables, 2 to 5; None: the server has them.
+        raw_ids: send the log's own strings, which the server maps to rows.
         keep: leave the processes running.
         on_serving: called with `metrics_url` when the server answers, before requests are sent.
 
     Raises:
-        ShardedInferError: a bad log, a refused version, a refused request, or served scores that
-            rank worse than the fp32 model's or differ from one process's.
+        ShardedInferError: a bad log, a refused version, a refused request, served scores that
+            rank worse than the fp32 model's or differ from one process's, or a server that counts
+            other unknown ids than there are.
     """
     # A busy machine makes two intra-op threads slower than one, by far.
     torch.set_num_threads(1)
@@ -119,7 +125,7 @@ def run_demo(
         if not keep or (repository is not None and hosts is None):
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
         repository = folder / "repository" if repository is None else repository
-        demo = train_demo(data, rows, progress)
+        demo = train_demo(data, rows, progress, raw_ids=raw_ids)
         held_out = demo.held_out
         topology = TOPOLOGY if hosts is None else write_topology(folder, demo.spec, hosts)
         published = _publish(demo, repository, topology, progress)
@@ -129,14 +135,22 @@ def run_demo(
             url, sizes = server.grpc_url, REQUEST_SIZES
             return score(url, MODEL, held_out, sizes=sizes, passes=_PASSES, progress=progress)
 
+        def counted(server: ServerProcess) -> tuple[Scoring, RawIdsResult | None]:
+            if not raw_ids:
+                return scored(server), None
+            before = unknown_ids(server.metrics_url, MODEL)
+            scoring = scored(server)
+            found = unknown_ids(server.metrics_url, MODEL) - before
+            return scoring, check_unknown(found, held_out, _PASSES)
+
         measured = None
         if hosts is None:
             server = stack.enter_context(server_process(repository, port=port, keep=keep))
             on_serving(server.metrics_url)
-            scoring = scored(server)
+            scoring, unknown = counted(server)
         else:
             with server_process(repository) as alone:
-                reference = scored(alone)
+                reference, unknown = counted(alone)
             running = stack.enter_context(
                 shard_host_processes(repository, folder, hosts, keep=keep)
             )
@@ -171,6 +185,7 @@ def run_demo(
             scored_rows=len(held_out),
             server_pid=server.process.pid if keep else None,
             hosts=measured,
+            raw_ids=unknown,
         )
 
 
@@ -213,6 +228,7 @@ def _publish(
         demo.trained.tower,
         repository,
         topologies=(topology,),
+        id_maps=demo.id_maps,
         samples=model_input(demo.training.slice(0, _GOLDEN_SAMPLES)),
         progress=progress,
     )

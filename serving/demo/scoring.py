@@ -78,8 +78,9 @@ def _inputs(batch: Examples) -> list[triton.InferInput]:
     # A bag may be empty, so every feature comes with its lengths.
     arrays: dict[str, NDArray[np.generic]] = {"dense": batch.dense}
     ends = np.cumsum(batch.lengths.sum(axis=1))
+    ids = batch.values if batch.texts is None else batch.texts
     for index, name in enumerate(FEATURES):
         lengths = batch.lengths[index]
-        arrays[name] = batch.values[ends[index] - lengths.sum() : ends[index]]
+        arrays[name] = ids[ends[index] - lengths.sum() : ends[index]]
         arrays[f"{name}.lengths"] = lengths
     return triton_inputs(arrays)

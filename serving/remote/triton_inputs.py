@@ -5,19 +5,18 @@ from collections.abc import Mapping
 import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
-
-_DATATYPES = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}
+from tritonclient.utils import np_to_triton_dtype
 
 
 def triton_inputs(arrays: Mapping[str, NDArray[np.generic]]) -> list[triton.InferInput]:
     """One raw input for each array.
 
     Args:
-        arrays: fp32, int64 or int32, by input name.
+        arrays: fp32, int64, int32 or bytes (S), by input name.
     """
     inputs = []
     for name, array in arrays.items():
-        tensor = triton.InferInput(name, list(array.shape), _DATATYPES[array.dtype.name])
+        tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
         tensor.set_data_from_numpy(np.ascontiguousarray(array))
         inputs.append(tensor)
     return inputs

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.support.waiting import until
 
 DATA = Path(os.environ.get("SHARDED_INFER_DATA", Path(__file__).parents[2].parent / "shared/data"))
 SAMPLE = DATA / "criteo_sample.tsv"
+PASSES = 8  # over the held-out rows
 KEYS = {
     "auc_fp32",
     "auc_served",
@@ -157,6 +159,42 @@ def test_real_clicks_are_trained_published_served_and_scored(kept: DemoRun) -> N
     check_figures(kept)
     lines = SAMPLE.read_bytes().count(b"\n")
     assert kept.fields["training_rows"] + kept.fields["scored_rows"] == lines
+
+
+@pytest.mark.skipif(not SAMPLE.is_file(), reason=f"the sample of real clicks is not at {SAMPLE}")
+def test_strings_of_real_clicks_score_as_rows_and_the_unknown_are_counted(
+    kept: DemoRun, tmp_path: Path
+) -> None:
+    done = run_demo(tmp_path, "--data", SAMPLE, "--raw-ids")
+    check_figures(done)
+    for figure in ("auc_fp32", "auc_served", "max_abs_score_diff", "requests"):
+        assert done.fields[figure] == kept.fields[figure]
+    assert kept.fields["raw_ids"] is None
+    lines = [line.split(b"\t")[14:] for line in SAMPLE.read_bytes().splitlines()]
+    trained = done.fields["training_rows"]
+    columns = list(zip(*lines[trained:], strict=True))
+    seen = [Counter(column) for column in zip(*lines[:trained], strict=True)]
+    ids = sum(text != b"" for column in columns for text in column)
+    unknown = {
+        f"C{number}": sum(text != b"" and counts[text] < 8 for text in column)
+        for number, (column, counts) in enumerate(zip(columns, seen, strict=True), start=1)
+    }
+    raw = done.fields["raw_ids"]
+    assert raw["hash"] == "xxh3_64" and raw["ids"] == PASSES * ids
+    assert raw["unknown"] == PASSES * sum(unknown.values()) > 0
+    assert raw["unknown_by_table"] == {
+        table: PASSES * count for table, count in unknown.items() if count
+    }
+    assert f"{raw['ids']:,} / {raw['unknown']:,} ({raw['unknown'] / raw['ids']:.1%})" in done.out
+    manifest = json.loads((done.repository / "criteo_dlrm" / "1" / "manifest.json").read_text())
+    assert len(manifest["id_maps"]) == 26
+
+
+def test_strings_of_generated_clicks_are_scored_through_shard_hosts(tmp_path: Path) -> None:
+    done = run_demo(tmp_path, "--rows", 1000, "--raw-ids", "--hosts", 2)
+    check_figures(done)
+    assert done.fields["hosts"]["bits_equal"]
+    assert 0 < done.fields["raw_ids"]["unknown"] < done.fields["raw_ids"]["ids"]
 
 
 def test_the_live_page_opens_in_a_browser_that_nobody_waits_for(kept: DemoRun) -> None:

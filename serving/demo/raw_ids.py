@@ -1,0 +1,99 @@
+"""Raw ids of the demo: the log's own strings, their id maps, and the unknown among them."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
+from serving.demo.criteo import FEATURES, Examples, Vocabulary
+from serving.remote.scraped_metrics import scraped_samples
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
+from sharded_infer.specs.id_map_spec import SharedRows
+
+_HASH = StringHash.XXH3_64
+_UNKNOWN_IDS = "sharded_infer_ids_unknown_total"
+
+
+@dataclass(frozen=True, slots=True)
+class RawIdsResult:
+    """What became of the raw ids of one server's requests.
+
+    Attributes:
+        hash: the function that made them of strings.
+        ids: the number that was sent.
+        unknown: of these, how many the server counted as unknown: as many as there are.
+        unknown_by_table: tables with none are left out.
+    """
+
+    hash: str
+    ids: int
+    unknown: int
+    unknown_by_table: dict[str, int]
+
+
+def id_maps_of(vocabulary: Vocabulary) -> dict[str, IdMapSource]:
+    """The id map of each table: row 0 is that of unknown ids."""
+    return {name: _id_map(name, kept) for name, kept in zip(FEATURES, vocabulary.kept, strict=True)}
+
+
+def hashed_texts(texts: NDArray[np.bytes_]) -> NDArray[np.int64]:
+    """The raw id of each text, int64 `[N]`."""
+    return hash_strings(_HASH, *joined_strings(texts.tolist()))
+
+
+def unknown_ids(metrics_url: str, model: str) -> Counter[str]:
+    """The unknown ids that a server has counted, by table.
+
+    Raises:
+        InputError: the metrics page cannot be read.
+    """
+    return Counter(
+        {
+            sample.labels["table"]: int(sample.value)
+            for sample in scraped_samples(metrics_url)
+            if sample.name == _UNKNOWN_IDS and sample.labels["model"] == model
+        }
+    )
+
+
+def check_unknown(counted: Counter[str], sent: Examples, passes: int) -> RawIdsResult:
+    """Compares what a server counted with what the vocabulary lacks.
+
+    Args:
+        counted: unknown ids by table.
+        sent: the requests' samples.
+        passes: how many times they were sent.
+
+    Raises:
+        ShardedInferError: a table's numbers differ; names it.
+    """
+    ends = np.cumsum(sent.lengths.sum(axis=1))
+    for name, ids in zip(FEATURES, np.split(sent.values, ends[:-1]), strict=True):
+        lacking = passes * int((ids == 0).sum())
+        if counted[name] != lacking:
+            raise ShardedInferError(
+                f"table {name!r}: {lacking} of the ids sent are not in its vocabulary, the server "
+                f"counted {counted[name]} unknown ids"
+            )
+    by_table = {name: count for name, count in counted.items() if count}
+    return RawIdsResult(_HASH.value, passes * sent.values.size, counted.total(), by_table)
+
+
+def _id_map(name: str, kept: NDArray[np.bytes_]) -> IdMapSource:
+    ids, rows = hashed_texts(kept), np.arange(1, kept.size + 1)
+
+    def read() -> Iterator[Chunk]:
+        yield ids, rows
+
+    return IdMapSource(
+        f"the vocabulary of {name}",
+        kept.size,
+        read,
+        table_rows=kept.size + 1,
+        unknown=SharedRows((0,)),
+        strings=_HASH.value,
+    )
