@@ -74,7 +74,11 @@ class RequestReader:
         self._max_ids = max_ids
 
     def datatypes(self, name: str) -> str:
-        """The datatypes that an input may have, for messages."""
+        """The datatypes that an input may have, for messages.
+
+        Raises:
+            RequestError: the model has no such input.
+        """
         owner, _, kind = name.rpartition(".")
         if name in self._dense or name == WEIGHTS or (kind == "weights" and owner in self._names):
             return _FLOATS_SAID
@@ -84,7 +88,7 @@ class RequestReader:
             return _INTEGERS_SAID
         if name == LENGTHS or (kind == "lengths" and owner in self._names):
             return _LENGTHS_SAID
-        return "INT64, INT32 or FP32"
+        raise self._unknown_input(name)
 
     def read(self, inputs: Mapping[str, Array]) -> ModelInput:
         """Reads a request.
@@ -147,13 +151,14 @@ class RequestReader:
     def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
         owner, _, kind = name.rpartition(".")
         if kind not in _COMPANIONS or owner not in self._names:
-            known = [*self._dense, *self._sparse.names, VALUES, LENGTHS, WEIGHTS]
-            known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
-            raise RequestError(
-                f"input {name!r} is not one of the model's{did_you_mean(name, known)}"
-            )
+            raise self._unknown_input(name)
         if owner not in inputs:
             raise RequestError(f"input {name!r} came without {owner!r}")
+
+    def _unknown_input(self, name: str) -> RequestError:
+        known = [*self._dense, *self._sparse.names, VALUES, LENGTHS, WEIGHTS]
+        known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
+        return RequestError(f"input {name!r} is not one of the model's{did_you_mean(name, known)}")
 
     def _read_all_at_once(self, inputs: Mapping[str, Array]) -> tuple[JaggedBatch, ...]:
         for name in (VALUES, LENGTHS):

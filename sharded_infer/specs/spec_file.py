@@ -83,7 +83,8 @@ def _explain(error: ValidationError, fields: Mapping[str, Any]) -> str:
         value: Any = fields
         words: list[str] = []
         for step in problem["loc"]:
-            value = value[step] if _has(value, step) else None
+            # A step that is not there names a missing key, or one of several types.
+            value = value[step] if _has(value, step) else value
             named = isinstance(value, Mapping) and isinstance(value.get("name"), str)
             if isinstance(step, int) and named:
                 words[-1] = words[-1].rstrip("s") + f" {value['name']!r}"

@@ -294,6 +294,19 @@ def test_an_error_names_its_field_and_what_came(fields: dict[str, Any], words: s
         parse_spec(fields)
 
 
+@pytest.mark.parametrize(
+    ("unknown", "words"),
+    [
+        ("hash", r"Input should be 'error' or 'zero', got 'hash'; .* an object, got 'hash'"),
+        (0, "Input should be 'error' or 'zero', got 0;"),
+        ({"row": 7}, r"SharedRows: row: Unexpected .* \(did you mean 'rows'\?\), got 7"),
+    ],
+)
+def test_an_error_of_one_of_several_forms_says_what_came(unknown: object, words: str) -> None:
+    with pytest.raises(SpecError, match=f"^spec: table 'a': id_map: unknown: .*{words}"):
+        parse_spec(small_with_table(id_map={"unknown": unknown}))
+
+
 def test_every_error_is_said_and_none_besides() -> None:
     tables = [{"name": "a", "rows": 0, "dim": 2}, {"name": "b", "rows": 1, "dim": 2, "x": 1}]
     with pytest.raises(SpecError) as caught:
