@@ -110,6 +110,7 @@ def publish_command(
             described,
             statistics,
             trained,
+            keys=keys,
             parts=join,
             order_rows=order_rows,
             progress=progress,

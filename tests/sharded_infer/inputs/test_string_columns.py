@@ -1,88 +1,63 @@
-"""Strings in samples are the raw ids that the server makes of them, in files and in memory."""
-
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+"""Strings in columns of samples, hashed to raw ids."""
 
 import numpy as np
-import pyarrow as pa
+import pandas as pd
+import polars as pl
 import pytest
-import torch
 
-from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
-from sharded_infer import open_model, open_vocabulary, publish
+from kernels.ids.id_hash import StringHash
+from sharded_infer.client import hash_strings
 from sharded_infer.errors import RequestError
 from sharded_infer.inputs.columns import columns_of
-from sharded_infer.samples.request import batch_samples, model_input_of
+from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.specs.id_map_spec import IdMapSpec
-from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
-from tests.support.raw_ids import Sum
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
-MAP = IdMapSpec("zero", strings="murmur3_x64_128", seed=9)
 SPEC = ModelSpec(
-    "m", (TableSpec("word", rows=4, dim=1, id_map=MAP), TableSpec("row", rows=4, dim=1))
+    "words",
+    (TableSpec("word", 9, 1, id_map=IdMapSpec("zero", "xxh3_64", 7)), TableSpec("number", 9, 1)),
 )
-
-
-def hashes(*strings: bytes) -> list[int]:
-    return hash_strings(StringHash.MURMUR3_X64_128, *joined_strings(strings), 9).tolist()
+A, B = hash_strings(["a", "größe"], StringHash.XXH3_64, 7).tolist()
 
 
 @pytest.mark.parametrize(
     "samples",
     [
-        [{"word": ["é", "b"], "row": 1}, {"word": "a", "row": [2, 3]}, {"row": 1}],
-        {"word": [["é", "b"], "a", None], "row": [[1], [2, 3], [1]]},
-        {"word": [["é".encode(), b"b"], np.array(["a"]), []], "row": [[1], [2, 3], [1]]},
-        pa.table({"word": [["é", "b"], ["a"], None], "row": [[1], [2, 3], [1]]}),
+        [{"word": ["a", "größe"]}, {}, {"word": "a"}],
+        {"word": [["a", "größe"], None, "a"]},
+        {"word": ["a", "größe", "a"], "word.lengths": [2, 0, 1]},
+        {"word": np.array(["a", "größe", "a"]), "word.lengths": [2, 0, 1]},
+        {"word": [["a", "größe"], ["x", "x"], ["a", "x"]], "word.lengths": [2, 0, 1]},
+        # Numbers beside strings are raw ids.
+        [{"word": ["a", B]}, {"word": []}, {"word": A}],
+        pd.DataFrame({"word": [["a", "größe"], None, ["a"]]}),
+        pl.DataFrame({"word": [["a", "größe"], None, ["a"]]}),
     ],
-    ids=["rows", "lists", "bytes", "arrow"],
 )
-def test_strings_are_hashed_as_the_table_says(samples: Any) -> None:
-    found = batch_samples(SPEC, samples)
-    assert found["word"].tolist() == hashes("é".encode(), b"b", b"a")
-    assert found["word.lengths"].tolist() == [2, 1, 0]
-    (group,) = model_input_of(SPEC, samples).groups
-    assert group.values.tolist() == [*hashes("é".encode(), b"b", b"a"), 1, 2, 3, 1]
+def test_strings_are_hashed_whatever_the_samples_are(samples: object) -> None:
+    found = input_arrays(SPEC, columns_of(samples))
+    assert found["word"].tolist() == [A, B, A]
+    assert found["word.lengths"].tolist() == [2, 0, 1]
 
 
-@pytest.mark.parametrize("strings", [np.array(["a", "b"]), np.array([b"a", b"b"]), ["a", "b"]])
-def test_one_string_a_sample_is_a_column(strings: Any) -> None:
-    found = batch_samples(SPEC, {"word": strings, "row": [1, 2]})
-    assert found["word"].tolist() == hashes(b"a", b"b")
+def test_a_column_of_strings_has_one_a_sample() -> None:
+    for column in (["a", "größe"], pd.Series(["a", "größe"]), pl.Series(["a", "größe"])):
+        assert input_arrays(SPEC, columns_of({"word": column}))["word"].tolist() == [A, B]
 
 
-def test_strings_may_be_joined_with_lengths() -> None:
-    found = batch_samples(SPEC, {"word": ["a", "b", "c"], "word.lengths": [1, 2], "row": [1, 2]})
-    assert found["word"].tolist() == hashes(b"a", b"b", b"c")
-    assert found["word.lengths"].tolist() == [1, 2]
+def test_columns_of_numbers_stay_as_they_are() -> None:
+    ids = np.array([A, 3])
+    assert input_arrays(SPEC, columns_of({"word": ids}))["word"].tolist() == [A, 3]
 
 
-def test_an_opened_version_scores_strings(tmp_path: Path) -> None:
-    words, weights = ["", "a", "é", "x"], {"word": torch.rand(4, 1), "row": torch.rand(4, 1)}
-    (tmp_path / "words.txt").write_text("\n".join(words) + "\n")
-    source = open_vocabulary(tmp_path / "words.txt", "murmur3_x64_128", 9)
-    spec = replace(SPEC, dense=DenseSpec({"age": 1}), quantization=QuantizationSpec("fp32"))
-    path = publish(spec, weights, Sum(), tmp_path / "models", id_maps={"word": source}).path
-    inputs = {"word": ["x", "", "no"], "row": [1, 2, 3], "age": np.zeros((3, 1), np.float32)}
-    found = open_model(path).predict(inputs)["score"]
-    wanted = torch.stack([*weights["word"][[3, 0], 0], torch.tensor(0.0)]) + weights["row"][1:, 0]
-    assert np.allclose(found, wanted / 2)
-
-
-def test_numbers_are_raw_ids_already() -> None:
-    samples = columns_of({"word": np.array([5, -6]), "row": [1, 2]})
-    assert batch_samples(SPEC, samples)["word"].tolist() == [5, -6]
-    assert batch_samples(SPEC, [{"word": [7, 8]}, {"word": "a"}])["word"].tolist() == [
-        *(7, 8),
-        *hashes(b"a"),
-    ]
-
-
-def test_other_cells_and_strings_of_other_features_are_refused() -> None:
-    for samples, words in (
-        ([{"row": "a"}], "sample 0, 'row': expected an id or a list of ids, got 'a'"),
-        ([{"word": 0.5}], "sample 0, 'word': expected an id"),
-    ):
-        with pytest.raises(RequestError, match=words):
-            batch_samples(SPEC, samples)
+@pytest.mark.parametrize(
+    ("samples", "words"),
+    [
+        ([{"number": "a"}], "sample 0, 'number': expected an id or a list of ids, got 'a'"),
+        ([{}, {"word": "\ud800"}], "sample 1, 'word': a string is no text: surrogates"),
+        ([{"word": ["a", 0.5]}], r"sample 0, 'word': expected an id or a list of ids, got \["),
+    ],
+)
+def test_what_is_neither_is_refused_by_sample(samples: object, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        input_arrays(SPEC, columns_of(samples))
