@@ -1,0 +1,1 @@
+"""Rows that changed since a version was published, from whatever delivers them."""
