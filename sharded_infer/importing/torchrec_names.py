@@ -39,6 +39,17 @@ _CROSS = {"down.weight": "V_kernels", "up.weight": "W_kernels", "up.bias": "bias
 _CROSS_NAME = re.compile(re.escape(CROSSNET) + r"\.(W_kernels|V_kernels|bias)\.\d+(\..*)?")
 
 
+# What TorchRec's collections keep their tables under.
+_TABLES = ("embedding_bags", "embeddings")
+
+
+def table_of(name: str) -> str:
+    """The table of a full name such as `model.ebc.embedding_bags.t_user`, with `.weight` or not."""
+    steps = name.removesuffix(".weight").split(".")
+    starts = [place for place, step in enumerate(steps[:-1]) if step in _TABLES]
+    return ".".join(steps[starts[-1] + 1 :]) if starts else steps[-1]
+
+
 def bare_name(key: str) -> str:
     """A key without torch.compile's prefix."""
     return key.replace(_COMPILED, "")

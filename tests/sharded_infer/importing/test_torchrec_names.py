@@ -17,6 +17,7 @@ from sharded_infer.importing.torchrec_names import (
     pair_vectors,
     read_parameters,
     reorder_pairs,
+    table_of,
     torchrec_name,
     torchrec_prefixes,
 )
@@ -234,6 +235,21 @@ def test_an_optimizers_state_beside_its_parameter_is_left_alone() -> None:
     shapes["over_arch.model.1.weight.exp_avg"] = (1, 4)
     parameters = read_parameters(wanted, shapes, lambda name: torch.zeros(shapes[name]))
     assert set(parameters) == set(wanted)
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("_dmp_wrapped_module.ebc.embedding_bags.t_user", "t_user"),
+        ("sparse.ec.embeddings.t_user.weight", "t_user"),
+        ("embedding_bags.t.user.weight", "t.user"),
+        ("embeddings.ebc.embedding_bags.embeddings", "embeddings"),
+        ("model.t_user", "t_user"),
+        ("t_user", "t_user"),
+    ],
+)
+def test_a_table_is_found_in_its_full_name(name: str, table: str) -> None:
+    assert table_of(name) == table
 
 
 @pytest.mark.parametrize("architecture", SIZES)
