@@ -1,0 +1,355 @@
+"""Rows of TorchRec's trackers, on models under DistributedModelParallel."""
+
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.changes.change_files import open_changes
+from sharded_infer.importing.changes.changed_rows import Changes
+from sharded_infer.importing.changes.tracked_changes import changes_of_tracker
+from sharded_infer.importing.changes.written_files import write_changes
+
+pytest.importorskip("torchrec.distributed.model_tracker.model_delta_tracker")
+
+ROWS, DIM, RATE = 20, 4, 0.5
+TABLES = {"t_user": ["user", "friend"], "t_item": ["item"]}
+
+
+@pytest.fixture(autouse=True)
+def process_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A group of this process alone, and the same weights in every test."""
+    names = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    for name, value in names.items():
+        monkeypatch.setenv(name, value)
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        torch.manual_seed(7)
+        torch.distributed.init_process_group(
+            "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+        yield
+        torch.distributed.destroy_process_group()
+
+
+def distributed(
+    collection: nn.Module, tables: nn.Module, sharder: Any, plan: Any, *, as_dtensors: bool = False
+) -> Any:
+    """The collection under DistributedModelParallel, trained by SGD.
+
+    Args:
+        tables: the part of it that has the tables.
+    """
+    from torchrec.distributed import DistributedModelParallel
+    from torchrec.distributed.types import ShardingEnv, ShardingPlan
+    from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+
+    apply_optimizer_in_backward(torch.optim.SGD, tables.parameters(), {"lr": RATE})
+    return DistributedModelParallel(
+        nn.ModuleDict({"part": collection}),
+        env=ShardingEnv(
+            world_size=1, rank=0, pg=torch.distributed.group.WORLD, output_dtensor=as_dtensors
+        ),
+        device=torch.device("cpu"),
+        plan=ShardingPlan({"part": plan}),
+        sharders=[sharder],
+    )
+
+
+def module_plan(module: nn.Module, sharder: Any, **tables: Callable[..., Any]) -> Any:
+    from torchrec.distributed.sharding_plan import construct_module_sharding_plan
+
+    return construct_module_sharding_plan(
+        module, tables, sharder, local_size=1, world_size=1, device_type="cpu"
+    )
+
+
+def bags(**options: Any) -> Any:
+    """An EmbeddingBagCollection, one table by rows and one whole."""
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.sharding_plan import row_wise, table_wise
+
+    collection = EmbeddingBagCollection(
+        tables=[
+            EmbeddingBagConfig(
+                name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=features
+            )
+            for name, features in TABLES.items()
+        ]
+    )
+    sharder = EmbeddingBagCollectionSharder()
+    t_user = options.pop("t_user", row_wise(compute_kernel="fused"))
+    t_item = table_wise(rank=0, compute_kernel="fused")
+    plan = module_plan(collection, sharder, t_user=t_user, t_item=t_item)
+    return distributed(collection, collection, sharder, plan, **options)
+
+
+def sequences() -> Any:
+    """An EmbeddingCollection, which looks up row by row."""
+    from torchrec import EmbeddingCollection, EmbeddingConfig
+    from torchrec.distributed.embedding import EmbeddingCollectionSharder
+    from torchrec.distributed.sharding_plan import row_wise, table_wise
+
+    collection = EmbeddingCollection(
+        tables=[
+            EmbeddingConfig(
+                name=name, num_embeddings=ROWS, embedding_dim=DIM, feature_names=features
+            )
+            for name, features in TABLES.items()
+        ]
+    )
+    sharder = EmbeddingCollectionSharder()
+    t_user, t_item = row_wise(compute_kernel="fused"), table_wise(rank=0, compute_kernel="fused")
+    plan = module_plan(collection, sharder, t_user=t_user, t_item=t_item)
+    return distributed(collection, collection, sharder, plan)
+
+
+def tracker_of(model: Any, mode: str = "id_only", **options: Any) -> Any:
+    from torchrec.distributed.model_tracker.model_delta_tracker import ModelDeltaTrackerTrec
+    from torchrec.distributed.model_tracker.types import TrackingMode
+
+    return ModelDeltaTrackerTrec(model, mode=TrackingMode(mode), **options)
+
+
+def train(model: Any, ids: dict[str, list[int]], of: Sequence[str] = ("user", "item")) -> None:
+    """One batch of one sample; only these features have a loss."""
+    from torchrec import KeyedJaggedTensor
+
+    names = [name for features in TABLES.values() for name in features]
+    bag = [ids.get(name, []) for name in names]
+    jagged = KeyedJaggedTensor(
+        keys=names,
+        values=torch.tensor([one for those in bag for one in those]),
+        lengths=torch.tensor([len(those) for those in bag]),
+    )
+    found = model.module["part"](jagged).wait()
+    numbers = [found[name] for name in of]
+    numbers = [n if isinstance(n, Tensor) else n.values() for n in (found[name] for name in of)]
+    torch.cat([number.flatten() for number in numbers]).sum().backward()
+
+
+def weights_of_model(model: Any) -> dict[str, Tensor]:
+    """A copy of each table's rows."""
+    state = model.state_dict()
+    whole: dict[str, Tensor] = {}
+    for key, weight in state.items():
+        local = weight.to_local() if hasattr(weight, "to_local") else weight
+        (shard,) = local.local_shards()
+        whole[key.split(".")[-2]] = getattr(shard, "tensor", shard).detach().clone()
+    return whole
+
+
+def assert_rows(
+    changes: Changes, expected: dict[str, list[int]], weights: dict[str, Tensor]
+) -> None:
+    assert {table: sorted(changed.ids.tolist()) for table, changed in changes.items()} == expected
+    for table, changed in changes.items():
+        assert changed.values is not None
+        assert changed.values.equal(weights[table][torch.from_numpy(changed.ids)])
+
+
+@pytest.mark.parametrize("as_dtensors", [False, True])
+def test_rows_that_were_looked_up_come_as_they_are_now(as_dtensors: bool, tmp_path: Path) -> None:
+    model = bags(as_dtensors=as_dtensors)
+    tracker, before = tracker_of(model), weights_of_model(model)
+    train(model, {"user": [3, 3, 19], "item": [0]})
+    train(model, {"user": [3], "friend": [7], "item": [5]}, of=["user", "friend", "item"])
+    changes, after = changes_of_tracker(tracker), weights_of_model(model)
+    assert_rows(changes, {"t_user": [3, 7, 19], "t_item": [0, 5]}, after)
+    differing = [(before[t] != after[t]).any(1).nonzero().flatten().tolist() for t in TABLES]
+    assert differing == [[3, 7, 19], [0, 5]]
+    write_changes(changes, tmp_path / "rank_0.safetensors")
+    assert_rows(open_changes(tmp_path), {"t_user": [3, 7, 19], "t_item": [0, 5]}, after)
+
+
+def test_each_row_comes_once_to_each_consumer() -> None:
+    model = bags()
+    tracker = tracker_of(model, consumers=["serving", "cache"])
+    train(model, {"user": [1], "item": [1]})
+    assert_rows(
+        changes_of_tracker(tracker, "serving"),
+        {"t_user": [1], "t_item": [1]},
+        weights_of_model(model),
+    )
+    train(model, {"user": [2], "item": [3]})
+    now = weights_of_model(model)
+    assert_rows(changes_of_tracker(tracker, "serving"), {"t_user": [2], "t_item": [3]}, now)
+    assert_rows(changes_of_tracker(tracker, "cache"), {"t_user": [1, 2], "t_item": [1, 3]}, now)
+
+
+@pytest.mark.parametrize("auto_compact", [False, True])
+@pytest.mark.parametrize("steps", [True, False])
+def test_no_lookup_is_lost_between_two_readings(steps: bool, auto_compact: bool) -> None:
+    model = bags()
+    tracker = tracker_of(model, auto_compact=auto_compact)
+    for first in range(0, 12, 3):
+        for row in range(first, first + 3):
+            train(model, {"user": [row], "item": [row, 12]})
+            if steps:
+                tracker.step()
+        rows = [first, first + 1, first + 2]
+        expected = {"t_user": rows, "t_item": [*rows, 12]}
+        assert_rows(changes_of_tracker(tracker), expected, weights_of_model(model))
+
+
+def test_without_lookups_nothing_has_changed() -> None:
+    model = bags()
+    tracker = tracker_of(model)
+    assert changes_of_tracker(tracker) == {}
+    train(model, {"user": [1], "item": [1]})
+    assert changes_of_tracker(tracker).keys() == {"t_user", "t_item"}
+    assert changes_of_tracker(tracker) == {}
+    train(model, {"user": [4]}, of=["user"])
+    assert_rows(changes_of_tracker(tracker), {"t_user": [4]}, weights_of_model(model))
+
+
+def test_rows_that_are_still_the_same_are_left_out_where_the_tracker_knows_them() -> None:
+    model = sequences()
+    tracker = tracker_of(model, "embedding")
+    train(model, {"user": [2, 3], "friend": [3, 9], "item": [4]}, of=["user"])
+    train(model, {"user": [3], "friend": [8], "item": [4]}, of=["user"])
+    changes = changes_of_tracker(tracker)
+    assert_rows(changes, {"t_user": [2, 3]}, weights_of_model(model))
+
+
+def test_ranks_have_each_their_own_rows_and_no_columns(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_RANKS, str(tmp_path), str(rank)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"},
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    for printed, _ in said:
+        assert "table 'cut': is cut by columns" in printed
+        assert "expected one shard of 8 columns, got [11, 4]" in printed
+    by_rank = [open_changes(tmp_path / f"rank_{rank}.safetensors")["t_user"] for rank in (0, 1)]
+    assert [sorted(changed.ids.tolist()) for changed in by_rank] == [[1, 5], [6, 10]]
+    both = open_changes(tmp_path)["t_user"]
+    assert both.values is not None
+    for row, values in zip(both.ids.tolist(), both.values, strict=True):
+        # Each row was its number. TorchRec takes the mean of the two ranks' gradients.
+        assert values.tolist() == [row - RATE] * DIM
+
+
+TWO_RANKS = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch import distributed, nn
+folder, rank = sys.argv[1], int(sys.argv[2])
+distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/.store", rank=rank, world_size=2
+)
+from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_tracker.model_delta_tracker import ModelDeltaTrackerTrec
+from torchrec.distributed.sharding_plan import (
+    column_wise,
+    construct_module_sharding_plan,
+    row_wise,
+)
+from torchrec.distributed.types import ShardingPlan
+from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+from sharded_infer import ShardedInferError, changes_of_tracker, write_changes
+
+sharder = EmbeddingBagCollectionSharder()
+
+def parallel(name, dim, sharding):
+    config = EmbeddingBagConfig(
+        name=name, num_embeddings=11, embedding_dim=dim, feature_names=["user"]
+    )
+    bags = EmbeddingBagCollection(tables=[config])
+    apply_optimizer_in_backward(torch.optim.SGD, bags.parameters(), {"lr": 0.5})
+    plan = construct_module_sharding_plan(
+        bags, {name: sharding}, sharder, local_size=2, world_size=2, device_type="cpu"
+    )
+    return DistributedModelParallel(
+        nn.ModuleDict({"part": bags}),
+        device=torch.device("cpu"),
+        plan=ShardingPlan({"part": plan}),
+        sharders=[sharder],
+    )
+
+model = parallel("t_user", 4, row_wise(compute_kernel="fused"))
+for weight in model.state_dict().values():
+    (shard,) = weight.local_shards()
+    first = shard.metadata.shard_offsets[0]
+    shard.tensor.copy_(torch.arange(first, first + len(shard.tensor))[:, None])
+tracker = ModelDeltaTrackerTrec(model)
+ids = torch.tensor([1, 5, 6, 10])
+jagged = KeyedJaggedTensor(keys=["user"], values=ids, lengths=torch.tensor([4]))
+model.module["part"](jagged).wait().values().sum().backward()
+write_changes(changes_of_tracker(tracker), f"{folder}/rank_{rank}.safetensors")
+cut = parallel("cut", 8, column_wise(ranks=[0, 1], compute_kernel="fused"))
+try:
+    changes_of_tracker(ModelDeltaTrackerTrec(cut))
+except ShardedInferError as error:
+    print(error)
+distributed.barrier()
+"""
+
+
+def test_managed_collisions_are_refused() -> None:
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.mc_embeddingbag import ManagedCollisionEmbeddingBagCollectionSharder
+    from torchrec.distributed.sharding_plan import row_wise
+    from torchrec.modules.mc_embedding_modules import ManagedCollisionEmbeddingBagCollection
+    from torchrec.modules.mc_modules import (
+        DistanceLFU_EvictionPolicy,
+        ManagedCollisionCollection,
+        MCHManagedCollisionModule,
+    )
+
+    config = EmbeddingBagConfig(
+        name="t_user", num_embeddings=ROWS, embedding_dim=DIM, feature_names=["user"]
+    )
+    tables = EmbeddingBagCollection(tables=[config])
+    collisions = MCHManagedCollisionModule(
+        zch_size=ROWS,
+        device=torch.device("cpu"),
+        eviction_policy=DistanceLFU_EvictionPolicy(),
+        eviction_interval=1,
+        input_hash_size=1000,
+    )
+    plan = module_plan(
+        tables, EmbeddingBagCollectionSharder(), t_user=row_wise(compute_kernel="fused")
+    )
+    model = distributed(
+        ManagedCollisionEmbeddingBagCollection(
+            tables, ManagedCollisionCollection({"t_user": collisions}, [config])
+        ),
+        tables,
+        ManagedCollisionEmbeddingBagCollectionSharder(),
+        plan,
+    )
+    with pytest.raises(
+        WeightsError, match="'t_user': the tracker has rows that managed collisions"
+    ):
+        changes_of_tracker(tracker_of(model))
+
+
+def test_what_is_no_tracker_or_consumer_is_refused() -> None:
+    with pytest.raises(WeightsError, match="expected TorchRec's ModelDeltaTracker, got a Linear"):
+        changes_of_tracker(nn.Linear(1, 1))
+    tracker = tracker_of(bags(), consumers=["serving"])
+    with pytest.raises(WeightsError, match=r"no consumer 'cache', only \['serving'\]"):
+        changes_of_tracker(tracker, "cache")
+    with pytest.raises(WeightsError, match="no consumer 'default'"):
+        changes_of_tracker(tracker)
