@@ -1,0 +1,265 @@
+"""Files of changed rows that are cut, altered, contradict themselves or are something else."""
+
+import os
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from safetensors.torch import save_file
+
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.changes.change_files import open_changes
+from sharded_infer.importing.changes.changed_rows import Changes
+from sharded_infer.importing.changes.easyrec_deltas import open_easyrec_deltas
+from sharded_infer.importing.changes.hps_messages import open_hps_messages
+from tests.sharded_infer.importing.changes.test_easyrec_deltas import ITEM, USER, dump
+from tests.sharded_infer.importing.changes.test_hps_messages import by_kcat, message
+
+ROWS = np.random.default_rng(1).standard_normal((100, 4)).astype(np.float32)
+IDS = np.arange(100) * 7919
+COLUMNS: dict[str, Any] = {
+    "table": ["item", "user"] * 50,
+    "id": IDS,
+    "values": list(ROWS),
+    "removed": [False] * 99 + [True],
+}
+Reader = Callable[[Path], Changes]
+
+
+def _npz(path: Path) -> None:
+    np.savez(path, **{"item.ids": IDS, "item.values": ROWS})  # type: ignore[arg-type]
+
+
+def _safetensors(path: Path) -> None:
+    save_file({"item.ids": torch.from_numpy(IDS), "item.values": torch.from_numpy(ROWS)}, path)
+
+
+def _parquet(path: Path) -> None:
+    parquet.write_table(pa.table(COLUMNS), path, row_group_size=30)
+
+
+def _easyrec(path: Path) -> None:
+    dump(path, 3, {USER: (IDS.tolist(), ROWS), ITEM: (IDS.tolist(), ROWS)})
+
+
+def _hps(path: Path) -> None:
+    keys = IDS.tolist()
+    path.write_bytes(by_kcat(message(keys[:60], ROWS[:60]), message(keys[60:], ROWS[60:])))
+
+
+def _read_hps(path: Path) -> Changes:
+    return open_hps_messages(path, "item")
+
+
+KINDS: dict[str, tuple[str, Callable[[Path], None], Reader]] = {
+    "npz": (".npz", _npz, open_changes),
+    "safetensors": (".safetensors", _safetensors, open_changes),
+    "parquet": (".parquet", _parquet, open_changes),
+    "easyrec": (".parquet", _easyrec, open_easyrec_deltas),
+    "hps": (".hps", _hps, _read_hps),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Reader]:
+    suffix, write, read = KINDS[request.param]
+    write(path := tmp_path / f"changed{suffix}")
+    return path, read
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.9, 0.999])
+def test_a_cut_file_is_refused_by_name(kind: tuple[Path, Reader], kept: float) -> None:
+    path, read = kind
+    data = path.read_bytes()
+    assert read(path)
+    path.write_bytes(data[: int(kept * len(data))])
+    with pytest.raises(WeightsError, match=str(path)):
+        read(path)
+
+
+def test_altered_bytes_are_refused_or_read_without_harm(kind: tuple[Path, Reader]) -> None:
+    path, read = kind
+    data, rng = path.read_bytes(), np.random.default_rng(8)
+    for _ in range(300):
+        altered = bytearray(data)
+        for place in rng.integers(0, len(data), 3):
+            altered[place] = rng.integers(0, 256)
+        path.write_bytes(altered)
+        with suppress(WeightsError):
+            read(path)
+
+
+def test_what_is_no_file_is_refused_without_waiting(kind: tuple[Path, Reader]) -> None:
+    path, read = kind
+    path.unlink()
+    with pytest.raises(WeightsError, match=f"{path}.*cannot be read: No such file"):
+        read(path)
+    os.mkfifo(path)
+    with pytest.raises(WeightsError, match=f"{path}.*FIFO"):
+        read(path)
+
+
+ONE, TWO = torch.ones(1, 4), torch.tensor([1, 2])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"item": TWO}, "'item': expected <table>.ids, <table>.values"),
+        ({".ids": TWO}, "'.ids': expected <table>.ids"),
+        ({"item.weights": ONE}, "'item.weights': expected <table>.ids"),
+        ({"item.ids": TWO}, "table 'item': expected ids with one kind of rows, got ids"),
+        ({"item.values": ONE}, "table 'item': expected ids with one kind of rows, got values"),
+        (
+            {"item.ids": TWO[:1], "item.values": ONE, "item.int8": ONE.byte()},
+            "one kind of rows, got ids, int8, values",
+        ),
+        (
+            {"item.ids": TWO, "item.values": ONE},
+            r"'item.values': expected 2 rows, one for each id, .*, got \[1, 4\] torch.float32",
+        ),
+        ({"item.ids": TWO, "item.values": torch.ones(2)}, r"got \[2\] torch.float32"),
+        ({"item.ids": TWO, "item.values": torch.ones(2, 0)}, r"got torch.float32 \[2, 0\]"),
+        ({"item.ids": TWO[:1], "item.values": ONE.long()}, r"got \[1, 4\] torch.int64"),
+        ({"item.ids": TWO[:1], "item.int8": ONE}, r"of torch.uint8, got \[1, 4\] torch.float32"),
+        ({"item.ids": ONE[0, :1], "item.values": ONE}, "'item.ids': expected whole numbers"),
+        ({"item.ids": torch.ones(1, 2).long(), "item.values": ONE}, "expected one number an id"),
+        (
+            {"item.ids": torch.tensor([5, 5]), "item.values": torch.ones(2, 4)},
+            "table 'item': ids: id 5 comes twice",
+        ),
+        (
+            {"item.ids": TWO[:1], "item.values": ONE, "item.removed": TWO},
+            "table 'item': id 1 is changed and removed",
+        ),
+        ({"item.removed": torch.tensor([2, 2])}, "table 'item': removed: id 2 comes twice"),
+    ],
+)
+def test_arrays_that_do_not_fit_together_are_refused(
+    tensors: dict[str, torch.Tensor], words: str, tmp_path: Path
+) -> None:
+    copies = {name: tensor.clone() for name, tensor in tensors.items()}
+    save_file(copies, path := tmp_path / "changed.safetensors")
+    with pytest.raises(WeightsError, match=f"{path}.*{words}"):
+        open_changes(path)
+
+
+def test_ids_that_are_equal_as_64_bits_come_twice(tmp_path: Path) -> None:
+    ids = np.array([2**64 - 1, 2**64 - 1], np.uint64)
+    np.savez(path := tmp_path / "c.npz", **{"item.ids": ids, "item.values": ROWS[:2]})  # type: ignore[arg-type]
+    with pytest.raises(WeightsError, match="table 'item': ids: id -1 comes twice"):
+        open_changes(path)
+
+
+LISTS: list[Any] = [[1.0, 2.0], [3.0, 4.0]]
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"id": None}, "no column 'id', only 'table', 'values'"),
+        ({"values": None}, "no column 'values', only 'id', 'table'"),
+        ({"table": None}, "expected a column 'table', or a table for all rows; got neither"),
+        ({"id": [1.0, 2.0]}, "'id': expected whole numbers, got double"),
+        ({"id": [1, None]}, "'id': expected a value in each row, got none in 1 of 2"),
+        ({"table": [1, 2]}, "'table': expected strings, got int64"),
+        ({"table": ["item", None]}, "'table': expected a value in each row, got none in 1 of 2"),
+        ({"values": [1.0, 2.0]}, "'values': expected a list of numbers in each row, got double"),
+        ({"values": ["ab", "cd"]}, "expected a list of numbers in each row, got string"),
+        ({"values": [[1.0, 2.0], None]}, "expected numbers in each row, got none in some"),
+        ({"values": [[1.0, 2.0], [1.0, None]]}, "expected numbers in each row, got none in some"),
+        ({"values": [[1.0, 2.0], [1.0]]}, "as many numbers in each row of a table, got 1 and 2"),
+        (
+            {"values": [[], []]},
+            "as many numbers in each row of a table, got 0 and 0|expected float",
+        ),
+        ({"values": [[1, 2], [3, 4]]}, "expected floating numbers or bytes, got .* of int64"),
+        ({"values": [["a"], ["b"]]}, "expected floating numbers or bytes, got .* of string"),
+        ({"values": [[[1.0]], [[2.0]]]}, "expected floating numbers or bytes, got .* of list<"),
+        (
+            {"values": pa.array([[1, 2], [3, 4]], pa.list_(pa.uint8()))},
+            "table 'item': expected floating numbers, .* got rows of 2 uint8",
+        ),
+        ({"removed": [0, 1]}, "'removed': expected booleans, got int64"),
+        ({"removed": [False, None]}, "'removed': expected a value in each row, got none in 1"),
+        ({"id": [7, 7]}, "table 'item': ids: id 7 comes twice"),
+        ({"id": [7, 7], "removed": [True, False]}, "table 'item': id 7 is changed and removed"),
+    ],
+)
+def test_columns_that_do_not_fit_together_are_refused(
+    columns: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    whole = {"table": ["item", "item"], "id": [1, 2], "values": LISTS}
+    given = {name: column for name, column in (whole | columns).items() if column is not None}
+    parquet.write_table(pa.table(given), path := tmp_path / "changed.parquet")
+    with pytest.raises(WeightsError, match=f"{path}.*({words})"):
+        open_changes(path)
+
+
+def test_rows_of_one_table_with_other_lengths_far_apart_are_refused(tmp_path: Path) -> None:
+    lists = [[1.0, 2.0]] * 70_000 + [[1.0]] * 70_000
+    columns = {"table": ["item"] * 140_000, "id": np.arange(140_000), "values": lists}
+    parquet.write_table(pa.table(columns), path := tmp_path / "changed.parquet")
+    with pytest.raises(WeightsError, match="table|'values': expected .*as many"):
+        open_changes(path)
+
+
+def test_a_table_that_is_given_twice_or_not_at_all_is_refused(tmp_path: Path) -> None:
+    _parquet(path := tmp_path / "changed.parquet")
+    with pytest.raises(WeightsError, match="or a table for all rows; got a column and 'item'"):
+        open_changes(path, table="item")
+    _npz(path := tmp_path / "changed.npz")
+    with pytest.raises(WeightsError, match="names its tables itself, expected no table, got 'x'"):
+        open_changes(path, table="x")
+
+
+def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "changed.pt").write_bytes(b"anything")
+    with pytest.raises(WeightsError, match=r"expected a file of changed rows, .*; got '.pt'"):
+        open_changes(tmp_path / "changed.pt")
+
+
+def test_an_array_of_objects_is_refused_without_unpickling(tmp_path: Path) -> None:
+    objects = np.array([{"a": 1}], dtype=object)
+    np.savez(path := tmp_path / "c.npz", **{"item.ids": objects, "item.values": ROWS[:1]})  # type: ignore[arg-type]
+    with pytest.raises(WeightsError, match=r"'item.ids\.npy': expected numbers, got NumPy's dtype"):
+        open_changes(path)
+
+
+def test_two_arrays_of_one_name_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "ids.npy", IDS)
+    with zipfile.ZipFile(path := tmp_path / "changed.npz", "w") as archive:
+        archive.write(tmp_path / "ids.npy", "item.ids.npy")
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            archive.write(tmp_path / "ids.npy", "item.ids.npy")
+    with pytest.raises(WeightsError, match=r"holds two arrays 'item.ids'"):
+        open_changes(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "words"),
+    [
+        ("key_id", pa.array([1.0, 2.0]), "'key_id': expected whole numbers, got double"),
+        ("key_id", pa.array([1, None]), "'key_id': expected a value in each row"),
+        ("global_step", pa.array(["1", "2"]), "'global_step': expected whole numbers"),
+        ("table_fqn", pa.array([b"a", b"b"]), "'table_fqn': expected strings, got binary"),
+        ("embedding", pa.array([[1.0], [1.0, 2.0]]), "as many numbers .*, got 1 and 2"),
+        ("embedding", pa.array([[1, 2], [3, 4]]), "expected floating numbers or bytes"),
+    ],
+)
+def test_dumps_with_other_columns_are_refused(
+    name: str, column: pa.Array, words: str, tmp_path: Path
+) -> None:
+    path = dump(tmp_path / "delta.parquet", 1, {USER: ([1, 2], ROWS[:2])})
+    table = parquet.read_table(path)
+    table = table.set_column(table.column_names.index(name), name, column)
+    parquet.write_table(table, path)
+    with pytest.raises(WeightsError, match=f"{path}.*{words}"):
+        open_changes(path)
