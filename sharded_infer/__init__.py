@@ -11,6 +11,13 @@ if TYPE_CHECKING:
     from sharded_infer.artifacts.golden import generate_samples
     from sharded_infer.engines.model import Model, open_model
     from sharded_infer.errors import ShardedInferError
+    from sharded_infer.importing.changes.change_files import open_changes
+    from sharded_infer.importing.changes.changed_rows import ChangedRows
+    from sharded_infer.importing.changes.compared_weights import changes_between
+    from sharded_infer.importing.changes.followed_folder import FollowedFolder
+    from sharded_infer.importing.changes.hps_messages import open_hps_messages
+    from sharded_infer.importing.changes.tracked_changes import changes_of_tracker
+    from sharded_infer.importing.changes.written_files import write_changes
     from sharded_infer.importing.id_maps.id_files import open_id_file
     from sharded_infer.importing.id_maps.keyed_tables import KeyedTables, open_keyed_tables
     from sharded_infer.importing.id_maps.mpzch import MpzchSettings
@@ -73,6 +80,13 @@ _MODULES = {
         "TowerSpec",
     ),
     "specs.spec_file": ("load_spec",),
+    "importing.changes.change_files": ("open_changes",),
+    "importing.changes.changed_rows": ("ChangedRows",),
+    "importing.changes.compared_weights": ("changes_between",),
+    "importing.changes.followed_folder": ("FollowedFolder",),
+    "importing.changes.hps_messages": ("open_hps_messages",),
+    "importing.changes.tracked_changes": ("changes_of_tracker",),
+    "importing.changes.written_files": ("write_changes",),
     "importing.id_maps.id_files": ("open_id_file",),
     "importing.id_maps.keyed_tables": ("KeyedTables", "open_keyed_tables"),
     "importing.id_maps.mpzch": ("MpzchSettings",),
@@ -86,7 +100,9 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 __all__ = [
     "CalibrationSamples",
+    "ChangedRows",
     "DenseSpec",
+    "FollowedFolder",
     "GateSpec",
     "IdMapSpec",
     "KeyedTables",
@@ -103,6 +119,8 @@ __all__ = [
     "SharedRows",
     "TableSpec",
     "TowerSpec",
+    "changes_between",
+    "changes_of_tracker",
     "export_tower",
     "from_torchrec",
     "generate_samples",
@@ -111,6 +129,8 @@ __all__ = [
     "mapped_samples",
     "mch_id_map",
     "mpzch_id_map",
+    "open_changes",
+    "open_hps_messages",
     "open_id_file",
     "open_keyed_tables",
     "open_model",
@@ -121,6 +141,7 @@ __all__ = [
     "record_reference",
     "statistics_of",
     "with_frequencies",
+    "write_changes",
     "write_program",
 ]
 
