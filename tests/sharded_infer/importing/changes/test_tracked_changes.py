@@ -143,7 +143,8 @@ def weights_of_model(model: Any) -> dict[str, Tensor]:
     whole: dict[str, Tensor] = {}
     for key, weight in state.items():
         local = weight.to_local() if hasattr(weight, "to_local") else weight
-        (shard,) = local.local_shards()
+        # A table that all ranks hold is a plain tensor.
+        (shard,) = local.local_shards() if hasattr(local, "local_shards") else [local]
         whole[key.split(".")[-2]] = getattr(shard, "tensor", shard).detach().clone()
     return whole
 
@@ -169,6 +170,16 @@ def test_rows_that_were_looked_up_come_as_they_are_now(as_dtensors: bool, tmp_pa
     assert differing == [[3, 7, 19], [0, 5]]
     write_changes(changes, tmp_path / "rank_0.safetensors")
     assert_rows(open_changes(tmp_path), {"t_user": [3, 7, 19], "t_item": [0, 5]}, after)
+
+
+def test_a_table_that_all_ranks_hold_has_its_rows() -> None:
+    from torchrec.distributed.sharding_plan import data_parallel
+
+    model = bags(t_user=data_parallel())
+    tracker = tracker_of(model)
+    train(model, {"user": [3, 19], "item": [5]})
+    expected = {"t_user": [3, 19], "t_item": [5]}
+    assert_rows(changes_of_tracker(tracker), expected, weights_of_model(model))
 
 
 def test_each_row_comes_once_to_each_consumer() -> None:
