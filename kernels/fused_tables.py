@@ -9,6 +9,7 @@ from torch import Tensor
 from kernels.errors import InputError
 from kernels.mapped_file import MappedFile
 from kernels.row_format import RowFormat
+from kernels.row_overlay import RowOverlay
 from kernels.wording import counted
 
 
@@ -23,6 +24,7 @@ class FusedTables:
         byte_offsets: start of each feature's table in `memory`.
         means: whether a feature's bags are averaged (true) or summed (false).
         file: the file that `memory` maps; None for other memory.
+        overlays: changed rows of each feature's table, or None; empty: no table has any.
     """
 
     memory: Tensor
@@ -32,6 +34,7 @@ class FusedTables:
     dims: tuple[int, ...]
     means: tuple[bool, ...]
     file: MappedFile | None = None
+    overlays: tuple[RowOverlay | None, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses tables that do not lie inside the memory.
@@ -44,12 +47,13 @@ class FusedTables:
                 f"memory: expected uint8 [bytes], got {self.memory.dtype} {list(self.memory.shape)}"
             )
         counts = {len(self.byte_offsets), len(self.rows), len(self.dims), len(self.means)}
+        counts |= {len(self.overlays)} if self.overlays else set()
         if counts == {0} or len(counts) != 1:
             raise InputError(f"expected one entry a feature everywhere, got lengths {counts}")
         for feature, (offset, rows, dim) in enumerate(
             zip(self.byte_offsets, self.rows, self.dims, strict=True)
         ):
-            end = offset + rows * self.row_format.row_bytes(dim)
+            end = offset + self.own_rows(feature) * self.row_format.row_bytes(dim)
             if rows < 1 or dim < 1 or offset < 0 or end > self.memory.numel():
                 raise InputError(
                     f"feature {feature}: {rows} {self.row_format} rows of dim {dim} at byte "
@@ -62,6 +66,28 @@ class FusedTables:
         """Width of the pooled output."""
         return sum(self.dims)
 
+    def overlay_of(self, feature: int) -> RowOverlay | None:
+        """The changed rows of a feature's table, if there are any."""
+        return self.overlays[feature] if self.overlays else None
+
+    def own_rows(self, feature: int) -> int:
+        """Rows of a feature's table that lie in `memory`."""
+        overlay, rows = self.overlay_of(feature), self.rows[feature]
+        return rows if overlay is None else min(rows, overlay.own_rows)
+
+    @property
+    def has_overlays(self) -> bool:
+        """Whether a table has changed rows in front of its own."""
+        return any(overlay is not None for overlay in self.overlays)
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files that rows are mapped from."""
+        found = [] if self.file is None else [self.file]
+        for overlay in dict.fromkeys(self.overlays):
+            found += () if overlay is None else overlay.files
+        return tuple(dict.fromkeys(found))
+
     def select(self, features: Sequence[int]) -> "FusedTables":
         """The same memory with only the given features, in the given order."""
         return FusedTables(
@@ -72,4 +98,5 @@ class FusedTables:
             dims=tuple(self.dims[f] for f in features),
             means=tuple(self.means[f] for f in features),
             file=self.file,
+            overlays=tuple(self.overlays[f] for f in features) if self.overlays else (),
         )

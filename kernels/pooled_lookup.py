@@ -32,7 +32,7 @@ class PooledLookup:
                 why.
         """
         self.tables = tables
-        self._total_dim = tables.total_dim
+        self._total_dim, self._files = tables.total_dim, tables.files
         self._rows = torch.tensor(tables.rows, dtype=torch.int64)
         refusals = []
         for candidate in BACKENDS:
@@ -68,7 +68,7 @@ class PooledLookup:
         Raises:
             InputError: the bags have another number of features, an id is outside its table, or
                 `out` has another dtype or shape.
-            LostMemoryError: the tables' file has lost bytes; do not use `out`.
+            LostMemoryError: a file of rows has lost bytes; do not use `out`.
         """
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
@@ -80,8 +80,8 @@ class PooledLookup:
         if not ids_checked:
             self._check_ids(bags)
         pooled = self._backend.pool(bags, out)
-        if self.tables.file is not None:
-            self.tables.file.check()
+        for file in self._files:
+            file.check()
         return pooled
 
     def _check_out(self, out: Tensor, batch: int) -> None:

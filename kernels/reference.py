@@ -2,6 +2,7 @@
 
     for each sample b, for each feature f:
         out[b, columns of f] = sum over i in bag (f, b) of weight[i] * decode(row values[i])
+        a row is the table's own, or the one that its overlay has in front of it
         if f is a mean: out[b, columns of f] /= max(1, length of the bag)
 
 A mean divides by the number of ids, weighted or not, as FBGEMM's MEAN pooling does.
@@ -32,7 +33,8 @@ def pooled_lookup(tables: FusedTables, bags: Bags) -> Tensor:
         dim, rows = tables.dims[feature], tables.rows[feature]
         row_bytes = tables.row_format.row_bytes(dim)
         start = tables.byte_offsets[feature]
-        stored = tables.memory[start : start + rows * row_bytes].view(rows, row_bytes)
+        own_rows, overlay = tables.own_rows(feature), tables.overlay_of(feature)
+        stored = tables.memory[start : start + own_rows * row_bytes].view(own_rows, row_bytes)
         for sample in range(batch):
             length = int(bags.lengths[feature, sample])
             for i in range(position, position + length):
@@ -42,7 +44,10 @@ def pooled_lookup(tables: FusedTables, bags: Bags) -> Tensor:
                         f"feature {feature}, sample {sample}: id {row} is outside [0, {rows})"
                     )
                 weight = 1.0 if bags.weights is None else float(bags.weights[i])
-                value = decode(tables.row_format, stored[row : row + 1], dim)[0].double()
+                own = stored[min(row, own_rows - 1)][None].clone()
+                if overlay is not None:
+                    overlay.patch(torch.tensor([row]), own)
+                value = decode(tables.row_format, own, dim)[0].double()
                 out[sample, column : column + dim] += weight * value
             if tables.means[feature]:
                 out[sample, column : column + dim] /= max(1, length)

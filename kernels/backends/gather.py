@@ -12,6 +12,7 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
 from kernels.mean_pooling import MeanPooling
+from kernels.row_overlay import RowOverlay
 from kernels.stored_rows import decode
 
 
@@ -23,6 +24,7 @@ class _Grid(NamedTuple):
     matrix: Tensor  # uint8 [rows of the grid, row_bytes]
     dim: int
     columns: Tensor  # int64 [G * dim], output columns
+    overlays: tuple[tuple[int, RowOverlay], ...]  # places among the features, changed rows
 
 
 class GatherBackend:
@@ -57,8 +59,9 @@ class GatherBackend:
                 of_grid = torch.repeat_interleave(chosen, counts)
                 values, lengths = values[of_grid], lengths[grid.features]
                 weights = None if weights is None else weights[of_grid]
-            first = torch.repeat_interleave(grid.first_rows, counts[grid.features])
-            stored = grid.matrix.index_select(0, values + first)
+            of_features = counts[grid.features]
+            first = torch.repeat_interleave(grid.first_rows, of_features)
+            stored = _gathered(grid, values + first, values, of_features)
             rows = decode(self._row_format, stored, grid.dim)  # [n, dim]
             if weights is not None:
                 rows.mul_(weights[:, None])
@@ -71,6 +74,19 @@ class GatherBackend:
         return pooled
 
 
+def _gathered(grid: _Grid, places: Tensor, ids: Tensor, counts: Tensor) -> Tensor:
+    """The stored rows of ids, changed ones in front of the tables' own."""
+    if not grid.overlays:
+        return grid.matrix.index_select(0, places)
+    # New rows lie behind their tables, where others are.
+    stored = grid.matrix.index_select(0, places.clamp(max=len(grid.matrix) - 1))
+    ends = counts.cumsum(0).tolist()
+    for place, overlay in grid.overlays:
+        own = slice(ends[place] - int(counts[place]), ends[place])
+        overlay.patch(ids[own], stored[own])
+    return stored
+
+
 def _grids(tables: FusedTables) -> list[_Grid]:
     members: dict[tuple[int, int], list[int]] = {}
     for feature, (offset, dim) in enumerate(zip(tables.byte_offsets, tables.dims, strict=True)):
@@ -81,7 +97,7 @@ def _grids(tables: FusedTables) -> list[_Grid]:
     for (dim, _), features in members.items():
         row_bytes = tables.row_format.row_bytes(dim)
         start = min(tables.byte_offsets[f] for f in features)
-        end = max(tables.byte_offsets[f] + tables.rows[f] * row_bytes for f in features)
+        end = max(tables.byte_offsets[f] + tables.own_rows(f) * row_bytes for f in features)
         grids.append(
             _Grid(
                 features=torch.tensor(features),
@@ -91,6 +107,11 @@ def _grids(tables: FusedTables) -> list[_Grid]:
                 matrix=tables.memory[start:end].view(-1, row_bytes),
                 dim=dim,
                 columns=torch.cat([torch.arange(dim) + column_starts[f] for f in features]),
+                overlays=tuple(
+                    (place, overlay)
+                    for place, f in enumerate(features if tables.overlays else ())
+                    if (overlay := tables.overlays[f]) is not None
+                ),
             )
         )
     return grids

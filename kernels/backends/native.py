@@ -16,6 +16,7 @@ from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
 from kernels.native_library import InstructionSet, instruction_sets, load_library
 from kernels.row_format import RowFormat
+from kernels.row_overlay import OverlayFields
 
 # `Format` of kernels/native/lookup.h.
 _FORMATS = {
@@ -38,6 +39,7 @@ class KernelFeature(ctypes.Structure):
         ("dim", ctypes.c_int64),
         ("column", ctypes.c_int64),
         ("mean", ctypes.c_int32),
+        ("overlay", ctypes.POINTER(OverlayFields)),
     )
 
 
@@ -104,7 +106,7 @@ class NativeBackend:
         self.instruction_set = max(available) if instruction_set is None else instruction_set
         self._run = _LIBRARY.sharded_infer_lookup
         # Held, because the kernel is given addresses.
-        self._memory = tables.memory
+        self._memory, self._overlays = tables.memory, tables.overlays
         self._total_dim = tables.total_dim
         self._format = _FORMATS[tables.row_format]
         self._features = kernel_features(tables)
@@ -142,7 +144,7 @@ class NativeBackend:
 
 
 def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
-    """The tables as the kernel knows them; their memory must be kept."""
+    """The tables as the kernel knows them; their memory and overlays must be kept."""
     base, column = tables.memory.data_ptr(), 0
     features = (KernelFeature * len(tables.dims))()
     for feature, offset, dim, mean in zip(
@@ -152,6 +154,9 @@ def kernel_features(tables: FusedTables) -> "ctypes.Array[KernelFeature]":
         feature.row_bytes = tables.row_format.row_bytes(dim)
         feature.dim, feature.column, feature.mean = dim, column, mean
         column += dim
+    for feature, overlay in zip(features, tables.overlays, strict=False):
+        if overlay is not None:
+            feature.overlay = ctypes.pointer(overlay.fields)
     return features
 
 

@@ -10,9 +10,9 @@
 //
 // Sums and products are fused and in the order of the ids, as in FBGEMM's kernel: its bits are these.
 // Rows are fetched some ids ahead (prefetch.h), across bags and features, since almost every row is far from the
-// one before.
+// one before. The bits of changed rows are fetched as many ids before that.
 #pragma once
-#include <cstdint>
+#include "row_overlay.h"
 
 namespace sharded_infer {
 
@@ -22,6 +22,13 @@ struct Feature {
   std::int64_t dim;
   std::int64_t column;       // of the output
   std::int32_t mean;         // else sum
+  const RowOverlay* overlay; // changed rows of its table, or null
+
+  const std::uint8_t* row_of(std::int64_t id) const {
+    if (overlay != nullptr)
+      if (const std::uint8_t* changed = overlay->find(id)) return changed;
+    return rows + id * row_bytes;
+  }
 };
 
 enum Format : std::int32_t { kFp32, kFp16, kBf16, kFp8, kInt8, kInt4, kInt2 };

@@ -10,6 +10,7 @@ from functools import cache
 from kernels.backends.native import KernelFeature, kernel_features, kernel_for_compiled_code
 from kernels.native_library import load_library
 from kernels.pooled_lookup import PooledLookup
+from kernels.row_overlay import OverlayFields
 from serving.metrics.families.shard_host_families import HOST_LOOKUP_SECONDS
 from serving.protocol.lookups.version_key import VersionKey
 from serving.protocol.readers.native_id_maps import NativeIdMaps
@@ -19,6 +20,12 @@ from sharded_infer.lookups.share_lookups import ShareLookups
 
 _NUMBER, _ADDRESS, _SECONDS = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 _NATIVE = "native"
+
+
+class _Watch(ctypes.Structure):
+    """`Watch` of serving/native/lookups/share.h."""
+
+    _fields_ = (("lost", _ADDRESS), ("place", _ADDRESS), ("byte", ctypes.c_int32))
 
 
 class _Piece(ctypes.Structure):
@@ -31,9 +38,9 @@ class _Piece(ctypes.Structure):
         ("columns", _NUMBER),
         ("format", ctypes.c_int32),
         ("mean", ctypes.c_int32),
-        ("lost", _ADDRESS),
-        ("watched", _ADDRESS),
-        ("watched_value", ctypes.c_int32),
+        ("overlay", ctypes.POINTER(OverlayFields)),
+        ("watches", ctypes.POINTER(_Watch)),
+        ("watch_count", _NUMBER),
         ("id_map", _ADDRESS),
     )
 
@@ -86,8 +93,8 @@ class CompiledLookups:
         self._address = self._library.sharded_infer_shares_create(
             (_SECONDS * len(boundaries))(*boundaries), len(boundaries)
         )
-        # What compiled code reads, by share.
-        self._maps: dict[int, NativeIdMaps] = {}
+        # What compiled code reads, by share: id maps, and the watches of pieces.
+        self._kept: dict[int, tuple[NativeIdMaps, ctypes.Array[_Piece]]] = {}
 
     def counts(self) -> LookupCounts:
         """Of the lookups that Python has not seen."""
@@ -129,13 +136,13 @@ class CompiledLookups:
             kernel.instruction_set,
         )
         added: int = self._library.sharded_infer_shares_add(self._address, settings)
-        self._maps[added] = maps
+        self._kept[added] = maps, pieces
         return added
 
     def drop(self, share: int) -> None:
         """Forgets a version; returns when its memory is not read any more."""
         self._library.sharded_infer_shares_drop(self._address, share)
-        del self._maps[share]
+        del self._kept[share]
 
     def fetch(self, server: int, method: int, events: int, held: int, milliseconds: int) -> int:
         """As `Http2Server.fetch` of one event, after those that are answered here.
@@ -155,5 +162,6 @@ def _describe(piece: _Piece, lookup: PooledLookup, row_format: int) -> None:
     feature: KernelFeature = kernel_features(tables)[0]
     piece.rows, piece.row_bytes, piece.columns = feature.rows, feature.row_bytes, feature.dim
     piece.mean, piece.row_count, piece.format = feature.mean, tables.rows[0], row_format
-    if tables.file is not None:
-        piece.lost, piece.watched, piece.watched_value = tables.file.watch
+    piece.overlay = feature.overlay
+    watches = [file.watch for file in tables.files]
+    piece.watches, piece.watch_count = (_Watch * len(watches))(*watches), len(watches)

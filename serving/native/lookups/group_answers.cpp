@@ -18,7 +18,7 @@ std::int64_t find_rows(const Piece& piece, const std::int64_t* ids, std::int64_t
   const std::int64_t found =
       memory.numbers.number(ids, count, most, memory.distinct.data(), nullptr);
   for (std::int64_t at = 0; at < found; ++at)
-    memory.rows.push_back(piece.rows + memory.distinct[std::size_t(at)] * piece.row_bytes);
+    memory.rows.push_back(piece.row_of(memory.distinct[std::size_t(at)]));
   return found;
 }
 
@@ -31,7 +31,7 @@ std::int64_t find_raw(const Piece& piece, const std::int64_t* raw, const std::in
       memory.numbers.number(raw, count, most, memory.distinct.data(), positions);
   for (std::int64_t at = 0, next = 0; next < found; ++at)
     if (positions[at] == next) {
-      memory.rows.push_back(piece.rows + ids[at] * piece.row_bytes);
+      memory.rows.push_back(piece.row_of(ids[at]));
       ++next;
     }
   return found;
@@ -88,7 +88,7 @@ void pool(const Share& share, const Group& group, const GroupBags& own,
   std::int64_t column = 0;
   for (std::int64_t entry = 0; entry < entries; ++entry) {
     const Piece& piece = piece_of(share, group, entry);
-    memory.features.push_back({piece.rows, piece.row_bytes, piece.columns, column, piece.mean});
+    memory.features.push_back(piece.feature(column));
     if (row_counts[entry] == 0) column += piece.columns;
   }
   const std::int64_t* lengths = own.lengths.data();

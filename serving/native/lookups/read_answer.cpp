@@ -154,7 +154,7 @@ Refused take_group(AskedGroup& group, std::int64_t number, Bytes sums, std::int6
     std::int64_t own = 0;
     for (std::int64_t bag = 0; bag < group.bags; ++bag) own += *lengths++;
     memory.features.push_back({rows, piece.row_bytes, piece.columns, column,
-                               std::int32_t(piece.mean)});
+                               std::int32_t(piece.mean), nullptr});
     if (count == 0) {
       copy_columns(group, from, stride, piece.columns, group.pooled + column);
       from += group.sum_bytes * piece.columns;

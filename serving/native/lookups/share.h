@@ -17,6 +17,18 @@ namespace sharded_infer::lookups {
 // `sharded_infer_lookup` of the kernels' library.
 using RunLookup = void (*)(std::int32_t instruction_set, const Lookup* lookup);
 
+// Of a mapped file: not 0 when pages were lost, and a byte that would be lost first.
+struct Watch {
+  const volatile std::int32_t* lost;
+  const volatile std::uint8_t* place;
+  std::int32_t byte;
+
+  bool is_whole() const {
+    // Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
+    return *place == std::uint8_t(byte) && *lost == 0;
+  }
+};
+
 // As Python describes a piece; the memory stays until the share is dropped.
 struct Piece {
   const std::uint8_t* rows;
@@ -25,16 +37,23 @@ struct Piece {
   std::int64_t columns;
   std::int32_t format;
   std::int32_t mean;
-  // Of a mapped file: not 0 when pages were lost, and a byte that would be lost first.
-  const volatile std::int32_t* lost;
-  const volatile std::uint8_t* watched;
-  std::int32_t watched_value;
-  const IdMap* id_map;  // of its table; null: its ids are rows alone
+  const RowOverlay* overlay;  // changed rows, or null
+  const Watch* watches;       // of the files that rows are mapped from
+  std::int64_t watch_count;
+  const IdMap* id_map;        // of its table; null: its ids are rows alone
 
   bool is_whole() const {
-    // Reading a byte that is lost sets the mark; where it was zero, it reads as it did before.
-    return lost == nullptr || (*watched == std::uint8_t(watched_value) && *lost == 0);
+    for (std::int64_t at = 0; at < watch_count; ++at)
+      if (!watches[at].is_whole()) return false;
+    return true;
   }
+
+  // At a column of sums.
+  Feature feature(std::int64_t column) const {
+    return {rows, row_bytes, columns, column, mean, overlay};
+  }
+
+  const std::uint8_t* row_of(std::int64_t id) const { return feature(0).row_of(id); }
 };
 
 struct ShareSettings {

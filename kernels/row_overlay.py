@@ -1,0 +1,198 @@
+"""Changed rows of a table, which stand in front of its own.
+
+    bits     one a row: whether it has been changed
+    places   where each changed row lies, in the order of ids; rows stay where they are stored
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.mapped_file import MappedFile
+from kernels.native_library import address_of
+
+WORD_ROWS, LINE_ROWS = 64, 512
+_LINE_BYTES = LINE_ROWS // 8
+
+
+class ChangedRows(NamedTuple):
+    """Changed rows of a table in one memory.
+
+    Attributes:
+        ids: int64 `[M]`, ascending.
+        stored: uint8 `[M, row_bytes]`, contiguous.
+        file: the file that `stored` maps; None for other memory.
+    """
+
+    ids: NDArray[np.int64]
+    stored: Tensor
+    file: MappedFile | None = None
+
+
+class OverlayFields(ctypes.Structure):
+    """`RowOverlay` of kernels/native/row_overlay.h."""
+
+    _fields_ = (
+        ("changed", ctypes.c_void_p),
+        ("before", ctypes.c_void_p),
+        ("rows", ctypes.c_void_p),
+        ("first_row", ctypes.c_int64),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shared:
+    """What the parts of one table share.
+
+    Attributes:
+        bits: uint64 words, the first at a multiple of 64 bytes.
+        before: uint32, changed rows before each line of 512 rows.
+        places: uint64 `[changed rows]`, addresses.
+        layers: whose rows these are.
+    """
+
+    bits: NDArray[np.uint64]
+    before: NDArray[np.uint32]
+    places: NDArray[np.uint64]
+    layers: tuple[ChangedRows, ...]
+
+
+class RowOverlay:
+    """The changed rows of a table, or of the part of it from one row on. Thread-safe.
+
+    Attributes:
+        fields: for compiled code; valid as long as the overlay.
+        own_rows: rows that the table, or the part, has of its own; all behind them are changed.
+    """
+
+    def __init__(self, shared: _Shared, own_rows: int, first_row: int = 0) -> None:
+        """Keeps what the parts of one table share; use `of`."""
+        self._shared, self._first_row = shared, first_row
+        self.own_rows = max(0, own_rows - first_row)
+        self.fields = OverlayFields(
+            address_of(shared.bits),
+            address_of(shared.before),
+            address_of(shared.places),
+            first_row,
+        )
+
+    @classmethod
+    def of(cls, rows: int, own_rows: int, layers: Sequence[ChangedRows]) -> "RowOverlay":
+        """Joins changed rows.
+
+        Args:
+            rows: of the table with its changed rows.
+            own_rows: of the table without them.
+            layers: a row of a later one stands before the same row of an earlier one.
+
+        Raises:
+            InputError: ids do not ascend or lie outside the table, other than a row each came, or a
+                row behind the table's own is not there.
+        """
+        for number, layer in enumerate(layers):
+            _check(f"layer {number} of changed rows", layer, rows)
+        bits = _words(rows)
+        for layer in layers:
+            np.bitwise_or.at(
+                bits, layer.ids // WORD_ROWS, np.uint64(1) << (layer.ids % WORD_ROWS).view(np.uint64)
+            )
+        counts = np.bitwise_count(bits).reshape(-1, LINE_ROWS // WORD_ROWS).sum(1)
+        before = np.zeros(len(counts), np.uint32)
+        np.cumsum(counts[:-1], out=before[1:])
+        changed = np.unique(np.concatenate([layer.ids for layer in layers]))
+        _check_new_rows(changed, own_rows, rows)
+        places = np.empty(len(changed), np.uint64)
+        for layer in layers:
+            step = layer.stored.stride(0)
+            own = np.arange(len(layer.ids), dtype=np.uint64) * np.uint64(step)
+            places[np.searchsorted(changed, layer.ids)] = own + np.uint64(layer.stored.data_ptr())
+        return cls(_Shared(bits, before, places, tuple(layers)), own_rows)
+
+    @property
+    def count(self) -> int:
+        """Changed rows of the whole table."""
+        return len(self._shared.places)
+
+    @property
+    def index_bytes(self) -> int:
+        """Memory that finding changed rows takes, beside the rows."""
+        shared = self._shared
+        return shared.bits.nbytes + shared.before.nbytes + shared.places.nbytes
+
+    @property
+    def files(self) -> tuple[MappedFile, ...]:
+        """The files that changed rows are mapped from."""
+        return tuple(layer.file for layer in self._shared.layers if layer.file is not None)
+
+    def part(self, first_row: int) -> "RowOverlay":
+        """The overlay of ids that count from a row of this one's."""
+        own_rows = self._first_row + self.own_rows
+        return RowOverlay(self._shared, own_rows, self._first_row + first_row)
+
+    def patch(self, ids: Tensor, rows: Tensor) -> None:
+        """Puts changed rows in place of rows as they were.
+
+        Args:
+            ids: int64 `[N]`, inside the table.
+            rows: uint8 `[N, row_bytes]`, the stored rows of these ids; overwritten.
+        """
+        at = ids.numpy() + self._first_row
+        bits, word, bit = self._shared.bits, at // WORD_ROWS, (at % WORD_ROWS).view(np.uint64)
+        changed = np.flatnonzero((bits[word] >> bit) & np.uint64(1))
+        if not len(changed):
+            return
+        # Rare rows, and no compiled code: counted from the line's begin.
+        places = self._shared.places[self._ranks(at[changed])]
+        for layer in self._shared.layers:
+            step, begin = layer.stored.stride(0), layer.stored.data_ptr()
+            row = (places - np.uint64(begin)) // np.uint64(step)
+            own = (places >= begin) & (row < len(layer.ids))
+            target = torch.from_numpy(changed[own])
+            rows[target] = layer.stored[torch.from_numpy(row[own].astype(np.int64))]
+
+    def _ranks(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The place of each changed row among them."""
+        bits = self._shared.bits
+        words = np.concatenate([[0], np.cumsum(np.bitwise_count(bits), dtype=np.int64)])
+        lower = (np.uint64(1) << (rows % WORD_ROWS).view(np.uint64)) - np.uint64(1)
+        return words[rows // WORD_ROWS] + np.bitwise_count(bits[rows // WORD_ROWS] & lower)
+
+
+def _check(what: str, layer: ChangedRows, rows: int) -> None:
+    ids, stored = layer.ids, layer.stored
+    if ids.dtype != np.int64 or ids.ndim != 1 or not len(ids):
+        raise InputError(f"{what}: expected ids int64 [M], got {ids.dtype} {list(ids.shape)}")
+    if (ids[1:] <= ids[:-1]).any():
+        at = int((ids[1:] <= ids[:-1]).argmax()) + 1
+        raise InputError(f"{what}: expected ascending ids, got {ids[at]} after {ids[at - 1]}")
+    if ids[0] < 0 or ids[-1] >= rows:
+        wrong = ids[0] if ids[0] < 0 else ids[-1]
+        raise InputError(f"{what}: expected ids of 0 to {rows - 1}, got {wrong}")
+    if stored.dtype != torch.uint8 or stored.dim() != 2 or len(stored) != len(ids):
+        raise InputError(
+            f"{what}: expected rows uint8 [{len(ids)}, row_bytes], got {stored.dtype} "
+            f"{list(stored.shape)}"
+        )
+
+
+def _check_new_rows(changed: NDArray[np.int64], own_rows: int, rows: int) -> None:
+    new = changed[np.searchsorted(changed, own_rows) :]
+    missing = np.flatnonzero(new != np.arange(own_rows, own_rows + len(new)))
+    if len(missing) or len(new) != rows - own_rows:
+        first = own_rows + (int(missing[0]) if len(missing) else len(new))
+        raise InputError(f"changed rows: row {first} is new, behind {own_rows}, and is not there")
+
+
+def _words(rows: int) -> NDArray[np.uint64]:
+    """Zeros for all lines, the first word at a multiple of 64 bytes."""
+    lines = -(-rows // LINE_ROWS)
+    memory = np.zeros((lines + 1) * _LINE_BYTES, np.uint8)
+    first = -address_of(memory) % _LINE_BYTES
+    return memory[first : first + lines * _LINE_BYTES].view(np.uint64)
