@@ -1,7 +1,7 @@
 """Changed rows of a table, which stand in front of its own.
 
-    bits     one a row: whether it has been changed
-    places   where each changed row lies, in the order of ids; rows stay where they are stored
+bits     one a row: whether it has been changed
+places   where each changed row lies, in the order of ids; rows stay where they are stored
 """
 
 import ctypes
@@ -22,7 +22,7 @@ WORD_ROWS, LINE_ROWS = 64, 512
 _LINE_BYTES = LINE_ROWS // 8
 
 
-class ChangedRows(NamedTuple):
+class OverlayLayer(NamedTuple):
     """Changed rows of a table in one memory.
 
     Attributes:
@@ -52,16 +52,18 @@ class _Shared:
     """What the parts of one table share.
 
     Attributes:
+        rows: of the table with its changed rows.
         bits: uint64 words, the first at a multiple of 64 bytes.
         before: uint32, changed rows before each line of 512 rows.
         places: uint64 `[changed rows]`, addresses.
         layers: whose rows these are.
     """
 
+    rows: int
     bits: NDArray[np.uint64]
     before: NDArray[np.uint32]
     places: NDArray[np.uint64]
-    layers: tuple[ChangedRows, ...]
+    layers: tuple[OverlayLayer, ...]
 
 
 class RowOverlay:
@@ -84,7 +86,7 @@ class RowOverlay:
         )
 
     @classmethod
-    def of(cls, rows: int, own_rows: int, layers: Sequence[ChangedRows]) -> "RowOverlay":
+    def of(cls, rows: int, own_rows: int, layers: Sequence[OverlayLayer]) -> "RowOverlay":
         """Joins changed rows.
 
         Args:
@@ -101,7 +103,9 @@ class RowOverlay:
         bits = _words(rows)
         for layer in layers:
             np.bitwise_or.at(
-                bits, layer.ids // WORD_ROWS, np.uint64(1) << (layer.ids % WORD_ROWS).view(np.uint64)
+                bits,
+                layer.ids // WORD_ROWS,
+                np.uint64(1) << (layer.ids % WORD_ROWS).view(np.uint64),
             )
         counts = np.bitwise_count(bits).reshape(-1, LINE_ROWS // WORD_ROWS).sum(1)
         before = np.zeros(len(counts), np.uint32)
@@ -113,7 +117,12 @@ class RowOverlay:
             step = layer.stored.stride(0)
             own = np.arange(len(layer.ids), dtype=np.uint64) * np.uint64(step)
             places[np.searchsorted(changed, layer.ids)] = own + np.uint64(layer.stored.data_ptr())
-        return cls(_Shared(bits, before, places, tuple(layers)), own_rows)
+        return cls(_Shared(rows, bits, before, places, tuple(layers)), own_rows)
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table, or of the part of it, with its changed rows."""
+        return self._shared.rows - self._first_row
 
     @property
     def count(self) -> int:
@@ -148,7 +157,6 @@ class RowOverlay:
         changed = np.flatnonzero((bits[word] >> bit) & np.uint64(1))
         if not len(changed):
             return
-        # Rare rows, and no compiled code: counted from the line's begin.
         places = self._shared.places[self._ranks(at[changed])]
         for layer in self._shared.layers:
             step, begin = layer.stored.stride(0), layer.stored.data_ptr()
@@ -159,13 +167,18 @@ class RowOverlay:
 
     def _ranks(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """The place of each changed row among them."""
-        bits = self._shared.bits
-        words = np.concatenate([[0], np.cumsum(np.bitwise_count(bits), dtype=np.int64)])
+        shared, lines = self._shared, rows // LINE_ROWS
+        words = shared.bits.reshape(-1, LINE_ROWS // WORD_ROWS)[lines]
+        own = rows % LINE_ROWS // WORD_ROWS
         lower = (np.uint64(1) << (rows % WORD_ROWS).view(np.uint64)) - np.uint64(1)
-        return words[rows // WORD_ROWS] + np.bitwise_count(bits[rows // WORD_ROWS] & lower)
+        at = np.arange(words.shape[1])
+        words = np.where(at < own[:, None], words, np.uint64(0))
+        words[np.arange(len(rows)), own] = shared.bits[rows // WORD_ROWS] & lower
+        ranks: NDArray[np.int64] = np.bitwise_count(words).sum(1, dtype=np.int64)
+        return ranks + shared.before[lines]
 
 
-def _check(what: str, layer: ChangedRows, rows: int) -> None:
+def _check(what: str, layer: OverlayLayer, rows: int) -> None:
     ids, stored = layer.ids, layer.stored
     if ids.dtype != np.int64 or ids.ndim != 1 or not len(ids):
         raise InputError(f"{what}: expected ids int64 [M], got {ids.dtype} {list(ids.shape)}")

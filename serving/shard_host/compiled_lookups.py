@@ -163,5 +163,5 @@ def _describe(piece: _Piece, lookup: PooledLookup, row_format: int) -> None:
     piece.rows, piece.row_bytes, piece.columns = feature.rows, feature.row_bytes, feature.dim
     piece.mean, piece.row_count, piece.format = feature.mean, tables.rows[0], row_format
     piece.overlay = feature.overlay
-    watches = [file.watch for file in tables.files]
+    watches = [_Watch(*file.watch) for file in tables.files]
     piece.watches, piece.watch_count = (_Watch * len(watches))(*watches), len(watches)

@@ -1,7 +1,7 @@
 """Brings a version to this machine, ready to be loaded: its memory checked, fetched, verified."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from serving.host.cores import usable_cores
@@ -52,6 +52,10 @@ class VersionFetcher:
         self._shares_copies = shares_copies
         self._fetch_front = fetch_front
         self._spare_bytes = spare_bytes
+        # Of files that were verified, by what differs for other files: their SHA-256.
+        self._verified: dict[tuple[int, ...], str] = {}
+        # Of versions that were prepared, by their folders.
+        self._prepared: dict[Path, Manifest] = {}
 
     def prepare(
         self,
@@ -90,11 +94,14 @@ class VersionFetcher:
         with phases.phase("verify"):
             try:
                 threads = 1 if beside_requests else usable_cores()
-                verify_files(Artifact(path, manifest), progress, threads=threads)
-                self._read_large(Artifact(path, manifest), progress)
+                self._verify(Artifact(path, manifest), progress, threads)
             except ShardedInferError:
                 self._repository.release(path)
                 raise
+        self._prepared = {
+            **{held: one for held, one in self._prepared.items() if self._repository.holds(held)},
+            path: manifest,
+        }
         return path, manifest
 
     def hold(self, model: str, version: int, progress: Progress = no_progress) -> Path:
@@ -120,13 +127,25 @@ class VersionFetcher:
         """Whether what has failed would fail again."""
         return self.fingerprint(model, failure.version) == failure.fingerprint
 
-    def _read_large(self, artifact: Artifact, progress: Progress) -> None:
+    def _verify(self, artifact: Artifact, progress: Progress, threads: int) -> None:
+        """Verifies the files that are not those of a version before, which was verified."""
+        files = artifact.manifest.files
+        known = {
+            name
+            for name, record in files.items()
+            if self._verified.get(_identity(artifact.path / name)) == record.sha256
+        }
+        verify_files(artifact, progress, threads=threads, names=files.keys() - known)
+        self._verified |= {_identity(artifact.path / name): files[name].sha256 for name in files}
+        self._read_large(artifact, artifact.manifest.memory_files - known, progress)
+
+    def _read_large(self, artifact: Artifact, names: Collection[str], progress: Progress) -> None:
         """Has the page cache hold the tables in 2 MiB pages, before any process maps them."""
         manifest = artifact.manifest
         if self._memory_of(manifest) is not TableMemory.AUTO:
             return
         if manifest.table_bytes <= available_bytes():
-            read_tables_large(artifact, progress, again=True)
+            read_tables_large(artifact, progress, again=True, names=names)
 
     def _memory_of(self, manifest: Manifest) -> TableMemory:
         return self._memory or TableMemory(manifest.model_spec().serving.memory)
@@ -134,8 +153,30 @@ class VersionFetcher:
     def _check_fits(self, manifest: Manifest) -> None:
         memory = self._memory_of(manifest)
         needed = needed_bytes(manifest, memory, self._processes, shares_copies=self._shares_copies)
+        if memory is not TableMemory.HUGE or self._shares_copies:
+            needed = max(0, needed - self._shared_bytes(manifest))
         what = f"{manifest.model} version {manifest.version}"
         check_fits(needed, available_bytes(), self._spare_bytes, what)
+
+    def _shared_bytes(self, manifest: Manifest) -> int:
+        """Bytes of tables and id maps that versions have in memory already."""
+        held = {
+            one.files[name]
+            for path, one in self._prepared.items()
+            if self._repository.holds(path)
+            for name in one.memory_files
+        }
+        wanted = {manifest.files[name] for name in manifest.memory_files}
+        return sum(record.bytes for record in wanted & held)
+
+
+def _identity(path: Path) -> tuple[int, ...]:
+    """What differs for other files and other contents; equal for links to one file."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return ()
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _size_and_time(path: Path) -> tuple[int, int] | None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
@@ -77,6 +77,12 @@ class TableRecord:
     row_format: RowFormat
     pieces: Annotated[tuple[PieceRecord, ...], Field(min_length=1)]
 
+    @property
+    def placed_pieces(self) -> tuple[PieceRecord, ...]:
+        """The pieces as plans see them: the last also has the rows that overlays add."""
+        *first, last = self.pieces
+        return (*first, replace(last, rows=self.rows - last.first_row))
+
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
 class OutputRecord:
@@ -132,6 +138,20 @@ class GoldenRecord:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class BaseRecord:
+    """The version that a delta version changes.
+
+    Attributes:
+        sha256: of the base's manifest, as that says it.
+        changes: the last of the followed files whose changes are in; None if none was followed.
+    """
+
+    version: Annotated[int, Field(ge=1)]
+    sha256: Sha256
+    changes: Annotated[str, Field(min_length=1, max_length=255)] | None = None
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class Manifest:
     """One published version.
 
@@ -145,6 +165,9 @@ class Manifest:
         imported: the comparison with the trained model; None if there was none.
         provenance: None if the publisher said nothing.
         id_maps: table to the file of its id map; None if no table has one.
+        base: the version that this one changes; None: it is whole.
+        overlays: files of changed rows, which stand in front of the tables' own, the earliest
+            first; None: there are none.
         sha256: of all other fields as they are stored; None in versions of releases that
             wrote none, and before publication.
     """
@@ -163,6 +186,8 @@ class Manifest:
     imported: ImportReport | None = None
     provenance: Provenance | None = None
     id_maps: dict[str, FileName] | None = None
+    base: BaseRecord | None = None
+    overlays: tuple[FileName, ...] | None = None
     # Not compared: versions that say the same are equal, stored or not.
     sha256: Sha256 | None = field(default=None, compare=False)
 
@@ -203,6 +228,16 @@ class Manifest:
     def mapped_tables(self) -> frozenset[str]:
         """The tables that have an id map."""
         return frozenset(self.id_maps or ())
+
+    @property
+    def own_rows(self) -> dict[str, int]:
+        """By table: rows that its table files hold. Those behind them are in overlays."""
+        return {table.name: sum(piece.rows for piece in table.pieces) for table in self.tables}
+
+    @property
+    def overlay_bytes(self) -> int:
+        """Bytes of all files of changed rows."""
+        return sum(self.files[name].bytes for name in self.overlays or ())
 
     @property
     def id_map_bytes(self) -> int:
@@ -324,14 +359,14 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
                     f"expected {next_row}"
                 )
             next_row += piece.rows
-        if next_row != table.rows:
+        if next_row != table.rows and not (manifest.overlays and next_row < table.rows):
             raise ArtifactError(
                 f"{where}: table {table.name!r}: its pieces hold {next_row} of "
                 f"{counted(table.rows, 'row')}"
             )
     named = {piece.file for table in manifest.tables for piece in table.pieces}
     named |= {manifest.tower.file, manifest.golden.file, *manifest.plans.values()}
-    named |= set((manifest.id_maps or {}).values())
+    named |= {*(manifest.id_maps or {}).values(), *(manifest.overlays or ())}
     if unlisted := sorted(named - set(manifest.files)):
         raise ArtifactError(f"{where}: {unlisted[0]!r} is used but has no size and hash")
 
@@ -341,17 +376,29 @@ def _check_id_maps(manifest: Manifest, spec: ModelSpec, where: str) -> None:
     found = list(manifest.id_maps or {})
     if found != mapped:
         raise ArtifactError(f"{where}: id_maps: expected those of tables {mapped}, got {found}")
-    raw = len(spec.raw_tables)
-    if (manifest.format_version == 2) != bool(raw):
-        raise ArtifactError(
-            f"{where}: format_version: expected {2 if raw else 1} for "
-            f"{counted(raw, 'table')} with raw ids, got {manifest.format_version}"
-        )
+    _check_format(manifest, len(spec.raw_tables), where)
     for table in spec.mapped_tables:
         if table.id_map is None or table.id_map.unknown is None:
             raise ArtifactError(
                 f"{where}: table {table.name!r}: its id map does not say what unknown means"
             )
+
+
+def _check_format(manifest: Manifest, raw_tables: int, where: str) -> None:
+    base, overlays = manifest.base, manifest.overlays
+    if overlays is not None and (base is None or not overlays):
+        raise ArtifactError(f"{where}: overlays: expected one or more, and a base, or none")
+    if base is not None and base.version >= manifest.version:
+        raise ArtifactError(
+            f"{where}: base.version: expected one before {manifest.version}, got {base.version}"
+        )
+    expected = 2 if raw_tables or base is not None else 1
+    if manifest.format_version != expected:
+        raise ArtifactError(
+            f"{where}: format_version: expected {expected} for "
+            f"{counted(raw_tables, 'table')} with raw ids and "
+            f"{'a' if base else 'no'} base, got {manifest.format_version}"
+        )
 
 
 def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -379,9 +426,11 @@ def _unused(manifest: Manifest) -> dict[str, Any]:
     """
     unused: dict[str, Any] = {
         name: True
-        for name in ("imported", "provenance", "id_maps")
+        for name in ("imported", "provenance", "id_maps", "base", "overlays")
         if getattr(manifest, name) is None
     }
+    if manifest.base is not None and manifest.base.changes is None:
+        unused["base"] = {"changes"}
     if manifest.golden.outputs is None:
         unused["golden"] = {"outputs"}
     return unused

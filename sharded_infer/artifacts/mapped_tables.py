@@ -1,13 +1,15 @@
 """Where the rows of a version's tables lie, once its files are mapped or copied."""
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from kernels.mapped_file import MappedFile
+from kernels.row_overlay import RowOverlay
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.file_pages import read_large
@@ -29,6 +31,7 @@ class TablePiece:
         memory: uint8 `[bytes]`; pieces of one file share it.
         byte_offset: where the range's first row begins in `memory`.
         file: the file that `memory` maps; None if it is a copy.
+        overlay: changed rows of the range, in front of those in `memory`; None if there are none.
     """
 
     memory: Tensor
@@ -36,6 +39,48 @@ class TablePiece:
     first_row: int
     rows: int
     file: MappedFile | None = None
+    overlay: RowOverlay | None = None
+
+    @property
+    def own_rows(self) -> int:
+        """Rows that `memory` holds; new ones behind them are in the overlay alone."""
+        return self.rows if self.overlay is None else min(self.rows, self.overlay.own_rows)
+
+    def part(self, first_row: int, rows: int, row_bytes: int) -> "TablePiece":
+        """A range of it, in the same memory.
+
+        Args:
+            first_row: of the table.
+        """
+        skipped = first_row - self.first_row
+        start = self.byte_offset + min(skipped, self.own_rows) * row_bytes
+        overlay = None if self.overlay is None else self.overlay.part(skipped)
+        return TablePiece(self.memory, start, first_row, rows, self.file, overlay)
+
+    def read(self, first_row: int, last_row: int, row_bytes: int) -> Tensor:
+        """Rows as they are now, changed ones among them.
+
+        Args:
+            first_row, last_row: of the table.
+
+        Returns:
+            uint8 `[last_row - first_row, row_bytes]`, to be read only.
+        """
+        own = self.own(first_row, last_row, row_bytes)
+        if self.overlay is None:
+            return own
+        rows = torch.empty(last_row - first_row, row_bytes, dtype=torch.uint8)
+        rows[: len(own)] = own
+        self.overlay.patch(torch.arange(first_row, last_row) - self.first_row, rows)
+        return rows
+
+    def own(self, first_row: int, last_row: int, row_bytes: int) -> Tensor:
+        """The rows of a range that lie in `memory`, as they were: uint8 `[rows, row_bytes]`."""
+        first, last = (
+            self.byte_offset + min(row - self.first_row, self.own_rows) * row_bytes
+            for row in (first_row, last_row)
+        )
+        return self.memory[first:last].view(-1, row_bytes)
 
 
 def table_pieces(
@@ -93,13 +138,18 @@ def table_pieces(
 
 
 def read_tables_large(
-    artifact: Artifact, progress: Progress = no_progress, *, again: bool = False
+    artifact: Artifact,
+    progress: Progress = no_progress,
+    *,
+    again: bool = False,
+    names: Collection[str] | None = None,
 ) -> int:
     """Brings files of tables and id maps into the page cache, as far as possible in 2 MiB pages.
 
     Args:
         progress: called with the bytes mapped so far.
         again: what is there in smaller pages is read again; see `file_pages.read_large`.
+        names: of the files; None: all.
 
     Returns:
         How many of their bytes a process maps by huge pages.
@@ -109,7 +159,7 @@ def read_tables_large(
         CapacityError: there is no room to map one; gives the size.
     """
     manifest = artifact.manifest
-    names = manifest.memory_files
+    names = manifest.memory_files if names is None else names
     done, total = 0, sum(manifest.files[name].bytes for name in names)
 
     def mapped(count: int) -> None:
@@ -134,7 +184,11 @@ def check_files(pieces: Iterable[TablePiece]) -> None:
     Raises:
         LostMemoryError: a file has become shorter since it was mapped, or cannot be read.
     """
-    files = {id(piece.file): piece.file for piece in pieces}
+    files = {id(file): file for piece in pieces for file in _files_of(piece)}
     for file in files.values():
-        if file is not None:
-            file.check_size()
+        file.check_size()
+
+
+def _files_of(piece: TablePiece) -> tuple[MappedFile, ...]:
+    own = () if piece.file is None else (piece.file,)
+    return own if piece.overlay is None else (*own, *piece.overlay.files)

@@ -191,8 +191,11 @@ def _runs(artifact: Artifact, file: str, ranges: Iterable[StoredRange]) -> Runs:
         offset, entry = entries.get(piece.entry, (0, None))
         if entry is None or not holds_piece(entry, table, piece):
             raise wrong_entry(table, piece, entry)
-        begin = offset + (stored.first_row - piece.first_row) * row_bytes
-        found.append(_blocks(begin, begin + stored.rows * row_bytes))
+        first = stored.first_row - piece.first_row
+        begin = offset + first * row_bytes
+        # New rows behind the piece are in overlays.
+        rows = min(stored.rows, piece.rows - first)
+        found.append(_blocks(begin, begin + rows * row_bytes))
     return _joined(sorted(found))
 
 

@@ -12,6 +12,7 @@ from sharded_infer.artifacts.golden import has_weights
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.mapped_tables import CopyFile, check_files, table_pieces
 from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
+from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.engines.device.backends import backends_of, rank_devices
 from sharded_infer.engines.device.batch_memory import Towers
 from sharded_infer.engines.device.device_choice import DeviceChoice
@@ -86,7 +87,9 @@ class Model:
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
             self.id_maps = open_id_maps(artifact)
-            pieces = table_pieces(artifact, self.memory, progress)
+            pieces = overlaid(
+                table_pieces(artifact, self.memory, progress), open_overlays(artifact)
+            )
             self._held = HeldRows(artifact, (), self.memory, is_share=True)
             self.rank_bytes = rank_bytes(plan, tables)
             weighted = has_weights(artifact.path / artifact.manifest.golden.file)

@@ -4,6 +4,7 @@ import bisect
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.mapped_tables import CopyFile, TablePiece, check_files, table_pieces
@@ -14,6 +15,7 @@ from sharded_infer.artifacts.table_memory import (
     huge_page_bytes,
     map_pages,
 )
+from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.lookups.placement import PlacedPiece, hold, stored_ranges
 from sharded_infer.progress import Progress, no_progress
 
@@ -50,6 +52,7 @@ class HeldRows:
         """
         if not is_share:
             stored = table_pieces(artifact, memory, progress, copy_file)
+            stored = overlaid(stored, open_overlays(artifact))
             self.pieces: Mapping[PlacedPiece, TablePiece] = hold(own, stored)
             self._checked = [piece for pieces in stored.values() for piece in pieces]
             self._memories = list({p.memory.data_ptr(): p.memory for p in self._checked}.values())
@@ -60,6 +63,9 @@ class HeldRows:
         check_brought(artifact, stored_ranges(own))
         mapping = TableMemory.MAP if memory is TableMemory.HUGE else memory
         stored = table_pieces(artifact, mapping, files={piece.file for piece in own})
+        if own:
+            names = {piece.table.name for piece in own}
+            stored = overlaid(stored, open_overlays(artifact, names))
         pieces = hold(own, stored)
         for parts in stored.values():
             check_files(parts)
@@ -114,7 +120,7 @@ def _ranges(
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for placed, rows in sorted(pieces.items(), key=lambda item: item[1].byte_offset):
         first, ranges = rows.byte_offset, found[placed.file]
-        end = first + placed.rows * placed.table.row_bytes
+        end = first + rows.own_rows * placed.table.row_bytes
         if ranges and first <= ranges[-1][1]:
             ranges[-1] = ranges[-1][0], max(end, ranges[-1][1])
         else:
@@ -143,5 +149,5 @@ def _copied(
             if placed.file == file:
                 at = bisect.bisect_right(firsts, rows.byte_offset) - 1
                 offset = starts[at] + rows.byte_offset - firsts[at]
-                copied[placed] = TablePiece(memory, offset, rows.first_row, rows.rows)
+                copied[placed] = replace(rows, memory=memory, byte_offset=offset, file=None)
     return copied

@@ -117,7 +117,7 @@ def place(
 
 def place_stored(plan: Plan, artifact: Artifact) -> list[PlacedPiece]:
     """As `place`, for the tables of a version."""
-    records = {table.name: table.pieces for table in artifact.manifest.tables}
+    records = {table.name: table.placed_pieces for table in artifact.manifest.tables}
     return place(plan, artifact.manifest.stored_tables(), records)
 
 
@@ -201,21 +201,21 @@ def _rows_of(placed: PlacedPiece, pieces: Sequence[TablePiece]) -> TablePiece:
         raise InternalError(
             f"table {table.name!r}: rows [{placed.first_row}, {last}) lie in no piece"
         )
-    start = piece.byte_offset + (placed.first_row - piece.first_row) * table.row_bytes
     if placed.holds_all_columns:
-        return TablePiece(piece.memory, start, placed.first_row, placed.rows, piece.file)
-    stored = piece.memory[start : start + placed.rows * table.row_bytes].view(-1, table.row_bytes)
+        return piece.part(placed.first_row, placed.rows, table.row_bytes)
     last_column = placed.first_column + placed.columns
     columns = torch.empty(
         placed.rows, table.row_format.row_bytes(placed.columns), dtype=torch.uint8
     )
     step = max(1, _CHUNK_BYTES // table.row_bytes)
     for first in range(0, placed.rows, step):
-        part = stored[first : first + step]
-        columns[first : first + step] = select_columns(
+        end = min(first + step, placed.rows)
+        part = piece.read(placed.first_row + first, placed.first_row + end, table.row_bytes)
+        columns[first:end] = select_columns(
             table.row_format, part, placed.first_column, last_column
         )
         if piece.file is not None:
             # What was read to cut the columns out is not the share's.
-            leave_page_table(part)
+            own = piece.own(placed.first_row + first, placed.first_row + end, table.row_bytes)
+            leave_page_table(own)
     return TablePiece(columns.view(-1), 0, placed.first_row, placed.rows, None)

@@ -61,6 +61,7 @@ def make_step(
         dims=tuple(entry.placed.columns for entry in entries),
         means=tuple(entry.mean for entry in entries),
         file=pieces[0].file,
+        overlays=tuple(piece.overlay for piece in pieces),
     )
     lookup = PooledLookup(tables, backend=backend)
     return Step(_rank_part(entries, rows=rows, split=split), lookup, order)

@@ -19,7 +19,7 @@ def link_equal_files(
     """Replaces staged files by links to equal files of earlier versions.
 
     Args:
-        staged: the version's folder; files that it lacks are ignored.
+        staged: the version's folder; files that it lacks, or that are links, are ignored.
         earlier: versions of the same file system, the most similar first.
         progress: called with the bytes compared.
 
@@ -29,7 +29,7 @@ def link_equal_files(
     wanted = {
         (record.sha256, record.bytes): name
         for name, record in manifest.files.items()
-        if _is_file_of(staged / name, record.bytes)
+        if _is_own_file(staged / name, record.bytes)
     }
     saved, total = 0, sum(size for _, size in wanted)
     if not wanted:
@@ -47,8 +47,9 @@ def link_equal_files(
     return saved
 
 
-def _is_file_of(path: Path, size: int) -> bool:
-    return path.is_file() and path.stat().st_size == size
+def _is_own_file(path: Path, size: int) -> bool:
+    """Whether it is there, and no link already."""
+    return path.is_file() and path.stat().st_size == size and path.stat().st_nlink == 1
 
 
 def _hash(path: Path, record: FileRecord) -> str | None:

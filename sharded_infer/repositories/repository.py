@@ -197,6 +197,10 @@ class Repository:
         wanted = sorted({*names, *(blocks_name(stored.file) for stored in ranges)})
         return self._kept(*self._stored.fetch_rows(model, version, wanted, ranges, progress))
 
+    def holds(self, path: Path) -> bool:
+        """Whether a version was fetched, and not released since."""
+        return path in self._held
+
     def release(self, path: Path) -> None:
         """Releases a version that was fetched, so that it may be removed."""
         if (held := self._held.pop(path, None)) is not None:

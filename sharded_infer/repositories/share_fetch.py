@@ -71,6 +71,9 @@ def fetch_share(
     else:
         own = {piece.table.name for piece in share}
         names = _id_maps(manifest, own & mapped_by_hosts(placed, manifest.mapped_tables))
+    # Changed rows stand in front of rows: who has none needs none.
+    overlays = set(manifest.overlays or ())
+    names = names | overlays if share else names - overlays
     ranges = stored_ranges(share)
     return repository.fetch_rows(manifest.model, manifest.version, names, ranges, progress)
 

@@ -10,13 +10,13 @@ from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
-from kernels.row_overlay import ChangedRows, RowOverlay
+from kernels.row_overlay import OverlayLayer, RowOverlay
 from tests.support.lookup_cases import BATCHES, CASES, Case, fill, store
 
 SEVERAL_LINES = Case([(1300, 8), (513, 33), (64, 5)], [(0, False), (1, True), (2, False)])
 
 
-def layers_of(rows: int, own_rows: int, row_bytes: int, whole: torch.Tensor) -> list[ChangedRows]:
+def layers_of(rows: int, own_rows: int, row_bytes: int, whole: torch.Tensor) -> list[OverlayLayer]:
     """Three layers whose last words are those of `whole`; all rows behind the own ones."""
     generator = np.random.default_rng(rows)
     new = np.arange(own_rows, rows)
@@ -29,7 +29,7 @@ def layers_of(rows: int, own_rows: int, row_bytes: int, whole: torch.Tensor) -> 
     for number, (ids, stored) in enumerate(found):
         last = [at for at, row in enumerate(ids.tolist()) if final[row] == number]
         stored[last] = whole.numpy()[ids[last]]
-    return [ChangedRows(ids, torch.from_numpy(stored)) for ids, stored in found]
+    return [OverlayLayer(ids, torch.from_numpy(stored)) for ids, stored in found]
 
 
 def overlaid(tables: FusedTables, *, new: int = 0) -> FusedTables:
@@ -97,7 +97,7 @@ def test_a_part_of_a_table_has_its_part_of_the_overlay() -> None:
 def test_an_overlay_takes_one_bit_a_row_and_an_address_a_changed_one() -> None:
     rows = 1_000_000
     ids = np.arange(0, rows, 100)
-    overlay = RowOverlay.of(rows, rows, [ChangedRows(ids, torch.zeros(len(ids), 12).byte())])
+    overlay = RowOverlay.of(rows, rows, [OverlayLayer(ids, torch.zeros(len(ids), 12).byte())])
     assert overlay.count == len(ids)
     assert overlay.index_bytes <= rows / 8 + rows / 128 + 8 * len(ids) + 128
 
@@ -120,13 +120,13 @@ def test_fbgemm_reads_no_changed_rows() -> None:
     ],
 )
 def test_changed_rows_that_are_none_are_refused(ids: list[int], rows: int, message: str) -> None:
-    layer = ChangedRows(np.array(ids, np.int64), torch.zeros(rows, 12, dtype=torch.uint8))
+    layer = OverlayLayer(np.array(ids, np.int64), torch.zeros(rows, 12, dtype=torch.uint8))
     with pytest.raises(InputError, match=message):
         RowOverlay.of(10, 10, [layer])
 
 
 @pytest.mark.parametrize(("ids", "missing"), [([8, 10], 9), ([2, 8, 9], 10), ([2], 8)])
 def test_every_new_row_must_be_there(ids: list[int], missing: int) -> None:
-    layer = ChangedRows(np.array(ids), torch.zeros(len(ids), 12, dtype=torch.uint8))
+    layer = OverlayLayer(np.array(ids), torch.zeros(len(ids), 12, dtype=torch.uint8))
     with pytest.raises(InputError, match=rf"row {missing} is new, behind 8, and is not there"):
         RowOverlay.of(11, 8, [layer])

@@ -207,9 +207,7 @@ def _fill(shard: PlacedShard, pieces: Sequence[TablePiece]) -> None:
         last = min(shard.first_row + shard.rows, piece.first_row + piece.rows)
         for row in range(first, last, step):
             stop = min(row + step, last)
-            begin = piece.byte_offset + (row - piece.first_row) * table.row_bytes
-            stored = piece.memory[begin : begin + (stop - row) * table.row_bytes]
-            stored = stored.view(-1, table.row_bytes)
+            stored = piece.read(row, stop, table.row_bytes)
             if shard.columns != table.dim:
                 stored = select_columns(
                     table.row_format,

@@ -1,0 +1,1 @@
+"""Changed rows of a version, in front of the tables of its base."""

@@ -1,0 +1,112 @@
+"""Files of changed rows: table files with the ids and the stored rows of each changed table.
+
+<table>.ids     uint8 [M, 4]: rows of the table as uint32, ascending; [M, 8] as uint64 for a
+                table of more than 2^32 rows
+<table>.rows    uint8 [M, row_bytes]
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kernels.row_overlay import OverlayLayer
+from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.artifacts.table_file import MappedTable, map_table_file, write_rows
+from sharded_infer.artifacts.table_header import TableEntry, table_file_head
+from sharded_infer.errors import ArtifactError
+from sharded_infer.planning.plan import StoredTable
+
+FOLDER = "overlays"
+_IDS, _ROWS = ".ids", ".rows"
+_MOST_SHORT_ROWS = 2**32
+
+
+def write_overlay(
+    path: Path, tables: Mapping[str, StoredTable], changed: Mapping[str, OverlayLayer]
+) -> FileRecord:
+    """Writes a new file of changed rows.
+
+    Args:
+        tables: those of the version.
+        changed: by table; at least one.
+    """
+    entries: list[TableEntry] = []
+    for name, rows in changed.items():
+        table, count = tables[name], len(rows.ids)
+        entries.append(TableEntry(name + _IDS, count, _id_dtype(table).itemsize))
+        entries.append(TableEntry(name + _ROWS, count, table.row_bytes))
+
+    def parts() -> Iterator[Tensor]:
+        for name, rows in changed.items():
+            ids = rows.ids.astype(_id_dtype(tables[name]))
+            yield torch.from_numpy(ids.view(np.uint8))
+            yield rows.stored
+
+    head, size = table_file_head(entries), sum(entry.stored_bytes for entry in entries)
+    return write_rows(path, head, size, parts()).record
+
+
+def open_overlay(path: Path, tables: Mapping[str, StoredTable]) -> dict[str, OverlayLayer]:
+    """Maps a file of changed rows; their ids are read and checked.
+
+    Args:
+        tables: those of the version.
+
+    Returns:
+        By table.
+
+    Raises:
+        ArtifactError: it does not hold changed rows of these tables; names the table.
+        CapacityError: there is not enough memory to map it.
+    """
+    mapped = map_table_file(path)
+    names = [name.removesuffix(_IDS) for name in mapped if name.endswith(_IDS)]
+    if sorted(mapped) != sorted(name + end for name in names for end in (_IDS, _ROWS)):
+        raise ArtifactError(
+            f"{path.name}: expected ids and rows of each changed table, got {', '.join(mapped)}"
+        )
+    return {
+        name: _changed_rows(path, tables, name, mapped[name + _IDS], mapped[name + _ROWS])
+        for name in names
+    }
+
+
+def _changed_rows(
+    path: Path, tables: Mapping[str, StoredTable], name: str, ids: MappedTable, rows: MappedTable
+) -> OverlayLayer:
+    table = tables.get(name)
+    if table is None:
+        raise ArtifactError(f"{path.name}: {name!r} is no table of the version")
+    found = ids.entry.rows, ids.entry.row_bytes, rows.entry.rows, rows.entry.row_bytes
+    dtype, count = _id_dtype(table), ids.entry.rows
+    if not count or found != (count, dtype.itemsize, count, table.row_bytes):
+        raise ArtifactError(
+            f"{path.name}: table {name!r}: expected ids [M, {dtype.itemsize}] and rows "
+            f"[M, {table.row_bytes}], got {list(found[:2])} and {list(found[2:])}"
+        )
+    of_table = _bytes(ids).numpy().view(dtype).astype(np.int64)
+    _check_ids(f"{path.name}: table {name!r}", of_table, table.rows)
+    return OverlayLayer(of_table, _bytes(rows).view(count, table.row_bytes), rows.file)
+
+
+def _check_ids(where: str, ids: NDArray[np.int64], rows: int) -> None:
+    falls = ids[1:] <= ids[:-1]
+    if falls.any():
+        at = int(falls.argmax()) + 1
+        raise ArtifactError(f"{where}: expected ascending rows, got {ids[at]} after {ids[at - 1]}")
+    if ids[0] < 0 or ids[-1] >= rows:
+        wrong = ids[0] if ids[0] < 0 else ids[-1]
+        raise ArtifactError(f"{where}: expected rows of 0 to {rows - 1}, got {wrong}")
+
+
+def _bytes(tensor: MappedTable) -> Tensor:
+    begin = tensor.byte_offset
+    return tensor.memory[begin : begin + tensor.entry.stored_bytes]
+
+
+def _id_dtype(table: StoredTable) -> np.dtype[np.unsignedinteger]:
+    return np.dtype("<u4") if table.rows <= _MOST_SHORT_ROWS else np.dtype("<u8")

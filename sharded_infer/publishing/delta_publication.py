@@ -1,0 +1,350 @@
+"""Publishing changed rows: a version that shares all other files with the version it changes.
+
+    link the files of the base
+    encode the changed rows in the base's formats; write them as an overlay in front of its tables
+    score the golden requests by the whole of it, and compare them with the changed rows as trained
+    commit, unless another version came meanwhile
+
+A delta version names all files that it needs, so nothing but the bytes of its base is needed to
+serve it. What is trained is known of changed rows; of all others, what the base has stored.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from quant.encoding.encoder import encoder_name
+from quant.report import QuantizationReport
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.golden import GoldenRequests, load_golden, save_golden
+from sharded_infer.artifacts.manifest import (
+    GOLDEN_NAME,
+    REPORT_NAME,
+    REPORT_PAGE_NAME,
+    TOWER_NAME,
+    BaseRecord,
+    FileRecord,
+    Manifest,
+)
+from sharded_infer.artifacts.mapped_tables import table_pieces
+from sharded_infer.artifacts.provenance import provenance_of
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.deltas.overlay_file import FOLDER, write_overlay
+from sharded_infer.deltas.overlays import open_overlays, overlaid
+from sharded_infer.engines.golden_check import golden_differences
+from sharded_infer.engines.model import Model
+from sharded_infer.errors import ArtifactError, InputError, TowerError, WeightsError
+from sharded_infer.files.staged_folder import storage_errors
+from sharded_infer.importing.changes.changed_rows import Changes
+from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.planning.cost_model import CostModel, table_uses
+from sharded_infer.planning.plan import Plan, dump_plan
+from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.publishing.encoded_changes import ChangedSource, encode_changes
+from sharded_infer.publishing.linked_base import link_files
+from sharded_infer.publishing.quantization import write_report
+from sharded_infer.publishing.version_files import file_record, producer
+from sharded_infer.quality.finite_scores import refuse_nonfinite
+from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
+from sharded_infer.quality.quality_gate import golden_record
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.samples.request import model_input_of
+from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.spec_file import dump_spec
+from sharded_infer.tensors import tensor_of
+from sharded_infer.towers.program.archive import write_program
+from sharded_infer.towers.tower import export_tower
+
+# Of an overlay's SHA-256, in its name: chains of versions link the overlays of those before.
+_NAME_DIGITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedDelta:
+    """A published delta version.
+
+    Attributes:
+        path: the version's folder; of a remote repository, the staging folder, which is removed.
+        location: the version's folder or URL, as people write it.
+        base: the version that it changes.
+        changed_rows: by table; tables without changes are left out.
+        stored_bytes: of the changed rows.
+        written_bytes: of all files that the base does not have.
+        max_score_diff: the golden requests' largest difference from the changed rows as trained.
+    """
+
+    path: Path
+    location: str
+    version: int
+    base: int
+    changed_rows: Mapping[str, int]
+    stored_bytes: int
+    written_bytes: int
+    max_score_diff: float
+
+
+def publish_delta(
+    model: str,
+    changes: Changes,
+    repository: Repository | Path | str,
+    *,
+    base: int | None = None,
+    tower: nn.Module | None = None,
+    samples: object | None = None,
+    note: str | None = None,
+    run_id: str | None = None,
+    source_revision: str | None = None,
+    followed: str | None = None,
+    progress: Progress = no_progress,
+) -> PublishedDelta:
+    """Publishes changed rows, and perhaps another tower, as one version.
+
+    Args:
+        changes: by table: rows as trained, or as they are stored. Rows behind a table's are new.
+        repository: a repository, a folder, or a URL such as `s3://bucket/prefix`.
+        base: the version that is changed; None: the latest. It must not have been changed before.
+        tower: as trained, with the base's inputs and outputs; None: the base's. An int8 tower's
+            integers are chosen on the golden requests.
+        samples: golden requests, as for `publish`; None takes the base's.
+        note, run_id, source_revision: as for `publish`.
+        followed: name of the last file of changes that is in, for who follows a folder of them.
+        progress: called with the current step and its progress.
+
+    Raises:
+        NotFoundError: there is no such model or version.
+        InputError: nothing is changed; or as `publish`.
+        WeightsError: a table, row, format or number does not fit; names the table and the row.
+        PlanError: new rows do not fit the memory of a plan.
+        GateError: golden requests differ by more than the spec allows.
+        ArtifactError: another version changes the same base, or came meanwhile; names it.
+        TowerError, StorageError: as `publish`.
+    """
+    repository = repository if isinstance(repository, Repository) else Repository(repository)
+    provenance = provenance_of(note, run_id, source_revision)
+    number = _checked_base(repository, model, base)
+    path = repository.fetch(model, number, progress)
+    try:
+        before = Artifact(path, repository.manifest(model, number))
+        made = _Delta(before, changes, tower, progress)
+        with repository.staging(model) as staged, storage_errors(staged):
+            complete = made.write(staged, samples, followed)
+            complete = replace(complete, provenance=provenance)
+            expected = repository.versions(model)[-1] + 1
+            _checked_base(repository, model, number)
+            folder = repository.commit(staged, complete, version=expected, progress=progress)
+    finally:
+        repository.release(path)
+    known = before.manifest.files
+    return PublishedDelta(
+        path=folder,
+        location=repository.where(model, expected),
+        version=expected,
+        base=number,
+        changed_rows={name: len(layer.ids) for name, layer in made.encoded.layers.items()},
+        stored_bytes=made.encoded.stored_bytes,
+        written_bytes=sum(
+            record.bytes for name, record in complete.files.items() if known.get(name) != record
+        ),
+        max_score_diff=complete.golden.max_score_diff,
+    )
+
+
+def _checked_base(repository: Repository, model: str, base: int | None) -> int:
+    """The number of the base, which no other version may have changed.
+
+    Raises:
+        ArtifactError: names the version that has.
+    """
+    versions = repository.versions(model)
+    number = versions[-1] if base is None else base
+    for later in versions[::-1]:
+        if later <= number:
+            break
+        found = repository.manifest(model, later).base
+        if found is not None and found.version == number:
+            raise ArtifactError(
+                f"model {model!r}: version {later} changes version {number} already: its changes "
+                f"would be lost; expected changes of version {versions[-1]}"
+            )
+    return number
+
+
+class _Delta:
+    """A delta version in the making."""
+
+    def __init__(
+        self, base: Artifact, changes: Changes, tower: nn.Module | None, progress: Progress
+    ) -> None:
+        self._base, self._tower, self._progress = base, tower, progress
+        manifest = base.manifest
+        if manifest.sha256 is None:
+            raise ArtifactError(
+                f"{base.path}: its manifest has no checksum, which a delta names it by: publish "
+                "it whole once more"
+            )
+        if not changes and tower is None:
+            raise InputError("changes: expected changed rows of a table, or a tower, got none")
+        self._tables = manifest.stored_tables()
+        self.encoded = encode_changes(manifest.model_spec(), self._tables, changes, progress)
+        self._spec = self.encoded.spec
+
+    def write(self, staged: Path, samples: object | None, followed: str | None) -> Manifest:
+        """Writes all files; the manifest lacks its number and provenance."""
+        base = self._base.manifest
+        names = set(base.files) - self._replaced_files()
+        linked = link_files(self._base, staged, names)
+        written = self._write_overlay(staged) | self._write_plans(staged)
+        if self._tower is not None:
+            written |= self._write_tower(staged, samples)
+        overlays = [name for name in written if name.startswith(FOLDER)]
+        manifest = replace(
+            base,
+            format_version=2,
+            created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            producer=producer(),
+            spec=dump_spec(self._spec),
+            tables=tuple(
+                replace(record, rows=table.rows)
+                for record, table in zip(base.tables, self._spec.tables, strict=True)
+            ),
+            version=base.version + 1,  # the repository gives the number
+            files=linked | written,
+            imported=None,
+            base=BaseRecord(base.version, base.sha256 or "", followed),
+            overlays=(*(base.overlays or ()), *overlays) or None,
+        )
+        return self._judged(staged, manifest, samples)
+
+    def _replaced_files(self) -> set[str]:
+        manifest = self._base.manifest
+        replaced = {manifest.golden.file, REPORT_NAME, REPORT_PAGE_NAME}
+        if self._tower is not None:
+            replaced.add(manifest.tower.file)
+        return replaced | (set(manifest.plans.values()) if self._grows else set())
+
+    @property
+    def _grows(self) -> bool:
+        return any(table.rows != self._tables[table.name].rows for table in self._spec.tables)
+
+    def _write_overlay(self, staged: Path) -> dict[str, FileRecord]:
+        if not self.encoded.layers:
+            return {}
+        (staged / FOLDER).mkdir(exist_ok=True)
+        path = staged / FOLDER / "new"
+        tables = {name: replace(t, rows=self._rows(name)) for name, t in self._tables.items()}
+        record = write_overlay(path, tables, self.encoded.layers)
+        name = f"{FOLDER}/{record.sha256[:_NAME_DIGITS]}.safetensors"
+        if (staged / name).exists():
+            raise WeightsError("changes: the base has exactly these rows already")
+        path.rename(staged / name)
+        return {name: record}
+
+    def _rows(self, table: str) -> int:
+        return next(one.rows for one in self._spec.tables if one.name == table)
+
+    def _write_plans(self, staged: Path) -> dict[str, FileRecord]:
+        """Plans in which the last shards of grown tables also have their new rows."""
+        if not self._grows:
+            return {}
+        written = {}
+        for topology, name in self._base.manifest.plans.items():
+            plan = self._grown(self._base.plan(topology))
+            (staged / name).parent.mkdir(exist_ok=True)
+            (staged / name).write_bytes(dump_plan(plan))
+            written[name] = file_record(staged / name)
+        return written
+
+    def _grown(self, plan: Plan) -> Plan:
+        shards = tuple(
+            replace(shard, last_row=self._rows(shard.table))
+            if shard.last_row == self._tables[shard.table].rows
+            else shard
+            for shard in plan.shards
+        )
+        return replace(plan, shards=shards)
+
+    def _write_tower(self, staged: Path, samples: object | None) -> dict[str, FileRecord]:
+        spec, tower = self._spec, self._tower
+        if tower is None:
+            return {}
+        self._progress("exporting the tower", 0, 1)
+        calibration = None
+        if spec.tower.precision is Precision.INT8:
+            model_input = self._golden_input(samples)
+            [embeddings] = self._trained(tower).pooled(model_input, [TRAINED])
+            calibration = [*(tensor_of(array) for array in model_input.dense), embeddings]
+        program = export_tower(
+            tower,
+            dense=spec.dense.inputs,
+            embedding_width=spec.embedding_width,
+            outputs=spec.tower.outputs,
+            precision=spec.tower.precision,
+            calibration=calibration,
+            embedding_text=spec.embedding_text,
+        )
+        write_program(program, staged / TOWER_NAME)
+        self._progress("exporting the tower", 1, 1)
+        return {TOWER_NAME: file_record(staged / TOWER_NAME)}
+
+    def _golden_input(self, samples: object | None) -> ModelInput:
+        if samples is not None:
+            return model_input_of(self._spec, samples)
+        record = self._base.manifest.golden
+        return load_golden(self._base.path / record.file, self._spec).model_input
+
+    def _trained(self, tower: nn.Module) -> Fp32Model:
+        """The model as trained, as far as that is known."""
+        mapped = table_pieces(self._base, TableMemory.MAP)
+        pieces = overlaid(mapped, open_overlays(self._base))
+        source = ChangedSource(self._tables, pieces, self.encoded)
+        return Fp32Model(self._spec, source.weights(), tower)
+
+    def _judged(self, staged: Path, manifest: Manifest, samples: object | None) -> Manifest:
+        """Scores the golden requests by the whole version; writes them and the report."""
+        self._progress("scoring golden requests", 0, 1)
+        asked, names = self._golden_input(samples), self._spec.tower.outputs
+        trained = self._trained(nn.Identity() if self._tower is None else self._tower)
+        [embeddings] = trained.pooled(asked, [TRAINED])
+        scores = None
+        if self._tower is not None:
+            scores = trained.score(asked, embeddings)
+            self._check_widths(scores)
+        here = CostModel(
+            {use.table.name: use for use in table_uses(self._spec)}, parse_topology("cpu:1")
+        )
+        plan = make_plan(here).plan
+        served = Model(Artifact(staged, manifest), plan, memory=TableMemory.MAP)
+        if scores is None:
+            # The base's tower, in its precision: rows alone differ from what is served.
+            found = served.score(asked, embeddings)
+            scores = {n: score.numpy() for n, score in zip(names, found, strict=True)}
+        refuse_nonfinite(trained, asked, embeddings, scores)
+        save_golden(staged / GOLDEN_NAME, self._spec, GoldenRequests(asked, scores))
+        golden = replace(manifest.golden, file=GOLDEN_NAME, samples=asked.batch_size)
+        record = golden_record(golden, self._spec.gate, [golden_differences(served)])
+        self._progress("scoring golden requests", 1, 1)
+        report = QuantizationReport(self._spec.name, encoder_name(), self.encoded.reports, None)
+        files = {name: file_record(staged / name) for name in write_report(staged, report)}
+        files[GOLDEN_NAME] = file_record(staged / GOLDEN_NAME)
+        return replace(manifest, golden=record, files=manifest.files | files)
+
+    def _check_widths(self, scores: Mapping[str, NDArray[np.float32]]) -> None:
+        for output in self._base.manifest.tower.outputs:
+            score = scores[output.name]
+            width = None if score.ndim == 1 else score.shape[1]
+            if width != output.width:
+                raise TowerError(
+                    f"tower: output {output.name!r}: expected [B{_of(output.width)}] as the base "
+                    f"has it, got [B{_of(width)}]"
+                )
+
+
+def _of(width: int | None) -> str:
+    return "" if width is None else f", {width}"

@@ -1,0 +1,26 @@
+"""Files that a new version shares with the version that it is made from."""
+
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.manifest import FileRecord
+
+
+def link_files(base: Artifact, staged: Path, names: Collection[str]) -> dict[str, FileRecord]:
+    """Links files of a version into the folder of another; copies where there are no links.
+
+    Returns:
+        Their records, in the base's order.
+    """
+    for name in names:
+        source, target = base.path / name, staged / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            # No links on this file system, or no more of this file.
+            shutil.copyfile(source, target)
+    return {name: record for name, record in base.manifest.files.items() if name in names}

@@ -1,0 +1,226 @@
+"""Delta versions: changed rows in front of a base, to the bits of a whole publication."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kernels.row_format import RowFormat
+from kernels.stored_rows import decode
+from quant.encoding.rowwise import encode
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.artifacts.golden import generate_samples
+from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import open_model
+from sharded_infer.errors import (
+    ArtifactError,
+    GateError,
+    InputError,
+    NotFoundError,
+    TowerError,
+    WeightsError,
+)
+from sharded_infer.importing.changes.changed_rows import ChangedRows
+from sharded_infer.publishing.compaction import compact
+from sharded_infer.publishing.delta_publication import publish_delta
+from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.model_spec import ModelSpec
+from tests.support.delta_model import (
+    Scorer,
+    changed,
+    delta_spec,
+    drawn_changes,
+    publish_whole,
+    trained_rows,
+)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    spec = delta_spec()
+    publish_whole(spec, trained_rows(spec), tmp_path / "repository")
+    return tmp_path / "repository"
+
+
+def assert_same_bits(one: Path, other: Path, spec: ModelSpec) -> None:
+    samples = generate_samples(spec, 300)
+    for topology in ("cpu:1", "cpu:2"):
+        found, expected = (open_model(path, topology=topology) for path in (one, other))
+        assert torch.equal(found.engine.embeddings(samples), expected.engine.embeddings(samples))
+        assert np.array_equal(found.run(samples)["score"], expected.run(samples)["score"])
+
+
+def table_bytes(version: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (version / "tables").iterdir()}
+
+
+@pytest.mark.parametrize("row_format", RowFormat)
+def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
+    row_format: RowFormat, tmp_path: Path
+) -> None:
+    spec = delta_spec(row_format)
+    weights = trained_rows(spec)
+    publish_whole(spec, weights, tmp_path / "deltas")
+    for seed in range(3):
+        changes = drawn_changes(spec, seed, new=2 * seed)
+        published = publish_delta("ranker", changes, tmp_path / "deltas")
+        assert (published.version, published.base) == (seed + 2, seed + 1)
+        spec, weights = changed(spec, weights, changes)
+    whole = publish_whole(spec, weights, tmp_path / "whole")
+    verify_files(open_artifact(published.path))
+    assert_same_bits(published.path, whole, spec)
+    compacted = compact(tmp_path / "deltas", "ranker")
+    assert table_bytes(compacted.path) == table_bytes(whole)
+    manifest = open_artifact(compacted.path).manifest
+    assert (manifest.base, manifest.overlays, manifest.format_version) == (None, None, 1)
+    verify_files(open_artifact(compacted.path), blocks=True)
+    assert_same_bits(compacted.path, whole, spec)
+
+
+def test_a_delta_stores_the_changed_rows_and_links_all_else(repository: Path) -> None:
+    base, spec = repository / "ranker" / "1", delta_spec()
+    published = publish_delta("ranker", drawn_changes(spec, 1), repository)
+    rows = {"item": 60, "user": 1}
+    assert dict(published.changed_rows) == rows
+    assert published.stored_bytes == 60 * 20 + 12
+    for name in ("tables/int8-00000.safetensors", "tower.pt2", "plans/cpu-1.json"):
+        assert (published.path / name).samefile(base / name)
+    [overlay] = (published.path / "overlays").iterdir()
+    # Beside the rows: 4 bytes an id, and a header.
+    assert overlay.stat().st_size <= published.stored_bytes + 4 * 61 + 512
+    manifest = open_artifact(published.path).manifest
+    assert manifest.base is not None
+    assert manifest.base.version == 1
+    assert manifest.base.sha256 == open_artifact(base).manifest.sha256
+
+
+def test_a_delta_may_bring_another_tower(repository: Path, tmp_path: Path) -> None:
+    spec, changes = delta_spec(), drawn_changes(delta_spec(), 1)
+    tower = Scorer(spec.embedding_width, seed=5)
+    published = publish_delta("ranker", changes, repository, tower=tower)
+    new_spec, weights = changed(spec, trained_rows(spec), changes)
+    whole = publish_whole(new_spec, weights, tmp_path / "whole", tower=tower)
+    assert_same_bits(published.path, whole, new_spec)
+    alone = publish_delta("ranker", {}, repository, tower=Scorer(spec.embedding_width, seed=6))
+    assert open_artifact(alone.path).manifest.overlays is not None
+    check_golden(open_model(alone.path))
+
+
+def test_a_tower_alone_is_a_delta_without_an_overlay(repository: Path) -> None:
+    published = publish_delta("ranker", {}, repository, tower=Scorer(32, seed=6))
+    assert open_artifact(published.path).manifest.overlays is None
+    assert published.changed_rows == {}
+
+
+def test_stored_rows_are_taken_over_as_they_are(repository: Path) -> None:
+    stored = encode(RowFormat.INT8, torch.randn(2, 16))
+    rows = ChangedRows(np.array([7, 3]), stored=stored, row_format=RowFormat.INT8)
+    published = publish_delta("ranker", {"item": rows}, repository)
+    model = open_model(published.path)
+    samples = generate_samples(delta_spec(), 2)
+    group = samples.groups[0]
+    values = np.array([7, 3], np.int64)
+    lengths = np.array([[1, 1], [0, 0], [0, 0]], np.int64)
+    one = replace(samples, groups=(replace(group, values=values, lengths=lengths),))
+    assert torch.equal(
+        model.engine.embeddings(one)[:2, :16], decode(RowFormat.INT8, stored, 16) + 0.0
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"itm": ([1], 16)}, r"changes: table 'itm': no such table; did you mean 'item'\?"),
+        ({"item": ([-1], 16)}, r"table 'item': expected rows of 0 and more, got -1"),
+        ({"item": ([3001], 16)}, r"row 3001 is new, behind 3000 rows, and row 3000 is not there"),
+        ({"item": ([3000, 3002], 16)}, r"row 3002 is new, .* and row 3001 is not there"),
+        ({"item": ([5], 12)}, r"table 'item': expected rows of 16 numbers, got 12"),
+    ],
+)
+def test_changes_that_do_not_fit_are_refused(
+    repository: Path, changes: dict[str, tuple[list[int], int]], message: str
+) -> None:
+    rows = {n: ChangedRows(np.array(i), torch.ones(len(i), d)) for n, (i, d) in changes.items()}
+    with pytest.raises(WeightsError, match=message):
+        publish_delta("ranker", rows, repository)
+    assert Repository(repository).versions("ranker") == [1]
+
+
+def test_a_row_that_is_not_finite_is_refused_by_its_number(repository: Path) -> None:
+    values = torch.ones(3, 16)
+    values[1, 4] = float("nan")
+    with pytest.raises(WeightsError, match="table 'item': row 99 has NaN or infinity"):
+        publish_delta("ranker", {"item": ChangedRows(np.array([5, 99, 7]), values)}, repository)
+
+
+def test_rows_in_another_format_are_refused(repository: Path) -> None:
+    stored = encode(RowFormat.INT4, torch.randn(1, 16))
+    rows = ChangedRows(np.array([7]), stored=stored, row_format=RowFormat.INT4)
+    with pytest.raises(WeightsError, match="expected int8 rows, as its base has, or numbers, got"):
+        publish_delta("ranker", {"item": rows}, repository)
+
+
+def test_nothing_changed_is_refused(repository: Path) -> None:
+    with pytest.raises(InputError, match="expected changed rows of a table, or a tower, got none"):
+        publish_delta("ranker", {}, repository)
+
+
+def test_a_base_that_was_changed_already_is_refused(repository: Path) -> None:
+    publish_delta("ranker", drawn_changes(delta_spec(), 1), repository)
+    with pytest.raises(ArtifactError, match="version 2 changes version 1 already: its changes"):
+        publish_delta("ranker", drawn_changes(delta_spec(), 2), repository, base=1)
+    with pytest.raises(NotFoundError, match="has no version 7; it has 1, 2"):
+        publish_delta("ranker", drawn_changes(delta_spec(), 2), repository, base=7)
+    assert Repository(repository).versions("ranker") == [1, 2]
+
+
+def test_a_version_behind_a_bad_one_may_be_changed(repository: Path) -> None:
+    spec = delta_spec()
+    publish_whole(spec, trained_rows(spec, seed=9), repository)
+    published = publish_delta("ranker", drawn_changes(spec, 1), repository, base=1)
+    assert (published.version, published.base) == (3, 1)
+
+
+def test_a_version_that_comes_meanwhile_is_not_skipped(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Repository.commit
+
+    def late(self: Repository, *args: object, **rest: object) -> Path:
+        monkeypatch.setattr(Repository, "commit", commit)
+        publish_delta("ranker", drawn_changes(delta_spec(), 2), repository)
+        return commit(self, *args, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Repository, "commit", late)
+    with pytest.raises(ArtifactError, match="cannot be published: is there already"):
+        publish_delta("ranker", drawn_changes(delta_spec(), 1), repository)
+    assert Repository(repository).versions("ranker") == [1, 2]
+
+
+def test_golden_requests_are_scored_by_the_whole_of_it(repository: Path) -> None:
+    spec = delta_spec()
+    huge = {"item": ChangedRows(np.arange(3000), torch.randn(3000, 16) * 1000)}
+    with pytest.raises(GateError, match="a golden request's score 'score' differs from the fp32"):
+        publish_delta("ranker", huge, repository)
+    published = publish_delta("ranker", drawn_changes(spec, 1), repository)
+    assert 0 < published.max_score_diff < 0.5
+
+
+class Wide(nn.Module):
+    """Two columns."""
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        return embeddings[:, :2]
+
+
+def test_a_tower_with_other_outputs_is_refused(repository: Path) -> None:
+    with pytest.raises(TowerError, match=r"output 'score': expected \[B\] as the base has it"):
+        publish_delta("ranker", {}, repository, tower=Wide())
+
+
+def test_a_whole_version_is_not_compacted(repository: Path) -> None:
+    with pytest.raises(InputError, match="version 1 is whole already"):
+        compact(repository, "ranker")
