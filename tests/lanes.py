@@ -19,6 +19,7 @@ SOAK_FILES = (
     "tests/end_to_end/test_sigterm.py",
     "tests/serving/http_api/test_openapi.py",
     "tests/soak/test_crashes.py",
+    "tests/soak/test_deltas.py",
     "tests/soak/test_killed_processes.py",
     "tests/soak/test_releases.py",
     "tests/soak/test_swaps_of_fronts.py",

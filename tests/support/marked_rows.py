@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from sharded_infer import ModelSpec, TableSpec, TowerSpec, publish
+from sharded_infer.importing.changes.changed_rows import ChangedRows
 
 MarkedInputs = dict[str, NDArray[np.int64]]
 MODEL = "marked"
@@ -61,7 +62,42 @@ def marked_rows(inputs: MarkedInputs, version: int) -> NDArray[np.float32]:
     return np.concatenate(pooled, 1)
 
 
-def _rows(ids: NDArray[np.int64], version: int, table: int) -> NDArray[np.float32]:
+class MarkedDeltas:
+    """Versions of which each changes some rows of the one before; a row has its last version."""
+
+    def __init__(self, seed: int) -> None:
+        """Begins with version 1, all of whose rows are marked 1."""
+        self._generator = np.random.default_rng(seed)
+        # By version: the mark of each row of each table.
+        self._marks = {1: {name: np.ones(rows, np.int64) for name, rows in ROWS.items()}}
+
+    def changes(self, version: int, *, base: int | None = None) -> dict[str, ChangedRows]:
+        """Draws what a version changes of its base, which is the version before by default."""
+        marks = {n: m.copy() for n, m in self._marks[base or version - 1].items()}
+        found = {}
+        for number, name in enumerate(IDS):
+            ids = self._generator.choice(ROWS[name], ROWS[name] // 20, replace=False)
+            marks[name][ids] = version
+            found[name] = ChangedRows(ids, torch.from_numpy(_rows(ids, version, number)))
+        self._marks[version] = marks
+        return found
+
+    def same(self, version: int, as_version: int) -> None:
+        """Says that a version has the rows of another one."""
+        self._marks[version] = self._marks[as_version]
+
+    def rows(self, inputs: MarkedInputs, version: int) -> NDArray[np.float32]:
+        """What a version answers, `[batch, 2 DIM]`."""
+        marks = self._marks[version]
+        pooled = [
+            _rows(inputs[name], marks[name][inputs[name]], n).sum(1) for n, name in enumerate(IDS)
+        ]
+        return np.concatenate(pooled, 1)
+
+
+def _rows(
+    ids: NDArray[np.int64], version: int | NDArray[np.int64], table: int
+) -> NDArray[np.float32]:
     """Rows `[..., DIM]` of ids `[...]`."""
     columns = (ids, ids**2 % 251, np.full_like(ids, version), np.full_like(ids, table))
     return np.stack(columns, -1).astype(np.float32)

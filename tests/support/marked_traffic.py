@@ -3,16 +3,17 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 
 import grpc
 import numpy as np
+from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.support.marked_rows import MODEL, marked_inputs, marked_rows
+from tests.support.marked_rows import MODEL, MarkedInputs, marked_inputs, marked_rows
 from tests.support.servers import infer_request, scores_of
 
 _BATCH = 5
@@ -48,7 +49,11 @@ class MarkedTraffic:
 
 @contextmanager
 def marked_traffic(
-    addresses: Sequence[str], clients: int = 4, *, deadline: float = 30.0
+    addresses: Sequence[str],
+    clients: int = 4,
+    *,
+    deadline: float = 30.0,
+    expected: Callable[[MarkedInputs, int], NDArray[np.float32]] = marked_rows,
 ) -> Iterator[MarkedTraffic]:
     """Asks from several clients without end.
 
@@ -58,6 +63,7 @@ def marked_traffic(
 
     Args:
         deadline: seconds of each request.
+        expected: what a version answers.
     """
     seen, stop = MarkedTraffic(), threading.Event()
 
@@ -87,7 +93,7 @@ def marked_traffic(
                         version = int(response.model_version)
                         seen.versions[version] += 1
                         found = scores_of(response)["rows"]
-                        if not np.array_equal(found, marked_rows(inputs, version)):
+                        if not np.array_equal(found, expected(inputs, version)):
                             seen.wrong.append(f"version {version}: {found}")
                     seen.repeats += sent
                     seen.seconds.append(time.monotonic() - began)
