@@ -2,6 +2,7 @@
 
 from rich.table import Table
 
+from kernels.wording import counted
 from quant.report import import_text
 from serving.commands.console import OUT
 from serving.commands.versions import key_ids
@@ -53,6 +54,7 @@ def print_version(artifact: Artifact, repository: Repository) -> None:
         f"{import_text(manifest.imported)}\n"
         f"{_parts(manifest)}\n"
         f"{_id_maps(manifest)}"
+        f"{_base(manifest)}"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n"
         f"{_signatures(repository, manifest)}\n"
         f"{repository.where(manifest.model, manifest.version)}",
@@ -74,6 +76,18 @@ def _parts(manifest: Manifest) -> str:
     if manifest.has_block_hashes:
         return "shard hosts fetch their own rows, verified by blocks"
     return f"shard hosts fetch it whole: {NO_BLOCKS}"
+
+
+def _base(manifest: Manifest) -> str:
+    """A line of what a delta version changes; nothing of a whole one."""
+    base, overlays = manifest.base, manifest.overlays or ()
+    if base is None:
+        return ""
+    followed = f", up to {base.changes}" if base.changes else ""
+    return (
+        f"changes version {base.version}{followed}; changed rows in "
+        f"{counted(len(overlays), 'file')}, {size_text(manifest.overlay_bytes)}\n"
+    )
 
 
 def _id_maps(manifest: Manifest) -> str:

@@ -1,6 +1,7 @@
 """Loads the tower that a spec names: of the zoo with trained weights, or a stored program."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from kernels.wording import counted
+from quant.sources.checkpoint import open_weights
 from quant.sources.table_weight import bare_key
-from quant.sources.weight_source import WeightSource
+from quant.sources.weight_source import TensorSource, WeightSource
 from sharded_infer.errors import SpecError, TowerError, WeightsError
 from sharded_infer.importing.torchrec_names import (
     bare_name,
@@ -93,6 +95,26 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
     else:
         tower.load_state_dict(_torchrec_parameters(wanted, source, prefix))
     return tower
+
+
+def another_tower(spec: ModelSpec, path: Path) -> nn.Module:
+    """Reads a tower for a model that is published.
+
+    Args:
+        spec: of the published version.
+        path: a `.pt2` program, or a checkpoint with the parameters of the spec's architecture.
+
+    Raises:
+        SpecError, WeightsError, TowerError: as `load_tower`; or the spec has no architecture.
+    """
+    if path.suffix == ".pt2":
+        tower = replace(spec.tower, architecture=None, options={}, program=path.name)
+        return load_tower(replace(spec, tower=tower), TensorSource({}), path.parent)
+    if spec.tower.architecture is None:
+        raise SpecError(
+            f"{path}: expected a .pt2 program: the model has no architecture of the zoo"
+        )
+    return load_tower(spec, open_weights(path), path.parent)
 
 
 def _check_program(

@@ -241,9 +241,12 @@ class _Delta:
         tables = {name: replace(t, rows=self._rows(name)) for name, t in self._tables.items()}
         record = write_overlay(path, tables, self.encoded.layers)
         name = f"{FOLDER}/{record.sha256[:_NAME_DIGITS]}.safetensors"
-        if (staged / name).exists():
-            raise WeightsError("changes: the base has exactly these rows already")
-        path.rename(staged / name)
+        if (self._base.manifest.overlays or ())[-1:] == (name,):
+            raise WeightsError(
+                f"changes: version {self._base.manifest.version} has exactly these rows already"
+            )
+        # The same rows may have been changed and changed back: their file is there then.
+        path.replace(staged / name)
         return {name: record}
 
     def _rows(self, table: str) -> int:

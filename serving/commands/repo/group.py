@@ -51,6 +51,11 @@ REPO_COMMANDS = (
         "Sign a published version.",
     ),
     CommandEntry(
+        "compact",
+        "serving.commands.repo.repo_compact:repo_compact_command",
+        "Publish a version with changed rows as a whole one.",
+    ),
+    CommandEntry(
         "watch",
         "serving.commands.repo.repo_watch:repo_watch_command",
         "Show live which versions a server loads and serves.",

@@ -163,6 +163,21 @@ def test_rows_in_another_format_are_refused(repository: Path) -> None:
         publish_delta("ranker", {"item": rows}, repository)
 
 
+def test_rows_may_be_changed_there_and_back(repository: Path) -> None:
+    spec, values = delta_spec(), torch.ones(1, 16)
+    one = {"item": ChangedRows(np.array([7]), values)}
+    other = {"item": ChangedRows(np.array([7]), 2 * values)}
+    first = publish_delta("ranker", one, repository)
+    publish_delta("ranker", other, repository)
+    again = publish_delta("ranker", one, repository)
+    assert_same_bits(first.path, again.path, spec)
+    overlays = open_artifact(again.path).manifest.overlays
+    assert overlays is not None
+    assert (len(overlays), len(set(overlays))) == (3, 2)
+    with pytest.raises(WeightsError, match="version 4 has exactly these rows already"):
+        publish_delta("ranker", one, repository)
+
+
 def test_nothing_changed_is_refused(repository: Path) -> None:
     with pytest.raises(InputError, match="expected changed rows of a table, or a tower, got none"):
         publish_delta("ranker", {}, repository)

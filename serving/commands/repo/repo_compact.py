@@ -1,0 +1,49 @@
+"""Publishes a version with changed rows as a whole one."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from kernels.wording import counted
+from serving.commands.console import OUT, print_json
+from serving.commands.lazy_group import load_by_name
+from serving.commands.options.json_option import JsonOption
+from serving.commands.progress_bars import progress_bars
+from serving.commands.repo.arguments import LocationArgument, named_version
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.repositories.repository import Repository
+
+
+def repo_compact_command(
+    repository: LocationArgument,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL[@VERSION]", help="Model, and a version or label of it; default: latest."
+        ),
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a version with changed rows as a whole one, under the next number.
+
+    Its tables have the bytes of a publication of all rows. It has no report on quantization.
+    """
+    model, _, name = what.partition("@")
+    opened = Repository(repository)
+    version = named_version(opened, model, name or "latest")
+    compact = load_by_name("sharded_infer.publishing.compaction:compact")
+    with progress_bars() as progress:
+        made = compact(opened, model, version, progress=progress)
+    if as_json:
+        fields = asdict(made)
+        fields["path"] = fields.pop("location")
+        print_json({"model": model, **fields})
+        return
+    OUT.print(
+        f"published {model} version {made.version}: version {made.compacted} with its "
+        f"{counted(made.overlays, 'file')} of changed rows as one, "
+        f"{size_text(made.table_bytes)} of tables\n{made.location}",
+        highlight=False,
+        soft_wrap=True,
+    )

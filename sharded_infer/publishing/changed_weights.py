@@ -1,0 +1,118 @@
+"""Finds the rows of whole trained tables that differ from what a version has stored."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+from quant.sources.table_weight import TableWeight, find_key, find_weight
+from quant.sources.weight_source import SourceError, WeightSource
+from quant.stream import RowRange, encode_ranges
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.mapped_tables import TablePiece, table_pieces
+from sharded_infer.artifacts.table_memory import TableMemory
+from sharded_infer.deltas.overlays import open_overlays, overlaid
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
+from sharded_infer.planning.plan import StoredTable
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.specs.model_spec import ModelSpec
+
+COMPARING = "comparing rows"
+
+
+def changed_weights(
+    base: Artifact, source: WeightSource, progress: Progress = no_progress
+) -> Changes:
+    """The rows whose stored form is another than the base's, and new rows behind its tables.
+
+    All rows are encoded; only those that differ are kept in memory.
+
+    Args:
+        source: trained weights of all tables.
+        progress: called with the fp32 bytes compared.
+
+    Raises:
+        WeightsError: a table is missing, shorter than the base's or of another dim, or a row cannot
+            be stored; names it.
+    """
+    spec, tables = base.manifest.model_spec(), base.manifest.stored_tables()
+    pieces = overlaid(table_pieces(base, TableMemory.MAP), open_overlays(base))
+    weights = {t.name: _weight(source, spec, tables[t.name]) for t in spec.tables}
+    done, total = 0, sum(4 * one.rows * one.dim for one in weights.values())
+    changes = {}
+    for name, weight in weights.items():
+        differing = []
+        for first, wrong, fp32_bytes in _compared(spec, tables[name], weight, pieces[name]):
+            differing.append(first + wrong)
+            done += fp32_bytes
+            progress(COMPARING, done, total)
+        ids = np.concatenate(differing)
+        if len(ids):
+            changes[name] = ChangedRows(ids, _values(weight, ids))
+    return changes
+
+
+def _compared(
+    spec: ModelSpec, table: StoredTable, weight: TableWeight, pieces: Sequence[TablePiece]
+) -> Iterator[tuple[int, NDArray[np.int64], int]]:
+    """Of each chunk: its first row, which of its rows differ, and its fp32 bytes."""
+    whole = RowRange(
+        table=table.name,
+        weight=weight,
+        row_format=table.row_format,
+        first_row=0,
+        last_row=weight.rows,
+        clip=spec.quantization.clip,
+        zero_nonfinite=spec.quantization.nonfinite == "zero",
+    )
+    first = 0
+    try:
+        for chunk in encode_ranges([whole]):
+            last = first + len(chunk.stored)
+            before = [
+                piece.read(max(first, piece.first_row), end, table.row_bytes)
+                for piece in pieces
+                if max(first, piece.first_row) < (end := min(last, piece.first_row + piece.rows))
+            ]
+            known = torch.cat(before) if before else chunk.stored[:0]
+            differs = (chunk.stored[: len(known)] != known).any(1).numpy()
+            wrong = np.concatenate([np.flatnonzero(differs), np.arange(len(known), last - first)])
+            yield first, wrong, chunk.fp32_bytes
+            first = last
+    except InputError as error:
+        raise WeightsError(str(error)) from error
+
+
+def _weight(source: WeightSource, spec: ModelSpec, table: StoredTable) -> TableWeight:
+    said = next(one for one in spec.tables if one.name == table.name)
+    try:
+        found = find_weight(
+            source,
+            table.name,
+            said.weights,
+            rows=_rows_of(source, table, said.weights),
+            dim=table.dim,
+            row_format=table.row_format,
+        )
+    except SourceError as error:
+        raise WeightsError(str(error)) from error
+    if found.rows < table.rows:
+        raise WeightsError(
+            f"table {table.name!r}: expected {table.rows} rows and more, as the base has, got "
+            f"{found.rows} in {source.description}"
+        )
+    return found
+
+
+def _rows_of(source: WeightSource, table: StoredTable, key: str | None) -> int:
+    return source.shape(find_key(source, table.name, key))[0]
+
+
+def _values(weight: TableWeight, ids: NDArray[np.int64]) -> torch.Tensor:
+    """The rows as numbers; adjacent ones are read together."""
+    ends = np.flatnonzero(np.diff(ids) != 1) + 1
+    runs = np.split(ids, ends)
+    return torch.cat([weight.read(int(run[0]), int(run[-1]) + 1) for run in runs])
