@@ -5,6 +5,7 @@ NumPy searches it, tens of times as slowly.
 """
 
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +113,13 @@ class IdIndex:
             self._fields, ids.ctypes.data, len(ids), rows.ctypes.data
         )
         return rows
+
+    def entries(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """All ids and their rows, int64 `[N]` each, some buckets at a time; not checked."""
+        for first in range(0, len(self._buckets), _CHECKED_BUCKETS):
+            buckets = self._buckets[first : first + _CHECKED_BUCKETS]
+            used = np.arange(SLOTS) < (buckets["last"] & np.uint32(255))[:, None]
+            yield buckets["keys"][used].view(np.int64), buckets["rows"][used].astype(np.int64)
 
     def check(self, table_rows: int) -> None:
         """Reads all of it and refuses what `write_id_index` would not write.

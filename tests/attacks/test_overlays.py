@@ -12,7 +12,7 @@ from sharded_infer.artifacts.table_header import TableEntry, table_file_head
 from sharded_infer.deltas.overlays import open_overlays
 from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError
-from sharded_infer.publishing.delta_publication import publish_delta
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from tests.support.delta_model import delta_spec, drawn_changes, publish_whole, trained_rows
 from tests.support.manifest_file import edit_manifest
 

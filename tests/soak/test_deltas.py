@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sharded_infer.publishing.compaction import compact
-from sharded_infer.publishing.delta_publication import publish_delta
+from sharded_infer.publishing.deltas.compaction import compact
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_copy import copy_version
 from tests.support.fronts import hosts_file

@@ -20,11 +20,11 @@ from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
 
 if TYPE_CHECKING:
-    from sharded_infer.publishing.delta_publication import PublishedDelta
+    from sharded_infer.publishing.deltas.delta_publication import PublishedDelta
 
 Options = Mapping[str, Any]
 _LOOK_SECONDS = 0.5
-_DELTA = "sharded_infer.publishing.delta_publication:publish_delta"
+_DELTA = "sharded_infer.publishing.deltas.delta_publication:publish_delta"
 _OPEN_CHANGES = "sharded_infer.importing.changes.change_files:open_changes"
 
 
@@ -135,7 +135,7 @@ def _found(
     artifact = load_by_name("sharded_infer.artifacts.artifact:open_artifact")
     path = repository.fetch(model, changes.base, progress)
     try:
-        compare = load_by_name("sharded_infer.publishing.changed_weights:changed_weights")
+        compare = load_by_name("sharded_infer.publishing.deltas.changed_weights:changed_weights")
         differing: Mapping[str, Any] = compare(artifact(path), source, progress)
     finally:
         repository.release(path)

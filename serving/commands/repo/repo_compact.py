@@ -32,7 +32,7 @@ def repo_compact_command(
     model, _, name = what.partition("@")
     opened = Repository(repository)
     version = named_version(opened, model, name or "latest")
-    compact = load_by_name("sharded_infer.publishing.compaction:compact")
+    compact = load_by_name("sharded_infer.publishing.deltas.compaction:compact")
     with progress_bars() as progress:
         made = compact(opened, model, version, progress=progress)
     if as_json:

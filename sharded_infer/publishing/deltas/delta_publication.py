@@ -31,6 +31,7 @@ from sharded_infer.artifacts.manifest import (
     FileRecord,
     Manifest,
 )
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.mapped_tables import table_pieces
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -40,15 +41,17 @@ from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import ArtifactError, InputError, TowerError, WeightsError
 from sharded_infer.files.staged_folder import storage_errors
-from sharded_infer.importing.changes.changed_rows import Changes
+from sharded_infer.importing.changes.changed_rows import Changes, check_changes
+from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.planning.cost_model import CostModel, table_uses
 from sharded_infer.planning.plan import Plan, dump_plan
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.publishing.encoded_changes import ChangedSource, encode_changes
-from sharded_infer.publishing.linked_base import link_files
+from sharded_infer.publishing.deltas.changed_ids import changed_ids, write_id_maps
+from sharded_infer.publishing.deltas.encoded_changes import ChangedSource, encode_changes
+from sharded_infer.publishing.deltas.linked_base import link_files
 from sharded_infer.publishing.quantization import write_report
 from sharded_infer.publishing.version_files import file_record, producer
 from sharded_infer.quality.finite_scores import refuse_nonfinite
@@ -107,7 +110,8 @@ def publish_delta(
     """Publishes changed rows, and perhaps another tower, as one version.
 
     Args:
-        changes: by table: rows as trained, or as they are stored. Rows behind a table's are new.
+        changes: by table: rows as trained, or as they are stored. Rows behind a table's are new. Of
+            a table with an id map, raw ids: those that it lacks get new rows.
         repository: a repository, a folder, or a URL such as `s3://bucket/prefix`.
         base: the version that is changed; None: the latest. It must not have been changed before.
         tower: as trained, with the base's inputs and outputs; None: the base's. An int8 tower's
@@ -192,17 +196,23 @@ class _Delta:
         if not changes and tower is None:
             raise InputError("changes: expected changed rows of a table, or a tower, got none")
         self._tables = manifest.stored_tables()
-        self.encoded = encode_changes(manifest.model_spec(), self._tables, changes, progress)
+        self._ids = changed_ids(base, check_changes(changes, "changes"))
+        spec = manifest.model_spec()
+        self.encoded = encode_changes(spec, self._tables, self._ids.changes, progress)
         self._spec = self.encoded.spec
 
     def write(self, staged: Path, samples: object | None, followed: str | None) -> Manifest:
         """Writes all files; the manifest lacks its number and provenance."""
         base = self._base.manifest
         names = set(base.files) - self._replaced_files()
+        id_maps = write_id_maps(self._base, self._ids, self._rows(), staged)
+        names -= id_maps.keys()
         linked = link_files(self._base, staged, names)
-        written = self._write_overlay(staged) | self._write_plans(staged)
+        written = id_maps | self._write_overlay(staged) | self._write_plans(staged)
         if self._tower is not None:
             written |= self._write_tower(staged, samples)
+        if not written:
+            raise InputError("changes: nothing of the base changes: expected rows, ids or a tower")
         overlays = [name for name in written if name.startswith(FOLDER)]
         manifest = replace(
             base,
@@ -238,7 +248,8 @@ class _Delta:
             return {}
         (staged / FOLDER).mkdir(exist_ok=True)
         path = staged / FOLDER / "new"
-        tables = {name: replace(t, rows=self._rows(name)) for name, t in self._tables.items()}
+        rows = self._rows()
+        tables = {name: replace(table, rows=rows[name]) for name, table in self._tables.items()}
         record = write_overlay(path, tables, self.encoded.layers)
         name = f"{FOLDER}/{record.sha256[:_NAME_DIGITS]}.safetensors"
         if (self._base.manifest.overlays or ())[-1:] == (name,):
@@ -249,8 +260,8 @@ class _Delta:
         path.replace(staged / name)
         return {name: record}
 
-    def _rows(self, table: str) -> int:
-        return next(one.rows for one in self._spec.tables if one.name == table)
+    def _rows(self) -> dict[str, int]:
+        return {table.name: table.rows for table in self._spec.tables}
 
     def _write_plans(self, staged: Path) -> dict[str, FileRecord]:
         """Plans in which the last shards of grown tables also have their new rows."""
@@ -265,8 +276,9 @@ class _Delta:
         return written
 
     def _grown(self, plan: Plan) -> Plan:
+        rows = self._rows()
         shards = tuple(
-            replace(shard, last_row=self._rows(shard.table))
+            replace(shard, last_row=rows[shard.table])
             if shard.last_row == self._tables[shard.table].rows
             else shard
             for shard in plan.shards
@@ -281,6 +293,8 @@ class _Delta:
         calibration = None
         if spec.tower.precision is Precision.INT8:
             model_input = self._golden_input(samples)
+            if self._spec.raw_tables:
+                model_input = InputPolicy(self._spec, open_id_maps(self._base)).apply(model_input)
             [embeddings] = self._trained(tower).pooled(model_input, [TRAINED])
             calibration = [*(tensor_of(array) for array in model_input.dense), embeddings]
         program = export_tower(
@@ -314,7 +328,9 @@ class _Delta:
         self._progress("scoring golden requests", 0, 1)
         asked, names = self._golden_input(samples), self._spec.tower.outputs
         trained = self._trained(nn.Identity() if self._tower is None else self._tower)
-        [embeddings] = trained.pooled(asked, [TRAINED])
+        maps = open_id_maps(Artifact(staged, manifest))
+        mapped = InputPolicy(self._spec, maps).apply(asked) if self._spec.raw_tables else asked
+        [embeddings] = trained.pooled(mapped, [TRAINED])
         scores = None
         if self._tower is not None:
             scores = trained.score(asked, embeddings)

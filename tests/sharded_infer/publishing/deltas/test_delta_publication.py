@@ -24,8 +24,8 @@ from sharded_infer.errors import (
     WeightsError,
 )
 from sharded_infer.importing.changes.changed_rows import ChangedRows
-from sharded_infer.publishing.compaction import compact
-from sharded_infer.publishing.delta_publication import publish_delta
+from sharded_infer.publishing.deltas.compaction import compact
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import ModelSpec
 from tests.support.delta_model import (

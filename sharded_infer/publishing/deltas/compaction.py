@@ -28,7 +28,7 @@ from sharded_infer.engines.model import Model
 from sharded_infer.errors import InputError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.publishing.linked_base import link_files
+from sharded_infer.publishing.deltas.linked_base import link_files
 from sharded_infer.publishing.table_layout import lay_out
 from sharded_infer.publishing.table_shares import FileShare, TableRange, share_of
 from sharded_infer.publishing.table_writer import check_room, with_hashes

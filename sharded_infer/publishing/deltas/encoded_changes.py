@@ -18,7 +18,7 @@ from quant.sources.weight_source import TensorSource, check_key, check_range
 from quant.stream import RowRange, encode_ranges
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import InputError, WeightsError
-from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes, check_changes
+from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.progress import ENCODING, Progress
 from sharded_infer.specs.model_spec import ModelSpec
@@ -61,7 +61,6 @@ def encode_changes(
     Raises:
         WeightsError: a table, row, format or number does not fit; names the table and the row.
     """
-    check_changes(changes, "changes")
     specs = {table.name: table for table in spec.tables}
     for name in changes:
         if name not in tables:

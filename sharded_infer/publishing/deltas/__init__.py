@@ -1,0 +1,1 @@
+"""Changed rows in, a version out; and whole versions of those."""

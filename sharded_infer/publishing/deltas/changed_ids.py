@@ -1,0 +1,144 @@
+"""Changed rows of raw ids: their rows by the base's id maps, and id maps with new and removed ids.
+
+A new id gets a new row behind the table's. The id map of a table that ids come to or leave is
+written anew, from the base's in the order of its buckets.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.errors import InputError
+from kernels.ids.index_writer import id_index_parts
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps
+from sharded_infer.artifacts.table_file import write_parts
+from sharded_infer.errors import WeightsError
+from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
+from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.specs.id_map_spec import HashedRows
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedIds:
+    """Changes by rows, and the ids that come to id maps or leave them.
+
+    Attributes:
+        changes: of rows.
+        new: ids and their rows, by table.
+        removed: ids that the base knows, by table.
+    """
+
+    changes: Changes
+    new: Mapping[str, tuple[Ids, Ids]] = field(default_factory=dict)
+    removed: Mapping[str, Ids] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> set[str]:
+        """Tables whose id maps change."""
+        return {*self.new, *self.removed}
+
+
+def changed_ids(base: Artifact, changes: Changes) -> ChangedIds:
+    """Finds the rows of changed raw ids; changes of tables without id maps stay as they are.
+
+    Args:
+        changes: checked; of tables with id maps, of raw ids.
+
+    Raises:
+        WeightsError: ids of one row have different rows in the changes, a table without an id map
+            loses ids, or one whose unknown ids read rows that a hash chooses gets new ones.
+    """
+    maps = open_id_maps(base, tables=set(changes))
+    for table, changed in changes.items():
+        if len(changed.removed) and table not in maps:
+            raise WeightsError(
+                f"changes: table {table!r}: ids are removed, but it has no id map: expected none"
+            )
+    by_rows, new, removed = {}, {}, {}
+    for table, changed in changes.items():
+        if table not in maps:
+            by_rows[table] = changed
+            continue
+        by_rows[table], ids, rows = _by_rows(maps[table], changed)
+        if len(ids):
+            new[table] = ids, rows
+        gone = changed.removed[maps[table].known(changed.removed) >= 0]
+        if len(gone):
+            removed[table] = gone
+    return ChangedIds(by_rows, new, removed)
+
+
+def write_id_maps(
+    base: Artifact, changed: ChangedIds, rows: Mapping[str, int], staged: Path
+) -> dict[str, FileRecord]:
+    """Writes the id maps of tables that ids come to or leave, or that get rows.
+
+    Args:
+        rows: of each table with its new rows.
+
+    Returns:
+        Their records, by the names that the base's have.
+
+    Raises:
+        WeightsError: an id map cannot be written.
+    """
+    files, maps = base.manifest.id_maps or {}, open_id_maps(base)
+    written = {}
+    for table, name in files.items():
+        if table not in changed.tables and rows[table] == maps[table].table.rows:
+            continue
+        chunks, count = _entries(maps[table], changed)
+        (staged / name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            parts = id_index_parts(chunks, count, rows[table], folder=staged)
+            written[name] = write_parts(staged / name, parts).record
+        except InputError as error:
+            raise WeightsError(f"changes: table {table!r}: {error}") from error
+    return written
+
+
+def _by_rows(id_map: IdMap, changed: ChangedRows) -> tuple[ChangedRows, Ids, Ids]:
+    """The changes by rows, and the new ids with their rows."""
+    table = id_map.table
+    found = id_map.known(changed.ids)
+    is_new = found < 0
+    ids = changed.ids[is_new]
+    if len(ids) and isinstance(id_map.unknown, HashedRows):
+        raise WeightsError(
+            f"changes: table {table.name!r}: id {ids[0]} is new, but a hash chooses the rows of "
+            "unknown ids among all rows: publish the table whole"
+        )
+    rows = np.arange(table.rows, table.rows + len(ids))
+    found[is_new] = rows
+    ordered = np.sort(found)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if len(twice):
+        one, other = changed.ids[found == twice[0]][:2]
+        raise WeightsError(
+            f"changes: table {table.name!r}: ids {one} and {other} have the same row, {twice[0]}: "
+            "expected one of them"
+        )
+    return replace(changed, ids=found, removed=np.empty(0, np.int64)), ids, rows
+
+
+def _entries(id_map: IdMap, changed: ChangedIds) -> tuple[Iterator[tuple[Ids, Ids]], int]:
+    """All ids of a table with their rows, in chunks, and how many there are."""
+    table = id_map.table.name
+    removed = np.sort(changed.removed.get(table, np.empty(0, np.int64)))
+    none = np.empty(0, np.int64)
+    new = changed.new.get(table, (none, none))
+
+    def chunks() -> Iterator[tuple[Ids, Ids]]:
+        for ids, rows in id_map.index.entries():
+            kept = ~np.isin(ids, removed) if len(removed) else slice(None)
+            yield ids[kept], rows[kept]
+        yield new
+
+    return chunks(), id_map.index.count - len(removed) + len(new[0])
