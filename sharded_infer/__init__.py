@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from sharded_infer.importing.id_maps.torchrec_maps import id_maps_of, mch_id_map, mpzch_id_map
     from sharded_infer.importing.id_maps.vocabulary import open_vocabulary
     from sharded_infer.importing.torchrec_model import from_torchrec
+    from sharded_infer.publishing.deltas.changed_weights import changed_weights
+    from sharded_infer.publishing.deltas.compaction import CompactedVersion, compact
+    from sharded_infer.publishing.deltas.delta_publication import PublishedDelta, publish_delta
     from sharded_infer.publishing.part_publication import PublishedPart, publish_part
     from sharded_infer.publishing.publication import PublishedVersion, publish
     from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
@@ -55,6 +58,9 @@ _MODULES = {
         "open_model",
     ),
     "specs.precision": ("Precision",),
+    "publishing.deltas.changed_weights": ("changed_weights",),
+    "publishing.deltas.compaction": ("CompactedVersion", "compact"),
+    "publishing.deltas.delta_publication": ("PublishedDelta", "publish_delta"),
     "publishing.part_publication": (
         "PublishedPart",
         "publish_part",
@@ -101,6 +107,7 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = [
     "CalibrationSamples",
     "ChangedRows",
+    "CompactedVersion",
     "DenseSpec",
     "FollowedFolder",
     "GateSpec",
@@ -110,6 +117,7 @@ __all__ = [
     "ModelSpec",
     "MpzchSettings",
     "Precision",
+    "PublishedDelta",
     "PublishedPart",
     "PublishedVersion",
     "QuantizationSpec",
@@ -119,8 +127,10 @@ __all__ = [
     "SharedRows",
     "TableSpec",
     "TowerSpec",
+    "changed_weights",
     "changes_between",
     "changes_of_tracker",
+    "compact",
     "export_tower",
     "from_torchrec",
     "generate_samples",
@@ -136,6 +146,7 @@ __all__ = [
     "open_model",
     "open_vocabulary",
     "publish",
+    "publish_delta",
     "publish_part",
     "read_calibration",
     "record_reference",

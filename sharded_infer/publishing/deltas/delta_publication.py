@@ -39,7 +39,7 @@ from sharded_infer.deltas.overlay_file import FOLDER, write_overlay
 from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
-from sharded_infer.errors import ArtifactError, InputError, TowerError, WeightsError
+from sharded_infer.errors import ArtifactError, InputError, TowerError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.changes.changed_rows import Changes, check_changes
 from sharded_infer.inputs.id_policy import InputPolicy
@@ -212,7 +212,9 @@ class _Delta:
         if self._tower is not None:
             written |= self._write_tower(staged, samples)
         if not written:
-            raise InputError("changes: nothing of the base changes: expected rows, ids or a tower")
+            raise InputError(
+                f"changes: version {base.version} has exactly these rows and ids already"
+            )
         overlays = [name for name in written if name.startswith(FOLDER)]
         manifest = replace(
             base,
@@ -253,9 +255,8 @@ class _Delta:
         record = write_overlay(path, tables, self.encoded.layers)
         name = f"{FOLDER}/{record.sha256[:_NAME_DIGITS]}.safetensors"
         if (self._base.manifest.overlays or ())[-1:] == (name,):
-            raise WeightsError(
-                f"changes: version {self._base.manifest.version} has exactly these rows already"
-            )
+            path.unlink()
+            return {}
         # The same rows may have been changed and changed back: their file is there then.
         path.replace(staged / name)
         return {name: record}

@@ -99,7 +99,7 @@ def repository(tmp_path: Path) -> Path:
 
 def test_removing_ids_that_are_unknown_changes_nothing(repository: Path) -> None:
     rows = ChangedRows(np.empty(0, np.int64), removed=np.array([4444]))
-    with pytest.raises(InputError, match="nothing of the base changes"):
+    with pytest.raises(InputError, match="has exactly these rows and ids already"):
         publish_delta("raw", {"item": rows}, repository)
 
 

@@ -174,8 +174,10 @@ def test_rows_may_be_changed_there_and_back(repository: Path) -> None:
     overlays = open_artifact(again.path).manifest.overlays
     assert overlays is not None
     assert (len(overlays), len(set(overlays))) == (3, 2)
-    with pytest.raises(WeightsError, match="version 4 has exactly these rows already"):
+    with pytest.raises(InputError, match="version 4 has exactly these rows and ids already"):
         publish_delta("ranker", one, repository)
+    with_tower = publish_delta("ranker", one, repository, tower=Scorer(32, seed=9))
+    assert open_artifact(with_tower.path).manifest.overlays == overlays
 
 
 def test_nothing_changed_is_refused(repository: Path) -> None:
