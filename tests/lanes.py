@@ -120,6 +120,7 @@ FULL_FILES = (
     "tests/serving/commands/bench/test_bench_ranking.py",
     "tests/serving/commands/bench/test_bench_releases.py",
     "tests/serving/commands/bench/test_bench_serve.py",
+    "tests/serving/commands/models/test_publish_changes.py",
     "tests/serving/commands/models/test_quantize.py",
     "tests/serving/demo/test_raw_ids.py",
     "tests/serving/demo/test_training.py",

@@ -4,14 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from sharded_infer.artifacts.artifact import Artifact, open_artifact
 from sharded_infer.artifacts.manifest import REPORT_NAME, Manifest, OutputDifference
 from sharded_infer.artifacts.mapped_tables import TablePiece, check_files, table_pieces
 from sharded_infer.artifacts.provenance import Provenance
 from sharded_infer.artifacts.report_file import QuantizationReport, report_from_fields
+from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.progress import Progress, no_progress
@@ -173,7 +171,7 @@ def _changed_rows(
     try:
         first, second = (open_artifact(folder) for folder in folders)
         tables = second.manifest.stored_tables()
-        before, after = table_pieces(first), table_pieces(second)
+        before, after = (overlaid(table_pieces(one), open_overlays(one)) for one in (first, second))
         done, total = 0, sum(tables[name].stored_bytes for name in names)
         changed = {}
         for name in names:
@@ -200,30 +198,27 @@ def count_changed_rows(
     rows = min(sum(piece.rows for piece in pieces) for pieces in (before, after))
     changed, first = 0, 0
     while first < rows:
-        sides = [_rows_from(pieces, first, row_bytes) for pieces in (before, after)]
-        count = min(rows - first, *(len(side) for side in sides))
-        count = min(count, max(1, _CHUNK_BYTES // row_bytes))
-        one, other = (side[:count] for side in sides)
+        parts = [_part_at(pieces, first) for pieces in (before, after)]
+        last = min(first + max(1, _CHUNK_BYTES // row_bytes), rows)
+        last = min(last, *(part.first_row + part.rows for part in parts))
+        one, other = (part.read(first, last, row_bytes) for part in parts)
         changed += int((one != other).any(dim=1).sum())
-        first += count
+        first = last
     return changed
 
 
-def _rows_from(pieces: Sequence[TablePiece], first: int, row_bytes: int) -> Tensor:
-    """The rows of one piece from a row on, uint8 `[rows, row_bytes]`."""
-    piece = next(p for p in pieces if p.first_row <= first < p.first_row + p.rows)
-    begin = piece.byte_offset + (first - piece.first_row) * row_bytes
-    rows = piece.first_row + piece.rows - first
-    return torch.as_strided(piece.memory, (rows, row_bytes), (row_bytes, 1), begin)
+def _part_at(pieces: Sequence[TablePiece], row: int) -> TablePiece:
+    return next(p for p in pieces if p.first_row <= row < p.first_row + p.rows)
 
 
 def _content(manifest: Manifest, table: str) -> list[tuple[str, str, int, int]]:
-    """The content of a table's rows, by file hash and position."""
+    """The content of a table's rows, by file hash and position; with all files of changed rows."""
     (record,) = (record for record in manifest.tables if record.name == table)
-    return [
+    own = [
         (manifest.files[piece.file].sha256, piece.entry, piece.first_row, piece.rows)
         for piece in record.pieces
     ]
+    return own + [(manifest.files[name].sha256, "", 0, 0) for name in manifest.overlays or ()]
 
 
 def _side(table: StoredTable | None, report: QuantizationReport | None) -> TableSide | None:
@@ -237,6 +232,9 @@ def _side(table: StoredTable | None, report: QuantizationReport | None) -> Table
 
 
 def _report(artifact: Artifact) -> QuantizationReport | None:
+    if artifact.manifest.base is not None:
+        # Its report is on changed rows alone.
+        return None
     try:
         return report_from_fields(json.loads(artifact.read_small(REPORT_NAME)), REPORT_NAME)
     except NotFoundError:

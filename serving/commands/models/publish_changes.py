@@ -88,6 +88,8 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
     _check(changes, options)
     repository = Repository(options["repository"])
     model = only_model(repository, changes.model)
+    # Before files are read: whether there is such a model.
+    repository.versions(model)
     if changes.follow is not None:
         _follow(changes, options, repository, model, as_json=as_json)
         return

@@ -27,6 +27,7 @@ from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.publishing.deltas.compaction import compact
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.version_diff import diff_versions
 from sharded_infer.specs.model_spec import ModelSpec
 from tests.support.delta_model import (
     Scorer,
@@ -178,6 +179,19 @@ def test_rows_may_be_changed_there_and_back(repository: Path) -> None:
         publish_delta("ranker", one, repository)
     with_tower = publish_delta("ranker", one, repository, tower=Scorer(32, seed=9))
     assert open_artifact(with_tower.path).manifest.overlays == overlays
+
+
+def test_a_diff_counts_changed_rows(repository: Path) -> None:
+    changes = drawn_changes(delta_spec(), 1, new=2)
+    publish_delta("ranker", changes, repository)
+    compact(repository, "ranker")
+    opened = Repository(repository)
+    for versions, changed_rows in (((1, 2), 60), ((1, 3), 60), ((2, 3), 0)):
+        found = diff_versions(opened, "ranker", versions)
+        assert {one.name: one.changed_rows for one in found.tables} == {
+            "item": changed_rows,
+            "user": changed_rows // 60,
+        }
 
 
 def test_nothing_changed_is_refused(repository: Path) -> None:
