@@ -1,6 +1,7 @@
 """A model's labels, such as `stable`: the versions that they point at, and their history.
 
-`labels.json`: {"stable": 3, "canary": 4, "history": {"stable": [2, 1]}, "removing": []}
+`labels.json`: {"stable": 3, "canary": 4, "history": {"stable": [2, 1]}, "removing": [],
+"weights": [{"canary": 5, "stable": 95}]}
 """
 
 import json
@@ -14,9 +15,11 @@ from sharded_infer.repositories.stored_versions import StoredVersions
 
 LABELS_NAME = "labels.json"
 MAX_LABELS_BYTES = 2**20
-_KEPT = 16  # versions of a label's history
-_HISTORY, _REMOVING = "history", "removing"
-_RESERVED = {_HISTORY, _REMOVING, "latest"}
+MOST_WEIGHTED = 16  # labels with weights
+MOST_WEIGHT = 1_000_000
+_KEPT = 16  # versions of a label's history, and former weights
+_HISTORY, _REMOVING, _WEIGHTS = "history", "removing", "weights"
+_RESERVED = {_HISTORY, _REMOVING, _WEIGHTS, "latest"}
 # Never a number, so that a request may name either; letters of URLs and metrics only.
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -28,11 +31,15 @@ class Labels:
     Attributes:
         history: each label's previous versions, the latest first; at most 16.
         removing: versions that garbage collection is removing; no label may move to them.
+        weights: of the labels that share the requests which name no version; empty: none do.
+        past_weights: the weights before, the latest first; at most 16.
     """
 
     versions: Mapping[str, int] = field(default_factory=dict)
     history: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     removing: tuple[int, ...] = ()
+    weights: Mapping[str, int] = field(default_factory=dict)
+    past_weights: tuple[Mapping[str, int], ...] = ()
 
     def moved(self, label: str, version: int) -> "Labels":
         """The labels with one moved or added.
@@ -66,17 +73,45 @@ class Labels:
         return replace(moved, history={**moved.history, label: kept})
 
     def without(self, label: str) -> "Labels":
-        """The labels except one.
+        """The labels except one, and its weight.
 
         Raises:
             NotFoundError: there is no such label.
         """
         self.version(label)
+        kept = {name: weight for name, weight in self.weights.items() if name != label}
         return replace(
-            self,
+            self.weighted(kept),
             versions={name: number for name, number in self.versions.items() if name != label},
             history={name: past for name, past in self.history.items() if name != label},
         )
+
+    def weighted(self, weights: Mapping[str, int]) -> "Labels":
+        """The labels with these weights, and no others.
+
+        Args:
+            weights: 1 to 1,000,000 by label, of 16 labels at most; empty: no label has one, and
+                those before are forgotten.
+
+        Raises:
+            InputError: a weight is none, or there are too many.
+            NotFoundError: there is no such label.
+        """
+        if len(weights) > MOST_WEIGHTED:
+            raise InputError(
+                f"expected weights of {MOST_WEIGHTED} labels at most, got {len(weights)}"
+            )
+        for label, weight in weights.items():
+            self.version(label)
+            if not 1 <= weight <= MOST_WEIGHT:
+                raise InputError(
+                    f"label {label!r}: expected a weight from 1 to {MOST_WEIGHT:,}, got {weight}"
+                )
+        if weights == self.weights:
+            return self
+        # Nothing is remembered then: releases before weights read such a file.
+        past = (self.weights, *self.past_weights)[:_KEPT] if self.weights and weights else ()
+        return replace(self, weights=dict(sorted(weights.items())), past_weights=past)
 
     def version(self, label: str) -> int:
         """The version of a label.
@@ -131,6 +166,8 @@ def dump_labels(labels: Labels) -> bytes:
         fields[_HISTORY] = history
     if labels.removing:
         fields[_REMOVING] = labels.removing
+    if labels.weights:
+        fields[_WEIGHTS] = [dict(one) for one in (labels.weights, *labels.past_weights)]
     return json.dumps(fields, indent=1).encode() + b"\n"
 
 
@@ -145,15 +182,20 @@ def parse_labels(text: bytes, where: str) -> Labels:
         if not isinstance(fields, dict):
             raise TypeError(f"expected an object, got {fields!r:.80}")
         history, removing = fields.pop(_HISTORY, {}), fields.pop(_REMOVING, [])
+        weights = fields.pop(_WEIGHTS, None)
+        if isinstance(weights, int):
+            raise TypeError(f"{_WEIGHTS!r} is no label's name: expected a list of objects")
         for label in {*fields, *history}:
             check_label(label)
-        return Labels(
+        labels = Labels(
             versions={label: _version(number) for label, number in fields.items()},
             history={label: tuple(map(_version, past)) for label, past in history.items()},
             removing=tuple(map(_version, removing)),
         )
+        now, *past_weights = map(_weights, weights or [{}])
+        return replace(labels.weighted(now), past_weights=tuple(past_weights))
     # Python's JSON reader has no limit of its own on nesting.
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError, NotFoundError) as error:
         raise ArtifactError(f"{where}: not a file of labels: {error}") from error
 
 
@@ -161,6 +203,12 @@ def _version(value: object) -> int:
     if type(value) is not int or value < 1:
         raise TypeError(f"expected a version, got {value!r:.80}")
     return value
+
+
+def _weights(value: object) -> dict[str, int]:
+    if not isinstance(value, dict) or not all(type(one) is int for one in value.values()):
+        raise TypeError(f"expected weights by label, got {value!r:.80}")
+    return dict(sorted(value.items()))
 
 
 class LabelFile:
@@ -199,3 +247,23 @@ class LabelFile:
                 self._model, dump_labels(changed), tag
             ):
                 return changed
+
+    def weigh(self, weights: Mapping[str, int]) -> Labels:
+        """Sets the weights of labels, in one step.
+
+        Args:
+            weights: as `Labels.weighted`.
+
+        Raises:
+            InputError, NotFoundError: as `Labels.weighted`, or a label's version is gone.
+            ArtifactError: a label's version, or the file, is damaged.
+            StorageError: something cannot be read or written.
+        """
+
+        def change(labels: Labels) -> Labels:
+            weighted = labels.weighted(weights)
+            for label in weights:
+                self._stored.manifest(self._model, labels.versions[label])
+            return weighted
+
+        return self.change(change)

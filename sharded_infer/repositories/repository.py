@@ -5,7 +5,7 @@ as `s3://bucket/prefix` (`remote_versions.py`), whose versions come through a ca
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -297,6 +297,18 @@ class Repository:
         """
         self.versions(model)
         return self.change_labels(model, lambda labels: labels.without(label))
+
+    def set_weights(self, model: str, weights: Mapping[str, int]) -> Labels:
+        """Sets which labels share the requests that name no version, in one step.
+
+        Args:
+            weights: as `Labels.weighted`.
+
+        Raises:
+            InputError, NotFoundError, ArtifactError: as `LabelFile.weigh`; there is no such model.
+        """
+        self.versions(model)
+        return LabelFile(self._stored, model).weigh(weights)
 
     def change_labels(self, model: str, change: Callable[[Labels], Labels]) -> Labels:
         """Replaces a model's labels in one step, also under concurrent changes.

@@ -1,5 +1,6 @@
 """Arguments of the `repo` commands: repository, model, versions by number or label."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -54,6 +55,11 @@ def labels_by_version(labels: dict[str, int]) -> dict[int, list[str]]:
         version: sorted(label for label, named in labels.items() if named == version)
         for version in set(labels.values())
     }
+
+
+def weights_text(weights: Mapping[str, int]) -> str:
+    """Weights as they are set: `canary=5 stable=95`."""
+    return " ".join(f"{label}={weight}" for label, weight in weights.items()) or "none"
 
 
 def age_seconds(created_at: str, now: datetime) -> float | None:

@@ -23,7 +23,7 @@ REPO_COMMANDS = (
     CommandEntry(
         "label",
         "serving.commands.repo.repo_label:repo_label_command",
-        "Point a label at a version, or remove it.",
+        "Point a label at a version, remove it, or set weights of labels.",
     ),
     CommandEntry(
         "rollback",

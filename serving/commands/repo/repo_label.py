@@ -13,6 +13,7 @@ from serving.commands.repo.arguments import (
     LocationArgument,
     ModelArgument,
     named_version,
+    weights_text,
 )
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.repositories.labels import Labels
@@ -23,31 +24,68 @@ from sharded_infer.repositories.rollback import roll_back, rollback_target
 def repo_label_command(
     location: LocationArgument,
     model: ModelArgument,
-    label: Annotated[str, typer.Argument(metavar="LABEL", help="Label, such as stable.")],
-    version: Annotated[
-        str | None,
-        typer.Argument(metavar="VERSION", help="Version, another label or latest, to point at."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="LABEL [VERSION] | LABEL=WEIGHT",
+            help="Label, such as stable, and the version, other label or latest to point it at; "
+            "or the weights of labels, such as stable=95 canary=5.",
+        ),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the label.")] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the label, and its weight.")
+    ] = False,
+    clear_weights: Annotated[
+        bool, typer.Option("--clear-weights", help="Take the weights of all labels away.")
+    ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Point a label at a version, or remove it. Servers that follow it move at their next poll."""
+    """Point a label at a version, remove it, or set which labels share the requests.
+
+    Labels with weights share the requests that name no version, on servers that follow labels:
+    of stable=95 canary=5, canary gets 5 of 100. Labels that are not named have no weight then.
+    Servers follow at their next poll.
+    """
     repository = Repository(location)
-    if remove == (version is not None):
-        raise InputError("expected a version, or --remove")
+    words = words or []
     before = repository.label_history(model)
-    if version is None:
+    if clear_weights or any("=" in word for word in words):
+        if remove or (clear_weights and words):
+            raise InputError("expected weights such as stable=95 canary=5, or --clear-weights")
+        weights = {} if clear_weights else _read_weights(words)
+        repository.versions(model)
+        after = before.weighted(weights)
+        if not dry_run:
+            after = repository.set_weights(model, weights)
+        _print_weights(model, before, after, dry_run=dry_run, as_json=as_json)
+        return
+    if len(words) != (1 if remove else 2):
+        raise InputError("expected a label and a version, a label and --remove, or LABEL=WEIGHT")
+    label = words[0]
+    if remove:
         repository.versions(model)
         after = before.without(label)
         if not dry_run:
             after = repository.remove_label(model, label)
     else:
-        number = named_version(repository, model, version)
+        number = named_version(repository, model, words[1])
         after = before.moved(label, number)
         if not dry_run:
             after = repository.set_label(model, label, number)
     _print(model, label, before, after, dry_run=dry_run, as_json=as_json)
+
+
+def _read_weights(words: list[str]) -> dict[str, int]:
+    weights: dict[str, int] = {}
+    for word in words:
+        label, _, weight = word.partition("=")
+        if not (label and weight.isascii() and weight.isdigit()):
+            raise InputError(f"expected LABEL=WEIGHT, such as canary=5, got {word!r}")
+        if label in weights:
+            raise InputError(f"label {label!r} has two weights")
+        weights[label] = int(weight)
+    return weights
 
 
 def repo_rollback_command(
@@ -100,6 +138,24 @@ def _without_label(repository: Repository, model: str, label: str, labels: Label
         f"{missing}. Servers that follow latest go back when an older version is published again, "
         f"such as the one before: {again}"
     )
+
+
+def _print_weights(
+    model: str, before: Labels, after: Labels, *, dry_run: bool, as_json: bool
+) -> None:
+    if as_json:
+        print_json(
+            {
+                "model": model,
+                "before": dict(before.weights),
+                "after": dict(after.weights),
+                "dry_run": dry_run,
+            }
+        )
+        return
+    would = "would be " if dry_run else ""
+    now, was = weights_text(after.weights), weights_text(before.weights)
+    OUT.print(f"{model}: weights {would}{now}, {was} before", highlight=False, soft_wrap=True)
 
 
 def _print(

@@ -18,6 +18,7 @@ from serving.commands.repo.arguments import (
     age_text,
     labels_by_version,
     named_version,
+    weights_text,
 )
 from serving.commands.version_summary import print_version
 from serving.commands.versions import key_ids
@@ -142,6 +143,8 @@ def repo_show_command(
                 "model": model,
                 "labels": dict(labels.versions),
                 "history": {label: list(past) for label, past in labels.history.items()},
+                "weights": dict(labels.weights),
+                "past_weights": [dict(weights) for weights in labels.past_weights],
                 "versions": [asdict(line) for line in lines],
             }
         )
@@ -166,6 +169,10 @@ def repo_show_command(
     for label, past in labels.history.items():
         if past:
             OUT.print(f"{label} pointed at {', '.join(map(str, past))} before", highlight=False)
+    if labels.weights:
+        before = "; ".join(map(weights_text, labels.past_weights)) or "none"
+        words = f"weights {weights_text(labels.weights)}, before: {before}"
+        OUT.print(words, highlight=False, soft_wrap=True)
 
 
 def _say_provenance(model: str, lines: Sequence[VersionLine]) -> None:

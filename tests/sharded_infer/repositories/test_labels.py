@@ -55,8 +55,10 @@ def test_an_unknown_label_is_refused_with_those_there_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "3", "1st", "a b", "ä", "a/b", "..", "history", "removing", "latest", "a" * 65]
-)
+    "name",
+    ["", "3", "1st", "a b", "ä", "a/b", "..", "history", "removing", "weights", "latest",
+     "a" * 65],
+)  # fmt: skip
 def test_what_could_be_mistaken_for_something_else_is_no_label(name: str) -> None:
     with pytest.raises(InputError, match="label|reserved"):
         Labels().moved(name, 1)
@@ -91,9 +93,61 @@ def test_labels_written_by_hand_need_no_history() -> None:
         b'{"history": {"stable": 3}}',
         b'{"history": {"stable": ["x"]}}',
         b'{"removing": 3}',
+        b'{"weights": 3}',
+        b'{"weights": [3]}',
+        b'{"stable": 1, "weights": [{"stable": 1.5}]}',
+        b'{"stable": 1, "weights": [{"stable": 0}]}',
+        b'{"stable": 1, "weights": [{"canary": 1}]}',
         b'{"stable": ' + b"[" * 10**5,
     ],
 )
 def test_what_are_no_labels_is_refused_by_place(text: bytes) -> None:
     with pytest.raises(ArtifactError, match=r"small/labels.json: not a file of labels"):
         parse_labels(text, "small/labels.json")
+
+
+def test_weights_are_set_together_and_remembered() -> None:
+    labels = Labels({"stable": 1, "canary": 2, "next": 3})
+    labels = labels.weighted({"stable": 95, "canary": 5}).weighted({"stable": 90, "canary": 10})
+    assert labels.weights == {"stable": 90, "canary": 10}
+    assert labels.past_weights == ({"stable": 95, "canary": 5},)
+    assert labels.weighted({"canary": 10, "stable": 90}) is labels
+
+
+def test_cleared_weights_leave_a_file_that_releases_before_read() -> None:
+    labels = Labels({"stable": 1}).moved("stable", 2)
+    assert dump_labels(labels.weighted({"stable": 1}).weighted({})) == dump_labels(labels)
+
+
+def test_a_removed_label_takes_its_weight_with_it() -> None:
+    labels = Labels({"stable": 1, "canary": 2}).weighted({"stable": 95, "canary": 5})
+    assert labels.without("canary").weights == {"stable": 95}
+
+
+def test_weights_move_with_no_label() -> None:
+    labels = Labels({"stable": 1, "canary": 2}).weighted({"stable": 95, "canary": 5})
+    assert labels.moved("canary", 3).moved_back("canary", 2).weights == labels.weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"beta": 1}, "no label 'beta'; there are stable"),
+        ({"stable": 0}, "label 'stable': expected a weight from 1 to 1,000,000, got 0"),
+        ({"stable": 10**6 + 1}, "got 1000001"),
+        ({f"l{at}": 1 for at in range(17)}, "weights of 16 labels at most, got 17"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused(weights: dict[str, int], words: str) -> None:
+    with pytest.raises((InputError, NotFoundError), match=words):
+        Labels({"stable": 1}).weighted(weights)
+
+
+def test_weights_are_read_back() -> None:
+    labels = Labels({"stable": 1, "canary": 2})
+    for canary in range(1, 30):
+        labels = labels.weighted({"stable": 100 - canary, "canary": canary})
+    read = parse_labels(dump_labels(labels), "labels.json")
+    assert (read.weights, read.past_weights) == (labels.weights, labels.past_weights)
+    assert len(read.past_weights) == 16
+    assert b"weights" not in dump_labels(Labels({"stable": 1}))

@@ -116,12 +116,50 @@ def test_the_only_version_has_none_to_go_back_to(
     )
 
 
+def test_weights_are_set_shown_and_cleared(filled: Repository, sharded_infer: Command) -> None:
+    filled.set_label("small", "canary", 4)
+    where = ("repo", "label", filled.location, "small")
+    assert (
+        "would be canary=5 stable=95, none before"
+        in sharded_infer(*where, "stable=95", "canary=5", "--dry-run").out
+    )
+    assert not filled.label_history("small").weights
+    done = sharded_infer(*where, "stable=95", "canary=5", "--json").json()
+    assert (done["before"], done["after"]) == ({}, {"canary": 5, "stable": 95})
+    sharded_infer(*where, "stable=90", "canary=10")
+    shown = sharded_infer("repo", "show", filled.location, "small")
+    assert "weights canary=10 stable=90, before: canary=5 stable=95" in shown.out
+    fields = sharded_infer("repo", "show", filled.location, "small", "--json").json()
+    assert fields["weights"] == {"canary": 10, "stable": 90}
+    assert fields["past_weights"] == [{"canary": 5, "stable": 95}]
+    assert sharded_infer(*where, "--clear-weights").out == (
+        "small: weights none, canary=10 stable=90 before\n"
+    )
+    assert not filled.label_history("small").weights
+    sharded_infer(*where, "stable=95", "beta=5").refused("no label 'beta'")
+    sharded_infer(*where, "stable=x").refused("expected LABEL=WEIGHT, such as canary=5")
+    sharded_infer(*where, "stable=1", "stable=2").refused("label 'stable' has two weights")
+    sharded_infer(*where, "stable=1", "--clear-weights").refused("expected weights such as")
+    sharded_infer(*where, "stable").refused("expected a label and a version")
+
+
+def test_a_weight_needs_a_version_that_can_be_read(
+    tmp_path: Path, publish_copy: Publisher, sharded_infer: Command
+) -> None:
+    repository = Repository(tmp_path / "damaged")
+    publish_copy(repository, {"notes.bin": b"1"})
+    repository.set_label("small", "stable", 1)
+    manifest = tmp_path / "damaged" / "small" / "1" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"small"', '"large"'))
+    sharded_infer("repo", "label", repository.location, "small", "stable=1").refused("small/1")
+
+
 def test_labels_that_make_no_sense_are_refused(filled: Repository, sharded_infer: Command) -> None:
     where = ("repo", "label", filled.location, "small")
     sharded_infer(*where, "stable", 9).refused("has no version 9; it has 1, 2, 3, 4")
     sharded_infer(*where, "7", 1).refused("'7' is no label")
-    sharded_infer(*where, "stable").refused("expected a version, or --remove")
-    sharded_infer(*where, "stable", 1, "--remove").refused("expected a version, or --remove")
+    sharded_infer(*where, "stable").refused("expected a label and a version")
+    sharded_infer(*where, "stable", 1, "--remove").refused("expected a label and a version")
     sharded_infer(*where, "beta", "--remove").refused("no label 'beta'")
     sharded_infer("repo", "label", filled.location, "big", "stable", 1).refused("no model 'big'")
     assert filled.labels("small") == {"stable": 3}
