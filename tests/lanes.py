@@ -93,6 +93,7 @@ FULL_FILES = (
     "tests/end_to_end/test_signatures.py",
     "tests/end_to_end/test_strings.py",
     "tests/end_to_end/test_strings_page.py",
+    "tests/end_to_end/test_shares.py",
     "tests/end_to_end/test_torchrec_collection.py",
     "tests/end_to_end/test_torchrec_dlrm.py",
     "tests/end_to_end/test_torchrec_ids.py",

@@ -110,6 +110,7 @@ def _versions() -> list[Builder[Panel]]:
     served = of_model("sharded_infer_served_version")
     created = of_version("sharded_infer_version_created_timestamp_seconds")
     requests = rate(of_version("sharded_infer_requests_total"))
+    share = of_version("sharded_infer_version_share")
     loaded = of_version("sharded_infer_model_loaded")
     missing = of_model("sharded_infer_model_missing")
     labels = of_model("sharded_infer_label_version")
@@ -134,6 +135,21 @@ def _versions() -> list[Builder[Panel]]:
             Query(f"sum by (model, version) ({requests})", "{{model}} {{version}}"),
             unit=units.RequestsPerSecond,
             stacked=True,
+        ),
+        graph(
+            Text(
+                "Share of the requests, by version",
+                "What the weights of labels say, and what versions get. They differ where clients "
+                "name versions, or where a few routing keys have many requests.",
+            ),
+            Query(f"max by (model, version) ({share}) > 0", "{{model}} {{version}} configured"),
+            Query(
+                f"sum by (model, version) ({requests}) / on (model) group_left "
+                f"sum by (model) ({requests}) > 0",
+                "{{model}} {{version}} actual",
+            ),
+            unit=units.PercentUnit,
+            most=1.0,
         ),
         graph(
             Text(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from sharded_infer.errors import InputError
+from sharded_infer.repositories.labels import MOST_WEIGHTED
 
 # The name of a request that names no version.
 DEFAULT_NAME = ""
@@ -45,7 +46,8 @@ class VersionPolicy:
         """Versions of a model held at once, at most, one that is being loaded with them."""
         wanted = {
             Follow.LATEST: self.count,
-            Follow.LABELS: 2 * len(self.labels),
+            # Labels with weights are followed too.
+            Follow.LABELS: 2 * (len(self.labels) + MOST_WEIGHTED),
             Follow.VERSIONS: len(self.versions),
         }
         return wanted[self.follow] + 2

@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.http_api.compression import chosen_encoding, deflate
 from serving.http_api.exchange import BINARY, JSON, HttpAnswer
-from serving.protocol.infer_writer import DEFAULT_TABLES
+from serving.protocol.infer_writer import DEFAULT_TABLES, LABEL
 from serving.protocol.request_header import UNKNOWN_IDS
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
@@ -57,6 +57,7 @@ class InferScores(NamedTuple):
     outputs: Sequence[ScoredOutput]
     default_tables: Sequence[str] = ()
     unknown_ids: Sequence[tuple[str, int]] = ()
+    label: str = ""
 
 
 def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str = "") -> HttpAnswer:
@@ -74,6 +75,8 @@ def infer_answer(scores: InferScores, forms: OutputForms, accept_encoding: str =
     if scores.request_id:
         document["id"] = scores.request_id
     parameters: dict[str, Any] = {f"{UNKNOWN_IDS}.{t}": count for t, count in scores.unknown_ids}
+    if scores.label:
+        parameters[LABEL] = scores.label
     if scores.default_tables:
         parameters[DEFAULT_TABLES] = ",".join(scores.default_tables)
     if parameters:

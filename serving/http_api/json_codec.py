@@ -73,4 +73,5 @@ class JsonCodec:
             outputs,
             scored.default_tables,
             scored.unknown_ids,
+            scored.label,
         )

@@ -9,7 +9,7 @@ from serving.http_api.infer_answer import OutputForms
 from serving.http_api.infer_request import read_document
 from serving.http_api.json_reader import MOST_JSON_BYTES
 from serving.protocol.native_library import LIBRARIES, JsonHeader
-from serving.protocol.request_header import RequestHeader, texts
+from serving.protocol.request_header import RequestHeader, located_header
 from serving.protocol.request_tensors import RequestTensors
 from serving.protocol.version_io import VersionIO
 from sharded_infer.inputs.model_input import ModelInput
@@ -64,11 +64,10 @@ def read_usual(model: str, version: str, body: bytes, json_bytes: int | None) ->
     found = JsonHeader()
     if not LIBRARIES[1].sharded_infer_read_json_header(body, json_bytes, found):
         return None
-    priority, timeout_us, count = found[6:9]
-    request_id, *outputs = texts(body, found[4:6] + found[9 : 9 + 2 * count])
+    asked = located_header(body, found[:])._replace(model_name=model, model_version=version)
     binary, said, wanted = bool(found[-3]), found[-2], found[-1]
     forms = {
-        name: bool(wanted >> i & 1) if said >> i & 1 else binary for i, name in enumerate(outputs)
+        name: bool(wanted >> i & 1) if said >> i & 1 else binary
+        for i, name in enumerate(asked.outputs)
     }
-    asked = RequestHeader(model, version, request_id, priority, timeout_us, tuple(outputs))
     return UsualBody(asked, OutputForms(binary, forms), body, json_bytes)

@@ -27,13 +27,13 @@ from serving.protocol.codec import Codec
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
+from serving.routing.router import Route, Router
 from serving.scheduler.batcher import QueueLimits
 from serving.scheduler.compiled_batcher import CompiledBatcher
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.scheduler import Scheduler, new_scheduler
 from serving.shared_memory.regions import SharedMemory
 from serving.status import Status, StatusCode, status_of
-from serving.versions.loaded_version import LoadedVersion
 from serving.versions.served_versions import ServedVersions
 
 Metadata = Iterable[tuple[str, str | bytes]]
@@ -106,6 +106,7 @@ class DataPlane:
         """
         self._memory = memory
         self._store = store
+        self._router = Router(store)
         self._metrics = metrics
         self._reports = reports
         self.calls = CallsInProgress(metrics.in_flight)
@@ -180,6 +181,7 @@ class DataPlane:
         time_remaining: float | None = None,
         metadata: Metadata = (),
         drawn: bool = False,
+        number: int | None = None,
     ) -> PredictCall | None:
         """Queues a call. The caller must call `dispatcher.work` afterwards.
 
@@ -189,6 +191,7 @@ class DataPlane:
             time_remaining: seconds to the client's deadline; None if it has none.
             metadata: of the request; needed only if requests are traced.
             drawn: chance has chosen the request to be traced.
+            number: of a call that compiled code has left, and may have routed by chance.
 
         Returns:
             The call, so that it can be cancelled; None if it has already been answered.
@@ -198,7 +201,14 @@ class DataPlane:
             reply(self._outcome(call))
 
         call = self._begin(
-            codec, request, method, time_remaining, metadata, drawn=drawn, on_done=done
+            codec,
+            request,
+            method,
+            time_remaining,
+            metadata,
+            drawn=drawn,
+            number=number,
+            on_done=done,
         )
         if isinstance(call, Status):
             reply(call)
@@ -259,15 +269,17 @@ class DataPlane:
         metadata: Metadata,
         *,
         drawn: bool = False,
+        number: int | None = None,
         on_done: Callable[[PredictCall], None] | None = None,
     ) -> PredictCall | Status:
         arrived = monotonic()
         trace = None if self._reports is None else self._reports.begin(metadata, drawn=drawn)
         header: RequestHeader | None = None
-        version: LoadedVersion | None = None
+        route: Route | None = None
         try:
             header = codec.header(request)
-            version = self._store.get(header.model_name, header.model_version)
+            route = self._router.route(header, self._chance(number))
+            version = route.version
             outputs = header.output_positions(version.model.spec.tower.outputs)
             deadline = _deadline(arrived, time_remaining, header.timeout_us)
             # Under overload most calls are refused, so one that must be refused is not decoded.
@@ -281,22 +293,23 @@ class DataPlane:
                 memory.check(span, f"output {name!r}")
             model_input = codec.decode(request, version.io, memory)
         except Exception as error:
-            status = status_of(error, lambda: log_fields(header, version, trace))
+            found = None if route is None else route.version
+            status = status_of(error, lambda: log_fields(header, found, trace))
             if trace is not None and self._reports is not None:
                 self._reports.refused(
                     trace,
                     header,
-                    version,
+                    found,
                     method=method,
                     code=status.code.name,
                     error=status.message,
                     began=arrived,
                 )
-            if version is None:
+            if found is None:
                 # Wrong names from clients must not become an unbounded number of labels.
                 self._metrics.unknown_failed(status.code.name)
             else:
-                version.metrics.failed(status.code.name, monotonic() - arrived)
+                found.metrics.failed(status.code.name, monotonic() - arrived)
             return status
         return PredictCall(
             version,
@@ -311,8 +324,13 @@ class DataPlane:
             size_bytes=codec.size_bytes(request) + memory.bytes_read,
             requests_ahead=self.dispatcher.waiting[0],
             trace=trace,
+            label=route.label,
             on_done=on_done,
         )
+
+    def _chance(self, number: int | None) -> Callable[[], int] | None:
+        held = self.held
+        return None if held is None or number is None else lambda: held.chance(number)
 
     def _outcome(self, call: PredictCall) -> Any:
         return call.result if call.error is None else self._refuse(call.error, call)

@@ -10,6 +10,7 @@ call that runs beside other requests becomes a `PredictCall`.
 """
 
 import ctypes
+import random
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,7 @@ from serving.protocol.codec import MESSAGE_CODECS
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
 from serving.protocol.request_tensors import RequestTensors
+from serving.routing.weighted_choice import mixed
 from serving.scheduler.compiled_batcher import CompiledBatcher
 from serving.scheduler.dispatcher import complete
 from serving.scheduler.request_queue import RequestState
@@ -80,6 +82,8 @@ class HeldCalls:
         self._batcher = batcher
         self._address: int = self._library.sharded_infer_calls_create(batcher.address)
         weakref.finalize(self, self._library.sharded_infer_calls_destroy, self._address)
+        self._chance_seed = random.getrandbits(64)
+        self._library.sharded_infer_calls_set_chance(self._address, self._chance_seed)
         self.versions = HeldVersions(self._library, self._address)
         batcher.hold(self)
 
@@ -105,6 +109,10 @@ class HeldCalls:
         """Of calls whose clients do not decide, `bound` of 2^64 are left to Python and traced."""
         bounded = min(bound, 2**64 - 1)
         self._library.sharded_infer_calls_set_traced(self._address, bounded)
+
+    def chance(self, number: int) -> int:
+        """The 64 bits by which compiled code routes the call of this number without a key."""
+        return mixed(self._chance_seed ^ number)
 
     def take(self, events: int, count: int) -> Sequence[int]:
         """Takes the usual predict calls among events.
@@ -274,6 +282,7 @@ class HeldCalls:
             deadline=found.deadline,
             size_bytes=found.size_bytes,
             requests_ahead=found.ahead,
+            label=found.label.decode("ascii"),
             on_done=partial(self._call_ended, found.call),
         )
         call.decoded = found.decoded

@@ -33,6 +33,19 @@ class NameStruct(ctypes.Structure):
     _fields_ = (("model", ctypes.c_char_p), ("version", ctypes.c_char_p), ("route", _ADDRESS))
 
 
+class ShareStruct(ctypes.Structure):
+    """`NamedShare`."""
+
+    _fields_ = (
+        ("model", ctypes.c_char_p),
+        ("seed", ctypes.c_uint64),
+        ("label", ctypes.c_char_p),
+        ("hash", ctypes.c_uint64),
+        ("weight", ctypes.c_uint64),
+        ("route", _ADDRESS),
+    )
+
+
 class EndedStruct(ctypes.Structure):
     """`Ended`."""
 
@@ -103,6 +116,7 @@ class DescriptionStruct(ctypes.Structure):
         ("own", _ADDRESS),
         ("dense_at", _ADDRESS),
         ("dense_rows", _ADDRESS),
+        ("label", ctypes.c_char_p),
         ("layout", Layout),
     )
 
@@ -121,7 +135,13 @@ _FUNCTIONS = {
         ),
     ),
     "set_traced": (None, (_ADDRESS, ctypes.c_uint64)),
-    "set_names": (None, (_ADDRESS, ctypes.POINTER(NameStruct), _INTEGER)),
+    "set_chance": (None, (_ADDRESS, ctypes.c_uint64)),
+    "set_names": (
+        None,
+        (
+            _ADDRESS, ctypes.POINTER(NameStruct), _INTEGER, ctypes.POINTER(ShareStruct), _INTEGER,
+        ),
+    ),
     "take": (
         _INTEGER,
         (_ADDRESS, _ADDRESS, _INTEGER, _ADDRESS, ctypes.POINTER(TakenStruct)),

@@ -1,12 +1,19 @@
 """The loaded versions whose calls compiled code holds, and the names of their requests."""
 
 import ctypes
-from collections.abc import Mapping
+from types import MappingProxyType
 
-from serving.inference.held_calls_library import MOST_OUTPUTS, NameStruct, RouteStruct
+from serving.inference.held_calls_library import (
+    MOST_OUTPUTS,
+    NameStruct,
+    RouteStruct,
+    ShareStruct,
+)
 from serving.protocol.readers.native_reader import NativeReader
+from serving.routing.router import shared_model
 from serving.scheduler.compiled_queue import CompiledQueue
 from serving.versions.loaded_version import LoadedVersion
+from serving.versions.served_versions import Names, Shares
 from sharded_infer.errors import InternalError
 
 
@@ -59,16 +66,33 @@ class HeldVersions:
                 del self._versions[route]
                 self._library.sharded_infer_calls_route_destroy(route)
 
-    def set_names(self, served: Mapping[tuple[str, str], LoadedVersion]) -> None:
-        """Sets the versions by model and by what a request says: a number, a label or nothing."""
+    def set_names(self, served: Names, shared: Shares = MappingProxyType({})) -> None:
+        """Sets the versions of names, and those that share requests without a name."""
         routes = {id(version): route for route, version in self._versions.items()}
         named = [
             NameStruct(model.encode(), name.encode(), routes[id(version)])
             for (model, name), version in served.items()
-            if id(version) in routes
+            if id(version) in routes and (name or model not in shared)
         ]
-        names = (NameStruct * len(named))(*named)
-        self._library.sharded_infer_calls_set_names(self._calls, names, len(named))
+        shares: list[ShareStruct] = []
+        for model, versions in shared.items():
+            # Python takes them all where compiled code could not take some.
+            if all(id(one.version) in routes for one in versions):
+                choice = shared_model(model, versions)
+                shares += (
+                    ShareStruct(
+                        model.encode(), choice.seed, one.label.encode(), label_hash, weight,
+                        routes[id(one.version)],
+                    )
+                    for one, (label_hash, weight) in zip(versions, choice.shares, strict=True)
+                )  # fmt: skip
+        self._library.sharded_infer_calls_set_names(
+            self._calls,
+            (NameStruct * len(named))(*named),
+            len(named),
+            (ShareStruct * len(shares))(*shares),
+            len(shares),
+        )
 
 
 def reader_of(version: LoadedVersion) -> NativeReader:

@@ -29,14 +29,15 @@ class PredictCall(QueuedRequest):
         decoded: when its message had been decoded, on the monotonic clock.
         requests_ahead: requests that waited when it arrived.
         trace: None if it is not traced.
+        label: whose weight chose the version; empty: none did.
         hosts: its batch's lookups on shard hosts, if that is traced.
         count: requests that it stands for.
     """
 
     count = 1
     __slots__ = (
-        "codec", "decoded", "header", "hosts", "memory", "method", "model_input", "outputs",
-        "requests_ahead", "trace", "version",
+        "codec", "decoded", "header", "hosts", "label", "memory", "method", "model_input",
+        "outputs", "requests_ahead", "trace", "version",
     )  # fmt: skip
 
     def __init__(
@@ -54,6 +55,7 @@ class PredictCall(QueuedRequest):
         size_bytes: int,
         requests_ahead: int = 0,
         trace: RequestTrace | None = None,
+        label: str = "",
         on_done: "Callable[[PredictCall], None] | None" = None,
     ) -> None:
         """Describes a call that has just been decoded; all times are monotonic."""
@@ -75,6 +77,7 @@ class PredictCall(QueuedRequest):
         self.method = method
         self.requests_ahead = requests_ahead
         self.trace = trace
+        self.label = label
         self.hosts: Sequence[HostSpan] = ()
         self.decoded = monotonic()
 
@@ -96,7 +99,7 @@ class PredictCall(QueuedRequest):
             # Each table's ids are mapped here, or by shard hosts.
             unknown = tuple(sorted((*self.model_input.ids_unknown, *execution.ids_unknown)))
         tables = execution.default_tables
-        scored = Scored(self.header, self.outputs, scores, seconds, tables, unknown)
+        scored = Scored(self.header, self.outputs, scores, seconds, tables, unknown, self.label)
         return self.codec.encode(scored, self.version.io, self.memory)
 
     def log_fields(self) -> dict[str, object]:

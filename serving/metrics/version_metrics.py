@@ -14,6 +14,7 @@ from serving.metrics.families.model_families import (
     IDS_MAPPED,
     IDS_UNKNOWN,
     LOADED,
+    SHARE,
     SMALL_PAGES,
     TABLE_BYTES,
     TABLE_HUGE_PAGE_BYTES,
@@ -261,6 +262,11 @@ class VersionMetrics:
         with cells.lock:
             cells.own[self.block.cell(LOADED)] = float(flag)
             cells.own[self.block.cell(CREATED)] = created if flag else 0.0
+
+    def shares(self, share: float) -> None:
+        """Sets which share of the requests that name no version it should get, 0 to 1."""
+        with self._cells.lock:
+            self._cells.own[self.block.cell(SHARE)] = share
 
     def run_at(self, run_size: Callable[[int], int]) -> None:
         """Says at what size this process runs a batch, given its samples."""

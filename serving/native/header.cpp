@@ -20,6 +20,7 @@ class HeaderVisitor {
   bool parameter(const Parameter& parameter) {
     if (parameter.is("priority")) return number(parameter, seen_priority_, header_.priority);
     if (parameter.is("timeout")) return number(parameter, seen_timeout_, header_.timeout_us);
+    if (parameter.is("routing_key")) return key(parameter);
     // `label` stands for the version: seldom sent, as the version may be a label itself.
     return !parameter.is("label") && !parameter.asks_for_unknown_ids();
   }
@@ -34,6 +35,17 @@ class HeaderVisitor {
   }
 
  private:
+  bool key(const Parameter& parameter) {
+    if (seen_key_ || (parameter.kind != kString && parameter.kind != kInt64)) return false;
+    seen_key_ = true;
+    header_.key_is_number = parameter.kind == kInt64;
+    if (header_.key_is_number)
+      header_.key_number = static_cast<std::int64_t>(parameter.number);
+    else
+      header_.key = part(parameter.text);
+    return true;
+  }
+
   // A negative int64 is a number of 2^63 or more here: unusual, as larger uint64 are.
   static bool number(const Parameter& parameter, bool& seen, std::int64_t& value) {
     const bool whole = parameter.kind == kInt64 || parameter.kind == kUint64;
@@ -49,6 +61,7 @@ class HeaderVisitor {
   Header& header_;
   bool seen_priority_ = false;
   bool seen_timeout_ = false;
+  bool seen_key_ = false;
 };
 
 class JsonHeaderVisitor {
@@ -67,6 +80,17 @@ class JsonHeaderVisitor {
 
   bool timeout(std::int64_t timeout_us) {
     found_.header.timeout_us = timeout_us;
+    return true;
+  }
+
+  bool key(Bytes key) {
+    found_.header.key = part(key);
+    return true;
+  }
+
+  bool key_number(std::int64_t key) {
+    found_.header.key_is_number = 1;
+    found_.header.key_number = key;
     return true;
   }
 

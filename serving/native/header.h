@@ -16,6 +16,10 @@ struct Header {
   Text name, version, id;
   std::int64_t priority = 0;    // 0: not given
   std::int64_t timeout_us = 0;  // 0: not given
+  // The routing key's bytes, or a number that is the key; neither: none is given.
+  Text key;
+  std::int64_t key_is_number = 0;
+  std::int64_t key_number = 0;
   std::int64_t output_count = 0;
   Text outputs[kMaxOutputs];
 };

@@ -1,7 +1,8 @@
 // The parts of a predict request in JSON, whose tensors follow in binary, to a visitor.
 //
-// A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `binary_outputs(bool)`,
-// `output(Bytes name, BinaryOutput)` and `input(const Input&, bytes)`; each says whether to go on.
+// A visitor has `id(Bytes)`, `priority(n)`, `timeout(n)`, `key(Bytes)`, `key_number(n)`,
+// `binary_outputs(bool)`, `output(Bytes name, BinaryOutput)` and `input(const Input&, bytes)`; each
+// says whether to go on.
 #pragma once
 #include "input.h"
 #include "json.h"
@@ -70,6 +71,12 @@ bool read_json_parameters(JsonReader& reader, Visitor& visitor) {
       return is_first(seen, 2) && reader.read_number(number) && visitor.priority(number);
     if (is(key, "timeout"))
       return is_first(seen, 4) && reader.read_number(number) && visitor.timeout(number);
+    if (is(key, "routing_key")) {
+      Bytes text;
+      if (!is_first(seen, 8)) return false;
+      if (reader.read_text(text)) return visitor.key(text);
+      return reader.read_number(number) && visitor.key_number(number);
+    }
     return false;
   });
 }

@@ -11,6 +11,7 @@ struct Parameter {
   Bytes key;
   std::uint32_t kind = 0;
   std::uint64_t number = 0;  // of kBool, kInt64 and kUint64
+  Bytes text;                // of kString
 
   bool is(const char* name) const { return sharded_infer::is(key, name); }
 
@@ -28,11 +29,10 @@ inline bool read_parameter_value(Bytes message, Parameter& parameter) {
     case kUint64:
       if (type != kVarint || !reader.read_varint(parameter.number)) return false;
       break;
-    case kString: {
-      Bytes text;
-      if (type != kBytes || !reader.read_bytes(text) || !is_ascii(text)) return false;
+    case kString:
+      if (type != kBytes || !reader.read_bytes(parameter.text) || !is_ascii(parameter.text))
+        return false;
       break;
-    }
     case kDouble:
       if (type != kFixed64 || !reader.skip(8)) return false;
       break;

@@ -17,7 +17,11 @@ enum PredictField : std::uint32_t {
   kOutputNames = 5,
   kUser = 6,
   kCandidates = 7,
+  kTextKey = 9,
+  kNumberKey = 10,
 };
+
+constexpr std::int64_t kNumberKeyBytes = 8;
 
 enum InputsField : std::uint32_t { kSparse = 1, kDense = 2 };
 
@@ -233,6 +237,13 @@ bool read_predict_header(Bytes message, Header& header) {
     std::uint32_t field, type;
     if (!reader.read_tag(field, type)) return false;
     if (field != kOutputNames && !first_time(seen, field)) return false;
+    if (field == kNumberKey) {
+      // Of two keys the last one counts: unusual.
+      if (type != kFixed64 || header.key.size != 0) return false;
+      header.key = {reader.at() - message.data, kNumberKeyBytes};
+      if (!reader.skip(kNumberKeyBytes)) return false;
+      continue;
+    }
     if (field == kPriority) {
       std::uint64_t number;
       if (type != kVarint || !reader.read_varint(number) || number >> 32) return false;
@@ -248,6 +259,10 @@ bool read_predict_header(Bytes message, Header& header) {
       case kModel: header.name = text; break;
       case kModelVersion: header.version = text; break;
       case kRequestId: header.id = text; break;
+      case kTextKey:
+        if (header.key.size != 0) return false;
+        header.key = text;
+        break;
       case kOutputNames:
         if (header.output_count == kMaxOutputs) return false;
         header.outputs[header.output_count++] = text;
@@ -273,9 +288,13 @@ bool Request::scan_predict(Bytes message) {
       if (type != kVarint || !reader.read_varint(number)) return false;
       continue;
     }
+    if (field == kNumberKey) {
+      if (type != kFixed64 || !reader.skip(kNumberKeyBytes)) return false;
+      continue;
+    }
     Bytes bytes;
     if (type != kBytes || !reader.read_bytes(bytes)) return false;
-    if (field > kCandidates) return false;
+    if (field > kTextKey) return false;
     if (field == kUser || field == kCandidates ? !inputs.read(bytes, field == kUser)
                                                : !is_ascii(bytes))
       return false;

@@ -81,6 +81,8 @@ class BodyVisitor {
   bool id(Bytes) { return true; }
   bool priority(std::int64_t) { return true; }
   bool timeout(std::int64_t) { return true; }
+  bool key(Bytes) { return true; }
+  bool key_number(std::int64_t) { return true; }
   bool binary_outputs(bool) { return true; }
   bool output(Bytes, BinaryOutput) { return true; }
 

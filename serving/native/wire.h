@@ -34,6 +34,7 @@ class WireReader {
   explicit WireReader(Bytes bytes) : at_(bytes.data), end_(bytes.data + bytes.size) {}
 
   bool done() const { return at_ == end_; }
+  const std::uint8_t* at() const { return at_; }
 
   bool read_tag(std::uint32_t& field, std::uint32_t& type) {
     if (at_ == end_ || *at_ >= 0x80) return false;

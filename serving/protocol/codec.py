@@ -29,6 +29,7 @@ class Scored(NamedTuple):
         seconds: decoding, queue, lookups and tower.
         default_tables: names of the tables whose default rows the request took.
         unknown_ids: tables and how many ids their id maps do not know, if the header asks for it.
+        label: whose weight chose the version; empty: none did.
     """
 
     header: RequestHeader
@@ -37,6 +38,7 @@ class Scored(NamedTuple):
     seconds: Sequence[float]
     default_tables: Sequence[str] = ()
     unknown_ids: Sequence[tuple[str, int]] = ()
+    label: str = ""
 
 
 class Codec(Protocol[Request, Answer]):
@@ -88,8 +90,8 @@ class InferCodec:
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
         """As `Codec.encode`."""
-        header, outputs, scores, _, tables, unknown = scored
-        answer = io.infer_writer.write(header.request_id, outputs, scores, tables, unknown)
+        header, outputs, scores, _, tables, unknown, label = scored
+        answer = io.infer_writer.write(header.request_id, outputs, scores, tables, unknown, label)
         return io.infer_writer.placed(answer, header.places, shared) if header.places else answer
 
 
@@ -111,9 +113,9 @@ class PredictCodec:
 
     def encode(self, scored: Scored, io: VersionIO, shared: RequestTensors) -> bytes:
         """As `Codec.encode`."""
-        header, outputs, scores, seconds, tables, unknown = scored
+        header, outputs, scores, seconds, tables, unknown, label = scored
         request_id, write = header.request_id, io.predict_writer.write
-        return write(request_id, outputs, scores, seconds, tables, unknown)
+        return write(request_id, outputs, scores, seconds, tables, unknown, label)
 
 
 INFER_CODEC = InferCodec()

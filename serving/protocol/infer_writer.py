@@ -15,6 +15,8 @@ from serving.shared_memory.regions import Span
 
 # The parameter of a response that took default rows: the tables' names, with commas between.
 DEFAULT_TABLES = "sharded_infer_default_tables"
+# The parameter of a response whose version the weight of a label chose: the label.
+LABEL = "label"
 
 
 class InferWriter:
@@ -32,13 +34,14 @@ class InferWriter:
         scores: Sequence[NDArray[np.float32]],
         default_tables: Sequence[str] = (),
         unknown_ids: Sequence[tuple[str, int]] = (),
+        label: str = "",
     ) -> bytes:
         """A serialized ModelInferResponse.
 
         Args:
             requested: positions of the outputs to send.
             scores: of these outputs, fp32 `[B]` or `[B, K]` each.
-            default_tables, unknown_ids: as those of `Scored`.
+            default_tables, unknown_ids, label: as those of `Scored`.
         """
         tensor = service_pb2.ModelInferResponse.InferOutputTensor
         response = service_pb2.ModelInferResponse(
@@ -51,6 +54,8 @@ class InferWriter:
             ],
             raw_output_contents=[score_bytes(array) for array in scores],
         )
+        if label:
+            response.parameters[LABEL].string_param = label
         if default_tables:
             response.parameters[DEFAULT_TABLES].string_param = ",".join(default_tables)
         for table, count in unknown_ids:

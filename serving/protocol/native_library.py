@@ -88,10 +88,11 @@ class Request(ctypes.Structure):
 TENSOR_BYTES, BYTES_BYTES = 48, 16
 # `NamedTensor` of serving/native/request.h: name, data, datatype, rank and two sizes.
 NAMED_TENSOR = struct.Struct("<8q")
-# `Header` of serving/native/header.h: three texts, three numbers, and the outputs' texts.
-Header = ctypes.c_int64 * (9 + 2 * MAX_OUTPUTS)
+# `Header` of serving/native/header.h: three texts, two numbers, the routing key in four, the number
+# of outputs, and their texts.
+Header = ctypes.c_int64 * (13 + 2 * MAX_OUTPUTS)
 # `JsonHeader`: a `Header`, a flag, and two sets of flags of the outputs.
-JsonHeader = ctypes.c_int64 * (9 + 2 * MAX_OUTPUTS + 3)
+JsonHeader = ctypes.c_int64 * (13 + 2 * MAX_OUTPUTS + 3)
 
 
 def _declare(library: ctypes.CDLL | ctypes.PyDLL) -> None:

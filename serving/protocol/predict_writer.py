@@ -29,6 +29,7 @@ class PredictWriter:
         seconds: Sequence[float],
         default_tables: Sequence[str] = (),
         unknown_ids: Sequence[tuple[str, int]] = (),
+        label: str = "",
     ) -> bytes:
         """A serialized PredictResponse.
 
@@ -36,7 +37,7 @@ class PredictWriter:
             requested: positions of the outputs to send.
             scores: of these outputs, fp32 `[B]` or `[B, K]` each.
             seconds: decoding, queue, lookups and tower.
-            default_tables, unknown_ids: as those of `Scored`.
+            default_tables, unknown_ids, label: as those of `Scored`.
         """
         parts = [self._head, text_field(3, request_id)]
         for position, array in zip(requested, scores, strict=True):
@@ -51,4 +52,5 @@ class PredictWriter:
             message_field(7, text_field(1, table) + number_field(2, count))
             for table, count in unknown_ids
         ]
+        parts.append(text_field(8, label))
         return b"".join(parts)

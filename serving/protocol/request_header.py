@@ -27,6 +27,7 @@ class RequestHeader(NamedTuple):
         priority: 1 is the highest; 0: not given.
         timeout_us: 0: not given.
         outputs: requested outputs; empty: all.
+        routing_key: UTF-8 of a text, or an int64, little-endian; empty: not given.
         places: targets of outputs in shared memory, by name.
         reports_unknown_ids: whether the answer says how many ids id maps do not know.
     """
@@ -39,6 +40,7 @@ class RequestHeader(NamedTuple):
     outputs: tuple[str, ...] = ()
     places: Mapping[str, Span] = _NO_PLACES
     reports_unknown_ids: bool = False
+    routing_key: bytes = b""
 
     def output_positions(self, names: Sequence[str]) -> tuple[int, ...]:
         """Positions of the requested outputs, in the model's order.
@@ -79,17 +81,25 @@ def read_header(message: bytes, form: MessageFormat = MessageFormat.INFER) -> Re
         read = library.sharded_infer_read_predict_header
     if not read(message, len(message), header):
         return None
-    priority, timeout_us, count = header[6:9]
-    name, version, request_id, *outputs = texts(message, header[:6] + header[9 : 9 + 2 * count])
-    return RequestHeader(name, version, request_id, priority, timeout_us, tuple(outputs))
+    return located_header(message, header[:])
 
 
-def texts(message: bytes, parts: Sequence[int]) -> list[str]:
-    """ASCII texts that compiled code has located.
+def located_header(message: bytes, header: list[int]) -> RequestHeader:
+    """The header whose parts compiled code has located.
 
     Args:
-        parts: start and length of each.
+        header: the numbers of a `Header`.
     """
+    priority, timeout_us, key_at, key_bytes, is_number, number, count = header[6:13]
+    name, version, request_id, *outputs = _texts(message, header[:6] + header[13 : 13 + 2 * count])
+    key = number_key(number) if is_number else message[key_at : key_at + key_bytes]
+    return RequestHeader(
+        name, version, request_id, priority, timeout_us, tuple(outputs), routing_key=key
+    )
+
+
+def _texts(message: bytes, parts: Sequence[int]) -> list[str]:
+    """ASCII texts; `parts`: start and length of each."""
     return [
         message[start : start + size].decode("ascii")
         for start, size in zip(parts[::2], parts[1::2], strict=True)
@@ -138,6 +148,7 @@ def make_header(
         tuple(name for name, _ in outputs),
         _places(outputs) or _NO_PLACES,
         _flag(parameters, UNKNOWN_IDS),
+        _routing_key(parameters),
     )
 
 
@@ -164,7 +175,25 @@ def predict_header_of(request: Any) -> RequestHeader:
         request.priority,
         outputs=tuple(request.outputs),
         reports_unknown_ids=request.report_unknown_ids,
+        routing_key=number_key(request.number_key)
+        if request.HasField("number_key")
+        else request.text_key.encode(),
     )
+
+
+def number_key(number: int) -> bytes:
+    """The routing key that an int64 is."""
+    return number.to_bytes(8, "little", signed=True)
+
+
+def _routing_key(parameters: Mapping[str, Any]) -> bytes:
+    key = parameters.get("routing_key", "")
+    kind = parameter_kind(key)
+    if kind == "string_param":
+        return bytes(key.encode())
+    if kind == "int64_param" and key >= -(2**63):
+        return number_key(key)
+    raise RequestError(f"parameter 'routing_key': expected string_param or int64_param, got {kind}")
 
 
 def _version(version: str, parameters: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ class KnownVersions:
     Attributes:
         published: ascending.
         labels: versions of the repository's labels.
+        weights: of the repository's labels.
         assigned: versions that are loaded or being loaded.
         ready: assigned versions that every process has loaded.
         failed: versions that are not tried again.
@@ -30,6 +31,7 @@ class KnownVersions:
 
     published: tuple[int, ...] = ()
     labels: Mapping[str, int] = field(default_factory=dict)
+    weights: Mapping[str, int] = field(default_factory=dict)
     assigned: frozenset[int] = frozenset()
     ready: frozenset[int] = frozenset()
     failed: frozenset[int] = frozenset()
@@ -46,12 +48,16 @@ class Decision:
         unload: once the names have changed.
         names: new version of each name.
         previous: former version of each name.
+        weights: of the names that share the requests which name no version; empty: the default
+            gets all. A label that means no version that is ready has none, so the others share
+            its requests.
     """
 
     load: tuple[int, ...]
     unload: frozenset[int]
     names: dict[str, int]
     previous: dict[str, int]
+    weights: dict[str, int] = field(default_factory=dict)
 
 
 def decide(policy: VersionPolicy, known_versions: KnownVersions) -> Decision:
@@ -72,7 +78,13 @@ def decide(policy: VersionPolicy, known_versions: KnownVersions) -> Decision:
         unload=frozenset(known_versions.assigned - resident),
         names=names,
         previous=previous,
+        weights={name: weight for name, weight in known_versions.weights.items() if name in names},
     )
+
+
+def _followed(policy: VersionPolicy, known_versions: KnownVersions) -> tuple[str, ...]:
+    """The labels that the server follows: the policy's, and those with weights."""
+    return tuple(dict.fromkeys((*policy.labels, *known_versions.weights)))
 
 
 def _wanted(policy: VersionPolicy, known_versions: KnownVersions) -> list[int]:
@@ -82,7 +94,9 @@ def _wanted(policy: VersionPolicy, known_versions: KnownVersions) -> list[int]:
         return sound[: policy.count]
     if policy.follow is Follow.LABELS:
         versions = [
-            known_versions.labels[name] for name in policy.labels if name in known_versions.labels
+            known_versions.labels[name]
+            for name in _followed(policy, known_versions)
+            if name in known_versions.labels
         ]
     else:
         versions = sorted(policy.versions, reverse=True)
@@ -95,7 +109,7 @@ def _names(
     names: dict[str, int] = {}
     default = next((v for v in wanted if v in known_versions.ready), None)
     if policy.follow is Follow.LABELS:
-        for name in policy.labels:
+        for name in _followed(policy, known_versions):
             target = known_versions.labels.get(name)
             if target is None:
                 continue

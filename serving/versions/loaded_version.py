@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from serving.host.table_copies import TableCopies
 from serving.metrics.server_metrics import VersionMetrics
@@ -32,6 +33,14 @@ class LoadedVersion:
     queue: VersionQueue
     metrics: VersionMetrics
     huge_page_bytes: int
+
+
+class WeightedVersion(NamedTuple):
+    """A version that a label with a weight means."""
+
+    label: str
+    weight: int
+    version: LoadedVersion
 
 
 @dataclass(frozen=True, slots=True)

@@ -240,10 +240,15 @@ class RepositoryWatcher:
 
     def _looked_at(self, release: ModelState) -> ModelState:
         published = tuple(self._repository.versions(release.model))
-        labels = self._repository.labels(release.model)
+        labels = self._repository.label_history(release.model)
         if release.wanted:
             self._metrics.releases(release.model).looked(time())
-        return replace(release, published=published, labels=labels)
+        return replace(
+            release,
+            published=published,
+            labels=dict(labels.versions),
+            weights=dict(labels.weights),
+        )
 
     def _heard(self, release: ModelState, reports: list[WorkerReport]) -> ModelState:
         for assigned_version in release.assigned:
@@ -287,12 +292,18 @@ class RepositoryWatcher:
             for gone in set(release.assigned) - set(assigned):
                 self._repository.release(Path(gone.path))
             decided = replace(
-                release, assigned=assigned, names=decision.names, previous=decision.previous
+                release,
+                assigned=assigned,
+                names=decision.names,
+                shares=decision.weights,
+                previous=decision.previous,
             )
-            if decided.names != release.names:
+            if (decided.names, decided.shares) != (release.names, release.shares):
                 names = {name or "default": version for name, version in decided.names.items()}
-                fields = {"model": release.model, "names": names}
-                _log.info("%s: %s", release.model, _told(decided.names), extra=fields)
+                fields: dict[str, object] = {"model": release.model, "names": names}
+                if decided.shares:
+                    fields["weights"] = decided.shares
+                _log.info("%s: %s", release.model, _told(decided), extra=fields)
                 notice = _NOTICE_SECONDS if self._settings.workers > 1 else 0.0
                 self._releases = replace(self._releases, moment=monotonic() + notice)
             self._put(decided)
@@ -355,6 +366,9 @@ class RepositoryWatcher:
             self._shared_state.post(self._releases)
 
 
-def _told(names: dict[str, int]) -> str:
-    meanings = [f"{name or 'default'} is version {version}" for name, version in names.items()]
+def _told(release: ModelState) -> str:
+    meanings = [
+        f"{name or 'default'} is version {version}" for name, version in release.names.items()
+    ]
+    meanings += [f"{label} has weight {weight}" for label, weight in release.shares.items()]
     return ", ".join(meanings) or "no version"

@@ -3,12 +3,13 @@
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 from serving.errors import UnavailableError
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.load_phases import LoadPhases
-from serving.versions.loaded_version import LoadedVersion, ServingOverrides
+from serving.versions.loaded_version import LoadedVersion, ServingOverrides, WeightedVersion
 from serving.versions.version_loader import VersionLoader
 from serving.versions.warm_up import warm_thread
 from sharded_infer.artifacts.artifact import verify_files
@@ -18,6 +19,10 @@ from sharded_infer.repositories.repository import Repository
 
 State = Literal["LOADING", "READY", "UNAVAILABLE"]
 Listener = Callable[[LoadedVersion], None]
+# Versions by model and what a request says: a number, a label or nothing; and, by model, those that
+# share the requests which say nothing, by label. Never changed, replaced.
+Names = Mapping[tuple[str, str], LoadedVersion]
+Shares = Mapping[str, tuple[WeightedVersion, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +56,12 @@ class ServedVersions:
         self._metrics = metrics
         self.loader = VersionLoader(topology=topology, max_batch=max_batch, overrides=overrides)
         self._loaded: dict[tuple[str, int], LoadedVersion] = {}
-        # By model and what a request says: a number, a label or nothing. Never changed, replaced.
-        self._served: dict[tuple[str, str], LoadedVersion] = {}
+        self._served: Names = {}
+        self._shares: Shares = {}
         self._index: dict[str, list[IndexEntry]] = {}
         self._reasons: dict[str, str] = {}
         self._listeners: list[tuple[Listener, Listener]] = []
-        self._name_listeners: list[Callable[[Mapping[tuple[str, str], LoadedVersion]], None]] = []
+        self._name_listeners: list[Callable[[Names, Shares], None]] = []
         self._lock = threading.Lock()
 
     def on_change(self, loaded: Listener, dropped: Listener) -> None:
@@ -72,16 +77,11 @@ class ServedVersions:
             for loaded_version in self._loaded.values():
                 loaded(loaded_version)
 
-    def on_names(self, changed: Callable[[Mapping[tuple[str, str], LoadedVersion]], None]) -> None:
-        """Registers a listener, and calls it with what names mean now.
-
-        Args:
-            changed: called with versions by model and by what a request says: a number, a label or
-                nothing. The mapping is never changed.
-        """
+    def on_names(self, changed: Callable[[Names, Shares], None]) -> None:
+        """Registers a listener, and calls it with what names mean now."""
         with self._lock:
             self._name_listeners.append(changed)
-            changed(self._served)
+            changed(self._served, self._shares)
 
     def load(self, model: str, progress: Progress = no_progress) -> LoadedVersion:
         """Verifies and loads a model's latest version, and makes it the only one.
@@ -111,15 +111,20 @@ class ServedVersions:
                 loaded(loaded_version)
             self._loaded[model.name, model.version] = loaded_version
 
-    def offer(self, names: Mapping[str, Mapping[str, int]]) -> None:
+    def offer(
+        self,
+        names: Mapping[str, Mapping[str, int]],
+        weights: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+    ) -> None:
         """Sets the versions of the names of models, all at one moment.
 
         Args:
             names: for each model, versions by name: a number, a label, or the empty name. A version
                 that is not loaded here leaves its name unchanged.
+            weights: for models whose requests without a version are shared, weights by label.
         """
         with self._lock:
-            served = {}
+            served: dict[tuple[str, str], LoadedVersion] = {}
             for model, meanings in names.items():
                 for name, version in meanings.items():
                     loaded_version = self._loaded.get((model, version)) or self._served.get(
@@ -128,8 +133,13 @@ class ServedVersions:
                     if loaded_version is not None:
                         served[model, name] = loaded_version
             self._served = served
+            self._shares = {
+                model: shares
+                for model, shared in weights.items()
+                if (shares := _shares(model, shared, served))
+            }
             for changed in self._name_listeners:
-                changed(served)
+                changed(served, self._shares)
 
     def drop(self, keep: Iterable[tuple[str, int]]) -> list[LoadedVersion]:
         """Unloads versions without a name; those in use end with their last request.
@@ -250,6 +260,14 @@ class ServedVersions:
             self.set_index(model, [IndexEntry(model, 0, "LOADING", "waiting its turn")])
 
 
+def _shares(model: str, weights: Mapping[str, int], served: Names) -> tuple[WeightedVersion, ...]:
+    return tuple(
+        WeightedVersion(label, weight, served[model, label])
+        for label, weight in sorted(weights.items())
+        if (model, label) in served
+    )
+
+
 def report_loaded(loaded_version: LoadedVersion) -> None:
     """Says in the metrics that this process has a version loaded."""
     model = loaded_version.model
@@ -265,6 +283,7 @@ def report_loaded(loaded_version: LoadedVersion) -> None:
 def report_dropped(loaded_version: LoadedVersion) -> None:
     """Says in the metrics that this process has let a version go."""
     loaded_version.metrics.loaded(False)
+    loaded_version.metrics.shares(0.0)
     loaded_version.metrics.tables(table_bytes=0, huge_page_bytes=0)
     loaded_version.metrics.queue(requests=0, samples=0)
     if loaded_version.metrics.lookups is not None:

@@ -57,9 +57,11 @@ class ModelState:
     Attributes:
         published: the repository's, ascending.
         labels: the repository's.
+        weights: the repository's.
         assigned: see `AssignedVersion`.
         failures: versions that are not tried again.
         names: versions by name; the empty name is the default.
+        shares: weights of the names that share the requests which name no version.
         previous: former version of each name.
         preparing: the version that is being fetched and verified; 0: none.
         wanted: it should be served; clients may change this.
@@ -71,9 +73,11 @@ class ModelState:
     model: str
     published: tuple[int, ...] = ()
     labels: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
     assigned: tuple[AssignedVersion, ...] = ()
     failures: tuple[Failure, ...] = ()
     names: dict[str, int] = field(default_factory=dict)
+    shares: dict[str, int] = field(default_factory=dict)
     previous: dict[str, int] = field(default_factory=dict)
     preparing: int = 0
     wanted: bool = True
@@ -97,11 +101,23 @@ class ModelState:
             return f"version {last.version} failed at {last.phase}: {last.reason}"
         return self.trouble or "the server's policy names no version of it"
 
+    @property
+    def version_shares(self) -> dict[int, float]:
+        """Which share of the requests that name no version each version gets; in all 1 or 0."""
+        weights = self.shares or {DEFAULT_NAME: 1}
+        total, shares = sum(weights.values()), dict[int, float]()
+        for name, weight in weights.items():
+            if name in self.names:
+                version = self.names[name]
+                shares[version] = shares.get(version, 0.0) + weight / total
+        return shares
+
     def known_versions(self) -> KnownVersions:
         """What the policy decides by."""
         return KnownVersions(
             published=self.published,
             labels=self.labels,
+            weights=self.weights,
             assigned=frozenset(assigned_version.version for assigned_version in self.assigned),
             ready=frozenset(
                 assigned_version.version

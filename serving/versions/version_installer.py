@@ -188,7 +188,10 @@ class VersionInstaller:
         with self._saying:
             self._releases = releases or self._releases
             models = self._releases.models
-            self._store.offer({name: _names(release) for name, release in models.items()})
+            self._store.offer(
+                {name: _names(release) for name, release in models.items()},
+                {name: release.shares for name, release in models.items() if release.shares},
+            )
             for release in models.values():
                 self._store.set_index(release.model, _index(release), release.absence)
             if self._showing:
@@ -199,6 +202,11 @@ class VersionInstaller:
             if self._metrics.is_followed(model):
                 metrics = self._metrics.releases(model)
                 metrics.serves(release.names, missing=bool(release.absence))
+                shares = release.version_shares
+                for loaded_version in self._store.loaded_versions():
+                    if loaded_version.model.name == model:
+                        version = loaded_version.model.version
+                        loaded_version.metrics.shares(shares.get(version, 0.0))
 
     def _load_assigned(self, progress: Progress) -> bool:
         """Loads what is held and not loaded yet; whether there was anything."""

@@ -50,6 +50,7 @@ class AsyncClient:
         request_id: str = "",
         priority: int = 0,
         report_unknown_ids: bool = False,
+        routing_key: str | int | None = None,
         timeout_seconds: float | None = None,
     ) -> Prediction:
         """Scores candidates for a user. Arguments and errors are those of `Client.predict`."""
@@ -62,6 +63,7 @@ class AsyncClient:
             request_id=request_id,
             priority=priority,
             report_unknown_ids=report_unknown_ids,
+            routing_key=routing_key,
         )
         seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
         try:

@@ -44,6 +44,7 @@ class Prediction:
             could look their rows up.
         unknown_ids: by table, how many ids of the request its id map does not know; empty unless it
             was asked for.
+        label: the label whose weight chose the version; empty: none did.
     """
 
     model: str
@@ -53,6 +54,7 @@ class Prediction:
     timing: Timing
     default_tables: tuple[str, ...] = ()
     unknown_ids: Mapping[str, int] = field(default_factory=dict)
+    label: str = ""
 
 
 def read_prediction(response: Any) -> Prediction:
@@ -75,6 +77,7 @@ def read_prediction(response: Any) -> Prediction:
         ),
         default_tables=tuple(response.default_tables),
         unknown_ids=dict(response.unknown_ids),
+        label=response.label,
     )
 
 

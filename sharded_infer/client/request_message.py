@@ -7,7 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sharded_infer.client.inputs import DenseInput, Input, Inputs, SparseFeature, read_inputs
-from sharded_infer.v1.wire import bytes_field, message_field, number_field, packed_field, text_field
+from sharded_infer.errors import RequestError
+from sharded_infer.v1.wire import (
+    bytes_field,
+    fixed64_field,
+    message_field,
+    number_field,
+    packed_field,
+    text_field,
+)
 
 _MAX_UINT32 = 2**32 - 1
 
@@ -22,6 +30,7 @@ def request_message(
     request_id: str = "",
     priority: int = 0,
     report_unknown_ids: bool = False,
+    routing_key: str | int | None = None,
 ) -> bytes:
     """A serialized PredictRequest.
 
@@ -31,9 +40,10 @@ def request_message(
         outputs: names of the outputs to return; none: all.
         priority: 1 (first) to 10; 0: the default.
         report_unknown_ids: whether the response says how many ids id maps do not know.
+        routing_key: a text or an int64; None: none.
 
     Raises:
-        RequestError: an input cannot be sent; names it.
+        RequestError: an input, or the routing key, cannot be sent; names it.
     """
     return b"".join(
         (
@@ -45,8 +55,19 @@ def request_message(
             bytes_field(6, _inputs(read_inputs(user, is_user=True))),
             bytes_field(7, _inputs(read_inputs(candidates, is_user=False))),
             number_field(8, int(report_unknown_ids)),
+            _routing_key(routing_key),
         )
     )
+
+
+def _routing_key(key: str | int | None) -> bytes:
+    if key is None:
+        return b""
+    if isinstance(key, str):
+        return text_field(9, key)
+    if isinstance(key, bool) or not -(2**63) <= key < 2**63:
+        raise RequestError(f"routing_key: expected a text or an int64, got {key!r}")
+    return fixed64_field(10, key)
 
 
 def _inputs(inputs: Iterable[Input]) -> bytes:

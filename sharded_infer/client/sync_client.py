@@ -50,6 +50,7 @@ class Client:
         request_id: str = "",
         priority: int = 0,
         report_unknown_ids: bool = False,
+        routing_key: str | int | None = None,
         timeout_seconds: float | None = None,
     ) -> Prediction:
         """Scores candidates for a user.
@@ -64,6 +65,8 @@ class Client:
             request_id: returned with the response, and in the server's logs.
             priority: 1 (first) to 10; 0: the default.
             report_unknown_ids: whether `Prediction.unknown_ids` is asked for.
+            routing_key: a text or an int64; of the versions that labels with weights share, equal
+                keys get the same one. None: chance decides.
             timeout_seconds: the call's deadline, retries and hedging included; None: the client's.
 
         Raises:
@@ -79,6 +82,7 @@ class Client:
             request_id=request_id,
             priority=priority,
             report_unknown_ids=report_unknown_ids,
+            routing_key=routing_key,
         )
         seconds = self._settings.timeout_seconds if timeout_seconds is None else timeout_seconds
         try:

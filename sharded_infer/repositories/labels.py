@@ -15,7 +15,7 @@ from sharded_infer.repositories.stored_versions import StoredVersions
 
 LABELS_NAME = "labels.json"
 MAX_LABELS_BYTES = 2**20
-MOST_WEIGHTED = 16  # labels with weights
+MOST_WEIGHTED = 8  # labels with weights
 MOST_WEIGHT = 1_000_000
 _KEPT = 16  # versions of a label's history, and former weights
 _HISTORY, _REMOVING, _WEIGHTS = "history", "removing", "weights"
@@ -90,7 +90,7 @@ class Labels:
         """The labels with these weights, and no others.
 
         Args:
-            weights: 1 to 1,000,000 by label, of 16 labels at most; empty: no label has one, and
+            weights: 1 to 1,000,000 by label, of 8 labels at most; empty: no label has one, and
                 those before are forgotten.
 
         Raises:

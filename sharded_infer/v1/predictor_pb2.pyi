@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PredictRequest(_message.Message):
-    __slots__ = ("model", "version", "request_id", "priority", "outputs", "user", "candidates", "report_unknown_ids")
+    __slots__ = ("model", "version", "request_id", "priority", "outputs", "user", "candidates", "report_unknown_ids", "text_key", "number_key")
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
@@ -16,6 +16,8 @@ class PredictRequest(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     CANDIDATES_FIELD_NUMBER: _ClassVar[int]
     REPORT_UNKNOWN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_KEY_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_KEY_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: str
     request_id: str
@@ -24,7 +26,9 @@ class PredictRequest(_message.Message):
     user: Inputs
     candidates: Inputs
     report_unknown_ids: bool
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., user: _Optional[_Union[Inputs, _Mapping]] = ..., candidates: _Optional[_Union[Inputs, _Mapping]] = ..., report_unknown_ids: bool = ...) -> None: ...
+    text_key: str
+    number_key: int
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[str] = ..., request_id: _Optional[str] = ..., priority: _Optional[int] = ..., outputs: _Optional[_Iterable[str]] = ..., user: _Optional[_Union[Inputs, _Mapping]] = ..., candidates: _Optional[_Union[Inputs, _Mapping]] = ..., report_unknown_ids: bool = ..., text_key: _Optional[str] = ..., number_key: _Optional[int] = ...) -> None: ...
 
 class Inputs(_message.Message):
     __slots__ = ("sparse", "dense")
@@ -63,7 +67,7 @@ class DenseInput(_message.Message):
     def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
-    __slots__ = ("model", "version", "request_id", "outputs", "timing", "default_tables", "unknown_ids")
+    __slots__ = ("model", "version", "request_id", "outputs", "timing", "default_tables", "unknown_ids", "label")
     class UnknownIdsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +82,7 @@ class PredictResponse(_message.Message):
     TIMING_FIELD_NUMBER: _ClassVar[int]
     DEFAULT_TABLES_FIELD_NUMBER: _ClassVar[int]
     UNKNOWN_IDS_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
     model: str
     version: int
     request_id: str
@@ -85,7 +90,8 @@ class PredictResponse(_message.Message):
     timing: Timing
     default_tables: _containers.RepeatedScalarFieldContainer[str]
     unknown_ids: _containers.ScalarMap[str, int]
-    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., default_tables: _Optional[_Iterable[str]] = ..., unknown_ids: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    label: str
+    def __init__(self, model: _Optional[str] = ..., version: _Optional[int] = ..., request_id: _Optional[str] = ..., outputs: _Optional[_Iterable[_Union[Output, _Mapping]]] = ..., timing: _Optional[_Union[Timing, _Mapping]] = ..., default_tables: _Optional[_Iterable[str]] = ..., unknown_ids: _Optional[_Mapping[str, int]] = ..., label: _Optional[str] = ...) -> None: ...
 
 class Output(_message.Message):
     __slots__ = ("name", "values", "width")

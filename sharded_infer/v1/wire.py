@@ -11,7 +11,7 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-_VARINT, _LENGTH_DELIMITED, _FIXED32 = 0, 2, 5
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 def varint(value: int) -> bytes:
@@ -61,6 +61,15 @@ def float_field(field: int, value: float) -> bytes:
         value: to be rounded to fp32.
     """
     return struct.pack("<Bf", field << 3 | _FIXED32, value)
+
+
+def fixed64_field(field: int, value: int) -> bytes:
+    """A sfixed64 field, which is there even where it is 0.
+
+    Args:
+        value: an int64.
+    """
+    return struct.pack("<Bq", field << 3 | _FIXED64, value)
 
 
 def packed_field(field: int, numbers: NDArray[np.generic], dtype: str) -> bytes:

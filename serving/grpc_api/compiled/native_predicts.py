@@ -58,6 +58,7 @@ class NativePredicts:
             time_remaining=event.seconds_left,
             metadata=event.metadata,
             drawn=event.is_drawn,
+            number=number,
         )
         if call is not None:
             self._open[number] = call

@@ -33,6 +33,13 @@ LOADED = Family(
     "Releases: which versions a server can answer with.",
     detail=Detail.OFF,
 )
+SHARE = Family(
+    "sharded_infer_version_share",
+    "Share of the requests that name no version which the version should get, 0 to 1.",
+    Kind.LARGEST,
+    "Releases: what the weights of labels say, beside the requests that versions get.",
+    detail=Detail.OFF,
+)
 TABLE_BYTES = Family(
     "sharded_infer_table_bytes",
     "Bytes of the version's table files, mapped or copied; workers share them.",
@@ -224,6 +231,7 @@ LABEL_VERSION = Family(
 
 TABLE_FAMILIES = (
     LOADED,
+    SHARE,
     TABLE_BYTES,
     TABLE_HUGE_PAGE_BYTES,
     TABLE_PAGE_BYTES,

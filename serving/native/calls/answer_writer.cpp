@@ -5,14 +5,17 @@ namespace sharded_infer::calls {
 namespace {
 
 // Fields of ModelInferResponse and of its InferOutputTensor.
-constexpr int kModelName = 1, kModelVersion = 2, kResponseId = 3, kOutputTensors = 5,
-              kRawContents = 6;
+constexpr int kModelName = 1, kModelVersion = 2, kResponseId = 3, kParameters = 4,
+              kOutputTensors = 5, kRawContents = 6;
+// Fields of an entry of its parameters, and of an InferParameter.
+constexpr int kKey = 1, kValue = 2, kStringValue = 3;
 constexpr int kTensorName = 1, kTensorType = 2, kTensorShape = 3;
 // Fields of PredictResponse and of its Output.
-constexpr int kRequestId = 3, kPredictOutputs = 4, kTiming = 5;
+constexpr int kRequestId = 3, kPredictOutputs = 4, kTiming = 5, kLabel = 7;
 constexpr int kOutputName = 1, kOutputValues = 2, kOutputColumns = 3;
 constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr char kFp32[] = "FP32";
+constexpr char kLabelParameter[] = "label";
 
 std::uint64_t varint_bytes(std::uint64_t value) {
   std::uint64_t bytes = 1;
@@ -41,6 +44,13 @@ void AnswerWriter::infer(const HeldCall& call, const Scores* scores, std::int64_
   text(kModelName, route.name);
   text(kModelVersion, route.version_text);
   text(kResponseId, call.id);
+  if (!call.label.empty()) {
+    const std::uint64_t value = field_bytes(call.label.size());
+    header(kParameters, field_bytes(sizeof kLabelParameter - 1) + field_bytes(value));
+    bytes(kKey, kLabelParameter, sizeof kLabelParameter - 1);
+    header(kValue, value);
+    text(kStringValue, call.label);
+  }
   for (std::size_t at = 0; at < route.outputs.size(); ++at) {
     if (!(call.outputs >> at & 1)) continue;
     const std::string& name = route.outputs[at];
@@ -85,6 +95,7 @@ void AnswerWriter::predict(const HeldCall& call, const Scores* scores, std::int6
     messages_.push_back(std::uint8_t((at + 1) << 3 | kFixed32));
     append(&seconds[at], kFloatBytes);
   }
+  text(kLabel, call.label);
 }
 
 void AnswerWriter::varint(std::uint64_t value) {

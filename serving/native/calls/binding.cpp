@@ -32,8 +32,13 @@ EXPORTED void sharded_infer_calls_set_traced(Calls* calls, std::uint64_t bound) 
   calls->set_traced(bound);
 }
 
-EXPORTED void sharded_infer_calls_set_names(Calls* calls, const Name* names, std::int64_t count) {
-  calls->set_names(names, count);
+EXPORTED void sharded_infer_calls_set_names(Calls* calls, const Name* names, std::int64_t count,
+                                            const NamedShare* shares, std::int64_t share_count) {
+  calls->set_names(names, count, shares, share_count);
+}
+
+EXPORTED void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed) {
+  calls->set_chance(seed);
 }
 
 // `left` has room for as many as there are events.

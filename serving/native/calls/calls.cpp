@@ -21,10 +21,17 @@ bool all_finite(const std::int64_t* words, std::int64_t count) {
 
 }  // namespace
 
-void Calls::set_names(const Name* names, std::int64_t count) {
-  routes_.clear();
+void Calls::set_names(const Name* names, std::int64_t count, const NamedShare* shares,
+                      std::int64_t share_count) {
+  meanings_.clear();
   for (std::int64_t at = 0; at < count; ++at)
-    routes_[std::string(names[at].model) + '\0' + names[at].version] = names[at].route;
+    meanings_[std::string(names[at].model) + '\0' + names[at].version].route = names[at].route;
+  for (std::int64_t at = 0; at < share_count; ++at) {
+    const NamedShare& share = shares[at];
+    Meaning& meaning = meanings_[std::string(share.model) + '\0'];
+    meaning.seed = share.seed;
+    meaning.shares.push_back({share.label, share.hash, share.weight, share.route});
+  }
 }
 
 std::int64_t Calls::take(const transport::Event* events, std::int64_t count, std::int64_t* left,
@@ -47,7 +54,7 @@ Calls::Way Calls::take(const transport::Event& event, Taken& taken) {
   Header header;
   if (!(form == kInfer ? read_header(message, header) : read_predict_header(message, header)))
     return Way::kLeft;
-  Route* route = find(message, header);
+  const auto [route, label] = find(event, message, header);
   std::uint64_t outputs = 0;
   if (route == nullptr || !read_outputs(message, header, *route, outputs)) return Way::kLeft;
   if (event.headers != nullptr) {
@@ -73,6 +80,7 @@ Calls::Way Calls::take(const transport::Event& event, Taken& taken) {
   call.ahead = scheduler_.batcher().counters().requests;
   const auto* id = reinterpret_cast<const char*>(message.data) + header.id.start;
   call.id.assign(id, std::size_t(header.id.size));
+  if (label != nullptr) call.label = *label;
   // Under overload most calls are refused, so one that must be refused is not decoded.
   if (!is_reachable(request, *route)) {
     finish(call, kDeadlineExceeded, transport::kTooLate);
@@ -108,13 +116,20 @@ Calls::Way Calls::remove(const transport::Event& event, Taken& taken) {
   return Way::kTaken;
 }
 
-Route* Calls::find(Bytes message, const Header& header) {
+Calls::Chosen Calls::find(const transport::Event& event, Bytes message, const Header& header) {
   const auto* text = reinterpret_cast<const char*>(message.data);
   key_.assign(text + header.name.start, std::size_t(header.name.size));
   key_ += '\0';
   key_.append(text + header.version.start, std::size_t(header.version.size));
-  const auto found = routes_.find(key_);
-  return found == routes_.end() ? nullptr : found->second;
+  const auto found = meanings_.find(key_);
+  if (found == meanings_.end()) return {};
+  const Meaning& meaning = found->second;
+  if (meaning.shares.empty()) return {meaning.route, nullptr};
+  std::uint64_t position;
+  if (!position_of(message, header, meaning.seed, position))
+    position = mixed(chance_seed_ ^ event.call);
+  const Share& share = choose(meaning.shares, position);
+  return {share.route, &share.label};
 }
 
 bool Calls::read_outputs(Bytes message, const Header& header, const Route& route,
@@ -269,7 +284,8 @@ void Calls::describe(std::int64_t handle, Description& description) {
                  call.outputs,      call.id.data(),
                  std::int64_t(call.id.size()), call.words.get(),
                  call.own.data(),   call.dense_at.data(),
-                 call.dense_rows.data(), call.layout};
+                 call.dense_rows.data(), call.label.c_str(),
+                 call.layout};
 }
 
 void Calls::release(const std::int64_t* handles, std::int64_t count) {

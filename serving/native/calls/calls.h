@@ -21,6 +21,7 @@
 #include "../scheduler/scheduler.h"
 #include "../transport/settings.h"
 #include "answer_writer.h"
+#include "choice.h"
 #include "held_call.h"
 #include "merge.h"
 
@@ -37,6 +38,16 @@ using Finish = void (*)(void* server, std::uint64_t call, std::int32_t code, con
 struct Name {
   const char* model;
   const char* version;
+  Route* route;
+};
+
+// A label that shares a model's requests which say nothing; `seed` is that of the model's keys.
+struct NamedShare {
+  const char* model;
+  std::uint64_t seed;
+  const char* label;
+  std::uint64_t hash;
+  std::uint64_t weight;
   Route* route;
 };
 
@@ -105,6 +116,7 @@ struct Description {
   const std::uint8_t* own;
   const std::int64_t* dense_at;
   const std::int64_t* dense_rows;
+  const char* label;
   Layout layout;
 };
 
@@ -121,7 +133,10 @@ class Calls {
   }
   // Calls without a `traceparent` are traced with this chance, of 2^64; then Python takes them.
   void set_traced(std::uint64_t bound) { traced_ = bound; }
-  void set_names(const Name* names, std::int64_t count);
+  void set_names(const Name* names, std::int64_t count, const NamedShare* shares,
+                 std::int64_t share_count);
+  // Calls without a routing key go by chance, which a seed and their numbers make.
+  void set_chance(std::uint64_t seed) { chance_seed_ = seed; }
 
   // Takes what it can: queues calls, or refuses those that would be too late, and removes those
   // whose clients have gone. `left` gets the other events' positions; those that are to be traced
@@ -154,6 +169,19 @@ class Calls {
   static constexpr std::int64_t kFirstHandle = -2;
 
   enum class Way { kLeft, kTraced, kTaken };
+
+  // What a name means: a route, or several that share its calls.
+  struct Meaning {
+    Route* route = nullptr;
+    std::uint64_t seed = 0;
+    std::vector<Share> shares;
+  };
+
+  // Where a call goes; the label, if a weight decided.
+  struct Chosen {
+    Route* route = nullptr;
+    const std::string* label = nullptr;
+  };
   Way take(const transport::Event& event, Taken& taken);
   Way remove(const transport::Event& event, Taken& taken);
   HeldCall* find_call(std::uint64_t number);
@@ -161,7 +189,7 @@ class Calls {
     finish_(server_, call.call, code, words.data(), std::int64_t(words.size()), nullptr, 0);
   }
   std::vector<HeldCall*> all_held(const std::int64_t* handles, std::int64_t count);
-  Route* find(Bytes message, const Header& header);
+  Chosen find(const transport::Event& event, Bytes message, const Header& header);
   bool read_outputs(Bytes message, const Header& header, const Route& route, std::uint64_t& wanted);
   bool decode(Bytes message, Form form, Route& route, HeldCall& call);
   bool is_reachable(const scheduler::Request& request, const Route& route);
@@ -178,7 +206,8 @@ class Calls {
   std::vector<std::int32_t> forms_;
   std::uint64_t traced_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15u;
-  std::unordered_map<std::string, Route*> routes_;  // by model, a zero byte, and version
+  std::uint64_t chance_seed_ = 0;
+  std::unordered_map<std::string, Meaning> meanings_;  // by model, a zero byte, and version
   std::string key_;
   std::deque<HeldCall> held_;
   std::vector<std::int64_t> free_;       // handles

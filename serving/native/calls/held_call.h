@@ -21,6 +21,7 @@ struct HeldCall {
   std::int64_t ahead = 0;      // requests that waited when it arrived
   std::uint64_t outputs = 0;   // a bit for each that is wanted
   std::string id;
+  std::string label;           // that a weight chose
   Layout layout{};
   std::vector<std::uint8_t> own;        // [features]: in the first group
   std::vector<std::int64_t> dense_at;   // [dense]: in words
@@ -38,6 +39,7 @@ struct HeldCall {
   void clear() {
     --route->held;
     route = nullptr;
+    label.clear();
     if (capacity > kKeptWords) {
       words.reset();
       capacity = 0;

@@ -46,7 +46,7 @@ INPUTS: Arrays = {
 ASKED: dict[str, Any] = {
     "id": "7",
     "outputs": [{"name": "a", "parameters": {"binary_data": False}}, {"name": "b"}],
-    "parameters": {"binary_data_output": True, "priority": 2, "timeout": 90},
+    "parameters": {"binary_data_output": True, "priority": 2, "timeout": 90, "routing_key": 7},
 }
 
 

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from functools import partial
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -33,7 +34,7 @@ from serving.scheduler.compiled_queue import CompiledQueue
 from serving.scheduler.request_queue import BatchingMode, BatchingPolicy
 from serving.status import Status, StatusCode
 from serving.transport.library import EVENT
-from serving.versions.loaded_version import ServingOverrides
+from serving.versions.loaded_version import ServingOverrides, WeightedVersion
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.inputs.merge import merge_inputs
@@ -619,3 +620,100 @@ def test_merged_calls_are_what_the_reference_merges(requests: list[dict[str, Any
     alike = {tuple(g.features for g in one.groups) for one in taken}
     if len(alike) == 1 and all(one.groups[0].batch_size == one.batch_size for one in taken):
         assert merged is not None
+
+
+def keyed_message(key: str | int | None) -> bytes:
+    request = infer_request(good_inputs(1))
+    if isinstance(key, str):
+        request.parameters["routing_key"].string_param = key
+    elif key is not None:
+        request.parameters["routing_key"].int64_param = key
+    return bytes(request.SerializeToString())
+
+
+def keyed_predict_message(key: str | int) -> bytes:
+    return predict_message(**{"text_key" if isinstance(key, str) else "number_key": key})
+
+
+def share_place(ranker: Ranker, weights: dict[str, int]) -> Place:
+    """Both planes share the requests among labels of their one version."""
+    place = make_place(ranker)
+    for plane in (place.plane, place.other):
+        names = {"": 1, "1": 1, **dict.fromkeys(weights, 1)}
+        plane._store.offer({MODEL: names}, {MODEL: weights})
+    return place
+
+
+KEYS = ["a", "user-17", "x" * 20, "y" * 300, 0, 1, -1, 2**63 - 1, -(2**63), *range(100, 250)]
+
+
+def test_labels_are_chosen_by_key_as_for_other_calls(ranker: Ranker) -> None:
+    place = share_place(ranker, {"stable": 50, "canary": 20, "a-long-name-of-a-label": 30})
+    labels = set()
+    for key in KEYS:
+        sent = keyed_message(key)
+        (own,) = place.ask(sent)
+        assert own == place.other.predict(INFER_CODEC, sent)
+        labels.add(infer_response(own).parameters["label"].string_param)
+    assert labels == {"stable", "canary", "a-long-name-of-a-label"}
+
+
+def test_labels_of_predict_calls_are_chosen_by_key_as_for_other_calls(ranker: Ranker) -> None:
+    place = share_place(ranker, {"stable": 50, "canary": 50})
+    codec = MESSAGE_CODECS[PredictMethod.PREDICT]
+    found: dict[str | int, str] = {}
+    for key in KEYS:
+        sent = keyed_predict_message(key)
+        (own,) = place.ask(sent, method=PREDICT)
+        other = place.other.predict(codec, sent, method=PredictMethod.PREDICT)
+        assert isinstance(own, bytes) and isinstance(other, bytes)
+        read = [predictor_pb2.PredictResponse.FromString(one).label for one in (own, other)]
+        assert read[0] == read[1]
+        found[key] = read[0]
+        # The same key chooses the same label in every protocol.
+        (infer,) = place.ask(keyed_message(key))
+        assert infer_response(infer).parameters["label"].string_param == read[0]
+    assert set(found.values()) == {"stable", "canary"}
+
+
+def test_without_a_key_chance_decides_and_again_where_python_takes_the_call(ranker: Ranker) -> None:
+    place = share_place(ranker, {"stable": 50, "canary": 50})
+    router, labels = place.plane._router, []
+    for _ in range(200):
+        numbers, left = place.wire.take(place.held, (keyed_message(None),))
+        assert left == []
+        place.plane.dispatcher.work()
+        answer = place.wire.answers.pop(numbers[0])
+        header = INFER_CODEC.header(keyed_message(None))
+        again = router.route(header, partial(place.held.chance, numbers[0]))
+        labels.append(infer_response(answer).parameters["label"].string_param)
+        assert again.label == labels[-1]
+    # Six standard deviations.
+    assert 58 <= labels.count("canary") <= 142
+
+
+def test_named_versions_and_models_without_weights_have_no_label(ranker: Ranker) -> None:
+    place = share_place(ranker, {"stable": 50, "canary": 50})
+    asked = infer_request(good_inputs(1))
+    asked.model_version = "canary"
+    (named,) = place.ask(asked.SerializeToString())
+    place.store.offer({MODEL: {"": 1, "1": 1}})
+    for answer in (named, *place.ask(keyed_message("a"))):
+        assert not infer_response(answer).parameters
+
+
+def test_calls_that_share_a_version_which_is_not_held_are_left(ranker: Ranker) -> None:
+    place = share_place(ranker, {"stable": 50, "canary": 50})
+    version = place.store.get(MODEL)
+    other = replace(version)
+    shares = (WeightedVersion("canary", 50, other), WeightedVersion("stable", 50, version))
+    place.held.versions.set_names({(MODEL, ""): version}, {MODEL: shares})
+    for key in range(20):
+        assert place.wire.take(place.held, (keyed_message(key),))[1] == [0]
+
+
+def test_a_held_call_that_runs_apart_keeps_its_label(ranker: Ranker) -> None:
+    place = share_place(ranker, {"canary": 1})
+    numbers, _ = place.wire.take(place.held, (keyed_message("a"),))
+    call = place.held.cancel(numbers[0])
+    assert call is not None and call.label == "canary"

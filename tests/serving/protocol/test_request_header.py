@@ -37,6 +37,7 @@ def _set(name: str, **value: Any) -> Callable[[Any], object]:
 def _several(request: Any) -> None:
     _set("priority", uint64_param=4)(request)
     _set("timeout", int64_param=2500)(request)
+    _set("routing_key", string_param="user-7")(request)
     _set("sequence_start", bool_param=True)(request)
     _set("note", string_param="hello")(request)
     _set("share", double_param=0.5)(request)
@@ -47,10 +48,25 @@ def _several(request: Any) -> None:
 USUAL = {
     "nothing more": (message(), RequestHeader("m", "3", "17")),
     "nothing at all": (service_pb2.ModelInferRequest(), RequestHeader("", "", "")),
-    "all": (message(_several), RequestHeader("m", "3", "17", 4, 2500, ("score", "labels"))),
+    "all": (
+        message(_several),
+        RequestHeader("m", "3", "17", 4, 2500, ("score", "labels"), routing_key=b"user-7"),
+    ),
     "a priority of int64": (
         message(_set("priority", int64_param=2**40)),
         RequestHeader("m", "3", "17", 2**40),
+    ),
+    "a text as routing key": (
+        message(_set("routing_key", string_param="user-7")),
+        RequestHeader("m", "3", "17", routing_key=b"user-7"),
+    ),
+    "an empty routing key": (
+        message(_set("routing_key", string_param="")),
+        RequestHeader("m", "3", "17"),
+    ),
+    "a number as routing key": (
+        message(_set("routing_key", int64_param=-2)),
+        RequestHeader("m", "3", "17", routing_key=b"\xfe" + 7 * b"\xff"),
     ),
     "a timeout of uint64": (
         message(_set("timeout", uint64_param=9)),
@@ -75,6 +91,8 @@ def test_a_usual_header_is_read(case: str) -> None:
         (_set("timeout", double_param=0.5), "parameter 'timeout': .* got double_param"),
         (lambda r: r.parameters["timeout"], "parameter 'timeout': .* got None"),
         (_set("unknown_ids", int64_param=1), "parameter 'unknown_ids': .* bool_param, got int64"),
+        (_set("routing_key", bool_param=True), "parameter 'routing_key': .* got bool_param"),
+        (_set("routing_key", uint64_param=2**63), "parameter 'routing_key': .* got uint64_param"),
         (_set("label", string_param="stable"), "both a version, '3', and a label, 'stable'"),
         (_set("label", int64_param=3), "parameter 'label': expected string_param .* got int64"),
         (
@@ -99,6 +117,8 @@ def test_a_header_that_cannot_be_is_refused(edit: Callable[[Any], object], words
         lambda r: setattr(r, "id", "é"),
         lambda r: setattr(r, "model_name", "modèle"),
         _set("priority", uint64_param=2**63),
+        _set("routing_key", string_param="é"),
+        _set("routing_key", uint64_param=3),
         lambda r: [r.outputs.add(name=f"o{i}") for i in range(MAX_OUTPUTS + 1)],
     ],
 )

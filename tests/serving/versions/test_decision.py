@@ -63,6 +63,38 @@ def test_labels_name_their_versions_and_the_first_is_the_default() -> None:
     assert decide(LABELS, known([1, 3], labels={"stable": 1, "canary": 3})).load == (1, 3)
 
 
+def test_labels_with_weights_are_followed_and_share_the_requests() -> None:
+    weights = {"canary": 5, "next": 5, "stable": 90}
+    labels = {"stable": 1, "canary": 2, "next": 3, "other": 4}
+    known_versions = known([1, 2, 3, 4], labels=labels, weights=weights)
+    assert decide(LABELS, known_versions).load == (1, 2, 3)
+    served = decide(LABELS, replace(known_versions, ready=frozenset({1, 2, 3})))
+    assert served.names == {"": 1, "stable": 1, "canary": 2, "next": 3}
+    assert served.weights == weights
+
+
+def test_the_share_of_a_label_that_is_not_ready_goes_to_the_others() -> None:
+    weights = {"canary": 5, "stable": 95}
+    known_versions = known(
+        [1, 2, 3], labels={"stable": 1, "canary": 2}, weights=weights, ready=[1], assigned=[2]
+    )
+    assert decide(LABELS, known_versions).weights == {"stable": 95}
+    # A label that has moved means its former version until the new one is ready.
+    moved = replace(
+        known_versions,
+        labels={"stable": 1, "canary": 3},
+        ready=frozenset({1, 2}),
+        names={"": 1, "stable": 1, "canary": 2},
+    )
+    decision = decide(LABELS, moved)
+    assert decision.weights == weights and decision.names["canary"] == 2
+
+
+def test_weights_count_only_where_labels_are_followed() -> None:
+    known_versions = known([1, 2], labels={"stable": 1}, weights={"stable": 1}, ready=[2])
+    assert decide(LATEST, known_versions).weights == {}
+
+
 def test_a_label_moves_only_to_a_version_that_is_ready_and_back_without_a_load() -> None:
     names = {"": 1, "stable": 1}
     loading = decide(LABELS, known([1, 2], labels={"stable": 2}, ready=[1], names=names))

@@ -263,3 +263,13 @@ def test_a_dense_input_has_a_row_for_each_candidate(shape: tuple[int, ...], item
 def test_a_version_may_be_a_number_as_answers_have_it() -> None:
     assert sent(version=9).version == "9"
     assert sent(version="stable").version == "stable"
+
+
+def test_a_routing_key_is_a_text_or_an_int64() -> None:
+    assert sent(routing_key="user-7").text_key == "user-7"
+    for number in (0, -1, 2**63 - 1):
+        assert sent(routing_key=number).number_key == number
+    assert sent().WhichOneof("routing_key") is None
+    for wrong in (2**63, True):
+        with pytest.raises(RequestError, match="routing_key: expected a text or an int64"):
+            sent(routing_key=wrong)
