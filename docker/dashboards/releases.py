@@ -159,6 +159,7 @@ def _versions() -> list[Builder[Panel]]:
             ),
             Query(f"max by (model, label) ({labels})", "{{model}} {{label}}"),
             unit=units.Number,
+            width=12,
             steps=True,
         ),
         graph(
@@ -169,6 +170,7 @@ def _versions() -> list[Builder[Panel]]:
             ),
             Query(f"max by (model, version) (time() - {created})", "{{model}} {{version}}"),
             unit=units.Seconds,
+            width=12,
         ),
         graph(
             Text(
@@ -180,6 +182,7 @@ def _versions() -> list[Builder[Panel]]:
             Query(f"sum by (model, version) ({loaded})", "{{model}} {{version}}"),
             Query(f"sum by (model) ({missing})", "{{model}} missing"),
             unit=units.Short,
+            width=12,
             steps=True,
         ),
         graph(
@@ -190,6 +193,7 @@ def _versions() -> list[Builder[Panel]]:
             ),
             Query(f"count by (build, torch) ({build})", "{{build}} torch {{torch}}"),
             unit=units.Short,
+            width=12,
             steps=True,
         ),
     ]

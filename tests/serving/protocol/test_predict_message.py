@@ -304,11 +304,39 @@ def test_only_protobuf_reads_whether_unknown_ids_are_asked_for() -> None:
         assert read_header(request.SerializeToString(), MessageFormat.PREDICT) is None
 
 
+@pytest.mark.parametrize("key", ["user-7", "", 0, -1, 2**63 - 1, None])
+def test_routing_keys_are_the_same_by_either_reader(key: str | int | None) -> None:
+    inputs = {"item": [1], "context": CONTEXT[:1]}
+    written = request_message("small", user={"bid": BID}, candidates=inputs, routing_key=key)
+    wanted = b"" if key is None else str(key).encode()
+    if isinstance(key, int):
+        wanted = key.to_bytes(8, "little", signed=True)
+    request = predictor_pb2.PredictRequest.FromString(written)
+    assert predict_header_of(request).routing_key == wanted
+    if LIBRARIES is not None:
+        header = read_header(written, MessageFormat.PREDICT)
+        assert header is not None and header.routing_key == wanted
+        check_same(native(written), PORTABLE.read_message(written, form=MessageFormat.PREDICT))
+
+
+@compiled
+@pytest.mark.parametrize("keys", [("a", 1), (1, "a"), ("a", "b"), (1, 2)])
+def test_of_two_routing_keys_the_last_counts_and_protobuf_reads_them(
+    keys: tuple[str | int, str | int],
+) -> None:
+    written = b"".join(request_message("", routing_key=key) for key in keys)
+    assert read_header(written, MessageFormat.PREDICT) is None
+    found = predict_header_of(predictor_pb2.PredictRequest.FromString(written)).routing_key
+    last = keys[1]
+    assert found == (last.encode() if isinstance(last, str) else last.to_bytes(8, "little"))
+
+
 def test_responses_are_what_the_generated_code_reads() -> None:
     scores = [np.array([0.25, 0.5], np.float32), np.arange(6, dtype=np.float32).reshape(2, 3)]
     writer = PredictWriter("small", 300, ("a", "b", "c"))
-    written = writer.write("id", (0, 2), scores, (0.5, 0.0, 2.0, 4.0))
+    written = writer.write("id", (0, 2), scores, (0.5, 0.0, 2.0, 4.0), label="canary")
     response = predictor_pb2.PredictResponse.FromString(written)
+    assert response.label == "canary"
     assert (response.model, response.version, response.request_id) == ("small", 300, "id")
     assert [(o.name, list(o.values), o.width) for o in response.outputs] == [
         ("a", [0.25, 0.5], 0),
