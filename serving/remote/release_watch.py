@@ -20,6 +20,7 @@ _TIMEOUT_SECONDS = 5.0
 _NOT_SERVED = ("StatusCode.NOT_FOUND", "StatusCode.UNAVAILABLE")
 _AGE = "sharded_infer_served_age_seconds"
 _REQUESTS = "sharded_infer_requests_total"
+_SHARE = "sharded_infer_version_share"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class WatchedVersion:
         state: READY, LOADING or UNAVAILABLE.
         names: labels that mean it in the server, and `default`.
         requests: answered requests; None without a metrics page.
+        share: of the requests that name no version, which it should get, 0 to 1; None likewise.
     """
 
     model: str
@@ -38,6 +40,7 @@ class WatchedVersion:
     reason: str
     names: tuple[str, ...] = ()
     requests: int | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +85,17 @@ class ReleaseWatch:
             )
         except InferenceServerException as error:
             raise InputError(failed_call(self._address, self._caller, error)) from error
-        requests, ages = self._read_page()
+        requests, shares, ages = self._read_page()
         ready = dict.fromkeys(entry.name for entry in index.models if entry.state == "READY")
         names = {model: self._names(model) for model in ready}
         versions = []
         for entry in index.models:
             key = (entry.name, int(entry.version or 0))
             answered = None if self._page is None else requests.get(key, 0)
+            share = None if self._page is None else shares.get(key, 0.0)
             meant = names.get(entry.name, {})
             named = tuple(sorted(name for name, version in meant.items() if version == key[1]))
-            versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered))
+            versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered, share))
         return Watched(
             tuple(sorted(versions, key=lambda one: (one.model, one.version))),
             MappingProxyType(ages),
@@ -113,8 +117,11 @@ class ReleaseWatch:
             if name.startswith(NAME_PARAMETER) and value.string_value.isdigit()
         }
 
-    def _read_page(self) -> tuple[dict[tuple[str, int], int], dict[str, float]]:
+    def _read_page(
+        self,
+    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], float], dict[str, float]]:
         requests: dict[tuple[str, int], int] = {}
+        shares: dict[tuple[str, int], float] = {}
         ages: dict[str, float] = {}
         for sample in self._samples():
             name, labels, value = sample.name, sample.labels, sample.value
@@ -122,9 +129,11 @@ class ReleaseWatch:
             if name == _REQUESTS and labels["version"].isdigit():
                 key = (model, int(labels["version"]))
                 requests[key] = requests.get(key, 0) + int(value)
+            elif name == _SHARE:
+                shares[model, int(labels["version"])] = value
             elif name == _AGE:
                 ages[model] = value
-        return requests, ages
+        return requests, shares, ages
 
     def _samples(self) -> Iterator[Sample]:
         return iter(()) if self._page is None else scraped_samples(self._page, self._caller)

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from sharded_infer.repositories.repository import Repository
+from tests.support.server_pages import counted
 from tests.support.servers import MODEL, command, environment, run, running_server
 from tests.support.traffic import Publisher, ask, client_of
+from tests.support.waiting import until
 
 POLL = ("--poll-seconds", 0.1)
 
@@ -34,7 +36,7 @@ def test_a_release_is_followed_to_its_end(publisher: Publisher, tmp_path: Path) 
         assert watch.wait(60) == 0
         [one] = first["versions"]
         assert (one["model"], one["version"], one["state"]) == (MODEL, 1, "READY")
-        assert one["names"] == ["default"] and one["requests"] == 1
+        assert one["names"] == ["default"] and one["requests"] == 1 and one["share"] == 1.0
         states = {v["version"]: v["state"] for v in lines[-1]["versions"]}
         assert states == {1: "READY", 2: "READY"}
         shown = run("repo", "watch", server.grpc_url, "--timeout", 0)
@@ -68,7 +70,14 @@ def test_a_rollback_is_done_when_the_version_is_the_default_and_not_before(
         after = json.loads(done.stdout.splitlines()[-1])["versions"]
         assert [v["names"] for v in after] == [["default", "stable"], []]
         assert ask(client).version == 1
-        assert "default, stable" in run("repo", "watch", server.grpc_url, "--timeout", 0).stdout
+        repository.set_label(MODEL, "canary", 2)
+        repository.set_weights(MODEL, {"stable": 95, "canary": 5})
+        until(
+            lambda: counted(server, "sharded_infer_version_share", version="2") == 0.05, "weights"
+        )
+        page = ("--metrics", server.metrics_url)
+        shown = run("repo", "watch", server.grpc_url, "--timeout", 0, *page).stdout
+        assert "default, stable" in shown and "95.0%" in shown and "5.0%" in shown
 
 
 @pytest.mark.parametrize("kind", ["failed", "late"])

@@ -35,7 +35,7 @@ def repo_watch_command(
     ],
     metrics: Annotated[
         str | None,
-        typer.Option(help="URL of the server's metrics page: adds requests and ages."),
+        typer.Option(help="URL of the server's metrics page: adds shares, requests and ages."),
     ] = None,
     model: ModelOption = None,
     until: Annotated[
@@ -117,8 +117,8 @@ def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
 
 def _table(watched: Watched) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("model", "version", "state", "names", "requests", "published", ""):
-        justify = "right" if heading in ("version", "requests") else "left"
+    for heading in ("model", "version", "state", "names", "share", "requests", "published", ""):
+        justify = "right" if heading in ("version", "share", "requests") else "left"
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for one in watched.versions:
         is_default = "default" in one.names and one.model in watched.age_seconds
@@ -127,6 +127,7 @@ def _table(watched: Watched) -> Table:
             str(one.version),
             Text(visible(one.state), style=_COLOURS.get(one.state, "white")),
             ", ".join(one.names),
+            "" if one.share is None else f"{one.share:.1%}",
             "" if one.requests is None else f"{one.requests:,}",
             f"{_age(watched.age_seconds[one.model])} ago" if is_default else "",
             one.reason,
