@@ -4,8 +4,8 @@ import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from functools import partial
+from pathlib import Path
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
