@@ -11,7 +11,7 @@ constexpr int kModelName = 1, kModelVersion = 2, kResponseId = 3, kParameters = 
 constexpr int kKey = 1, kValue = 2, kStringValue = 3;
 constexpr int kTensorName = 1, kTensorType = 2, kTensorShape = 3;
 // Fields of PredictResponse and of its Output.
-constexpr int kRequestId = 3, kPredictOutputs = 4, kTiming = 5, kLabel = 7;
+constexpr int kRequestId = 3, kPredictOutputs = 4, kTiming = 5, kLabel = 8;
 constexpr int kOutputName = 1, kOutputValues = 2, kOutputColumns = 3;
 constexpr std::size_t kFloatBytes = sizeof(float);
 constexpr char kFp32[] = "FP32";

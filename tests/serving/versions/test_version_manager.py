@@ -3,6 +3,7 @@
 import os
 import re
 import threading
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,10 +204,12 @@ def test_a_version_that_is_mended_while_it_fails_is_tried_again(
     broken = publisher.with_flipped_bit()
     table = next((publisher.repository / MODEL / str(broken)).glob("tables/*.safetensors"))
 
-    def verify(artifact: Artifact, progress: Progress, *, threads: int) -> int:
+    def verify(
+        artifact: Artifact, progress: Progress, *, threads: int, names: Collection[str]
+    ) -> int:
         monkeypatch.undo()
         try:
-            return verify_files(artifact, progress, threads=threads)
+            return verify_files(artifact, progress, threads=threads, names=names)
         finally:
             flip_bit(table)
 
