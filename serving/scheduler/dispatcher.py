@@ -199,6 +199,52 @@ class Dispatcher(Generic[Request]):
         self._run(taken.batch)
         return True
 
+    def run_idle(self, request: Request, task: Callable[[], None]) -> bool:
+        """Runs a task in a run slot, on this thread, if one is idle and nothing waits for it.
+
+        What became ready meanwhile is run on this thread before it returns.
+
+        Args:
+            request: stands for the task with the batcher. Its queue has been removed again, so
+                that the batcher knows it only as long as the request waits.
+
+        Returns:
+            Whether the task was run.
+        """
+        batch = self._take_idle(request)
+        if batch is None:
+            return False
+        started = monotonic()
+        self._began[threading.get_ident()] = started
+        try:
+            task()
+        finally:
+            now = monotonic()
+            with self._lock:
+                self._batcher.finish(batch, seconds=now - started, now=now)
+                del self._began[threading.get_ident()]
+            while self.work():
+                pass
+        return True
+
+    def _take_idle(self, request: Request) -> Batch[Request] | None:
+        with self._lock:
+            spare = self._batcher.idle_slots - self._gathering
+            if spare <= 0 or self._batcher.requests or self.arrivals.in_transit > 0:
+                return None
+            now = monotonic()
+            self._batcher.offer(request, now)
+            taken = self._batcher.take(now)
+            self._batcher.cancel(request)
+        self._drop(taken.dropped)
+        if taken.batch is None or request in taken.batch.requests:
+            return taken.batch
+        # Compiled code has queued another request in between, which goes first.
+        self._run(taken.batch)
+        while self.work():
+            pass
+        return None
+
     def cancel(self, request: Request) -> None:
         """Removes a request whose client has gone; a running request is not interrupted."""
         with self._lock:

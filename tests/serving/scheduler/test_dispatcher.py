@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from time import monotonic, sleep
 from typing import Any, ClassVar
@@ -21,6 +22,7 @@ from serving.scheduler.compiled_queue import CompiledQueue
 from serving.scheduler.cost_table import CostTable
 from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.request_queue import (
+    LOWEST_PRIORITY,
     BatchingMode,
     BatchingPolicy,
     QueuedRequest,
@@ -922,3 +924,103 @@ def test_a_pool_of_threads_serves_more_orders_than_it_has_threads() -> None:
             done.result(HANG_SECONDS)
     for order in orders:
         assert_answered(order)
+
+
+# ---------------------------------------------------------------- tasks for idle slots
+
+
+def idle_request(place: Restaurant) -> Order:
+    """Stands for a task; its queue is known to the batcher only while it waits."""
+    queue = place.queue(INLINE, COSTS)
+    place.dispatcher.add_queue(queue)
+    place.dispatcher.remove_queue(queue)
+    return Order(queue, Task(-1), samples=1, arrived=monotonic(), priority=LOWEST_PRIORITY)
+
+
+@SLOTS
+def test_a_task_for_an_idle_slot_holds_it_while_it_runs(slots: int) -> None:
+    place = Restaurant(AUTO, slots=slots)
+    seen: list[float] = []
+    for _ in range(3):
+        task = partial(seen_since, place, seen)
+        assert place.dispatcher.run_idle(idle_request(place), task)
+        assert place.dispatcher.running_since == math.inf
+    assert len(seen) == 3 and max(seen) <= monotonic()
+    # The last free slot is taken: an order waits.
+    beside = place.order(1, on_done=lambda _: None)
+    ran: list[bool] = []
+
+    def order_meanwhile() -> None:
+        place.dispatcher.offer(beside)
+        thread = threading.Thread(target=lambda: ran.append(place.dispatcher.work()))
+        thread.start()
+        thread.join(HANG_SECONDS)
+
+    assert place.dispatcher.run_idle(idle_request(place), order_meanwhile)
+    assert ran == [slots == 2]
+    # The thread of the task has run it before it returned.
+    assert_answered(beside)
+    assert place.kitchen.tags == [1] and place.kitchen.dropped == []
+    assert_empty(place)
+
+
+def seen_since(place: Restaurant, seen: list[float]) -> None:
+    seen.append(place.dispatcher.running_since)
+
+
+def test_no_task_runs_while_slots_are_taken_or_requests_wait_or_come() -> None:
+    place = Restaurant(AUTO, slots=1)
+
+    def never() -> None:
+        raise AssertionError("it ran")
+
+    with watched() as start, occupied(place, start):
+        assert not place.dispatcher.run_idle(idle_request(place), never)
+    place.dispatcher.arrivals.received(1)
+    assert not place.dispatcher.run_idle(idle_request(place), never)
+    place.dispatcher.arrivals.own_queued()
+    waiting = place.order(2, on_done=lambda _: None)
+    place.dispatcher.offer(waiting)
+    assert not place.dispatcher.run_idle(idle_request(place), never)
+    assert place.dispatcher.work()
+    assert_answered(waiting)
+    assert place.dispatcher.run_idle(idle_request(place), lambda: None)
+    assert_empty(place)
+
+
+def test_a_task_that_fails_gives_its_slot_back() -> None:
+    place = Restaurant(AUTO)
+
+    def fail() -> None:
+        raise Stumble("a task")
+
+    with pytest.raises(Stumble):
+        place.dispatcher.run_idle(idle_request(place), fail)
+    assert place.dispatcher.running_since == math.inf
+    assert place.dispatcher.run_idle(idle_request(place), lambda: None)
+
+
+def test_a_request_that_is_queued_in_between_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Restaurant(AUTO)
+    batcher = place.dispatcher._batcher
+    offer, first = batcher.offer, place.order(3, on_done=lambda _: None)
+
+    def offer_both(request: Order, now: float) -> None:
+        offer(first, now)
+        offer(request, now)
+
+    monkeypatch.setattr(batcher, "offer", offer_both)
+    ran: list[bool] = []
+    assert not place.dispatcher.run_idle(idle_request(place), lambda: ran.append(True))
+    assert_answered(first)
+    assert ran == [] and place.kitchen.dropped == []
+    assert_empty(place)
+
+
+def test_deadlines_are_not_judged_by_the_queue_of_tasks() -> None:
+    place = Restaurant(AUTO, costs={1: 10.0, 1024: 10.0})
+    for tag in range(3):
+        place.dispatcher.offer(place.order(tag, on_done=lambda _: None))
+    assert place.dispatcher.deadline_unreachable_anywhere(1.0)
+    idle_request(place)
+    assert place.dispatcher.deadline_unreachable_anywhere(1.0)
