@@ -15,6 +15,7 @@ from serving.metrics.families.all_families import (
 )
 from serving.metrics.families.family import Detail, Family
 from serving.metrics.families.request_families import CODES
+from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from serving.metrics.families.shard_host_families import HOST_FAMILIES, HOST_LABELS
 
 TARGET = Path(__file__).parent / "metrics.md"
@@ -42,6 +43,8 @@ for an unknown model have `model="unknown"`.
 - **Batch sizes** are counted in powers of two.
 - **Scores** are those of one response in 16 batches, without a sum. Their count is the bucket
   `le="+Inf"`.
+- **Shadows.** A server with `--shadow` has the families of [shadows](releases.md#shadow), under
+  the version of the shadow. The page shows them only of versions that are or were a shadow.
 - **ModelStatistics** of the protocol come from the same counts: `inference_count` is samples, and
   `execution_count` batches. `batch_stats` has batches by size, with the time of reading their
   requests, of lookups and tower, and of writing the responses. A batch counts at the size [to which
@@ -68,6 +71,8 @@ UNITS = {
     **{word: word for word in _THEMSELVES},
     "share": "ratio",
     "loaded": "0 or 1",
+    "shadowing": "0 or 1",
+    "difference": "scores",
     "missing": "0 or 1",
     "info": "none",
 }
@@ -127,6 +132,7 @@ def render() -> str:
     sections = [
         HEAD,
         table("By version", VERSION_FAMILIES, VERSION_LABELS),
+        table("By shadow", SHADOW_FAMILIES, VERSION_LABELS),
         table("By model", MODEL_FAMILIES, MODEL_LABELS),
         table("Of the server", (*SERVER_FAMILIES, *PAGE_FAMILIES), ()),
         table("Of a shard host", HOST_FAMILIES, HOST_LABELS),

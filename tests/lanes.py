@@ -86,6 +86,7 @@ FULL_FILES = (
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_server.py",
     "tests/end_to_end/test_server_memory.py",
+    "tests/end_to_end/test_shadow.py",
     "tests/end_to_end/test_shard_host_page.py",
     "tests/end_to_end/test_shard_hosts.py",
     "tests/end_to_end/test_share_memory.py",

@@ -7,7 +7,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 
 from dashboards.frame import filled, framed
 from dashboards.panels import Query, Text, dashed, graph, heatmap, stat
-from dashboards.selectors import of_model, of_server, of_version, rate
+from dashboards.selectors import of_model, of_server, of_version, quantile, rate
 
 _DAY_SECONDS = 86_400.0
 
@@ -24,6 +24,7 @@ def releases_dashboard() -> Dashboard:
         "Versions": _versions(),
         "Loads": _loads(),
         "Model quality": _quality(),
+        "Shadow": _shadow(),
     }
     return filled(dashboard, rows)
 
@@ -354,5 +355,96 @@ def _quality() -> list[Builder[Panel]]:
                 width=12,
             ),
             one.legend,
+        ),
+    ]
+
+
+def _shadow() -> list[Builder[Panel]]:
+    shadowing = of_version("sharded_infer_shadowing")
+    requests = rate(of_version("sharded_infer_shadow_requests_total"))
+    dropped = rate(of_version("sharded_infer_shadow_dropped_requests_total"))
+    difference = "sharded_infer_shadow_score_difference"
+    differences = rate(of_version(difference + "_sum"))
+    compared = rate(of_version(difference + "_bucket", 'le="+Inf"'))
+    largest = of_version("sharded_infer_shadow_largest_score_difference")
+    scores = rate(of_version("sharded_infer_shadow_scores_bucket"))
+    default = rate(of_version("sharded_infer_shadow_default_scores_bucket"))
+    whole = rate(of_version("sharded_infer_shadow_scores_bucket", 'le="+Inf"'))
+    buckets = "sum by (model, version, output, le)"
+    outputs = "sum by (model, version, output)"
+    return [
+        graph(
+            Text(
+                "Scored by the shadow",
+                "Requests of the default version that the shadow has scored too (`--shadow`), by "
+                "status code. Codes other than OK are requests that it would have failed. Nothing "
+                "here reaches a client.",
+            ),
+            Query(f"sum by (model, version, code) ({requests})", "{{model}} {{version}} {{code}}"),
+            unit=units.RequestsPerSecond,
+            stacked=True,
+        ),
+        graph(
+            Text(
+                "Shadows, and what they leave out",
+                "Workers in which a version is the shadow, and requests that were chosen for it "
+                "and dropped. full: too many waited for an idle slot, so choose a smaller "
+                "`--shadow-share`.",
+            ),
+            Query(f"sum by (model, version) ({shadowing})", "{{model}} {{version}} servers"),
+            Query(
+                f"sum by (model, version, reason) ({dropped})",
+                "{{model}} {{version}} {{reason}}",
+            ),
+            unit=units.Short,
+        ),
+        graph(
+            Text(
+                "Time of lookups and tower, p99",
+                "Of the same requests, by the version that scored them. The default version's is "
+                "that of the whole batch, and the shadow scores each request alone.",
+            ),
+            Query(
+                quantile(0.99, "sharded_infer_shadow_seconds", "model", "version", "scorer"),
+                "{{model}} {{version}} {{scorer}}",
+            ),
+            unit=units.Seconds,
+        ),
+        graph(
+            Text(
+                "Distance of the distributions",
+                "Kolmogorov-Smirnov statistic of both versions' scores for the same requests, "
+                "seen at the boundaries of their buckets: 0 where the distributions are equal, 1 "
+                "where they do not overlap.",
+            ),
+            Query(
+                f"max by (model, version, output) (abs({buckets} ({scores}) - {buckets} "
+                f"({default}))) / {outputs} ({whole})",
+                "{{model}} {{version}} {{output}}",
+            ),
+            unit=units.Short,
+        ),
+        graph(
+            Text(
+                "Mean difference of scores",
+                "Absolute difference between the scores of both versions for the same sample, on "
+                "the mean. A new model differs a little everywhere; compare with earlier releases.",
+            ),
+            Query(
+                f"{outputs} ({differences}) / {outputs} ({compared})",
+                "{{model}} {{version}} {{output}}",
+            ),
+            unit=units.Short,
+        ),
+        graph(
+            Text(
+                "Largest difference of scores",
+                "The largest absolute difference of the last minute or two. A single sample far "
+                "above the mean difference may be a feature that the shadow reads in another way.",
+            ),
+            Query(
+                f"max by (model, version, output) ({largest})", "{{model}} {{version}} {{output}}"
+            ),
+            unit=units.Short,
         ),
     ]

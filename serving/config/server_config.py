@@ -76,6 +76,23 @@ class ServerConfig:
             "versions:N,N."
         ),
     ] = LATEST
+    shadow: Annotated[
+        str | None,
+        _models(
+            "Label of --follow, not the default's, whose version scores a share of the default's "
+            "requests too, after they are answered and only where a run slot is idle.",
+            metavar="LABEL",
+        ),
+    ] = None
+    shadow_share: Annotated[
+        float,
+        Setting(
+            Group.MODELS,
+            "Share of the requests that name no version which --shadow scores too.",
+            at_least=0,
+            at_most=1,
+        ),
+    ] = 0.1
     strict: Annotated[
         bool,
         _models(
@@ -471,7 +488,19 @@ class ServerConfig:
         if self.admin_address is not None and self.admin_socket is None:
             split_address(self.admin_address)
         self._check_sockets()
+        self._check_shadow()
         parse_gpus(self.gpus)
+
+    def _check_shadow(self) -> None:
+        if self.shadow is None:
+            return
+        if self.shadow not in self.follow.labels[1:]:
+            raise InputError(
+                "shadow: expected a label of --follow labels:NAME,NAME behind the first, got "
+                f"{self.shadow!r} with {self.follow}"
+            )
+        if self.metrics == "off":
+            raise InputError("shadow: expected with metrics full or basic, got off")
 
     def _check_sockets(self) -> None:
         paths = [self.unix_socket, self.http_unix_socket, self.admin_socket]

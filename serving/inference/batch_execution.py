@@ -16,6 +16,8 @@ from serving.inference.held_batch import HeldAnswers, HeldBatch
 from serving.inference.held_calls import HeldCalls
 from serving.inference.predict_call import PredictCall
 from serving.inference.request_reports import RequestReports
+from serving.inference.shadows.shadow_request import ShadowRequest
+from serving.inference.shadows.shadows import Shadows
 from serving.metrics.version_metrics import Answered
 from serving.observability.host_spans import traced_batch
 from serving.scheduler.batcher import Batch
@@ -39,8 +41,13 @@ DROPPED = {
 class BatchExecution:
     """Runs batches for the dispatcher: any number at once, each on a thread."""
 
-    def __init__(self, reports: RequestReports | None, held: HeldCalls | None = None) -> None:
-        self._reports, self._held = reports, held
+    def __init__(
+        self,
+        reports: RequestReports | None,
+        held: HeldCalls | None = None,
+        shadows: Shadows | None = None,
+    ) -> None:
+        self._reports, self._held, self._shadows = reports, held, shadows
 
     def __call__(self, calls: Sequence[PredictCall | HeldBatch]) -> Sequence[Any]:
         """Runs calls of one version together.
@@ -84,13 +91,28 @@ class BatchExecution:
             self._answer_apart(held.apart(batch.handles), batch.started, ran, usage, merging)
             return
         answers = held.answer(batch, ran, merging)
+        kept: Sequence[ShadowRequest] = ()
         try:
+            kept = self._kept(batch, ran, merging)
             self._count_held(batch, ran, answers, usage, merging)
         except Exception:
             # A bug of ours must not keep calls from their answers.
             _log.exception("internal error in counting a batch")
         finally:
             held.send(batch, answers)
+        self._offer(kept)
+
+    def _kept(
+        self, batch: HeldBatch, ran: RequestResult, merging: float
+    ) -> Sequence[ShadowRequest]:
+        if self._shadows is None or self._held is None:
+            return ()
+        return self._held.kept(batch, ran, merging)
+
+    def _offer(self, kept: Sequence[ShadowRequest]) -> None:
+        if self._shadows is not None:
+            for request in kept:
+                self._shadows.offer(request)
 
     def _run_apart(self, calls: Sequence[PredictCall], late: DeadlineError | None) -> None:
         for call in calls:
@@ -214,6 +236,7 @@ class BatchExecution:
                 # This client's shared memory failed; the batch's other calls are answered.
                 responses.append(error)
                 continue
+            call.keep(execution)
             now = monotonic()
             if execution.ids_unknown:
                 call.version.io.reader.count_unknown(execution.ids_unknown)

@@ -22,6 +22,8 @@ from serving.inference.batch_execution import (
 from serving.inference.held_calls import HeldCalls
 from serving.inference.predict_call import PredictCall, log_fields
 from serving.inference.request_reports import RequestReports
+from serving.inference.shadows.shadow_thread import ShadowThread
+from serving.inference.shadows.shadows import Served, Shadows
 from serving.metrics.server_metrics import ServerMetrics
 from serving.protocol.codec import Codec
 from serving.protocol.predict_method import PredictMethod
@@ -96,6 +98,7 @@ class DataPlane:
         limits: QueueLimits,
         memory: SharedMemory | None = None,
         reports: RequestReports | None = None,
+        shadows: Shadows | None = None,
     ) -> None:
         """Adds the queues of loaded versions, and later those of versions as they load.
 
@@ -103,19 +106,21 @@ class DataPlane:
             slots: batches that may run at once.
             memory: shared memory that clients have registered; None if it is not offered.
             reports: reports on single requests; None if only metrics are kept.
+            shadows: of the versions here; None: no request is scored twice.
         """
         self._memory = memory
         self._store = store
         self._router = Router(store)
         self._metrics = metrics
         self._reports = reports
+        self._shadows = shadows
         self.calls = CallsInProgress(metrics.in_flight)
         self.traces = reports is not None and reports.traces
         scheduler = new_scheduler(slots=slots, limits=limits)
         self.held = self._held_calls(scheduler)
         self.dispatcher: Dispatcher[Any] = Dispatcher(
             scheduler,
-            BatchExecution(reports, self.held),
+            BatchExecution(reports, self.held, shadows),
             observe=count_batch,
             on_dropped=count_dropped,
             on_waiting=lambda call: show_queue(call.version),
@@ -124,6 +129,10 @@ class DataPlane:
             lambda version: self.dispatcher.add_queue(version.queue),
             lambda version: self.dispatcher.remove_queue(version.queue),
         )
+        self.shadow_thread: ShadowThread | None = None
+        if shadows is not None:
+            self.shadow_thread = ShadowThread(shadows, self.dispatcher)
+            store.on_names(self._set_shadows)
 
     def _held_calls(self, scheduler: Scheduler[Any]) -> HeldCalls | None:
         if not isinstance(scheduler, CompiledBatcher):
@@ -133,6 +142,7 @@ class DataPlane:
             changed=self.calls.add_predict,
             show_queue=show_queue,
             outcome=self._outcome,
+            answered=self._answered,
         )
         if self._reports is not None:
             held.set_traced(self._reports.bound)
@@ -169,6 +179,7 @@ class DataPlane:
         except Exception as error:
             return self._refuse(error, call)
         outcome: Answer | Status = self._outcome(call)
+        self._answered(call)
         return outcome
 
     def submit(
@@ -199,6 +210,7 @@ class DataPlane:
 
         def done(call: PredictCall) -> None:
             reply(self._outcome(call))
+            self._answered(call)
 
         call = self._begin(
             codec,
@@ -272,7 +284,7 @@ class DataPlane:
         number: int | None = None,
         on_done: Callable[[PredictCall], None] | None = None,
     ) -> PredictCall | Status:
-        arrived = monotonic()
+        arrived, shadows = monotonic(), self._shadows
         trace = None if self._reports is None else self._reports.begin(metadata, drawn=drawn)
         header: RequestHeader | None = None
         route: Route | None = None
@@ -325,8 +337,19 @@ class DataPlane:
             requests_ahead=self.dispatcher.waiting[0],
             trace=trace,
             label=route.label,
+            message=None if shadows is None else shadows.kept(request, version, header, memory),
             on_done=on_done,
         )
+
+    def _answered(self, call: PredictCall) -> None:
+        if call.answered is not None and self._shadows is not None:
+            self._shadows.offer(call.answered)
+
+    def _set_shadows(self, served: Served, _shares: Shares) -> None:
+        if self._shadows is not None:
+            self._shadows.set_names(served)
+            if self.held is not None:
+                self.held.set_kept(self._shadows.share if self._shadows.any else 0.0)
 
     def _chance(self, number: int | None) -> Callable[[], int] | None:
         held = self.held

@@ -1,5 +1,6 @@
 """The held calls of one batch and their answers, and calls that ended without a batch."""
 
+import ctypes
 from array import array
 from collections.abc import Callable
 from typing import Any
@@ -7,10 +8,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from serving.inference.held_calls_library import AnsweredStruct, EndedStruct
+from serving.inference.held_calls_library import AnsweredStruct, EndedStruct, KeptStruct
+from serving.inference.shadows.shadow_request import ShadowRequest, copied_scores
+from serving.protocol.codec import MESSAGE_CODECS
+from serving.protocol.predict_method import PredictMethod
 from serving.scheduler.request_queue import QueuedRequest
 from serving.status import StatusCode
 from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.engines.executor import RequestResult
+
+# `Form` of serving/native/calls/held_call.h.
+FORMS = {PredictMethod.MODEL_INFER: 1, PredictMethod.PREDICT: 2}
+METHODS = {form: method for method, form in FORMS.items()}
 
 
 class HeldBatch(QueuedRequest):
@@ -66,3 +75,23 @@ def count_ended(version: LoadedVersion, ended: EndedStruct) -> int:
         metrics.refused("cancelled", cancelled)
         metrics.failed(StatusCode.CANCELLED.name, ended.cancelled_seconds, cancelled)
     return cancelled
+
+
+def kept_call(
+    batch: HeldBatch, kept: KeptStruct, ran: RequestResult, merging: float
+) -> ShadowRequest:
+    """A call whose message is kept, with its scores; both are copied.
+
+    Args:
+        merging: seconds, which count with the lookups.
+    """
+    place = slice(kept.first, kept.first + kept.samples)
+    return ShadowRequest(
+        batch.version,
+        MESSAGE_CODECS[METHODS[kept.form]],
+        ctypes.string_at(kept.message, kept.message_bytes),
+        kept.message_bytes,
+        kept.samples,
+        copied_scores(batch.version, ran.scores, place),
+        merging + ran.lookup_seconds + ran.tower_seconds,
+    )

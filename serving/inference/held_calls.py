@@ -20,10 +20,18 @@ from typing import Any
 import numpy as np
 
 from kernels.native_library import address_of
-from serving.inference.held_batch import HeldAnswers, HeldBatch, count_ended
+from serving.inference.held_batch import (
+    FORMS,
+    METHODS,
+    HeldAnswers,
+    HeldBatch,
+    count_ended,
+    kept_call,
+)
 from serving.inference.held_calls_library import (
     AnsweredStruct,
     DescriptionStruct,
+    KeptStruct,
     Layout,
     RunStruct,
     ScoresStruct,
@@ -32,6 +40,7 @@ from serving.inference.held_calls_library import (
 )
 from serving.inference.held_versions import HeldVersions, reader_of
 from serving.inference.predict_call import PredictCall
+from serving.inference.shadows.shadow_request import ShadowRequest
 from serving.protocol.codec import MESSAGE_CODECS
 from serving.protocol.predict_method import PredictMethod
 from serving.protocol.request_header import RequestHeader
@@ -46,9 +55,6 @@ from sharded_infer.engines.executor import RequestResult
 from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import ModelInput
 
-# `Form` of serving/native/calls/held_call.h.
-_FORMS = {PredictMethod.MODEL_INFER: 1, PredictMethod.PREDICT: 2}
-_METHODS = {form: method for method, form in _FORMS.items()}
 # `AnsweredRequest` of serving/native/counting.h.
 _COUNTED_NUMBERS = 8
 
@@ -67,6 +73,7 @@ class HeldCalls:
         changed: Callable[[int], None],
         show_queue: Callable[[LoadedVersion], None],
         outcome: Callable[[PredictCall], Any],
+        answered: Callable[[PredictCall], None],
     ) -> None:
         """Takes no calls before `attach`.
 
@@ -74,9 +81,11 @@ class HeldCalls:
             changed: called with the number of calls that came, or left with a minus.
             show_queue: called with each version whose calls are queued now.
             outcome: the answer or status of a call that has become a `PredictCall`.
+            answered: called with such a call when that was sent.
         """
         self._library = held_calls_library()
-        self._changed, self._show_queue, self._outcome = changed, show_queue, outcome
+        self._changed, self._show_queue = changed, show_queue
+        self._outcome, self._answered = outcome, answered
         self._reply: Callable[[int, Any], None] | None = None
         # Compiled code refers to the batcher.
         self._batcher = batcher
@@ -101,7 +110,7 @@ class HeldCalls:
             reply: answers a call that has become a `PredictCall`.
         """
         self._reply = reply
-        forms = [0 if method is None else _FORMS.get(method, 0) for method in methods]
+        forms = [0 if method is None else FORMS.get(method, 0) for method in methods]
         listed = (ctypes.c_int32 * len(forms))(*forms)
         self._library.sharded_infer_calls_attach(self._address, *server, listed, len(forms))
 
@@ -113,6 +122,11 @@ class HeldCalls:
     def chance(self, number: int) -> int:
         """The 64 bits by which compiled code routes the call of this number without a key."""
         return mixed(self._chance_seed ^ number)
+
+    def set_kept(self, share: float) -> None:
+        """Of calls that name no version, the messages of this share are kept, by chance."""
+        bound = min(round(share * 2.0**64), 2**64 - 1)
+        self._library.sharded_infer_calls_set_kept(self._address, bound)
 
     def take(self, events: int, count: int) -> Sequence[int]:
         """Takes the usual predict calls among events.
@@ -223,6 +237,17 @@ class HeldCalls:
         )
         return HeldAnswers(address, counted, sums)
 
+    def kept(self, batch: HeldBatch, ran: RequestResult, merging: float) -> list[ShadowRequest]:
+        """The calls whose messages are kept, for another version. They must be held still.
+
+        Args:
+            merging: as for `answer`.
+        """
+        found = (KeptStruct * batch.count)()
+        handles, count = batch.handles.buffer_info()
+        kept = self._library.sharded_infer_calls_kept(self._address, handles, count, found)
+        return [kept_call(batch, one, ran, merging) for one in found[:kept]]
+
     def send(self, batch: HeldBatch, answers: HeldAnswers) -> None:
         """Sends the answers, and lets the calls go."""
         handles, _ = batch.handles.buffer_info()
@@ -267,7 +292,7 @@ class HeldCalls:
         starts, rows = _numbers(found.dense_at, dense), _numbers(found.dense_rows, dense)
         model_input = reader.assemble(found.layout[:], own, starts, rows, memory)
         request_id = ctypes.string_at(found.id, found.id_bytes).decode("ascii")
-        method = _METHODS[found.form]
+        method = METHODS[found.form]
         call = PredictCall(
             version,
             RequestHeader(
@@ -283,6 +308,7 @@ class HeldCalls:
             size_bytes=found.size_bytes,
             requests_ahead=found.ahead,
             label=found.label.decode("ascii"),
+            message=ctypes.string_at(found.message, found.message_bytes) or None,
             on_done=partial(self._call_ended, found.call),
         )
         call.decoded = found.decoded
@@ -292,6 +318,7 @@ class HeldCalls:
         try:
             if self._reply is not None:
                 self._reply(number, self._outcome(call))
+                self._answered(call)
         finally:
             self._changed(-1)
 

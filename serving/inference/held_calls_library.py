@@ -117,7 +117,21 @@ class DescriptionStruct(ctypes.Structure):
         ("dense_at", _ADDRESS),
         ("dense_rows", _ADDRESS),
         ("label", ctypes.c_char_p),
+        ("message", _ADDRESS),
+        ("message_bytes", _INTEGER),
         ("layout", Layout),
+    )
+
+
+class KeptStruct(ctypes.Structure):
+    """`Kept`."""
+
+    _fields_ = (
+        ("form", _INTEGER),
+        ("first", _INTEGER),
+        ("samples", _INTEGER),
+        ("message", _ADDRESS),
+        ("message_bytes", _INTEGER),
     )
 
 
@@ -142,6 +156,7 @@ _FUNCTIONS = {
             _ADDRESS, ctypes.POINTER(NameStruct), _INTEGER, ctypes.POINTER(ShareStruct), _INTEGER,
         ),
     ),
+    "set_kept": (None, (_ADDRESS, ctypes.c_uint64)),
     "take": (
         _INTEGER,
         (_ADDRESS, _ADDRESS, _INTEGER, _ADDRESS, ctypes.POINTER(TakenStruct)),
@@ -169,6 +184,7 @@ _FUNCTIONS = {
         (_ADDRESS, _ADDRESS, _INTEGER, ctypes.c_int32, ctypes.c_char_p, _INTEGER),
     ),
     "route_of": (_ADDRESS, (_ADDRESS, _INTEGER)),
+    "kept": (_INTEGER, (_ADDRESS, _ADDRESS, _INTEGER, _ADDRESS)),
     "describe": (None, (_ADDRESS, _INTEGER, ctypes.POINTER(DescriptionStruct))),
     "release": (None, (_ADDRESS, _ADDRESS, _INTEGER)),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
+from serving.inference.shadows.shadow_request import ShadowRequest, copied_scores
 from serving.observability.host_spans import HostSpan
 from serving.observability.trace_context import RequestTrace
 from serving.protocol.codec import Codec, Scored
@@ -31,13 +32,15 @@ class PredictCall(QueuedRequest):
         trace: None if it is not traced.
         label: whose weight chose the version; empty: none did.
         hosts: its batch's lookups on shard hosts, if that is traced.
+        message: as the transport brought it, if another version is to score it too.
+        answered: the same with its scores, when it has them.
         count: requests that it stands for.
     """
 
     count = 1
     __slots__ = (
-        "codec", "decoded", "header", "hosts", "label", "memory", "method", "model_input",
-        "outputs", "requests_ahead", "trace", "version",
+        "answered", "codec", "decoded", "header", "hosts", "label", "memory", "message", "method",
+        "model_input", "outputs", "requests_ahead", "trace", "version",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +59,7 @@ class PredictCall(QueuedRequest):
         requests_ahead: int = 0,
         trace: RequestTrace | None = None,
         label: str = "",
+        message: Any = None,
         on_done: "Callable[[PredictCall], None] | None" = None,
     ) -> None:
         """Describes a call that has just been decoded; all times are monotonic."""
@@ -79,6 +83,8 @@ class PredictCall(QueuedRequest):
         self.trace = trace
         self.label = label
         self.hosts: Sequence[HostSpan] = ()
+        self.message = message
+        self.answered: ShadowRequest | None = None
         self.decoded = monotonic()
 
     def encode(self, execution: RequestResult, queue_seconds: float) -> Any:
@@ -101,6 +107,21 @@ class PredictCall(QueuedRequest):
         tables = execution.default_tables
         scored = Scored(self.header, self.outputs, scores, seconds, tables, unknown, self.label)
         return self.codec.encode(scored, self.version.io, self.memory)
+
+    def keep(self, execution: RequestResult) -> None:
+        """Keeps its scores for another version, if that is to score it too."""
+        if self.message is None:
+            return
+        self.answered = ShadowRequest(
+            self.version,
+            self.codec,
+            self.message,
+            self.size_bytes,
+            self.samples,
+            copied_scores(self.version, execution.scores),
+            execution.lookup_seconds + execution.tower_seconds,
+            has_defaults=bool(execution.default_tables),
+        )
 
     def log_fields(self) -> dict[str, object]:
         """The fields that the log adds to an error of this call."""

@@ -33,7 +33,7 @@ from serving.metrics.families.model_families import (
     SERVED_AGE,
     SERVED_VERSION,
 )
-from serving.metrics.families.page_series import add_series, metric_of
+from serving.metrics.families.page_series import add_series, hidden_families, metric_of
 from serving.metrics.families.request_families import (
     LATENCY_OBJECTIVE,
     REQUEST_SECONDS,
@@ -75,6 +75,7 @@ class MetricsPage(Collector):
         server: FamilyBlock,
         detail: Detail = Detail.FULL,
         clock: Callable[[], float] = time,
+        families: tuple[Family, ...] = VERSION_FAMILIES,
     ) -> None:
         """Starts without versions.
 
@@ -82,7 +83,9 @@ class MetricsPage(Collector):
             server: families without version labels.
             detail: the level of counting; only counted families are shown.
             clock: seconds since 1970.
+            families: of each version.
         """
+        self._families = families
         self._cells = cells
         self._server = server
         self._detail = detail
@@ -123,7 +126,7 @@ class MetricsPage(Collector):
 
     def describe(self) -> Iterable[Metric]:
         """All families, without samples."""
-        yield from self._metrics(VERSION_FAMILIES, VERSION_LABELS).values()
+        yield from self._metrics(self._families, VERSION_LABELS).values()
         yield from self._metrics(MODEL_FAMILIES, MODEL_LABELS).values()
         yield from self._metrics(SERVER_FAMILIES, ()).values()
         for family in (MEMORY_AVAILABLE_BYTES, MEMORY_LIMIT_BYTES, BUILD_INFO):
@@ -136,7 +139,7 @@ class MetricsPage(Collector):
         named = [(block, model()) for block, model in list(self._models)]
         models = [replace(block, label_values=(name,)) for block, name in named if name]
         processes = self._cells.rows()
-        metrics = self._metrics(VERSION_FAMILIES, VERSION_LABELS)
+        metrics = self._metrics(self._families, VERSION_LABELS)
         for version in shown:
             _add_version(metrics, version, processes)
         yield from metrics.values()
@@ -243,9 +246,10 @@ def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) 
     if LATENCY_OBJECTIVE in version.block.families:
         cell = version.block.cell(LATENCY_OBJECTIVE)
         objective = _together(processes, LATENCY_OBJECTIVE, cell)[0]
+    hidden = hidden_families(version.block, processes)
     for family, value, cell in version.block.series():
         metric = metrics.get(family.name)
-        if metric is None or family is WITHIN_OBJECTIVE:
+        if metric is None or family is WITHIN_OBJECTIVE or family.name in hidden:
             continue
         names = version.names.get(family.label)
         if names is not None:

@@ -25,6 +25,7 @@ from serving.metrics.families.server_families import (
     WORKER_RESTARTS,
     WORKERS,
 )
+from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from serving.metrics.metrics_page import MetricsPage
 from serving.metrics.name_slots import NameSlots
 from serving.metrics.release_metrics import ReleaseMetrics, model_families
@@ -42,16 +43,23 @@ class ServerMetrics:
     """
 
     def __init__(
-        self, workers: int = 1, *, most_versions: int = 0, detail: Detail = Detail.FULL
+        self,
+        workers: int = 1,
+        *,
+        most_versions: int = 0,
+        detail: Detail = Detail.FULL,
+        shadows: bool = False,
     ) -> None:
         """Starts without versions.
 
         Args:
             workers: processes that answer requests.
             most_versions: slots that `follow` will take, over all models.
+            shadows: versions may score requests of the default version too.
         """
         self.detail = detail
-        version_cells = 3 * sum(family.cells for family in VERSION_FAMILIES)
+        self._families = (*VERSION_FAMILIES, *(SHADOW_FAMILIES if shadows else ()))
+        version_cells = 3 * sum(family.cells for family in self._families)
         slots_bytes = most_versions * version_cells * CELL_BYTES
         self._cells = MetricCells(workers, worker_bytes=WORKER_BYTES + slots_bytes)
         self._server = self._block(SERVER_FAMILIES, ())
@@ -66,7 +74,7 @@ class ServerMetrics:
         self._spare_names = NameSlots(0)
         self._spares: list[ReleaseMetrics] = []
         self._naming = threading.Lock()
-        self._page = MetricsPage(self._cells, self._server, detail)
+        self._page = MetricsPage(self._cells, self._server, detail, families=self._families)
         self._page.add_unknown(unknown)
         self.registry = CollectorRegistry()
         self.registry.register(self._page)
@@ -90,7 +98,7 @@ class ServerMetrics:
             if self.is_followed(model):
                 return self.releases(model).version(version)
             if known is None:
-                block = self._block(VERSION_FAMILIES, (model, str(version)))
+                block = self._block(self._families, (model, str(version)))
                 known = VersionMetrics(self._cells, block, self._worker_requests, self.detail)
                 self._versions[model, version] = known
                 self._page.add_version(known)
@@ -153,7 +161,7 @@ class ServerMetrics:
         places = []
         for _ in range(slots):
             version_cell = self._cells.allocate(1)
-            slot = self._block(VERSION_FAMILIES, ())
+            slot = self._block(self._families, ())
             counters = VersionMetrics(self._cells, slot, self._worker_requests, self.detail)
             self._page.add_slot(counters, model, version_cell)
             places.append((version_cell, counters))

@@ -45,9 +45,11 @@ from serving.metrics.families.request_families import (
     SAMPLES,
     SLOW_REQUESTS,
 )
+from serving.metrics.families.shadow_families import SHADOWING
 from serving.metrics.lookups.lookup_metrics import LookupMetrics
 from serving.metrics.lookups.mapped_ids import MappedIds
 from serving.metrics.request_counter import Answered, AnsweredCounter
+from serving.metrics.shadows.shadow_metrics import ShadowMetrics
 from serving.metrics.totals import Duration, Totals
 from serving.metrics.version_info import FactCells, VersionInfo, latency_boundaries
 
@@ -66,6 +68,7 @@ class VersionMetrics:
         exemplars: its traced requests.
         mapped_ids: its raw ids by table.
         lookups: its lookups and scores; None: not counted.
+        shadows: what it scores as a shadow; None: not counted.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class VersionMetrics:
         )
         self._lookups = LookupMetrics(cells, block, self.mapped_ids)
         self.lookups = self._lookups if detail is Detail.FULL else None
+        self.shadows = ShadowMetrics(cells, block) if SHADOWING in block.families else None
         self._answered = AnsweredCounter(
             cells,
             block,

@@ -105,6 +105,7 @@ def serve(
         config.workers,
         most_versions=slots * (len(known) + spare),
         detail=Detail[config.metrics.upper()],
+        shadows=config.shadow is not None,
     )
     for name in known:
         metrics.follow(name, slots=slots, labels=config.follow.labels)

@@ -8,6 +8,7 @@ import resource
 import signal
 import threading
 from collections.abc import Callable
+from random import Random
 from time import monotonic, process_time, sleep
 from typing import TYPE_CHECKING, Protocol
 
@@ -23,6 +24,7 @@ from serving.http_api.operations.model_api import ModelApi
 from serving.http_api.predictions import Predictions
 from serving.inference.data_plane import DataPlane
 from serving.inference.request_reports import RequestReports
+from serving.inference.shadows.shadows import Shadows
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.log_levels import LogControl
 from serving.process.process_sampler import ProcessSampler
@@ -99,6 +101,7 @@ class Worker:
             ),
             memory=memory,
             reports=_reports(config, self._tracer),
+            shadows=_shadows(config),
         )
         self._data_plane = data_plane
         # When the main thread last passed its loop; infinity outside the loop.
@@ -156,6 +159,8 @@ class Worker:
         self._store.map_tables()
         self._grpc.warm(self._store.warm_up)
         self._batch_threads.start(self._store.warm_up)
+        if self._data_plane.shadow_thread is not None:
+            self._data_plane.shadow_thread.start(self._store.warm_up)
 
     def serve(
         self,
@@ -234,6 +239,8 @@ class Worker:
         for listener in self._listeners:
             listener.stop(max(0.0, end - monotonic()))
         self._batch_threads.stop()
+        if self._data_plane.shadow_thread is not None:
+            self._data_plane.shadow_thread.stop()
         if self._tracer is not None:
             self._tracer.stop()
 
@@ -254,6 +261,12 @@ def _reports(config: ServerConfig, tracer: "Tracer | None") -> RequestReports | 
     if tracer is None and config.slow_request_ms == 0:
         return None
     return RequestReports(tracer, config.slow_request_ms)
+
+
+def _shadows(config: ServerConfig) -> Shadows | None:
+    if config.shadow is None:
+        return None
+    return Shadows(config.shadow, config.shadow_share, Random().random)  # noqa: S311
 
 
 def _minor_faults() -> int:

@@ -13,6 +13,7 @@ from serving.config.version_policy import NAME_PARAMETER
 from serving.remote.caller import ANONYMOUS, Caller
 from serving.remote.failed_call import failed_call
 from serving.remote.scraped_metrics import scraped_samples
+from serving.remote.shadow_figures import ShadowFigures, shadow_figures
 from sharded_infer.errors import InputError
 
 _TIMEOUT_SECONDS = 5.0
@@ -32,6 +33,7 @@ class WatchedVersion:
         names: labels that mean it in the server, and `default`.
         requests: answered requests; None without a metrics page.
         share: of the requests that name no version, which it should get, 0 to 1; None likewise.
+        shadow: what it scored as a shadow; None: nothing is known.
     """
 
     model: str
@@ -41,6 +43,7 @@ class WatchedVersion:
     names: tuple[str, ...] = ()
     requests: int | None = None
     share: float | None = None
+    shadow: ShadowFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ class ReleaseWatch:
             )
         except InferenceServerException as error:
             raise InputError(failed_call(self._address, self._caller, error)) from error
-        requests, shares, ages = self._read_page()
+        requests, shares, ages, shadows = self._read_page()
         ready = dict.fromkeys(entry.name for entry in index.models if entry.state == "READY")
         names = {model: self._names(model) for model in ready}
         versions = []
@@ -95,7 +98,12 @@ class ReleaseWatch:
             share = None if self._page is None else shares.get(key, 0.0)
             meant = names.get(entry.name, {})
             named = tuple(sorted(name for name, version in meant.items() if version == key[1]))
-            versions.append(WatchedVersion(*key, entry.state, entry.reason, named, answered, share))
+            shadow = shadows.get(key)
+            versions.append(
+                WatchedVersion(
+                    *key, entry.state, entry.reason, named, answered, share, shadow
+                )
+            )
         return Watched(
             tuple(sorted(versions, key=lambda one: (one.model, one.version))),
             MappingProxyType(ages),
@@ -119,11 +127,17 @@ class ReleaseWatch:
 
     def _read_page(
         self,
-    ) -> tuple[dict[tuple[str, int], int], dict[tuple[str, int], float], dict[str, float]]:
+    ) -> tuple[
+        dict[tuple[str, int], int],
+        dict[tuple[str, int], float],
+        dict[str, float],
+        dict[tuple[str, int], ShadowFigures],
+    ]:
         requests: dict[tuple[str, int], int] = {}
         shares: dict[tuple[str, int], float] = {}
         ages: dict[str, float] = {}
-        for sample in self._samples():
+        samples = list(self._samples())
+        for sample in samples:
             name, labels, value = sample.name, sample.labels, sample.value
             model = labels.get("model", "")
             if name == _REQUESTS and labels["version"].isdigit():
@@ -133,7 +147,7 @@ class ReleaseWatch:
                 shares[model, int(labels["version"])] = value
             elif name == _AGE:
                 ages[model] = value
-        return requests, shares, ages
+        return requests, shares, ages, shadow_figures(samples)
 
     def _samples(self) -> Iterator[Sample]:
         return iter(()) if self._page is None else scraped_samples(self._page, self._caller)

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.utils import InferenceServerException
 
 from sharded_infer.client import CallSettings, Client
+from sharded_infer.repositories.repository import Repository
 from tests.docker.dashboard_queries import (
     ROOT,
     Asked,
@@ -77,6 +78,7 @@ class Observed:
         page: the server's metrics page at the end.
         words_page: that of a server of a model with raw ids.
         host_page: a shard host's.
+        shadow_page: that of a server with a shadow.
     """
 
     prometheus: Prometheus
@@ -84,12 +86,13 @@ class Observed:
     page: str
     words_page: str
     host_page: str
+    shadow_page: str
 
     def families(self) -> set[str]:
         """The names on the pages, counters with `_total`."""
         return {
             family.name + ("_total" if family.type == "counter" else "")
-            for one in (self.page, self.words_page, self.host_page)
+            for one in (self.page, self.words_page, self.host_page, self.shadow_page)
             for family in text_string_to_metric_families(one)
         }
 
@@ -108,25 +111,40 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
     home = tmp_path_factory.mktemp("observed")
     repository = home / "repository"
     (repository / MODEL).mkdir(parents=True)
-    publisher = Publisher(repository, Shelf(home / "shelf"))
+    shelf = Shelf(home / "shelf")
+    publisher = Publisher(repository, shelf)
     publisher.good()
     options = ("--workers", 2, "--poll-seconds", _POLL_SECONDS)
     with (
         _running_front(tmp_path_factory.mktemp("hosts")) as (front, replica),
+        _running_shadow(home / "shadow", shelf) as shadow,
         running_server(repository, home / "stderr", *options) as server,
         running_server(
             publish_words(home / "words", "word").parents[1], home / "words.log"
         ) as words,
     ):
-        urls = [one.metrics_url for one in (server, front, words)]
+        urls = [one.metrics_url for one in (server, front, words, shadow)]
         urls.append(replica.ready["metrics_url"])
         targets = [urlsplit(url).netloc for url in urls]
         with running_prometheus(home, *targets) as prometheus:
             _stop_a_replica(front, replica)
             _send_random_requests(server, repository)
-            _load(server, publisher, words)
-            pages = (page(server.metrics_url), page(words.metrics_url))
-            yield Observed(prometheus, time.time(), *pages, page(replica.ready["metrics_url"]))
+            with traffic(shadow, clients=1, pause=0.02):
+                _load(server, publisher, words)
+            pages = [page(url) for url in (urls[0], urls[2], urls[4], urls[3])]
+            yield Observed(prometheus, time.time(), *pages)
+
+
+@contextmanager
+def _running_shadow(folder: Path, shelf: Shelf) -> Iterator[RunningServer]:
+    """A server whose default version has another one beside it."""
+    (folder / "repository" / MODEL).mkdir(parents=True)
+    versions = Publisher(folder / "repository", shelf)
+    for label in ("stable", "canary"):
+        Repository(folder / "repository").set_label(MODEL, label, versions.good())
+    options = ("--follow", "labels:stable,canary", "--shadow", "canary", "--shadow-share", 1)
+    with running_server(folder / "repository", folder / "stderr", *options) as server:
+        yield server
 
 
 @contextmanager
@@ -288,7 +306,7 @@ def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     assert 0.0 < max(ask_now(failed)) < 1.0
 
 
-@pytest.mark.parametrize("which", ["page", "words_page", "host_page"])
+@pytest.mark.parametrize("which", ["page", "words_page", "host_page", "shadow_page"])
 def test_promtool_finds_nothing_to_say_about_a_page(observed: Observed, which: str) -> None:
     done = subprocess.run(
         ["promtool", "check", "metrics"],  # noqa: S607 - wherever it is installed

@@ -22,6 +22,7 @@ from serving.commands.options.json_option import JsonOption
 from serving.commands.options.version_options import ModelOption
 from serving.remote.caller import CallerFiles
 from serving.remote.release_watch import Watched, WatchedVersion, watching
+from serving.remote.shadow_figures import ShadowFigures
 from sharded_infer.reports.html.text import visible
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}
@@ -35,7 +36,9 @@ def repo_watch_command(
     ],
     metrics: Annotated[
         str | None,
-        typer.Option(help="URL of the server's metrics page: adds shares, requests and ages."),
+        typer.Option(
+            help="URL of the server's metrics page: adds shares, requests, ages and the shadow's figures."
+        ),
     ] = None,
     model: ModelOption = None,
     until: Annotated[
@@ -102,7 +105,8 @@ def _of_model(watched: Watched, model: str | None) -> Watched:
 
 def _said(one: WatchedVersion) -> dict[str, object]:
     """The fields whose changes are printed; counts of requests always change."""
-    return {key: value for key, value in asdict(one).items() if key != "requests"}
+    counts = ("requests", "shadow")
+    return {key: value for key, value in asdict(one).items() if key not in counts}
 
 
 def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
@@ -117,7 +121,11 @@ def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
 
 def _table(watched: Watched) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    for heading in ("model", "version", "state", "names", "share", "requests", "published", ""):
+    headings = ["model", "version", "state", "names", "share", "requests", "published", ""]
+    has_shadow = any(one.shadow is not None for one in watched.versions)
+    if has_shadow:
+        headings.insert(-1, "as the shadow")
+    for heading in headings:
         justify = "right" if heading in ("version", "share", "requests") else "left"
         table.add_column(heading, justify=justify)  # type: ignore[arg-type]
     for one in watched.versions:
@@ -130,9 +138,23 @@ def _table(watched: Watched) -> Table:
             "" if one.share is None else f"{one.share:.1%}",
             "" if one.requests is None else f"{one.requests:,}",
             f"{_age(watched.age_seconds[one.model])} ago" if is_default else "",
+            *([_as_shadow(one.shadow)] if has_shadow else []),
             one.reason,
         )
     return table
+
+
+def _as_shadow(figures: ShadowFigures | None) -> str:
+    if figures is None:
+        return ""
+    counts = f"{figures.scored:,} scored, {figures.failed:,} failed, {figures.dropped:,} dropped"
+    worst = figures.worst
+    if worst is None:
+        return counts
+    return (
+        f"{counts}; {visible(worst.output)} differs by {worst.mean_difference:.3g} on the mean, "
+        f"{worst.largest_difference:.3g} at most, KS {worst.distance:.3g}"
+    )
 
 
 def _age(seconds: float) -> str:

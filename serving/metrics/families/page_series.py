@@ -1,6 +1,6 @@
 """Families as Prometheus knows them, and their series on the page."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -11,7 +11,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.utils import floatToGoString
 
-from serving.metrics.families.family import Family, Kind
+from serving.metrics.families.family import Family, FamilyBlock, Kind
+from serving.metrics.families.shadow_families import SHADOW_FAMILIES, SHADOWING
+
+_SHADOW_NAMES = frozenset(family.name for family in SHADOW_FAMILIES)
 
 
 def metric_of(family: Family, block_labels: tuple[str, ...]) -> Metric:
@@ -46,3 +49,16 @@ def add_series(
         values[0] or labels[-1] not in family.hidden_zeros
     ):
         metric.add_metric(labels, values[0])
+
+
+def hidden_families(block: FamilyBlock, processes: Sequence[Sequence[float]]) -> Set[str]:
+    """Names of a version's families that are not shown: it has not been a shadow.
+
+    Args:
+        processes: all cells of each.
+    """
+    if SHADOWING not in block.families:
+        return frozenset()
+    first, end = block.cell(SHADOWING), block.first + block.cells
+    was_shadow = any(any(row[first:end]) for row in processes)
+    return frozenset() if was_shadow else _SHADOW_NAMES

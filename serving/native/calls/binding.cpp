@@ -41,6 +41,10 @@ EXPORTED void sharded_infer_calls_set_chance(Calls* calls, std::uint64_t seed) {
   calls->set_chance(seed);
 }
 
+EXPORTED void sharded_infer_calls_set_kept(Calls* calls, std::uint64_t bound) {
+  calls->set_kept(bound);
+}
+
 // `left` has room for as many as there are events.
 EXPORTED std::int64_t sharded_infer_calls_take(Calls* calls, const Event* events,
                                                std::int64_t count, std::int64_t* left,
@@ -97,6 +101,12 @@ EXPORTED double sharded_infer_calls_refuse(Calls* calls, const std::int64_t* han
 
 EXPORTED Route* sharded_infer_calls_route_of(Calls* calls, std::int64_t handle) {
   return calls->route_of(handle);
+}
+
+// `found` has room for as many as there are handles.
+EXPORTED std::int64_t sharded_infer_calls_kept(Calls* calls, const std::int64_t* handles,
+                                               std::int64_t count, Kept* found) {
+  return calls->kept(handles, count, found);
 }
 
 EXPORTED void sharded_infer_calls_describe(Calls* calls, std::int64_t handle,

@@ -95,6 +95,8 @@ Calls::Way Calls::take(const transport::Event& event, Taken& taken) {
     return Way::kLeft;
   }
   route->decoding.count_unknown();
+  if (kept_ != 0 && header.version.size == 0 && random() <= kept_)
+    call.message.assign(reinterpret_cast<const char*>(message.data), std::size_t(message.size));
   ++taken.calls;
   const auto slot = std::uint32_t(event.call);
   if (by_slot_.size() <= slot) by_slot_.resize(slot + std::size_t{1});
@@ -284,8 +286,20 @@ void Calls::describe(std::int64_t handle, Description& description) {
                  call.outputs,      call.id.data(),
                  std::int64_t(call.id.size()), call.words.get(),
                  call.own.data(),   call.dense_at.data(),
-                 call.dense_rows.data(), call.label.c_str(),
-                 call.layout};
+                 call.dense_rows.data(), call.label.c_str(), call.message.data(),
+                 std::int64_t(call.message.size()), call.layout};
+}
+
+std::int64_t Calls::kept(const std::int64_t* handles, std::int64_t count, Kept* found) {
+  std::int64_t first = 0, kept = 0;
+  for (std::int64_t at = 0; at < count; ++at) {
+    const HeldCall& call = held(handles[at]);
+    if (!call.message.empty())
+      found[kept++] = {call.form, first, call.layout.batch, call.message.data(),
+                       std::int64_t(call.message.size())};
+    first += call.layout.batch;
+  }
+  return kept;
 }
 
 void Calls::release(const std::int64_t* handles, std::int64_t count) {
@@ -317,7 +331,7 @@ void Calls::give_back(HeldCall& call) {
   free_.push_back(call.request.handle);
 }
 
-// xorshift64*: which calls are traced is no secret.
+// xorshift64*: which calls are traced or kept is no secret.
 std::uint64_t Calls::random() {
   random_ ^= random_ >> 12;
   random_ ^= random_ << 25;

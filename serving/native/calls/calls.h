@@ -117,7 +117,17 @@ struct Description {
   const std::int64_t* dense_at;
   const std::int64_t* dense_rows;
   const char* label;
+  const char* message;
+  std::int64_t message_bytes;
   Layout layout;
+};
+
+// A call whose message is kept, and which of its batch's samples are its own.
+struct Kept {
+  std::int64_t form;
+  std::int64_t first, samples;
+  const char* message;
+  std::int64_t message_bytes;
 };
 
 class Calls {
@@ -133,6 +143,8 @@ class Calls {
   }
   // Calls without a `traceparent` are traced with this chance, of 2^64; then Python takes them.
   void set_traced(std::uint64_t bound) { traced_ = bound; }
+  // With this chance, of 2^64, the message of a call that names no version is kept.
+  void set_kept(std::uint64_t bound) { kept_ = bound; }
   void set_names(const Name* names, std::int64_t count, const NamedShare* shares,
                  std::int64_t share_count);
   // Calls without a routing key go by chance, which a seed and their numbers make.
@@ -161,6 +173,8 @@ class Calls {
   // Ends calls with a status; returns the sum of the seconds since they came.
   double refuse(const std::int64_t* handles, std::int64_t count, std::int32_t code,
                 std::string_view words);
+  // The calls of a batch that are kept, of which `found` has room for all. Returns their number.
+  std::int64_t kept(const std::int64_t* handles, std::int64_t count, Kept* found);
   void describe(std::int64_t handle, Description& description);
   void release(const std::int64_t* handles, std::int64_t count);
   Route* route_of(std::int64_t handle) { return held(handle).route; }
@@ -205,6 +219,7 @@ class Calls {
   void* server_ = nullptr;
   std::vector<std::int32_t> forms_;
   std::uint64_t traced_ = 0;
+  std::uint64_t kept_ = 0;
   std::uint64_t random_ = 0x9e3779b97f4a7c15u;
   std::uint64_t chance_seed_ = 0;
   std::unordered_map<std::string, Meaning> meanings_;  // by model, a zero byte, and version

@@ -22,6 +22,7 @@ struct HeldCall {
   std::uint64_t outputs = 0;   // a bit for each that is wanted
   std::string id;
   std::string label;           // that a weight chose
+  std::string message;  // of a call that is kept for another version; else empty
   Layout layout{};
   std::vector<std::uint8_t> own;        // [features]: in the first group
   std::vector<std::int64_t> dense_at;   // [dense]: in words
@@ -45,6 +46,7 @@ struct HeldCall {
       capacity = 0;
     }
     if (id.capacity() > kKeptText) std::string().swap(id);
+    if (!message.empty()) std::string().swap(message);
   }
 
  private:

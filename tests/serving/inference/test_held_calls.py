@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from time import monotonic, sleep
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,8 @@ from serving.errors import DeadlineError
 from serving.inference.data_plane import DataPlane
 from serving.inference.held_calls import HeldCalls
 from serving.inference.request_reports import RequestReports
+from serving.inference.shadows.shadow_request import ShadowRequest
+from serving.inference.shadows.shadows import Shadows
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.request_timeline import RequestTimeline
 from serving.observability.trace_settings import TraceSampling
@@ -37,6 +40,7 @@ from serving.transport.library import EVENT
 from serving.versions.loaded_version import ServingOverrides, WeightedVersion
 from serving.versions.served_versions import ServedVersions
 from sharded_infer.engines.executor import run_batch
+from sharded_infer.engines.model import Model
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.repositories.repository import Repository
@@ -142,14 +146,21 @@ class Place:
         return [self.wire.answers.pop(number) for number in numbers]
 
 
-def make_place(ranker: Ranker, reports: RequestReports | None = None) -> Place:
-    return place_of(ranker.repository, MODEL, reports)
+def make_place(
+    ranker: Ranker, reports: RequestReports | None = None, shadows: Shadows | None = None
+) -> Place:
+    return place_of(ranker.repository, MODEL, reports, shadows)
 
 
-def place_of(repository: Path, model: str, reports: RequestReports | None = None) -> Place:
+def place_of(
+    repository: Path,
+    model: str,
+    reports: RequestReports | None = None,
+    shadows: Shadows | None = None,
+) -> Place:
     planes, stores, counts = [], [], []
     for told in (reports, None):
-        metrics = ServerMetrics()
+        metrics = ServerMetrics(shadows=shadows is not None)
         store = ServedVersions(
             Repository(repository),
             metrics,
@@ -158,7 +169,12 @@ def place_of(repository: Path, model: str, reports: RequestReports | None = None
             overrides=ServingOverrides(BatchingMode.BATCHED, 0),
         )
         store.load(model)
-        planes.append(DataPlane(store, metrics, slots=1, limits=QueueLimits(), reports=told))
+        planes.append(
+            DataPlane(
+                store, metrics, slots=1, limits=QueueLimits(), reports=told,
+                shadows=None if planes else shadows,
+            )
+        )  # fmt: skip
         stores.append(store)
         counts.append(metrics)
     made = Place(stores[0], counts[0], planes[0], planes[1], counts[1])
@@ -546,6 +562,110 @@ def test_calls_whose_client_decides_on_tracing_are_left(
     assert place.wire.take(place.held, (message(),), headers=other)[1] == []
 
 
+class Beside:
+    """A place whose version has another one beside it, and what waits for that."""
+
+    def __init__(self, ranker: Ranker, share: float = 1.0) -> None:
+        self.shadows = Shadows("canary", share, Random(3).random, lambda: self.now)
+        self.now = 0.0
+        self.place = make_place(ranker, shadows=self.shadows)
+        store = self.place.store
+        metrics = self.place.metrics.version(MODEL, 2)
+        store.add(replace(store.get(MODEL), metrics=metrics, model=_numbered(ranker.model, 2)))
+        store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
+
+    def taken(self) -> list[ShadowRequest]:
+        self.now += 1.0
+        found = []
+        while (one := self.shadows.take()) is not None:
+            found.append(one[0])
+        return found
+
+
+def _numbered(model: Model, version: int) -> Any:
+    return SimpleNamespace(name=model.name, version=version, spec=model.spec)
+
+
+def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
+    ranker: Ranker,
+) -> None:
+    beside = Beside(ranker)
+    sent = [message(samples, seed) for seed, samples in enumerate((3, 1, 5))]
+    for answers, requests in (
+        (beside.place.ask(*sent), beside.taken()),
+        (beside.place.ask(sent[0]), beside.taken()),
+    ):
+        assert len(requests) == len(answers) > 0
+        for request, answer, message_ in zip(requests, answers, sent, strict=False):
+            own = scores_of(infer_response(answer))
+            assert request.message == message_ and request.size_bytes == len(message_)
+            assert request.version is beside.place.store.get(MODEL)
+            assert request.samples == len(own["score"]) and request.seconds > 0
+            assert request.scores.keys() == own.keys()
+            for name, scores in own.items():
+                np.testing.assert_array_equal(request.scores[name], scores)
+            assert request.codec is INFER_CODEC
+    one = predict_message()
+    beside.place.ask(one, method=PREDICT)
+    [request] = beside.taken()
+    assert request.message == one and request.codec is MESSAGE_CODECS[PredictMethod.PREDICT]
+
+
+def test_calls_that_become_pythons_are_kept_as_well(ranker: Ranker) -> None:
+    beside = Beside(ranker)
+    place, outcomes = beside.place, list[bytes | Status]()
+    place.plane.submit(INFER_CODEC, message(2, 1), outcomes.append)
+    place.wire.take(place.held, (message(3, 2), message(1, 3)))
+    while place.plane.dispatcher.work():
+        pass
+    assert outcomes and place.store.get(MODEL).metrics.totals().executions == 1
+    assert [r.message for r in beside.taken()] == [message(2, 1), message(3, 2), message(1, 3)]
+    assert isinstance(place.plane.predict(INFER_CODEC, message(4)), bytes)
+    assert [r.samples for r in beside.taken()] == [4]
+
+
+def test_a_share_of_held_calls_is_kept_and_none_without_a_shadow(ranker: Ranker) -> None:
+    beside = Beside(ranker, 0.25)
+    kept = 0
+    for _ in range(40):
+        beside.place.ask(*[message(1)] * 25)
+        kept += len(beside.taken())
+    # Of 1,000 draws: more than seven standard deviations.
+    assert 150 < kept < 350
+    named = infer_request(good_inputs(1))
+    named.model_version = "1"
+    beside.place.ask(*[named.SerializeToString()] * 100)
+    assert beside.taken() == []
+    beside.place.store.offer({MODEL: {"": 1, "1": 1}})
+    beside.place.ask(*[message(1)] * 100)
+    beside.place.store.offer({MODEL: {"": 1, "1": 1, "canary": 2}})
+    assert beside.taken() == []
+
+
+def test_failed_calls_and_those_with_default_rows_have_no_shadow(
+    ranker: Ranker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Beside(ranker)
+
+    def lost(model: Any, requests: Sequence[ModelInput], *more: Any, may_default: bool) -> Any:
+        [ran] = run_batch(model, requests, *more, may_default=may_default)
+        work = ran.work._replace(defaults={"item": np.ones(ran.batch.batch_size, np.bool_)})
+        return [replace(ran, work=work, default_tables=("item",))]
+
+    monkeypatch.setattr("serving.inference.batch_execution.run_batch", lost)
+    assert isinstance(beside.place.ask(message(2))[0], bytes)
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise DeadlineError("late")
+
+    monkeypatch.setattr("serving.inference.batch_execution.run_batch", fail)
+    assert isinstance(beside.place.ask(message(2))[0], Status)
+    assert beside.taken() == []
+    counted = page(beside.place.metrics)
+    dropped = {n: float(v) for n, v in counted.items() if "shadow_dropped" in n and float(v)}
+    assert list(dropped.values()) == [1] and "default_rows" in str(dropped)
+
+
 def test_slow_calls_are_reported_as_others_are(
     ranker: Ranker, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -562,7 +682,11 @@ def small_calls(keep: list[Any]) -> tuple[HeldCalls, CompiledBatcher[Any], Nativ
     """Held calls of the small model, whose batches never run."""
     batcher: CompiledBatcher[Any] = CompiledBatcher(limits=QueueLimits())
     held = HeldCalls(
-        batcher, changed=lambda _: None, show_queue=lambda _: None, outcome=lambda _: b""
+        batcher,
+        changed=lambda _: None,
+        show_queue=lambda _: None,
+        outcome=lambda _: b"",
+        answered=lambda _: None,
     )
     reader = NativeReader(SPEC, max_batch=MAX_BATCH)
     queue = CompiledQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})

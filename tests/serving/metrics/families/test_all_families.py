@@ -14,9 +14,16 @@ from serving.metrics.families.all_families import (
     Kind,
 )
 from serving.metrics.families.family import Family
+from serving.metrics.families.shadow_families import SHADOW_FAMILIES
 from tests.support.fresh_process import CHECKOUT
 
-FAMILIES = (*VERSION_FAMILIES, *MODEL_FAMILIES, *SERVER_FAMILIES, *PAGE_FAMILIES)
+FAMILIES = (
+    *VERSION_FAMILIES,
+    *SHADOW_FAMILIES,
+    *MODEL_FAMILIES,
+    *SERVER_FAMILIES,
+    *PAGE_FAMILIES,
+)
 OTHER_UNITS = re.compile(
     r"_(ms|us|ns|millis\w*|micro\w*|minutes|hours|kb|mb|mib|kib|gib|percent)\b"
 )

@@ -1,0 +1,1 @@
+"""Requests that another version scores too, after they were answered."""

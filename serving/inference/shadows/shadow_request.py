@@ -1,0 +1,50 @@
+"""An answered request that another version is to score too."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.protocol.codec import Codec
+from serving.versions.loaded_version import LoadedVersion
+
+Scores = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShadowRequest:
+    """An answered request.
+
+    Attributes:
+        version: that has answered it.
+        codec: reads the message again, for another version.
+        message: as the transport brought it.
+        size_bytes: of the message.
+        samples: of the request.
+        scores: fp32 `[B]` or `[B, K]` by output, of all outputs.
+        seconds: that the lookups and the tower took, of the whole batch.
+        has_defaults: default rows stood for rows of lost shard hosts.
+    """
+
+    version: LoadedVersion
+    codec: Codec[Any, Any]
+    message: Any
+    size_bytes: int
+    samples: int
+    scores: Mapping[str, Scores]
+    seconds: float
+    has_defaults: bool = False
+
+
+def copied_scores(
+    version: LoadedVersion, scores: Sequence[Scores], place: slice = slice(None)
+) -> dict[str, Scores]:
+    """Scores by output, for after the end of their batch.
+
+    Args:
+        place: which samples of the batch.
+    """
+    names = version.model.spec.tower.outputs
+    return {name: np.array(one[place], np.float32) for name, one in zip(names, scores, strict=True)}

@@ -1,0 +1,128 @@
+"""The thread on which shadows score, one request at a time, while a run slot is idle."""
+
+import logging
+import threading
+from collections.abc import Callable
+from time import monotonic
+from typing import Any
+
+from serving.inference.shadows.shadow_request import ShadowRequest
+from serving.inference.shadows.shadows import Shadows
+from serving.protocol.request_tensors import RequestTensors
+from serving.scheduler.dispatcher import Dispatcher
+from serving.scheduler.request_queue import (
+    LOWEST_PRIORITY,
+    BatchingMode,
+    BatchingPolicy,
+    QueuedRequest,
+)
+from serving.scheduler.scheduler import new_queue
+from serving.status import status_of
+from serving.versions.loaded_version import LoadedVersion
+from sharded_infer.engines.executor import run_batch
+
+_log = logging.getLogger("sharded_infer")
+# What one is expected to take, before the first.
+_FIRST_SECONDS = 0.001
+# Between looks for an idle slot, while requests wait for one.
+_LOOK_SECONDS = 0.005
+# Between looks at what was largest long ago, while none waits.
+_IDLE_SECONDS = 10.0
+_STOP_SECONDS = 5.0
+# After a bug of ours: the log is not filled with it.
+_ERROR_SECONDS = 1.0
+
+
+class ShadowThread:
+    """Scores what `Shadows` holds, whenever the dispatcher has a run slot to spare."""
+
+    def __init__(self, shadows: Shadows, dispatcher: Dispatcher[Any]) -> None:
+        self._shadows, self._dispatcher = shadows, dispatcher
+        # Known to the dispatcher only while a request is in it: deadlines are not judged by it.
+        self._queue = new_queue(BatchingPolicy(BatchingMode.INLINE), {1: _FIRST_SECONDS})
+        dispatcher.add_queue(self._queue)
+        dispatcher.remove_queue(self._queue)
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, warm_up: Callable[[], None]) -> None:
+        """Starts the thread.
+
+        Args:
+            warm_up: runs first on it, as in `BatchThreads.start`.
+        """
+        self._thread = threading.Thread(
+            target=self._run, args=(warm_up,), name="shadow", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread after its current request; those that wait are forgotten."""
+        self._closed.set()
+        self._shadows.offered.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
+
+    def _run(self, warm_up: Callable[[], None]) -> None:
+        try:
+            warm_up()
+        except Exception:
+            _log.exception("internal error in warming up a thread")
+        while not self._closed.is_set():
+            try:
+                self._step()
+            except Exception:
+                # A bug of ours must not end the thread.
+                _log.exception("internal error in scoring a request once more")
+                self._closed.wait(_ERROR_SECONDS)
+
+    def _step(self) -> None:
+        shadows = self._shadows
+        ready = shadows.ready_at()
+        if ready is None:
+            shadows.offered.wait(_IDLE_SECONDS)
+            shadows.offered.clear()
+            for counters in shadows.counters():
+                counters.look(monotonic())
+        elif (early := ready - monotonic()) > 0.0:
+            self._closed.wait(early)
+        else:
+            holder = QueuedRequest(
+                self._queue, samples=1, arrived=monotonic(), priority=LOWEST_PRIORITY
+            )
+            if not self._dispatcher.run_idle(holder, self._score_next):
+                self._closed.wait(_LOOK_SECONDS)
+
+    def _score_next(self) -> None:
+        taken = self._shadows.take()
+        if taken is not None:
+            score_again(*taken)
+
+
+def score_again(request: ShadowRequest, version: LoadedVersion) -> None:
+    """Scores an answered request with another version, and counts how far the scores differ.
+
+    Outputs of one name and shape are compared. The request is read as the other version reads it:
+    what that version would refuse is counted by its status code.
+    """
+    metrics = version.metrics.shadows
+    if metrics is None:
+        return
+    try:
+        model_input = request.codec.decode(request.message, version.io, RequestTensors(None))
+        [ran] = run_batch(version.model, [model_input])
+    except Exception as error:
+        metrics.failed(status_of(error).code.name)
+        return
+    names = version.model.spec.tower.outputs
+    pairs = {
+        place: (request.scores[name], scores)
+        for place, (name, scores) in enumerate(zip(names, ran.scores, strict=True))
+        if name in request.scores and request.scores[name].shape == scores.shape
+    }
+    metrics.scored(
+        pairs,
+        default_seconds=request.seconds,
+        seconds=ran.lookup_seconds + ran.tower_seconds,
+        now=monotonic(),
+    )

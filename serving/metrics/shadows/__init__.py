@@ -1,0 +1,1 @@
+"""Counters of versions that score beside the default version."""

@@ -1,0 +1,33 @@
+"""The largest of the values of the last minute or two."""
+
+WINDOW_SECONDS = 60.0
+
+
+class RecentLargest:
+    """Keeps the largest value of the current window and of the one before. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._window = 0
+        self._now = self._before = 0.0
+
+    def add(self, value: float, now: float) -> None:
+        """Takes a value in.
+
+        Args:
+            value: not negative.
+            now: in seconds, on a clock that does not go back.
+        """
+        self._go_on(now)
+        self._now = max(self._now, value)
+
+    def value(self, now: float) -> float:
+        """The largest value; 0 if there was none."""
+        self._go_on(now)
+        return max(self._now, self._before)
+
+    def _go_on(self, now: float) -> None:
+        window = int(now // WINDOW_SECONDS)
+        if window == self._window:
+            return
+        self._before = self._now if window == self._window + 1 else 0.0
+        self._window, self._now = window, 0.0

@@ -1,0 +1,291 @@
+"""Requests that a second version scores too: what it counts, and that no client notices."""
+
+import json
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from serving.metrics.families.model_families import SCORE_BOUNDARIES
+from sharded_infer import publish
+from sharded_infer.repositories.repository import Repository
+from tests.support.fronts import running_front, running_hosts
+from tests.support.server_pages import counted, metric
+from tests.support.servers import (
+    MODEL,
+    NATIVE,
+    Command,
+    RankerTower,
+    RunningServer,
+    good_inputs,
+    ranker_spec,
+    run,
+    running_server,
+)
+from tests.support.shard_host_processes import publish_for_hosts
+from tests.support.traffic import ask, client_of, traffic, triton_inputs
+from tests.support.waiting import until
+
+FOLLOW = ("--poll-seconds", 0, "--follow", "labels:stable,canary")
+SHADOW = (*FOLLOW, "--shadow", "canary")
+SHIFT = 0.25
+STABLE, SHIFTED, STRICT = 1, 2, 3
+
+
+def put(repository: Path, *, shift: float = 0.0, users: int = 50) -> None:
+    """Publishes the ranker, always of the same weights.
+
+    Args:
+        shift: added to each of its labels.
+        users: rows of the table of users; ids beyond are refused.
+    """
+    known = ranker_spec()
+    spec = replace(known, tables=(replace(known.tables[0], rows=users), *known.tables[1:]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        tower = RankerTower(spec.embedding_width)
+        tables = {
+            t.name: nn.EmbeddingBag(t.rows, t.dim, mode=t.pooling or "sum")
+            for t in reversed(spec.tables)
+        }
+    with torch.no_grad():
+        tower.labels.bias += shift
+    publish(spec, tables, tower, repository)
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three versions: as it is, shifted, and with few users. The first is stable."""
+    made = tmp_path_factory.mktemp("shadow") / "repository"
+    put(made)
+    put(made, shift=SHIFT)
+    put(made, users=10)
+    Repository(made).set_label(MODEL, "stable", STABLE)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def _canary(repository: Path) -> None:
+    Repository(repository).set_label(MODEL, "canary", SHIFTED)
+
+
+def scored(server: RunningServer, version: int = SHIFTED, **labels: str) -> float:
+    return counted(server, "sharded_infer_shadow_requests_total", version=str(version), **labels)
+
+
+def infer(client: Any, seed: int, version: str = "", batch: int = 4) -> dict[str, NDArray[Any]]:
+    result = client.infer(MODEL, triton_inputs(good_inputs(batch, seed)), model_version=version)
+    return {name: result.as_numpy(name) for name in ("score", "labels")}
+
+
+def rest_infer(server: RunningServer, seed: int) -> None:
+    import tritonclient.http as triton_http
+
+    url = server.metrics_url.removeprefix("http://").removesuffix("/metrics")
+    with triton_http.InferenceServerClient(url) as client:
+        given = []
+        for name, array in good_inputs(4, seed).items():
+            kind = {"float32": "FP32", "int64": "INT64", "int32": "INT32"}[array.dtype.name]
+            given.append(triton_http.InferInput(name, list(array.shape), kind))
+            given[-1].set_data_from_numpy(array)
+        client.infer(MODEL, given)
+
+
+def distance(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]]) -> float:
+    """The Kolmogorov-Smirnov statistic of scores, seen at the boundaries of their histograms."""
+    first, second = (np.sort(np.concatenate([a.ravel() for a in s])) for s in (one, other))
+    at = np.array(SCORE_BOUNDARIES)
+    shares = [np.searchsorted(s, at, side="right") / s.size for s in (first, second)]
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+def shown_distance(server: RunningServer, output: str) -> float:
+    """The same, of the buckets on the metrics page."""
+    labels = {"version": str(SHIFTED), "output": output}
+    shares = []
+    for name in ("shadow_scores", "shadow_default_scores"):
+        buckets = metric(server, f"{name}_bucket", **labels)
+        ordered = [buckets[key] for key in sorted(buckets, key=lambda key: float(key))]
+        shares.append(np.array(ordered) / ordered[-1])
+    return float(np.abs(shares[0] - shares[1]).max())
+
+
+@pytest.mark.parametrize("transport", ["grpcio", NATIVE])
+def test_the_shadow_scores_what_the_default_answered_and_the_differences_are_seen(
+    repository: Path, tmp_path: Path, transport: str
+) -> None:
+    options = (*SHADOW, "--shadow-share", 1, "--transport", transport)
+    with (
+        running_server(repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        count = 30
+        before = [infer(client, seed) for seed in range(count)]
+        until(lambda: scored(server, code="OK") == count, "all are scored again")
+        # Requests that name a version have no shadow.
+        after = [infer(client, seed, "canary") for seed in range(count)]
+        infer(client, 0, str(STABLE))
+        assert metric(server, "shadowing") == {str(SHIFTED): 1}
+        for output in ("score", "labels"):
+            one, other = ([answer[output] for answer in all_] for all_ in (before, after))
+            differences = np.abs(np.array(other, np.float64) - np.array(one, np.float64))
+            labels = {"version": str(SHIFTED), "output": output}
+            (total,) = metric(server, "shadow_score_difference_sum", **labels).values()
+            (scores,) = metric(server, "shadow_score_difference_count", **labels).values()
+            (largest,) = metric(server, "shadow_largest_score_difference", **labels).values()
+            assert scores == differences.size
+            assert total == pytest.approx(differences.sum(), rel=1e-9)
+            assert largest == differences.max()
+            assert shown_distance(server, output) == pytest.approx(distance(one, other))
+        assert total / scores == pytest.approx(SHIFT, rel=1e-5)
+        assert shown_distance(server, "labels") > 0.05 > shown_distance(server, "score") == 0
+        seconds = metric(server, "shadow_seconds_count", version=str(SHIFTED))
+        assert seconds == {"default": count, "shadow": count}
+        watch = run("repo", "watch", server.grpc_url, "--metrics", server.metrics_url, "--json",
+                    "--timeout", 0)  # fmt: skip
+        by_version = {v["version"]: v["shadow"] for v in json.loads(watch.stdout)["versions"]}
+        assert by_version[STABLE] is None
+        shadow = by_version[SHIFTED]
+        assert (shadow["scored"], shadow["failed"], shadow["dropped"]) == (count, 0, 0)
+        figures = {one["output"]: one for one in shadow["outputs"]}
+        assert figures["labels"] == {
+            "output": "labels", "mean_difference": total / scores, "largest_difference": largest,
+            "distance": pytest.approx(shown_distance(server, "labels")),
+        }  # fmt: skip
+        assert figures["score"]["mean_difference"] == 0
+        rest_infer(server, 1)
+        until(lambda: scored(server, code="OK") == count + 1, "HTTP has a shadow too")
+        assert scored(server) == count + 1
+    assert "internal error" not in (tmp_path / "log").read_text()
+
+
+def move(server: RunningServer, repository: Path, version: int) -> None:
+    """Moves the shadow's label, and waits until the server has seen it."""
+    Repository(repository).set_label(MODEL, "canary", version)
+    server.process.send_signal(signal.SIGHUP)
+    moved = {str(version): 1.0} if version != STABLE else {}
+    until(lambda: shadows_of(server) == moved, f"version {version} is the shadow")
+
+
+def shadows_of(server: RunningServer) -> dict[str, float]:
+    return {version: on for version, on in metric(server, "shadowing").items() if on}
+
+
+def test_a_shadow_that_fails_moves_or_goes_is_counted_and_no_client_notices(
+    repository: Path, tmp_path: Path
+) -> None:
+    options = (*SHADOW, "--shadow-share", 1)
+    with (
+        running_server(repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        answers = [infer(client, seed) for seed in range(10)]
+        until(lambda: scored(server, code="OK") == 10, "all are scored again")
+        # It knows ten users of fifty.
+        move(server, repository, STRICT)
+        for seed, before in enumerate(answers):
+            for name, scores in infer(client, seed).items():
+                np.testing.assert_array_equal(scores, before[name])
+        users = [good_inputs(4, seed)["user"] for seed in range(10)]
+        refused = sum(int((one >= 10).any()) for one in users)
+        assert refused > 0
+        until(lambda: scored(server, STRICT) == 10, "all were tried")
+        assert scored(server, STRICT, code="INVALID_ARGUMENT") == refused
+        assert scored(server, STRICT, code="OK") == 10 - refused
+        # The default version itself is no shadow of its own.
+        move(server, repository, STABLE)
+        infer(client, 0)
+        Repository(repository).remove_label(MODEL, "canary")
+        server.process.send_signal(signal.SIGHUP)
+        move(server, repository, SHIFTED)
+        infer(client, 1)
+        until(lambda: scored(server, code="OK") == 11, "it is back")
+        assert scored(server, STRICT) == 10
+    assert "internal error" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_under_load_all_answers_are_the_defaults_and_each_request_is_scored_or_dropped(
+    repository: Path, tmp_path: Path, workers: int
+) -> None:
+    options = (*SHADOW, "--shadow-share", 1, "--slots", 1, "--workers", workers)
+    with (
+        running_server(repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        expected = ask(client).scores
+        assert expected is not None
+        with traffic(server, clients=8, pause=0.0) as seen:
+            until(lambda: scored(server, code="OK") >= 50, "some are scored again")
+        assert seen.errors() == [] and seen.versions() == [STABLE]
+        assert seen.wrong({STABLE: expected}) == []
+        answered = counted(server, "sharded_infer_requests_total", version=str(STABLE), code="OK")
+        assert answered == len(seen.answers) + 1
+        # When the load has gone, what waits is scored, and each request is counted once.
+        until(lambda: scored(server, code="OK") + dropped(server) == answered, "all are counted")
+        # The shadow's requests are none of its version's own.
+        own = counted(server, "sharded_infer_requests_total", version=str(SHIFTED))
+        batches = counted(server, "sharded_infer_batch_requests_count", version=str(SHIFTED))
+        assert (own, batches) == (0, 0)
+    assert "internal error" not in (tmp_path / "log").read_text()
+
+
+def dropped(server: RunningServer) -> float:
+    reason = "sharded_infer_shadow_dropped_requests_total"
+    return counted(server, reason, version=str(SHIFTED), reason="full")
+
+
+def test_large_requests_have_no_shadow(repository: Path, tmp_path: Path) -> None:
+    options = (*SHADOW, "--shadow-share", 1)
+    most = ranker_spec().serving.max_batch
+    with (
+        running_server(repository, tmp_path / "log", *options) as server,
+        client_of(server) as client,
+    ):
+        infer(client, 0, batch=most + 1)
+        infer(client, 0, batch=most)
+        until(lambda: scored(server, code="OK") == 1, "the smaller one is scored")
+        left_out = metric(server, "shadow_dropped_requests_total", version=str(SHIFTED))
+        assert {reason: count for reason, count in left_out.items() if count} == {"large": 1}
+
+
+def test_a_front_has_a_shadow_whose_rows_are_on_the_same_shard_hosts(tmp_path: Path) -> None:
+    rankers = [publish_for_hosts(tmp_path, 2, 2000, seed) for seed in (5, 6)]
+    repository = Repository(rankers[0].repository)
+    for label, version in (("stable", 1), ("canary", 2)):
+        repository.set_label(MODEL, label, version)
+    options = (*SHADOW, "--shadow-share", 1)
+    with (
+        running_hosts(rankers[0], tmp_path, [0, 1]) as hosts,
+        running_front(rankers[0], tmp_path, hosts, *options) as front,
+        client_of(front) as client,
+    ):
+        before, after = (infer(client, 3, version)["score"] for version in ("", "canary"))
+        until(lambda: scored(front, code="OK") == 1, "it is scored again")
+        labels = {"version": "2", "output": "score"}
+        (total,) = metric(front, "shadow_score_difference_sum", **labels).values()
+        wanted = np.abs(after.astype(np.float64) - before).sum()
+        assert total == pytest.approx(wanted, rel=1e-9) and total > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--shadow", "stable"), "got 'stable' with labels:stable,canary"),
+        (("--shadow", "next"), "got 'next' with labels:stable,canary"),
+        (("--shadow", "canary", "--follow", "latest"), "got 'canary' with latest:1"),
+        (("--shadow", "canary", "--metrics", "off"), "expected with metrics full or basic"),
+    ],
+)
+def test_a_shadow_is_another_label_that_the_server_follows(
+    repository: Path, sharded_infer: Command, options: tuple[str, ...], words: str
+) -> None:
+    done = sharded_infer("serve", "-r", repository, *FOLLOW, *options)
+    done.refused("shadow: expected", words)
