@@ -36,7 +36,7 @@ from serving.scheduler.dispatcher import Dispatcher
 from serving.scheduler.scheduler import Scheduler, new_scheduler
 from serving.shared_memory.regions import SharedMemory
 from serving.status import Status, StatusCode, status_of
-from serving.versions.served_versions import ServedVersions
+from serving.versions.served_versions import ServedVersions, Shares
 
 Metadata = Iterable[tuple[str, str | bytes]]
 _FOREVER = float("inf")

@@ -100,9 +100,7 @@ class ReleaseWatch:
             named = tuple(sorted(name for name, version in meant.items() if version == key[1]))
             shadow = shadows.get(key)
             versions.append(
-                WatchedVersion(
-                    *key, entry.state, entry.reason, named, answered, share, shadow
-                )
+                WatchedVersion(*key, entry.state, entry.reason, named, answered, share, shadow)
             )
         return Watched(
             tuple(sorted(versions, key=lambda one: (one.model, one.version))),

@@ -37,7 +37,8 @@ def repo_watch_command(
     metrics: Annotated[
         str | None,
         typer.Option(
-            help="URL of the server's metrics page: adds shares, requests, ages and the shadow's figures."
+            help="URL of the server's metrics page: adds shares, requests, ages and the "
+            "shadow's figures."
         ),
     ] = None,
     model: ModelOption = None,
