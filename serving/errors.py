@@ -61,3 +61,7 @@ class RateLimitError(ShardedInferError):
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)
         self.retry_seconds = retry_seconds
+
+
+class PromotionError(ShardedInferError):
+    """A promotion that did not reach its end: the reason is in the history of its label."""

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         TowerSpec,
     )
     from sharded_infer.specs.precision import Precision
+    from sharded_infer.specs.release_spec import ReleaseSpec
     from sharded_infer.specs.spec_file import load_spec
     from sharded_infer.towers.program.archive import write_program
     from sharded_infer.towers.tower import export_tower
@@ -85,6 +86,7 @@ _MODULES = {
         "TableSpec",
         "TowerSpec",
     ),
+    "specs.release_spec": ("ReleaseSpec",),
     "specs.spec_file": ("load_spec",),
     "importing.changes.change_files": ("open_changes",),
     "importing.changes.changed_rows": ("ChangedRows",),
@@ -121,6 +123,7 @@ __all__ = [
     "PublishedPart",
     "PublishedVersion",
     "QuantizationSpec",
+    "ReleaseSpec",
     "Repository",
     "ServingSpec",
     "ShardedInferError",

@@ -247,7 +247,7 @@ class RepositoryWatcher:
             release,
             published=published,
             labels=dict(labels.versions),
-            weights=dict(labels.weights),
+            weights=dict(labels.weights_at(time())),
         )
 
     def _heard(self, release: ModelState, reports: list[WorkerReport]) -> ModelState:

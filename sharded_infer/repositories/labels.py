@@ -1,25 +1,35 @@
 """A model's labels, such as `stable`: the versions that they point at, and their history.
 
 `labels.json`: {"stable": 3, "canary": 4, "history": {"stable": [2, 1]}, "removing": [],
-"weights": [{"canary": 5, "stable": 95}]}
+"weights": [{"canary": 5, "stable": 95}], "promotion": {...}, "ended": {"canary": [...]}}
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kernels.wording import did_you_mean
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError
-from sharded_infer.repositories.stored_versions import StoredVersions
+from sharded_infer.repositories.promotion.record import (
+    MOST_REASON,
+    WHOLE,
+    EndedPromotion,
+    Promotion,
+    ended_fields,
+    parse_ended,
+    parse_promotion,
+    promotion_fields,
+)
 
 LABELS_NAME = "labels.json"
 MAX_LABELS_BYTES = 2**20
 MOST_WEIGHTED = 8  # labels with weights
 MOST_WEIGHT = 1_000_000
-_KEPT = 16  # versions of a label's history, and former weights
+_KEPT = 16  # versions of a label's history, its ended promotions, and former weights
 _HISTORY, _REMOVING, _WEIGHTS = "history", "removing", "weights"
-_RESERVED = {_HISTORY, _REMOVING, _WEIGHTS, "latest"}
+_PROMOTION, _ENDED = "promotion", "ended"
+_RESERVED = {_HISTORY, _REMOVING, _WEIGHTS, _PROMOTION, _ENDED, "latest"}
 # Never a number, so that a request may name either; letters of URLs and metrics only.
 _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
 
@@ -33,6 +43,9 @@ class Labels:
         removing: versions that garbage collection is removing; no label may move to them.
         weights: of the labels that share the requests which name no version; empty: none do.
         past_weights: the weights before, the latest first; at most 16.
+        promotion: the one in progress, whose weights are in force.
+        ended: of each label, the promotions that did not reach their end, the latest first; at
+            most 16.
     """
 
     versions: Mapping[str, int] = field(default_factory=dict)
@@ -40,9 +53,11 @@ class Labels:
     removing: tuple[int, ...] = ()
     weights: Mapping[str, int] = field(default_factory=dict)
     past_weights: tuple[Mapping[str, int], ...] = ()
+    promotion: Promotion | None = None
+    ended: Mapping[str, tuple[EndedPromotion, ...]] = field(default_factory=dict)
 
     def moved(self, label: str, version: int) -> "Labels":
-        """The labels with one moved or added.
+        """The labels with one moved or added. A promotion of the label ends.
 
         Raises:
             InputError: the label's name is invalid.
@@ -55,8 +70,10 @@ class Labels:
         if before == version:
             return self
         history = () if before is None else (before, *self.history.get(label, ()))[:_KEPT]
+        promotion = self.promotion
+        is_promoted = promotion is not None and label in promotion.weights
         return replace(
-            self,
+            self.weighted({promotion.target: WHOLE}) if promotion and is_promoted else self,
             versions={**self.versions, label: version},
             history={**self.history, label: history},
         )
@@ -84,10 +101,11 @@ class Labels:
             self.weighted(kept),
             versions={name: number for name, number in self.versions.items() if name != label},
             history={name: past for name, past in self.history.items() if name != label},
+            ended={name: past for name, past in self.ended.items() if name != label},
         )
 
     def weighted(self, weights: Mapping[str, int]) -> "Labels":
-        """The labels with these weights, and no others.
+        """The labels with these weights, and no others. A promotion ends.
 
         Args:
             weights: 1 to 1,000,000 by label, of 8 labels at most; empty: no label has one, and
@@ -107,11 +125,43 @@ class Labels:
                 raise InputError(
                     f"label {label!r}: expected a weight from 1 to {MOST_WEIGHT:,}, got {weight}"
                 )
-        if weights == self.weights:
+        if weights == self.weights and self.promotion is None:
             return self
         # Nothing is remembered then: releases before weights read such a file.
         past = (self.weights, *self.past_weights)[:_KEPT] if self.weights and weights else ()
-        return replace(self, weights=dict(sorted(weights.items())), past_weights=past)
+        if weights == self.weights:
+            past = self.past_weights
+        return replace(
+            self, weights=dict(sorted(weights.items())), past_weights=past, promotion=None
+        )
+
+    def promoting(self, promotion: Promotion) -> "Labels":
+        """The labels with a promotion, and the weights of its step."""
+        return replace(self.weighted(promotion.weights), promotion=promotion)
+
+    def taken_back(self, reason: str, now: float, *, keep_weights: bool = False) -> "Labels":
+        """The labels after a promotion that does not reach its end, with the reason kept.
+
+        Args:
+            now: seconds since 1970.
+            keep_weights: leave the source its share; otherwise the target gets all requests.
+        """
+        if (promotion := self.promotion) is None:
+            return self
+        one = EndedPromotion(promotion.version, now, reason[:MOST_REASON])
+        past = (one, *self.ended.get(promotion.source, ()))[:_KEPT]
+        weights = self.weights if keep_weights else {promotion.target: WHOLE}
+        return replace(self.weighted(weights), ended={**self.ended, promotion.source: past})
+
+    def weights_at(self, now: float) -> Mapping[str, int]:
+        """The weights that servers follow: those of an expired promotion leave the target all.
+
+        Args:
+            now: seconds since 1970.
+        """
+        if self.promotion is not None and self.promotion.has_expired(now):
+            return {self.promotion.target: WHOLE}
+        return self.weights
 
     def version(self, label: str) -> int:
         """The version of a label.
@@ -168,6 +218,10 @@ def dump_labels(labels: Labels) -> bytes:
         fields[_REMOVING] = labels.removing
     if labels.weights:
         fields[_WEIGHTS] = [dict(one) for one in (labels.weights, *labels.past_weights)]
+    if labels.promotion is not None:
+        fields[_PROMOTION] = promotion_fields(labels.promotion)
+    if labels.ended:
+        fields[_ENDED] = ended_fields(labels.ended)
     return json.dumps(fields, indent=1).encode() + b"\n"
 
 
@@ -182,9 +236,12 @@ def parse_labels(text: bytes, where: str) -> Labels:
         if not isinstance(fields, dict):
             raise TypeError(f"expected an object, got {fields!r:.80}")
         history, removing = fields.pop(_HISTORY, {}), fields.pop(_REMOVING, [])
-        weights = fields.pop(_WEIGHTS, None)
-        if isinstance(weights, int):
-            raise TypeError(f"{_WEIGHTS!r} is no label's name: expected a list of objects")
+        weights, promotion, ended = (
+            fields.pop(key, None) for key in (_WEIGHTS, _PROMOTION, _ENDED)
+        )
+        for key, value in ((_WEIGHTS, weights), (_PROMOTION, promotion), (_ENDED, ended)):
+            if isinstance(value, int):
+                raise TypeError(f"{key!r} is no label's name: expected a list or an object")
         for label in {*fields, *history}:
             check_label(label)
         labels = Labels(
@@ -193,7 +250,12 @@ def parse_labels(text: bytes, where: str) -> Labels:
             removing=tuple(map(_version, removing)),
         )
         now, *past_weights = map(_weights, weights or [{}])
-        return replace(labels.weighted(now), past_weights=tuple(past_weights))
+        labels = replace(
+            labels.weighted(now),
+            past_weights=tuple(past_weights),
+            ended={} if ended is None else parse_ended(ended),
+        )
+        return labels if promotion is None else _with(labels, parse_promotion(promotion))
     # Python's JSON reader has no limit of its own on nesting.
     except (ValueError, TypeError, AttributeError, RecursionError, NotFoundError) as error:
         raise ArtifactError(f"{where}: not a file of labels: {error}") from error
@@ -211,59 +273,8 @@ def _weights(value: object) -> dict[str, int]:
     return dict(sorted(value.items()))
 
 
-class LabelFile:
-    """The stored labels of one model."""
-
-    def __init__(self, stored: StoredVersions, model: str) -> None:
-        self._stored = stored
-        self._model = model
-
-    def read(self) -> tuple[Labels, str | None]:
-        """The labels, and a tag of this content; None if there is no file.
-
-        Raises:
-            ArtifactError: the file is damaged.
-            StorageError: it cannot be read.
-        """
-        if (found := self._stored.read_labels(self._model)) is None:
-            return Labels(), None
-        where = f"{self._stored.location}/{self._model}/{LABELS_NAME}"
-        return parse_labels(found[0], where), found[1]
-
-    def change(self, change: Callable[[Labels], Labels]) -> Labels:
-        """Replaces the labels in one step, also under concurrent changes.
-
-        Args:
-            change: returns the new labels; called again if the labels changed meanwhile.
-
-        Raises:
-            ArtifactError: the file is damaged.
-            StorageError: it cannot be read or written.
-        """
-        while True:
-            labels, tag = self.read()
-            changed = change(labels)
-            if changed == labels or self._stored.replace_labels(
-                self._model, dump_labels(changed), tag
-            ):
-                return changed
-
-    def weigh(self, weights: Mapping[str, int]) -> Labels:
-        """Sets the weights of labels, in one step.
-
-        Args:
-            weights: as `Labels.weighted`.
-
-        Raises:
-            InputError, NotFoundError: as `Labels.weighted`, or a label's version is gone.
-            ArtifactError: a label's version, or the file, is damaged.
-            StorageError: something cannot be read or written.
-        """
-
-        def change(labels: Labels) -> Labels:
-            weighted = labels.weighted(weights)
-            for label in weights:
-                self._stored.manifest(self._model, labels.versions[label])
-            return weighted
-
-        return self.change(change)
+def _with(labels: Labels, promotion: Promotion) -> Labels:
+    versions = {promotion.source: promotion.version, promotion.target: promotion.before}
+    if labels.weights != promotion.weights or not versions.items() <= labels.versions.items():
+        raise ValueError(f"{_PROMOTION}: expected the labels and weights of the file")
+    return replace(labels, promotion=promotion)

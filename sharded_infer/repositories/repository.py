@@ -16,7 +16,8 @@ from sharded_infer.artifacts.row_blocks import StoredRange
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.progress import Progress, no_progress
-from sharded_infer.repositories.labels import LabelFile, Labels, check_label
+from sharded_infer.repositories.label_file import LabelFile
+from sharded_infer.repositories.labels import Labels, check_label
 from sharded_infer.repositories.local_parts import LocalParts
 from sharded_infer.repositories.local_versions import LocalVersions
 from sharded_infer.repositories.remote_parts import RemoteParts

@@ -28,6 +28,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
 from sharded_infer.specs.quantization_spec import QuantizationSpec as QuantizationSpec
+from sharded_infer.specs.release_spec import ReleaseSpec
 
 LONGEST_NAME = 200
 # Dots and slashes would make names of one tensor look like another's, or leave the folder.
@@ -254,6 +255,7 @@ class ModelSpec:
         name: the model's name in repositories and on the wire.
         tables: the embedding tables; their features, in order, are the model's features.
         statistics: how features are used, by feature, for the planner's cost model.
+        release: bounds for promoting a version.
     """
 
     name: Name
@@ -264,6 +266,7 @@ class ModelSpec:
     gate: GateSpec = field(default_factory=GateSpec)
     statistics: dict[Name, FeatureStatistics] = field(default_factory=dict)
     serving: ServingSpec = field(default_factory=ServingSpec)
+    release: ReleaseSpec = field(default_factory=ReleaseSpec)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ModelSpec":

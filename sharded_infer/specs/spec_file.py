@@ -61,6 +61,9 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
     for key, default in _LEFT_OUT.items():
         if values["serving"][key] == default:
             del values["serving"][key]
+    # Readers before these bounds refuse the key.
+    if spec.release.is_empty:
+        del values["release"]
     return values
 
 

@@ -2,7 +2,9 @@
 
 import hashlib
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, FileRecord
@@ -12,7 +14,10 @@ from sharded_infer.repositories.signatures.manifest_signatures import UNSIGNED, 
 
 @dataclass(frozen=True)
 class Publisher:
-    """Publishes copies of a small version; more files may be added, or change what is in them."""
+    """Publishes copies of a small version; more files may be added, or change what is in them.
+
+    Other bounds of a release may be put into its spec.
+    """
 
     source: Artifact
 
@@ -22,6 +27,7 @@ class Publisher:
         more: dict[str, bytes] | None = None,
         model: str = "small",
         sealing: Sealing = UNSIGNED,
+        release: Mapping[str, float] = MappingProxyType({}),
     ) -> int:
         manifest = self.source.manifest
         with repository.staging(model) as staged:
@@ -32,5 +38,7 @@ class Publisher:
                 (staged / name).write_bytes(content)
                 files[name] = FileRecord(len(content), hashlib.sha256(content).hexdigest())
             spec = {**manifest.spec, "name": model}
+            if release:
+                spec["release"] = dict(release)
             changed = replace(manifest, files=files, model=model, spec=spec)
             return int(repository.commit(staged, changed, sealing=sealing).name)

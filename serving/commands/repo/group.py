@@ -31,6 +31,11 @@ REPO_COMMANDS = (
         "Move a label back to the version that it pointed at before.",
     ),
     CommandEntry(
+        "promote",
+        "serving.commands.repo.repo_promote:repo_promote_command",
+        "Promote a version step by step, and take it back if it is worse.",
+    ),
+    CommandEntry(
         "gc",
         "serving.commands.repo.repo_gc:repo_gc_command",
         "Remove old versions that have no label and are not in use.",

@@ -36,7 +36,11 @@ def repo_label_command(
         bool, typer.Option("--remove", help="Remove the label, and its weight.")
     ] = False,
     clear_weights: Annotated[
-        bool, typer.Option("--clear-weights", help="Take the weights of all labels away.")
+        bool,
+        typer.Option(
+            "--clear-weights",
+            help="Take the weights of all labels away, and forget why promotions ended.",
+        ),
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -45,7 +49,7 @@ def repo_label_command(
 
     Labels with weights share the requests that name no version, on servers that follow labels:
     of stable=95 canary=5, canary gets 5 of 100. Labels that are not named have no weight then.
-    Servers follow at their next poll.
+    Servers follow at their next poll. A promotion of the labels ends (repo promote).
     """
     repository = Repository(location)
     words = words or []

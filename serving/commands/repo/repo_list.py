@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from time import time
 from typing import Annotated
 
 import typer
@@ -20,6 +21,7 @@ from serving.commands.repo.arguments import (
     named_version,
     weights_text,
 )
+from serving.commands.repo.promotion_text import promotion_lines
 from serving.commands.version_summary import print_version
 from serving.commands.versions import key_ids
 from sharded_infer.artifacts.manifest import Manifest, manifest_fields
@@ -145,6 +147,10 @@ def repo_show_command(
                 "history": {label: list(past) for label, past in labels.history.items()},
                 "weights": dict(labels.weights),
                 "past_weights": [dict(weights) for weights in labels.past_weights],
+                "promotion": None if labels.promotion is None else asdict(labels.promotion),
+                "ended": {
+                    label: [asdict(one) for one in past] for label, past in labels.ended.items()
+                },
                 "versions": [asdict(line) for line in lines],
             }
         )
@@ -172,6 +178,8 @@ def repo_show_command(
     if labels.weights:
         before = "; ".join(map(weights_text, labels.past_weights)) or "none"
         words = f"weights {weights_text(labels.weights)}, before: {before}"
+        OUT.print(words, highlight=False, soft_wrap=True)
+    for words in promotion_lines(labels, time()):
         OUT.print(words, highlight=False, soft_wrap=True)
 
 

@@ -1,10 +1,12 @@
 """Follows a server's releases in the terminal."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Annotated
 
 import typer
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -20,10 +22,13 @@ from serving.commands.options.caller_options import (
 )
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.version_options import ModelOption
+from serving.commands.repo.promotion_text import promotion_text
 from serving.remote.caller import CallerFiles
 from serving.remote.release_watch import Watched, WatchedVersion, watching
 from serving.remote.shadow_figures import ShadowFigures
 from sharded_infer.reports.html.text import visible
+from sharded_infer.repositories.promotion.record import Promotion
+from sharded_infer.repositories.repository import Repository
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
@@ -39,6 +44,15 @@ def repo_watch_command(
         typer.Option(
             help="URL of the server's metrics page: adds shares, requests, ages and the "
             "shadow's figures."
+        ),
+    ] = None,
+    location: Annotated[
+        str | None,
+        typer.Option(
+            "--repository",
+            "-r",
+            metavar="REPO",
+            help="The server's repository: adds promotions (repo promote).",
         ),
     ] = None,
     model: ModelOption = None,
@@ -73,18 +87,23 @@ def repo_watch_command(
     """
     caller = caller_of(CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file))
     deadline = None if timeout is None else monotonic() + timeout
+    repository = None if location is None else Repository(location)
     with watching(address, metrics, caller) as watch:
         live = None if as_json else Live(console=OUT, auto_refresh=False)
-        last: list[dict[str, object]] | None = None
+        last: tuple[object, ...] = ()
         try:
             if live is not None:
                 live.start()
             while True:
                 watched = _of_model(watch.look(), model)
+                promotions = {} if repository is None else _promotions(repository, watched)
+                said = ([_said(one) for one in watched.versions], _steps(promotions))
                 if live is not None:
-                    live.update(_table(watched), refresh=True)
-                elif (said := [_said(one) for one in watched.versions]) != last:
-                    print_json({"versions": [asdict(one) for one in watched.versions]})
+                    live.update(Group(_table(watched), *_lines(promotions)), refresh=True)
+                elif said != last:
+                    versions = [asdict(one) for one in watched.versions]
+                    fields = {m: asdict(one) for m, one in promotions.items()}
+                    print_json({"versions": versions, "promotions": fields})
                     last = said
                 code = _outcome(watched, until, name)
                 if code is None and deadline is not None and monotonic() >= deadline:
@@ -102,6 +121,25 @@ def _of_model(watched: Watched, model: str | None) -> Watched:
         return watched
     kept = tuple(one for one in watched.versions if one.model == model)
     return Watched(kept, watched.age_seconds)
+
+
+def _promotions(repository: Repository, watched: Watched) -> dict[str, Promotion]:
+    """The promotions in progress, by model."""
+    models = sorted({one.model for one in watched.versions})
+    found = ((model, repository.label_history(model).promotion) for model in models)
+    return {model: promotion for model, promotion in found if promotion is not None}
+
+
+def _steps(promotions: Mapping[str, Promotion]) -> dict[str, tuple[object, ...]]:
+    """What of promotions is printed when it changes; leases always do."""
+    now = time()
+    return {m: (one.by, one.step, one.has_expired(now)) for m, one in promotions.items()}
+
+
+def _lines(promotions: Mapping[str, Promotion]) -> list[Text]:
+    now = time()
+    words = (f"{model}: {promotion_text(one, now)}" for model, one in promotions.items())
+    return [Text(visible(one)) for one in words]
 
 
 def _said(one: WatchedVersion) -> dict[str, object]:

@@ -28,7 +28,7 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
 
 # Of so many batches one is sampled: its scores, its rows.
-_SCORES_EVERY, _ROWS_EVERY = 16, 64
+SCORES_EVERY, _ROWS_EVERY = 16, 64
 _MOST_SCORES = 1024
 _LAST_RANK = len(RANK_PLACES) - 1
 _BOUNDARIES = np.array(SCORE_BOUNDARIES)
@@ -92,7 +92,7 @@ class LookupMetrics:
             self._mapped_ids.count(batch)
             number = self._batches
             self._batches = number + 1
-        if number % _SCORES_EVERY == 0:
+        if number % SCORES_EVERY == 0:
             self._sample_scores(scores)
         if number % _ROWS_EVERY == 0:
             self.rows.take(batch)

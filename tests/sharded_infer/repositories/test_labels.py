@@ -1,9 +1,12 @@
 """Labels: names of versions, and what they named before."""
 
+import json
+
 import pytest
 
 from sharded_infer.errors import ArtifactError, InputError, NotFoundError
 from sharded_infer.repositories.labels import Labels, dump_labels, parse_labels
+from sharded_infer.repositories.promotion.record import Promotion
 
 
 def test_a_label_remembers_where_it_pointed() -> None:
@@ -56,8 +59,8 @@ def test_an_unknown_label_is_refused_with_those_there_are() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["", "3", "1st", "a b", "ä", "a/b", "..", "history", "removing", "weights", "latest",
-     "a" * 65],
+    ["", "3", "1st", "a b", "ä", "a/b", "..", "history", "removing", "weights", "promotion",
+     "ended", "latest", "a" * 65],
 )  # fmt: skip
 def test_what_could_be_mistaken_for_something_else_is_no_label(name: str) -> None:
     with pytest.raises(InputError, match="label|reserved"):
@@ -98,6 +101,11 @@ def test_labels_written_by_hand_need_no_history() -> None:
         b'{"stable": 1, "weights": [{"stable": 1.5}]}',
         b'{"stable": 1, "weights": [{"stable": 0}]}',
         b'{"stable": 1, "weights": [{"canary": 1}]}',
+        b'{"promotion": 3}',
+        b'{"ended": []}',
+        b'{"ended": {"canary": [{"version": 0, "at": 1.0, "reason": "x"}]}}',
+        b'{"ended": {"canary": [{"version": 1, "at": 1.0, "reason": ""}]}}',
+        b'{"ended": {"canary": [{"version": 1, "at": NaN, "reason": "x"}]}}',
         b'{"stable": ' + b"[" * 10**5,
     ],
 )
@@ -151,3 +159,69 @@ def test_weights_are_read_back() -> None:
     assert (read.weights, read.past_weights) == (labels.weights, labels.past_weights)
     assert len(read.past_weights) == 16
     assert b"weights" not in dump_labels(Labels({"stable": 1}))
+
+
+LABELS = Labels({"stable": 3, "canary": 4})
+PROMOTION = Promotion("canary", "stable", 4, 3, (1, 5, 25), 1, 50.0, 600.0, "host/1/a", 100.0)
+
+
+def test_a_promotion_sets_the_weights_of_its_step_and_is_read_back() -> None:
+    labels = LABELS.promoting(PROMOTION)
+    assert labels.weights == {"canary": 5, "stable": 95}
+    assert parse_labels(dump_labels(labels), "labels.json") == labels
+
+
+def test_the_weights_of_an_expired_promotion_leave_the_target_all() -> None:
+    labels = LABELS.promoting(PROMOTION)
+    assert labels.weights_at(100.0) == {"canary": 5, "stable": 95}
+    assert labels.weights_at(100.1) == {"stable": 100}
+    assert LABELS.weighted({"canary": 5}).weights_at(100.1) == {"canary": 5}
+
+
+def test_a_promotion_that_is_taken_back_leaves_its_reason() -> None:
+    labels = LABELS.promoting(PROMOTION)
+    for number in range(20):
+        labels = labels.taken_back(f"reason {number}", 70.0).promoting(PROMOTION)
+    labels = labels.taken_back("p99 1.8 x stable's", 80.0)
+    assert (labels.promotion, labels.weights) == (None, {"stable": 100})
+    reasons = [one.reason for one in labels.ended["canary"]]
+    assert reasons[:2] == ["p99 1.8 x stable's", "reason 19"] and len(reasons) == 16
+    assert labels.ended["canary"][0].version == 4
+    assert parse_labels(dump_labels(labels), "labels.json") == labels
+    assert "canary" not in labels.without("canary").ended
+
+
+def test_a_promotion_may_end_and_leave_its_weights() -> None:
+    labels = LABELS.promoting(PROMOTION).taken_back("no requests", 80.0, keep_weights=True)
+    assert (labels.promotion, labels.weights) == (None, {"canary": 5, "stable": 95})
+
+
+def test_who_moves_a_label_of_a_promotion_or_sets_weights_ends_it() -> None:
+    labels = LABELS.promoting(PROMOTION)
+    for moved in (labels.moved("canary", 5), labels.moved("stable", 2)):
+        assert (moved.promotion, moved.weights) == (None, {"stable": 100})
+    assert labels.weighted(labels.weights).promotion is None
+    assert labels.without("canary").promotion is None
+    assert labels.moved("next", 5).promotion is PROMOTION
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": [5, 1]}, "steps: expected ascending percents"),
+        ({"steps": [1, 100]}, "promotion.steps.1: Input should be less than 100"),
+        ({"steps": []}, "promotion.steps"),
+        ({"step": 3}, "step: expected 0 to 2, got 3"),
+        ({"step": 0}, "expected the labels and weights of the file"),
+        ({"version": 9}, "expected the labels and weights of the file"),
+        ({"target": "canary"}, "expected another label"),
+        ({"until": "never"}, "promotion.until"),
+        ({"unknown": 1}, "promotion.unknown"),
+    ],
+)
+def test_a_promotion_that_makes_no_sense_is_refused(change: dict[str, object], words: str) -> None:
+    fields = json.loads(dump_labels(LABELS.promoting(PROMOTION)))
+    fields["promotion"] |= change
+    with pytest.raises(ArtifactError, match=words) as raised:
+        parse_labels(json.dumps(fields).encode(), "labels.json")
+    assert "\n" not in str(raised.value)

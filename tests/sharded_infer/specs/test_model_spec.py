@@ -376,6 +376,37 @@ def test_remote_sums_are_stored_only_where_older_readers_would_be_wrong(sums: st
     assert parse_spec(stored) == spec
 
 
+@pytest.mark.parametrize("release", [None, {}, {"max_error_rate": 0.01, "max_p99_ratio": 1.1}])
+def test_bounds_of_a_release_are_stored_only_where_there_are_any(
+    release: dict[str, float] | None,
+) -> None:
+    document = small_with_table()
+    if release is not None:
+        document["release"] = release
+    spec = parse_spec(document)
+    assert spec.release.is_empty == (not release)
+    stored = dump_spec(spec)
+    assert stored.get("release") == (release or None)
+    assert parse_spec(stored) == spec
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("max_error_rate", 1.5, "less than or equal to 1"),
+        ("max_p99_ratio", 0.9, "greater than or equal to 1"),
+        ("max_score_shift", 0, "greater than 0"),
+        ("max_unknown_ids", -0.1, "greater than or equal to 0"),
+        ("max_unknown", 0.1, "did you mean 'max_unknown_ids'"),
+    ],
+)
+def test_a_bound_of_a_release_that_makes_no_sense_is_refused(
+    key: str, value: float, words: str
+) -> None:
+    with pytest.raises(SpecError, match=f"release: {key}: .*{words}"):
+        parse_spec({**small_with_table(), "release": {key: value}})
+
+
 @pytest.mark.parametrize("memory", [None, "auto", "map", "huge"])
 def test_memory_is_stored_only_where_older_readers_know_it(memory: str | None) -> None:
     document = small_with_table()

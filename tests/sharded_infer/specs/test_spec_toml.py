@@ -14,6 +14,7 @@ from sharded_infer import (
     ModelSpec,
     Precision,
     QuantizationSpec,
+    ReleaseSpec,
     ServingSpec,
     TableSpec,
     TowerSpec,
@@ -83,6 +84,7 @@ def specs(draw: st.DrawFn) -> ModelSpec:
             for name in draw(st.lists(st.sampled_from(features), unique=True))
         },
         serving=ServingSpec(max_batch=draw(st.integers(1, 4096))),
+        release=ReleaseSpec(max_p99_ratio=draw(st.none() | st.floats(1, 100))),
     )
 
 

@@ -1,0 +1,131 @@
+"""Promotes a version step by step, and takes it back where its figures break a bound."""
+
+from dataclasses import asdict
+from time import time
+from typing import Annotated
+
+import typer
+
+from serving.commands.console import OUT, print_json
+from serving.commands.options.caller_options import (
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsOption,
+    TokenFileOption,
+    caller_of,
+)
+from serving.commands.options.duration import seconds_of
+from serving.commands.options.json_option import JsonOption
+from serving.commands.repo.arguments import LocationArgument, ModelArgument
+from serving.commands.repo.promotion_text import promotion_text
+from serving.remote.caller import CallerFiles
+from serving.remote.promotion.comparison import Comparison
+from serving.remote.promotion.promoter import STEPS, OnSilence, PromotionPlan, promote
+from sharded_infer.errors import InputError
+from sharded_infer.repositories.promotion.record import Promotion
+from sharded_infer.repositories.repository import Repository
+
+_DEFAULT_STEPS = ",".join(map(str, STEPS))
+
+
+def repo_promote_command(
+    location: LocationArgument,
+    model: ModelArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="FROM", help="Label of the version to promote.")
+    ] = "canary",
+    target: Annotated[
+        str, typer.Argument(metavar="TO", help="Label to move to that version.")
+    ] = "stable",
+    servers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--server",
+            metavar="URL",
+            help="HTTP port of a server that follows the labels, such as http://host:8000; name "
+            "every server.",
+        ),
+    ] = None,
+    watch: Annotated[
+        float,
+        typer.Option(
+            parser=seconds_of,
+            metavar="DURATION",
+            help="Time of all steps together, such as 90s, 10m or 2h.",
+        ),
+    ] = "10m",  # type: ignore[assignment]
+    steps: Annotated[
+        str,
+        typer.Option(help="Shares of the requests in percent, ascending, with commas between."),
+    ] = _DEFAULT_STEPS,
+    on_silence: Annotated[
+        OnSilence,
+        typer.Option(
+            help="Where too little is known at the end of a step: give all requests back to TO, or "
+            "keep the weights."
+        ),
+    ] = OnSilence.ROLLBACK,
+    lease: Annotated[
+        float,
+        typer.Option(
+            parser=seconds_of,
+            metavar="DURATION",
+            help="Without a sign of life for so long, servers give TO all requests. Longer than "
+            "twice the servers' --poll-seconds.",
+        ),
+    ] = "60s",  # type: ignore[assignment]
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Go on with a promotion whose process has ended, with its labels, steps and "
+            "--watch; waits until its lease is over.",
+        ),
+    ] = False,
+    tls: TlsOption = False,
+    tls_ca: TlsCaOption = None,
+    tls_certificate: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
+    token_file: TokenFileOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Promote a version: its share of the requests grows while its figures keep the bounds.
+
+    The bounds are those of [release] in the version's spec. In each step the servers' metrics
+    pages tell how both versions do. If a bound is broken, TO gets all requests at once, the
+    reason is kept with the label (repo show), and the exit code is 1. After the last step TO is
+    moved to the version, and all weights are taken away. With --json, prints one line a step.
+    """
+    caller = caller_of(CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file))
+    plan = PromotionPlan(source, target, _read_steps(steps), watch, on_silence, lease)
+
+    def told(promotion: Promotion, comparison: Comparison | None) -> None:
+        if comparison is not None:
+            return
+        if as_json:
+            print_json({"model": model, "promotion": asdict(promotion)})
+        else:
+            words = f"{model}: {promotion_text(promotion, time())}"
+            OUT.print(words, highlight=False, soft_wrap=True)
+
+    version = promote(
+        Repository(location),
+        model,
+        servers or [],
+        plan,
+        resume=resume,
+        caller=caller,
+        told=told,
+    )
+    if as_json:
+        print_json({"model": model, "promoted": version})
+    else:
+        OUT.print(f"{model}: version {version} is promoted", highlight=False, soft_wrap=True)
+
+
+def _read_steps(text: str) -> tuple[int, ...]:
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() for word in words):
+        raise InputError(f"--steps: expected percents such as {_DEFAULT_STEPS}, got {text!r}")
+    return tuple(map(int, words))

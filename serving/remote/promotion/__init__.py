@@ -1,0 +1,1 @@
+"""Moves a label step by step, while the figures of both versions allow it."""

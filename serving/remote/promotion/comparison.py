@@ -1,0 +1,129 @@
+"""Compares the promoted version with the one before: which bound is broken, and what is not known.
+
+A bound is broken where chance makes the figures once in a thousand comparisons, were the bound
+just kept. So three slow requests break nothing, and ten failing ones do.
+"""
+
+from dataclasses import dataclass
+from math import sqrt
+
+from serving.remote.promotion.chance import DEVIATIONS, highest_share, is_beyond_chance
+from serving.remote.promotion.figures import VersionFigures
+from serving.remote.promotion.histogram import Histogram
+from sharded_infer.specs.release_spec import ReleaseSpec
+
+# Of the promoted version, to judge errors and ids; of both, to judge times and to end a step.
+LEAST_FAILED, LEAST_ANSWERED = 10, 100
+# Responses of both whose scores were counted.
+LEAST_SAMPLED = 10
+_P99, _UPPER_HALF = 0.99, 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The figures of both versions during a step.
+
+    Attributes:
+        new: of the promoted version.
+        old: of the version before.
+        old_name: the label of the version before.
+    """
+
+    new: VersionFigures
+    old: VersionFigures
+    old_name: str
+
+    def broken(self, bounds: ReleaseSpec) -> str:
+        """Which bound is broken, with figures; empty: none is known to be."""
+        return (
+            self._errors(bounds.max_error_rate)
+            or self._unknown_ids(bounds.max_unknown_ids)
+            or self._times(bounds.max_p99_ratio)
+            or self._scores(bounds.max_score_shift)
+        )
+
+    def lacking(self, bounds: ReleaseSpec, new_name: str) -> str:
+        """What is missing to say that no bound is broken; empty: nothing."""
+        for name, figures in ((new_name, self.new), (self.old_name, self.old)):
+            if figures.answered < LEAST_ANSWERED:
+                return (
+                    f"{figures.answered:.0f} answered requests of {name}, expected at least "
+                    f"{LEAST_ANSWERED}"
+                )
+            if bounds.max_p99_ratio is not None and not figures.seconds.count:
+                return f"no request times of {name} on the metrics pages (serve --metrics)"
+            if bounds.max_score_shift is not None and (
+                figures.sampled < LEAST_SAMPLED or not figures.scores
+            ):
+                return (
+                    f"scores of {figures.sampled if figures.scores else 0:.0f} responses of "
+                    f"{name}, expected at least {LEAST_SAMPLED} (serve --metrics full)"
+                )
+        return ""
+
+    def _errors(self, bound: float | None) -> str:
+        new, old = self.new, self.old
+        if bound is None or new.requests < LEAST_FAILED:
+            return ""
+        allowed = min(1.0, highest_share(old.failed, old.requests) + bound)
+        if not is_beyond_chance(new.failed, new.requests, allowed):
+            return ""
+        usual = old.failed / old.requests
+        return (
+            f"{new.failed / new.requests:.2%} of {new.requests:.0f} requests fail, {usual:.2%} of "
+            f"{self.old_name}'s, {bound:.2%} more allowed"
+        )
+
+    def _unknown_ids(self, bound: float | None) -> str:
+        new = self.new
+        if bound is None or new.requests < LEAST_FAILED or not new.ids:
+            return ""
+        share = new.unknown_ids / new.ids
+        # The ids of a request are alike: it counts as one.
+        if not is_beyond_chance(share * new.answered, new.answered, bound):
+            return ""
+        return f"{share:.2%} of the ids are unknown, {bound:.2%} allowed"
+
+    def _times(self, bound: float | None) -> str:
+        new, old = self.new.seconds, self.old.seconds
+        if bound is None or min(new.count, old.count) < LEAST_ANSWERED:
+            return ""
+        ratio = new.quantile(_P99) / old.quantile(_P99)
+        if ratio <= bound or not _is_slower(new, old, bound):
+            return ""
+        return f"p99 {ratio:.3g} x {self.old_name}'s, {bound:g} allowed"
+
+    def _scores(self, bound: float | None) -> str:
+        new, old = self.new, self.old
+        if bound is None or min(new.sampled, old.sampled) < LEAST_SAMPLED:
+            return ""
+        for output in sorted(new.scores.keys() & old.scores.keys()):
+            mean, deviation = new.scores[output].mean_and_deviation()
+            usual, spread = old.scores[output].mean_and_deviation()
+            if not spread:
+                continue
+            shift = abs(mean - usual) / spread
+            # Scores of one response may be alike: it counts as one.
+            error = sqrt((deviation / spread) ** 2 / new.sampled + 1 / old.sampled)
+            if shift - DEVIATIONS * error > bound:
+                return (
+                    f"the mean of {output} is shifted by {shift:.3g} standard deviations of "
+                    f"{self.old_name}'s, {bound:g} allowed"
+                )
+        return ""
+
+
+def _is_slower(new: Histogram, old: Histogram, bound: float) -> bool:
+    """Whether times are beyond chance more than `bound` times as long, in their upper half.
+
+    The ratio of two quantiles alone is as coarse as the buckets. How many times exceed a boundary
+    is known exactly, so it is compared with the share of the old times that would exceed it too if
+    they took `bound` times as long.
+    """
+    for bucket in new.buckets:
+        share = old.above(bucket.low / bound) / old.count
+        if share <= _UPPER_HALF:
+            allowed = max(1 - _P99, highest_share(share * old.count, old.count))
+            if is_beyond_chance(new.above(bucket.low), new.count, allowed):
+                return True
+    return False

@@ -1,0 +1,77 @@
+"""What a histogram of the metrics page says of its values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf, sqrt
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Values above `low` and up to `high`. Those without an end are taken to be at the other."""
+
+    low: float
+    high: float
+    count: float
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Values by bucket, ascending; values are taken to be spread evenly in their bucket."""
+
+    buckets: tuple[Bucket, ...] = ()
+
+    @property
+    def count(self) -> float:
+        """Number of values."""
+        return sum(bucket.count for bucket in self.buckets)
+
+    def quantile(self, share: float) -> float:
+        """The value that this share of the values does not exceed; 0 without values."""
+        rank = share * self.count
+        for bucket in self.buckets:
+            if bucket.count and rank <= bucket.count:
+                return bucket.low + (bucket.high - bucket.low) * rank / bucket.count
+            rank -= bucket.count
+        return max((bucket.high for bucket in self.buckets if bucket.count), default=0.0)
+
+    def above(self, value: float) -> float:
+        """How many values exceed this one."""
+        total = 0.0
+        for bucket in self.buckets:
+            if bucket.low >= value:
+                total += bucket.count
+            elif bucket.high > value:
+                total += bucket.count * (bucket.high - value) / (bucket.high - bucket.low)
+        return total
+
+    def mean_and_deviation(self) -> tuple[float, float]:
+        """Mean and standard deviation, with that within buckets; 0 without values."""
+        if not (count := self.count):
+            return 0.0, 0.0
+        middles = [(b.low + b.high) / 2 for b in self.buckets]
+        counted = list(zip(self.buckets, middles, strict=True))
+        mean = sum(b.count * middle for b, middle in counted) / count
+        variance = (
+            sum(
+                b.count * ((middle - mean) ** 2 + (b.high - b.low) ** 2 / 12)
+                for b, middle in counted
+            )
+            / count
+        )
+        return mean, sqrt(variance)
+
+
+def histogram_of(cumulative: Mapping[str, float], *, least: float = -inf) -> Histogram:
+    """A histogram of a page's series.
+
+    Args:
+        cumulative: counts by the text of their boundary, `+Inf` among them.
+        least: no value is below it.
+    """
+    buckets = []
+    low, before = least, 0.0
+    for boundary, count in sorted((float(text), count) for text, count in cumulative.items()):
+        begin, end = (boundary if low == -inf else low), (low if boundary == inf else boundary)
+        buckets.append(Bucket(begin, end, max(0.0, count - before)))
+        low, before = boundary, count
+    return Histogram(tuple(buckets))

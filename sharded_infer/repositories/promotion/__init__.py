@@ -1,0 +1,1 @@
+"""What is kept of a version that is being promoted."""
