@@ -35,9 +35,11 @@ from tests.support.traffic import BATCH, client_of, triton_inputs
 from tests.support.waiting import until
 
 FOLLOW = ("--follow", "labels:stable", "--poll-seconds", 0.2)
-BOUNDS = ReleaseSpec(max_score_shift=0.5, max_error_rate=0.02, max_p99_ratio=4.0)
+# Request times depend on what else the machine does, so only the slow version is judged by them.
+BOUNDS = ReleaseSpec(max_score_shift=0.5, max_error_rate=0.02)
+TIMES = ReleaseSpec(max_p99_ratio=2.0)
 # A share that is large enough to tell soon; a version that is worse is taken back before its end.
-PLAN = PromotionPlan(steps=(50,), watch_seconds=60.0)
+PLAN = PromotionPlan(steps=(10,), watch_seconds=60.0)
 
 
 class SlowTower(RankerTower):
@@ -50,7 +52,7 @@ class SlowTower(RankerTower):
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
         waste = self.wide(embeddings)
-        for _ in range(60):
+        for _ in range(300):
             waste = torch.tanh(self.long(waste))
         scores = super().forward(dense, embeddings)
         return {**scores, "score": scores["score"] + 1e-12 * waste.sum(1)}
@@ -58,7 +60,7 @@ class SlowTower(RankerTower):
 
 def put(repository: Path, kind: str) -> int:
     """Publishes a version with the bounds; of the same weights, but for what the kind changes."""
-    spec = replace(ranker_spec(), release=BOUNDS)
+    spec = replace(ranker_spec(), release=TIMES if kind == "slower" else BOUNDS)
     if kind == "failing":
         spec = with_refused_ids(spec)
     with torch.random.fork_rng(devices=[]):
@@ -119,7 +121,7 @@ def served(folder: Path, kind: str) -> Iterator[tuple[Repository, RunningServer]
     ("kind", "words"),
     [
         ("shifted", "the mean of score is shifted by"),
-        ("slower", "p99 .* x stable's, 4 allowed"),
+        ("slower", "p99 .* x stable's, 2 allowed"),
         ("failing", "requests fail, 0.00% of stable's, 2.00% more allowed"),
     ],
 )
@@ -127,11 +129,11 @@ def test_a_version_that_is_worse_is_taken_back_by_itself(
     tmp_path: Path, kind: str, words: str
 ) -> None:
     with served(tmp_path, kind) as (repository, server):
-        with pytest.raises(PromotionError, match=f"taken back from 50%: .*{words}"):
+        with pytest.raises(PromotionError, match=f"taken back from 10%: .*{words}"):
             promote(repository, MODEL, [server.metrics_url], PLAN)
         labels = repository.label_history(MODEL)
         assert (labels.versions["stable"], labels.weights) == (1, {"stable": 100})
-        assert labels.ended["canary"][0].reason.startswith("taken back from 50%")
+        assert labels.ended["canary"][0].reason.startswith("taken back from 10%")
         until(lambda: metric(server, "version_share").get("1") == 1.0, "all requests are stable's")
 
 
