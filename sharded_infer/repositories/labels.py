@@ -98,7 +98,7 @@ class Labels:
         self.version(label)
         kept = {name: weight for name, weight in self.weights.items() if name != label}
         return replace(
-            self.weighted(kept),
+            self.weighted(kept) if label in self.weights else self,
             versions={name: number for name, number in self.versions.items() if name != label},
             history={name: past for name, past in self.history.items() if name != label},
             ended={name: past for name, past in self.ended.items() if name != label},

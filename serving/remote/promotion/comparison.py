@@ -1,7 +1,7 @@
 """Compares the promoted version with the one before: which bound is broken, and what is not known.
 
 A bound is broken where chance makes the figures once in a thousand comparisons, were the bound
-just kept. So three slow requests break nothing, and ten failing ones do.
+just kept. So eight slow requests of 400 break nothing, and ten failing ones do.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from serving.remote.promotion.figures import VersionFigures
 from serving.remote.promotion.histogram import Histogram
 from sharded_infer.specs.release_spec import ReleaseSpec
 
-# Of the promoted version, to judge errors and ids; of both, to judge times and to end a step.
-LEAST_FAILED, LEAST_ANSWERED = 10, 100
+# Of the promoted version, to judge errors and ids; of both, to end a step, and to judge times: the
+# first requests of a version that was just loaded are slow.
+LEAST_FAILED, LEAST_ANSWERED, LEAST_TIMED = 10, 100, 300
 # Responses of both whose scores were counted.
 LEAST_SAMPLED = 10
 _P99, _UPPER_HALF = 0.99, 0.5
@@ -45,12 +46,13 @@ class Comparison:
     def lacking(self, bounds: ReleaseSpec, new_name: str) -> str:
         """What is missing to say that no bound is broken; empty: nothing."""
         for name, figures in ((new_name, self.new), (self.old_name, self.old)):
-            if figures.answered < LEAST_ANSWERED:
+            is_timed = bounds.max_p99_ratio is not None
+            least = LEAST_TIMED if is_timed else LEAST_ANSWERED
+            if figures.answered < least:
                 return (
-                    f"{figures.answered:.0f} answered requests of {name}, expected at least "
-                    f"{LEAST_ANSWERED}"
+                    f"{figures.answered:.0f} answered requests of {name}, expected at least {least}"
                 )
-            if bounds.max_p99_ratio is not None and not figures.seconds.count:
+            if is_timed and not figures.seconds.count:
                 return f"no request times of {name} on the metrics pages (serve --metrics)"
             if bounds.max_score_shift is not None and (
                 figures.sampled < LEAST_SAMPLED or not figures.scores
@@ -86,7 +88,7 @@ class Comparison:
 
     def _times(self, bound: float | None) -> str:
         new, old = self.new.seconds, self.old.seconds
-        if bound is None or min(new.count, old.count) < LEAST_ANSWERED:
+        if bound is None or min(new.count, old.count) < LEAST_TIMED:
             return ""
         ratio = new.quantile(_P99) / old.quantile(_P99)
         if ratio <= bound or not _is_slower(new, old, bound):

@@ -202,7 +202,7 @@ def test_who_moves_a_label_of_a_promotion_or_sets_weights_ends_it() -> None:
         assert (moved.promotion, moved.weights) == (None, {"stable": 100})
     assert labels.weighted(labels.weights).promotion is None
     assert labels.without("canary").promotion is None
-    assert labels.moved("next", 5).promotion is PROMOTION
+    assert labels.moved("next", 5).without("next").promotion is PROMOTION
 
 
 @pytest.mark.parametrize(

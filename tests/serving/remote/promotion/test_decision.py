@@ -98,7 +98,8 @@ def test_a_version_that_is_worse_is_taken_back_at_once(canary: VersionFigures, w
         figures(1000),
         figures(1000, failed=1),
         figures(5, failed=5),
-        figures(120, slow=3),
+        figures(400, slow=8),
+        figures(299, slow=60),
         figures(1000, slow=10),
         figures(1000, times=1.05),
         figures(1000, shift=0.1),
@@ -137,7 +138,7 @@ def test_a_good_version_goes_on_when_the_steps_time_is_over(step: int, act: Act)
 @pytest.mark.parametrize(
     ("canary", "stable", "words"),
     [
-        (figures(99), STABLE, "99 answered requests of canary, expected at least 100 in 401 s"),
+        (figures(299), STABLE, "299 answered requests of canary, expected at least 300 in 401 s"),
         (figures(0), STABLE, "0 answered requests of canary"),
         (figures(1000), figures(3), "3 answered requests of stable"),
         (figures(1000, sampled=9.0), STABLE, "scores of 9 responses of canary"),
@@ -156,8 +157,8 @@ def test_a_step_waits_for_what_is_not_known_and_stops_in_the_end(
 
 
 def test_only_what_a_bound_needs_is_waited_for() -> None:
-    comparison = Comparison(figures(1000, sampled=0.0), STABLE, "stable")
-    bounds = replace(BOUNDS, max_score_shift=None)
+    comparison = Comparison(figures(100, sampled=0.0), STABLE, "stable")
+    bounds = replace(BOUNDS, max_score_shift=None, max_p99_ratio=None)
     assert decide(PROMOTION, comparison, bounds, AT_END, Unread()).act is Act.ADVANCE
 
 
