@@ -34,7 +34,7 @@ from tests.support.servers import (
 from tests.support.traffic import BATCH, client_of, triton_inputs
 from tests.support.waiting import until
 
-FOLLOW = ("--follow", "labels:stable", "--poll-seconds", 0.2)
+FOLLOW = ("--follow", "labels:stable,canary", "--poll-seconds", 0.2)
 # Request times depend on what else the machine does, so only the slow version is judged by them.
 BOUNDS = ReleaseSpec(max_score_shift=0.5, max_error_rate=0.02)
 TIMES = ReleaseSpec(max_p99_ratio=2.0)
@@ -52,7 +52,7 @@ class SlowTower(RankerTower):
 
     def forward(self, dense: Tensor, embeddings: Tensor) -> dict[str, Tensor]:
         waste = self.wide(embeddings)
-        for _ in range(300):
+        for _ in range(80):
             waste = torch.tanh(self.long(waste))
         scores = super().forward(dense, embeddings)
         return {**scores, "score": scores["score"] + 1e-12 * waste.sum(1)}
@@ -113,8 +113,10 @@ def served(folder: Path, kind: str) -> Iterator[tuple[Repository, RunningServer]
     repository = Repository(place)
     repository.set_label(MODEL, "stable", put(place, "good"))
     repository.set_label(MODEL, "canary", put(place, kind))
-    with running_server(place, folder / "log", *FOLLOW) as server, keyed_traffic(server):
-        yield repository, server
+    with running_server(place, folder / "log", *FOLLOW) as server:
+        until(lambda: metric(server, "label_version").get("canary") == 2.0, "both are loaded")
+        with keyed_traffic(server):
+            yield repository, server
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_a_good_version_is_promoted_though_its_promoter_is_killed(tmp_path: Path
         words = ("repo", "promote", repository.location, MODEL, "--server", server.metrics_url)
         with (tmp_path / "promoter").open("w") as errors:
             killed = start_command(
-                *words, "--steps", "20,50", "--watch", "8s", "--lease", "2s", stderr=errors
+                *words, "--steps", "20,50", "--watch", "16s", "--lease", "2s", stderr=errors
             )
             until(lambda: metric(server, "version_share").get("2") == 0.5, "the second step")
             os.kill(killed.pid, signal.SIGKILL)
