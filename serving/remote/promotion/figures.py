@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from serving.metrics.lookup_metrics import SCORES_EVERY
+from serving.metrics.lookups.lookup_metrics import SCORES_EVERY
 from serving.remote import version_counts
 from serving.remote.promotion.histogram import Histogram, histogram_of
 from serving.remote.version_counts import Counts
