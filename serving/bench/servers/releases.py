@@ -9,8 +9,10 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
@@ -115,7 +117,7 @@ def measure_releases(
             rate = share * closed.requests_per_second
             found = []
             for number in range(rounds):
-                found.append(_round(server, loading, coming, rate, seconds, number))
+                found.append(release_round(server, loading, coming.prepare, rate, seconds, number))
                 progress("releases", number + 1, rounds)
     return ReleaseMeasurement(closed.requests_per_second, rate, coming.table_bytes, tuple(found))
 
@@ -130,8 +132,8 @@ class _Coming:
         files = manifest["files"]
         self.table_bytes = sum(files[name]["bytes"] for name in files if name.startswith("tables"))
 
-    def prepare(self) -> Path:
-        """Prepares the next version, complete but hidden."""
+    def prepare(self) -> Callable[[], int]:
+        """Prepares the next version, complete but hidden; what publishes it."""
         self._number += 1
         staged = self._home / f".coming-{self._number}"
         # The files are the first version's own: what is compared is the loading.
@@ -141,22 +143,33 @@ class _Coming:
         del manifest["sha256"]
         text = json.dumps({**manifest, "version": self._number}).encode()
         (staged / MANIFEST_NAME).write_bytes(with_checksum(text))
-        return staged
+        return partial(self._appear, staged, self._number)
 
-    def appear(self, staged: Path) -> int:
-        """Publishes the prepared version and returns its number."""
-        staged.rename(self._home / str(self._number))
-        return self._number
+    def _appear(self, staged: Path, number: int) -> int:
+        staged.rename(self._home / str(number))
+        return number
 
 
-def _round(
+# Makes a version ready, unmeasured; returns what publishes it, which returns its number.
+Prepare = Callable[[], Callable[[], int]]
+
+
+def release_round(
     server: ServerUnderTest,
     loading: Loading,
-    coming: _Coming,
+    prepare: Prepare,
     rate: float,
     seconds: float,
     number: int,
 ) -> ReleaseRound:
+    """The same schedule without and with a release.
+
+    Args:
+        number: of the round: they take turns which comes first.
+
+    Raises:
+        ShardedInferError: the version did not load in time.
+    """
     channel = f"{server.target.host}:{server.target.port}"
 
     def load() -> LoadResult:
@@ -166,15 +179,15 @@ def _round(
 
     with ThreadPoolExecutor(1) as threads, InferenceServerClient(channel) as client:
         quiet = load() if number % 2 == 0 else None
-        staged = coming.prepare()
+        publish = prepare()
         began = monotonic()
         running = threads.submit(load)
         sleep(_LEAD_SECONDS)
         appeared = monotonic()
-        version = coming.appear(staged)
+        version = publish()
         # The index is cheap to ask for; the metrics page would take the core for milliseconds.
-        while _state(client, version) != "READY":
-            if running.done() or _state(client, version) == "UNAVAILABLE":
+        while state_of(client, version) != "READY":
+            if running.done() or state_of(client, version) == "UNAVAILABLE":
                 running.result()
                 raise ShardedInferError("the version did not load while the load lasted")
             sleep(_POLL_SECONDS)
@@ -191,7 +204,7 @@ def _round(
     )
 
 
-def _state(client: InferenceServerClient, version: int) -> str:
+def state_of(client: InferenceServerClient, version: int) -> str:
     """The state of a version in the server; empty if it has not seen it."""
     entries = client.get_model_repository_index().models
     return next((str(one.state) for one in entries if one.version == str(version)), "")

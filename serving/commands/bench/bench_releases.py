@@ -1,13 +1,16 @@
 """Measures the effect of a release on a server's latency."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import median
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from serving.bench.servers.releases import ReleaseMeasurement, measure_releases
+from serving.bench.servers.deltas import DeltaMeasurement, measure_deltas
+from serving.bench.servers.releases import ReleaseMeasurement, ReleaseRound, measure_releases
 from serving.bench.workloads.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
@@ -35,6 +38,19 @@ def bench_releases_command(
         list[str] | None,
         typer.Option(help="Option for the server, such as --serve-option=--workers=2."),
     ] = None,
+    delta: Annotated[
+        bool,
+        typer.Option(
+            "--delta",
+            help="Publish changed rows of one table instead, beside a whole release of it.",
+        ),
+    ] = False,
+    gigabytes: Annotated[
+        float, typer.Option(help="With --delta: size of the stored table.", min=0.001)
+    ] = 2.0,
+    changed: Annotated[
+        float, typer.Option(help="With --delta: share of the rows that change.", min=1e-6, max=1.0)
+    ] = 0.01,
     json_file: JsonFileOption = None,
 ) -> None:
     """Measure latency while a version is loaded, beside the same load without a release.
@@ -42,8 +58,27 @@ def bench_releases_command(
     The server has one core and the load another. Each round sends the same requests at the same
     random times twice. Once, a version as large as the served one appears in the repository. Only
     the time until it is served is compared.
+
+    With --delta, some rows of a table are published by `publish --changed` in each round: the
+    time from its call until the version is served, the bytes written, the latency meanwhile, and
+    what changed rows cost lookups. --workload and --precision do not count then.
     """
     check_target(json_file)
+    if delta:
+        with progress_bars() as progress:
+            found = measure_deltas(
+                gigabytes=gigabytes,
+                changed=changed,
+                pairs=pairs,
+                share=share,
+                rounds=rounds,
+                seconds=seconds,
+                options=serve_option or [],
+                progress=progress,
+            )
+        _print_deltas(found)
+        write_json(json_file, _delta_fields(found))
+        return
     with progress_bars() as progress:
         measured = measure_releases(
             workload_named(workload).in_precision(precision),
@@ -71,16 +106,55 @@ def bench_releases_command(
         "table_bytes": measured.table_bytes,
         "p99_ratio": measured.p99_ratio,
         "failed_requests": sum(one.failed for one in measured.rounds),
-        "rounds": [asdict(one) | {"p99_ratio": one.p99_ratio} for one in measured.rounds],
+        "rounds": _rounds(measured.rounds),
     }
     write_json(json_file, fields)
 
 
+def _delta_fields(found: DeltaMeasurement) -> dict[str, object]:
+    return {
+        "publish_to_served_seconds": found.publish_to_served_seconds,
+        "bytes_over_changed": found.bytes_over_changed,
+        "p99_ratio": found.p99_ratio,
+        "lookup_ratio": found.lookup_ratio,
+        **{name: value for name, value in asdict(found).items() if name != "rounds"},
+        "rounds": _rounds(found.rounds),
+        "failed_requests": sum(one.failed for one in found.rounds),
+    }
+
+
+def _rounds(rounds: Sequence[ReleaseRound]) -> list[dict[str, object]]:
+    return [asdict(one) | {"p99_ratio": one.p99_ratio} for one in rounds]
+
+
+def _print_deltas(found: DeltaMeasurement) -> None:
+    _print_rounds(found.rounds)
+    OUT.print(
+        f"\n{found.changed_rows:,} of {found.rows:,} rows changed, "
+        f"{size_text(found.table_bytes)} of table, {found.rate:.0f} of {found.capacity:.0f} "
+        f"requests/s, one core of {os.cpu_count()}\n"
+        f"from publish to served: {found.publish_to_served_seconds:.2f} s; whole: "
+        f"{found.full_seconds:.1f} s\n"
+        f"written: {size_text(round(median(found.written_bytes)))}, "
+        f"{found.bytes_over_changed:.2f} times the changed rows; whole: "
+        f"{size_text(found.full_bytes)}\n"
+        f"p99 meanwhile: {found.p99_ratio:.2f} times that without\n"
+        f"lookups with changed rows: {found.lookup_ratio:.3f} times the time of those without",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
 def _print(measured: ReleaseMeasurement) -> None:
+    _print_rounds(measured.rounds)
+    OUT.print(f"\nmedian of the p99's ratio: {measured.p99_ratio:.2f}", highlight=False)
+
+
+def _print_rounds(rounds: Sequence[ReleaseRound]) -> None:
     table = Table(box=None, padding=(0, 1, 0, 0))
     for heading in ("load s", "p50", "p99", "p50 releasing", "p99 releasing", "ratio", "failed"):
         table.add_column(heading, justify="right")
-    for one in measured.rounds:
+    for one in rounds:
         table.add_row(
             f"{one.load_seconds:.2f}",
             f"{one.quiet_ms['p50']:.2f}",
@@ -91,4 +165,3 @@ def _print(measured: ReleaseMeasurement) -> None:
             str(one.failed),
         )
     OUT.print(table)
-    OUT.print(f"\nmedian of the p99's ratio: {measured.p99_ratio:.2f}", highlight=False)

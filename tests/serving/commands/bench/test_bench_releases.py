@@ -35,3 +35,21 @@ def test_it_releases_under_load_and_no_request_fails(
         < fields["requests_per_second"]
         == pytest.approx(0.1 * fields["capacity_requests_per_second"])
     )
+
+
+@needs_load
+def test_deltas_are_measured_beside_a_whole_release(sharded_infer: Command, tmp_path: Path) -> None:
+    file = tmp_path / "deltas.json"
+    words = ("bench", "releases", "--delta", "--gigabytes", 0.001, "--changed", 0.1)
+    done = sharded_infer(*words, "--rounds", 1, "--seconds", 25, "--share", 0.05, "--json", file)
+    assert done.code == 0, done.err
+    assert "from publish to served" in done.out
+    fields = json.loads(file.read_text())
+    assert fields["failed_requests"] == 0
+    assert fields["changed_rows"] == fields["rows"] // 10
+    # A small delta is mostly its golden requests and report.
+    assert fields["bytes_over_changed"] > 1
+    assert fields["written_bytes"][0] < fields["full_bytes"]
+    assert 0 < fields["publish_to_served_seconds"] == fields["rounds"][0]["load_seconds"]
+    assert fields["lookup_ratio"] > 0
+    assert fields["full_seconds"] > 0
