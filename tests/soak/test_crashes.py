@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.crashes import kill_collections, kill_publishers, kill_readers
+from tests.support.crashes import kill_collections, kill_deltas, kill_publishers, kill_readers
 from tests.support.publisher import Publisher
 
 pytestmark = [
@@ -36,3 +36,9 @@ def test_fifty_killed_collections_leave_what_they_did_not_remove_whole(
     tmp_path: Path,
 ) -> None:
     kill_collections(location, publish_copy, tmp_path / "victims", moments=50, seed=1)
+
+
+def test_fifty_killed_publishers_of_deltas_leave_a_repository_whole(
+    location: str, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    kill_deltas(location, publish_copy, tmp_path / "victims", moments=50, seed=1)

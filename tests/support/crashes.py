@@ -3,17 +3,19 @@
 import os
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.publishing.part_publication import publish_part
 from sharded_infer.publishing.publication import publish
 from sharded_infer.repositories.garbage_collection import collect
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.storage.version_cache import VersionCache
+from tests.support.delta_model import drawn_change
 from tests.support.part_model import SPEC, Scorer, trained_tables
 from tests.support.publisher import Publisher
 from tests.support.servers import start_command
@@ -70,13 +72,38 @@ def kill_publishers(
     location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
 ) -> None:
     """After each kill all that is listed verifies, and the next publisher succeeds."""
+    _kill_publishers("publish", location, publish, publish, folder, moments=moments, seed=seed)
+
+
+def kill_deltas(
+    location: str, publish: Publisher, folder: Path, *, moments: int, seed: int
+) -> None:
+    """As `kill_publishers`, of publishers that each change rows of the version before."""
+
+    def change(repository: Repository) -> int:
+        return publish_delta("small", drawn_change(repository), repository).version
+
+    publish(Repository(location))
+    _kill_publishers("delta", location, publish, change, folder, moments=moments, seed=seed)
+
+
+def _kill_publishers(
+    action: str,
+    location: str,
+    first: Publisher,
+    publish: Callable[[Repository], int],
+    folder: Path,
+    *,
+    moments: int,
+    seed: int,
+) -> None:
     repository, chance = Repository(location), random.Random(seed)
-    with victims(location, publish.source.path, folder) as killed:
+    with victims(location, first.source.path, folder) as killed:
         # The first makes the folders that all others find.
-        killed.steps("publish")
-        steps, checked, kills = killed.steps("publish"), set[int](), 0
+        killed.steps(action)
+        steps, checked, kills = killed.steps(action), set[int](), 0
         for _ in range(moments):
-            kills += killed.kill_at("publish", chance.randint(1, steps))
+            kills += killed.kill_at(action, chance.randint(1, steps))
             version = publish(repository)
             listed = repository.versions("small")
             assert listed[-1] == version

@@ -1,5 +1,6 @@
 """A small model, its trained rows, and changes of them."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from kernels.row_format import RowFormat
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.publishing.publication import publish
+from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.specs.quantization_spec import GateSpec
 
@@ -61,6 +63,15 @@ def drawn_changes(spec: ModelSpec, seed: int, *, new: int = 0) -> dict[str, Chan
         values = torch.from_numpy(generator.standard_normal((len(ids), table.dim), np.float32))
         changes[table.name] = ChangedRows(ids, values)
     return changes
+
+
+def drawn_change(repository: Repository) -> dict[str, ChangedRows]:
+    """Another first row of the first table of the latest version of `small`, by chance."""
+    table = repository.manifest("small", repository.versions("small")[-1]).tables[0]
+    row = np.random.default_rng(int.from_bytes(os.urandom(4))).standard_normal(
+        table.dim, np.float32
+    )
+    return {table.name: ChangedRows(np.zeros(1, np.int64), torch.from_numpy(row)[None] / 100)}
 
 
 def changed(

@@ -2,9 +2,9 @@
 
 Its arguments are a repository, a published version and a folder for temporary files. A line
 `publish 17` on stdin starts a child that publishes a version and moves a label to it, and is killed
-at its 17th step: a file opened, renamed or removed, a connection made. `fetch 17`, `collect 17` and
-`part 17` likewise. The answer is the child's exit status and, if it was not killed, the steps that
-it took.
+at its 17th step: a file opened, renamed or removed, a connection made. `fetch 17`, `delta 17`,
+`collect 17` and `part 17` likewise. The answer is the child's exit status and, if it was not
+killed, the steps that it took.
 """
 
 import os
@@ -14,10 +14,12 @@ import tempfile
 from pathlib import Path
 
 from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.publishing.part_publication import publish_part
 from sharded_infer.repositories.garbage_collection import collect
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.storage.version_cache import VersionCache
+from tests.support.delta_model import drawn_change
 from tests.support.part_model import SPEC, trained_tables
 from tests.support.publisher import Publisher
 
@@ -45,6 +47,11 @@ def work(action: str, location: str, source: str, steps: int) -> int:
         sys.addaudithook(countdown)
         version = publisher(repository, {"notes.bin": os.urandom(1000)})
         repository.set_label("small", "stable", version)
+    elif action == "delta":
+        repository = Repository(location)
+        sys.addaudithook(countdown)
+        published = publish_delta("small", drawn_change(repository), repository)
+        repository.set_label("small", "stable", published.version)
     elif action == "part":
         repository, weights = Repository(location), trained_tables()
         sys.addaudithook(countdown)

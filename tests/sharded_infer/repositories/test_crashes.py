@@ -2,7 +2,13 @@
 
 from pathlib import Path
 
-from tests.support.crashes import kill_collections, kill_parts, kill_publishers, kill_readers
+from tests.support.crashes import (
+    kill_collections,
+    kill_deltas,
+    kill_parts,
+    kill_publishers,
+    kill_readers,
+)
 from tests.support.publisher import Publisher
 
 
@@ -28,3 +34,9 @@ def test_a_killed_part_is_whole_or_not_there(
     location: str, published_version: Path, tmp_path: Path
 ) -> None:
     kill_parts(location, published_version, tmp_path / "victims", moments=5, seed=0)
+
+
+def test_killed_publishers_of_deltas_leave_a_repository_whole(
+    location: str, publish_copy: Publisher, tmp_path: Path
+) -> None:
+    kill_deltas(location, publish_copy, tmp_path / "victims", moments=8, seed=0)
