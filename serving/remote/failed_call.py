@@ -41,7 +41,8 @@ def _tls_failure(address: str, caller: Caller) -> str | None:
         return f"its certificate is refused: {error.verify_message}"
     except ssl.SSLError as error:
         return None if context is None else f"no TLS with it: {error.reason or error}"
-    except (OSError, ValueError):
+    except (OSError, ValueError, OverflowError):
+        # The address is none, or its port no port: what gRPC says of it is told.
         return None
 
 
