@@ -103,7 +103,7 @@ class _HostileServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ig
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, HOSTILE)
 
-    def ModelMetadata(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
+    def ModelConfig(self, request: Any, context: grpc.ServicerContext) -> Any:  # noqa: N802
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, HOSTILE)
 
 

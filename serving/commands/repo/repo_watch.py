@@ -31,6 +31,8 @@ from sharded_infer.repositories.promotion.record import Promotion
 from sharded_infer.repositories.repository import Repository
 
 _COLOURS = {"READY": "green", "LOADING": "yellow", "UNAVAILABLE": "red"}
+_ALWAYS = ("model", "version", "state", "names")
+_HEADINGS = (*_ALWAYS, "share", "requests", "published", "as the shadow", "")
 _DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
 _FAILED, _TOO_LATE = 1, 2
 
@@ -160,27 +162,35 @@ def _outcome(watched: Watched, until: int | None, name: str) -> int | None:
 
 def _table(watched: Watched) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    headings = ["model", "version", "state", "names", "share", "requests", "published", ""]
-    has_shadow = any(one.shadow is not None for one in watched.versions)
-    if has_shadow:
-        headings.insert(-1, "as the shadow")
-    for heading in headings:
-        justify = "right" if heading in ("version", "share", "requests") else "left"
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
-    for one in watched.versions:
-        is_default = "default" in one.names and one.model in watched.age_seconds
-        table.add_row(
-            one.model,
-            str(one.version),
-            Text(visible(one.state), style=_COLOURS.get(one.state, "white")),
-            ", ".join(one.names),
-            "" if one.share is None else f"{one.share:.1%}",
-            "" if one.requests is None else f"{one.requests:,}",
-            f"{_age(watched.age_seconds[one.model])} ago" if is_default else "",
-            *([_as_shadow(one.shadow)] if has_shadow else []),
-            one.reason,
-        )
+    rows = [_row(one, watched.age_seconds) for one in watched.versions]
+    # What nothing is known of takes no room, such as figures without --metrics.
+    shown = [
+        place
+        for place, heading in enumerate(_HEADINGS)
+        if heading in _ALWAYS or any(row[place] for row in rows)
+    ]
+    for place in shown:
+        is_number = _HEADINGS[place] in ("version", "share", "requests")
+        table.add_column(_HEADINGS[place], justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*(row[place] for place in shown))
     return table
+
+
+def _row(one: WatchedVersion, age_seconds: Mapping[str, float]) -> tuple[str | Text, ...]:
+    """A version's cells, one for each of `_HEADINGS`."""
+    is_default = "default" in one.names and one.model in age_seconds
+    return (
+        one.model,
+        str(one.version),
+        Text(visible(one.state), style=_COLOURS.get(one.state, "white")),
+        ", ".join(one.names),
+        "" if one.share is None else f"{one.share:.1%}",
+        "" if one.requests is None else f"{one.requests:,}",
+        f"{_age(age_seconds[one.model])} ago" if is_default else "",
+        _as_shadow(one.shadow),
+        one.reason,
+    )
 
 
 def _as_shadow(figures: ShadowFigures | None) -> str:
