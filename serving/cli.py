@@ -30,7 +30,7 @@ COMMANDS = (
     CommandEntry(
         "inspect",
         "serving.commands.models.inspect:inspect_command",
-        "Show a version's tables, sizes, plans and tower.",
+        "Show a version's tables, sizes, plans, tower and signatures.",
     ),
     CommandEntry(
         "verify",

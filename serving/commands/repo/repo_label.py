@@ -45,7 +45,7 @@ def repo_label_command(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Point a label at a version, remove it, or set which labels share the requests.
+    """Point a label at a version, remove it, or set weights of labels.
 
     Labels with weights share the requests that name no version, on servers that follow labels:
     of stable=95 canary=5, canary gets 5 of 100. Labels that are not named have no weight then.

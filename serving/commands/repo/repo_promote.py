@@ -90,7 +90,9 @@ def repo_promote_command(
     token_file: TokenFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Promote a version: its share of the requests grows while its figures keep the bounds.
+    """Promote a version step by step, and take it back if it is worse.
+
+    Its share of the requests grows while its figures keep the bounds.
 
     The bounds are those of [release] in the version's spec. In each step the servers' metrics
     pages tell how both versions do. If a bound is broken, TO gets all requests at once, the

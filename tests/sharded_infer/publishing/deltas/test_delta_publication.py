@@ -188,7 +188,7 @@ def test_a_diff_counts_changed_rows(repository: Path) -> None:
     opened = Repository(repository)
     for versions, changed_rows in (((1, 2), 60), ((1, 3), 60), ((2, 3), 0)):
         found = diff_versions(opened, "ranker", versions)
-        assert {one.name: one.changed_rows for one in found.tables} == {
+        assert {one.name: one.rows_changed for one in found.tables} == {
             "item": changed_rows,
             "user": changed_rows // 60,
         }
