@@ -288,6 +288,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "repo copy --sign-key": (
             *("repo", "copy", published, "small@1", repository, "--sign-key"),
         ),
+        "repo compact --sign-key": ("repo", "compact", published, "small", "--sign-key"),
         "repo promote --token-file": (*promote, "--token-file"),
         "repo promote --tls-ca": (*promote, "--tls-ca"),
         "repo promote --tls-certificate": (

@@ -18,6 +18,7 @@ from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import read_signing_keys
 
 if TYPE_CHECKING:
     from sharded_infer.publishing.deltas.delta_publication import PublishedDelta
@@ -86,6 +87,8 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
         InputError: options contradict each other.
     """
     _check(changes, options)
+    # Keys that cannot be used are refused before anything is read.
+    options = {**options, "sign_key": read_signing_keys(options["sign_key"] or ())}
     repository = Repository(options["repository"])
     model = only_model(repository, changes.model)
     # Before files are read: whether there is such a model.
@@ -166,6 +169,7 @@ def _publish(
         run_id=options["run_id"],
         source_revision=options["source_revision"],
         followed=followed,
+        sign_keys=options["sign_key"],
         progress=progress,
     )
     return published

@@ -9,6 +9,7 @@ from kernels.wording import counted
 from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.key_options import SignKeyOption
 from serving.commands.progress_bars import progress_bars
 from serving.commands.repo.arguments import LocationArgument, named_version
 from sharded_infer.byte_sizes import size_text
@@ -23,6 +24,7 @@ def repo_compact_command(
             metavar="MODEL[@VERSION]", help="Model, and a version or label of it; default: latest."
         ),
     ],
+    sign_key: SignKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Publish a version with changed rows as a whole one, under the next number.
@@ -34,7 +36,7 @@ def repo_compact_command(
     version = named_version(opened, model, name or "latest")
     compact = load_by_name("sharded_infer.publishing.deltas.compaction:compact")
     with progress_bars() as progress:
-        made = compact(opened, model, version, progress=progress)
+        made = compact(opened, model, version, sign_keys=sign_key or (), progress=progress)
     if as_json:
         fields = asdict(made)
         fields["path"] = fields.pop("location")

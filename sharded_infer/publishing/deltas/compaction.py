@@ -7,6 +7,7 @@ report, since trained rows are not known any more.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -35,6 +36,8 @@ from sharded_infer.publishing.table_writer import check_room, with_hashes
 from sharded_infer.publishing.version_files import producer
 from sharded_infer.quality.quality_gate import golden_record
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 
 _CHUNK_BYTES = 4 * 2**20
 
@@ -63,22 +66,25 @@ def compact(
     model: str,
     version: int | None = None,
     *,
+    sign_keys: Sequence[SigningKey | Path | str] = (),
     progress: Progress = no_progress,
 ) -> CompactedVersion:
     """Publishes a version with changed rows as a whole one, under the next number.
 
     Args:
         version: None: the latest.
+        sign_keys: as for `publish`.
         progress: called with the bytes of rows written.
 
     Raises:
         NotFoundError: there is no such version.
-        InputError: it is whole already.
+        InputError: it is whole already, or a key cannot be used.
         ArtifactError: a file of it is damaged.
         GateError: the golden requests' scores differ too much.
         StorageError: the disk is full or cannot be written, or a store cannot be reached.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
+    sealing = Sealing(sign=partial(sign_with, read_signing_keys(sign_keys)))
     number = repository.versions(model)[-1] if version is None else version
     path = repository.fetch(model, number, progress)
     try:
@@ -87,7 +93,7 @@ def compact(
             raise InputError(f"model {model!r}: version {number} is whole already")
         with repository.staging(model) as staged, storage_errors(staged):
             complete = _written(before, staged, progress)
-            folder = repository.commit(staged, complete, progress=progress)
+            folder = repository.commit(staged, complete, sealing=sealing, progress=progress)
     finally:
         repository.release(path)
     committed = int(folder.name)

@@ -9,9 +9,10 @@ A delta version names all files that it needs, so nothing but the bytes of its b
 serve it. What is trained is known of changed rows; of all others, what the base has stored.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,8 @@ from sharded_infer.quality.finite_scores import refuse_nonfinite
 from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 from sharded_infer.quality.quality_gate import golden_record
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.spec_file import dump_spec
@@ -105,6 +108,7 @@ def publish_delta(
     run_id: str | None = None,
     source_revision: str | None = None,
     followed: str | None = None,
+    sign_keys: Sequence[SigningKey | Path | str] = (),
     progress: Progress = no_progress,
 ) -> PublishedDelta:
     """Publishes changed rows, and perhaps another tower, as one version.
@@ -119,6 +123,7 @@ def publish_delta(
         samples: golden requests, as for `publish`; None takes the base's.
         note, run_id, source_revision: as for `publish`.
         followed: name of the last file of changes that is in, for who follows a folder of them.
+        sign_keys: as for `publish`.
         progress: called with the current step and its progress.
 
     Raises:
@@ -132,6 +137,7 @@ def publish_delta(
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     provenance = provenance_of(note, run_id, source_revision)
+    sealing = Sealing(sign=partial(sign_with, read_signing_keys(sign_keys)))
     number = _checked_base(repository, model, base)
     path = repository.fetch(model, number, progress)
     try:
@@ -142,7 +148,9 @@ def publish_delta(
             complete = replace(complete, provenance=provenance)
             expected = repository.versions(model)[-1] + 1
             _checked_base(repository, model, number)
-            folder = repository.commit(staged, complete, version=expected, progress=progress)
+            folder = repository.commit(
+                staged, complete, version=expected, sealing=sealing, progress=progress
+            )
     finally:
         repository.release(path)
     known = before.manifest.files
