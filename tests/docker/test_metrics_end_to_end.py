@@ -74,6 +74,7 @@ class Observed:
 
     Attributes:
         prometheus: that watched.
+        targets: how many servers it watched.
         until: when the load ended, seconds since 1970.
         page: the server's metrics page at the end.
         words_page: that of a server of a model with raw ids.
@@ -82,6 +83,7 @@ class Observed:
     """
 
     prometheus: Prometheus
+    targets: int
     until: float
     page: str
     words_page: str
@@ -132,7 +134,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
             with traffic(shadow, clients=1, pause=0.02):
                 _load(server, publisher, words)
             pages = [page(url) for url in (urls[0], urls[2], urls[4], urls[3])]
-            yield Observed(prometheus, time.time(), *pages)
+            yield Observed(prometheus, len(targets), time.time(), *pages)
 
 
 @contextmanager
@@ -296,7 +298,8 @@ def test_no_rule_fails_to_be_evaluated(observed: Observed) -> None:
 def test_prometheus_saw_the_load_as_it_was(observed: Observed) -> None:
     ask_now = observed.prometheus.now
     # A scrape has a second: on a busy machine one may fail.
-    until(lambda: ask_now('up{job="sharded-infer"}') == [1.0] * 4, "they are scraped")
+    all_up = [1.0] * observed.targets
+    until(lambda: ask_now('up{job="sharded-infer"}') == all_up, "they are scraped")
     codes = observed.prometheus.get("label/code/values")
     assert {"OK", "NOT_FOUND", "DEADLINE_EXCEEDED"} <= set(codes)
     (refused,) = ask_now('sum(sharded_infer_requests_refused_total{reason=~"deadline|expired"})')
