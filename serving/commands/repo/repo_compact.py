@@ -1,9 +1,6 @@
 """Publishes a version with changed rows as a whole one."""
 
 from dataclasses import asdict
-from typing import Annotated
-
-import typer
 
 from kernels.wording import counted
 from serving.commands.console import OUT, print_json
@@ -11,19 +8,18 @@ from serving.commands.lazy_group import load_by_name
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import SignKeyOption
 from serving.commands.progress_bars import progress_bars
-from serving.commands.repo.arguments import LocationArgument, named_version
+from serving.commands.repo.arguments import (
+    LocationArgument,
+    ModelVersionArgument,
+    named_model_version,
+)
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.repositories.repository import Repository
 
 
 def repo_compact_command(
     repository: LocationArgument,
-    what: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL[@VERSION]", help="Model, and a version or label of it; default: latest."
-        ),
-    ],
+    what: ModelVersionArgument,
     sign_key: SignKeyOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -31,9 +27,8 @@ def repo_compact_command(
 
     Its tables have the bytes of a publication of all rows. It has no report on quantization.
     """
-    model, _, name = what.partition("@")
     opened = Repository(repository)
-    version = named_version(opened, model, name or "latest")
+    model, version = named_model_version(opened, what)
     compact = load_by_name("sharded_infer.publishing.deltas.compaction:compact")
     with progress_bars() as progress:
         made = compact(opened, model, version, sign_keys=sign_key or (), progress=progress)
