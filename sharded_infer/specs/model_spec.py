@@ -2,12 +2,10 @@
 
 import dataclasses
 import fnmatch
-import re
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -24,34 +22,14 @@ from sharded_infer.repeats import repeated
 from sharded_infer.specs.default_row import DefaultRow
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, HashedRows, IdMapSpec, SharedRows
+from sharded_infer.specs.names import Name, Positive
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
 from sharded_infer.specs.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.specs.release_spec import ReleaseSpec
 
-LONGEST_NAME = 200
-# Dots and slashes would make names of one tensor look like another's, or leave the folder.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*(\.[A-Za-z0-9_\-]+)*")
-_RESERVED_ENDINGS = (".lengths", ".weights")
-_RESERVED_PREFIXES = ("sparse.", "dense.", "score.")
 _SHOWN_FEATURES = 8  # in an error
-# The safetensors format keeps it for itself.
-_RESERVED = "__metadata__"
-
-
-def _name(value: str) -> str:
-    if len(value) > LONGEST_NAME or not _NAME.fullmatch(value):
-        raise ValueError(
-            f"{value[: LONGEST_NAME + 1]!r} is not a name: letters, digits, '_', '-' and inner "
-            f"'.', {LONGEST_NAME} at most"
-        )
-    if value.endswith(_RESERVED_ENDINGS) or value.startswith((*_RESERVED_PREFIXES, _RESERVED)):
-        raise ValueError(
-            f"{value!r} is reserved: names do not end in {' or '.join(_RESERVED_ENDINGS)}, nor "
-            f"begin with {' or '.join((*_RESERVED_PREFIXES, _RESERVED))}"
-        )
-    return value
 
 
 def _required(value: Any) -> Any:
@@ -64,8 +42,6 @@ def _required(value: Any) -> Any:
     return tuple(value) if names else value
 
 
-Name = Annotated[str, AfterValidator(_name)]
-Positive = Annotated[int, Field(ge=1)]
 _STRICT = ConfigDict(extra="forbid")
 
 
