@@ -116,7 +116,7 @@ def first_rows_of(rows_by_table: Sequence[tuple[str, int]]) -> list[int]:
 def _say_hot_rows(loaded_version: LoadedVersion) -> None:
     lookups = loaded_version.metrics.lookups
     if lookups is not None:
-        features = loaded_version.model.spec.features
+        features = loaded_version.model.spec.input_features
         first_rows = first_rows_of([(f.table.name, f.table.rows) for f in features])
         lookups.hot_rows(lookups.rows.hot_share(first_rows))
 

@@ -270,7 +270,7 @@ def _without_gpus(artifact: Artifact, plan: Plan, error: DeviceError) -> str:
 
 def _facts_of(model: Model) -> VersionInfo:
     spec = model.spec
-    features = spec.features
+    features = spec.input_features
     return VersionInfo(
         objective_seconds=spec.serving.latency_objective_ms / 1000,
         rank_bytes=tuple(model.rank_bytes),
@@ -289,7 +289,9 @@ def _facts_of(model: Model) -> VersionInfo:
 
 
 def _kernels_of(model: Model) -> str:
-    tables = [(f.table.dim, f.table.pooling, str(f.table.format)) for f in model.spec.features]
+    tables = [
+        (f.table.dim, f.table.pooling, str(f.table.format)) for f in model.spec.table_features
+    ]
     return f"{model.tower_signature()} {tables}"
 
 

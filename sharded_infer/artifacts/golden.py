@@ -19,7 +19,8 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 DEFAULT_SAMPLES = 64
 MAX_GOLDEN_BYTES = 2**30
-_MAX_IDS = 3  # ids of a bag of generated samples
+# Ids of a bag of generated samples, and of a sequence.
+_MAX_IDS, _MAX_SEQUENCE = 3, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,21 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
     inputs = SparseInputs(spec)
     # Ids that every table of the feature has.
     rows = dict.fromkeys(inputs.names, sys.maxsize)
-    for feature in spec.features:
+    for feature in spec.input_features:
         rows[feature.name] = min(rows[feature.name], feature.table.rows)
     lengths = generator.integers(0, _MAX_IDS + 1, (len(inputs.names), samples), dtype=np.int64)
+    of_input = dict(zip(inputs.names, lengths, strict=True))
+    numbers = spec.sequence_numbers
+    for sequence in spec.sequences.values():
+        most = min(sequence.max_length, _MAX_SEQUENCE)
+        of_sequence = generator.integers(0, most + 1, samples, dtype=np.int64)
+        for name in sequence.members:
+            of_input[name][:] = of_sequence * numbers.get(name, 1)
     values = [
-        generator.integers(0, limit, int(counts.sum()), dtype=np.int64)
-        for limit, counts in zip(rows.values(), lengths, strict=True)
+        _standard_numbers(generator, int(of_input[name].sum()))
+        if name in numbers
+        else generator.integers(0, limit, int(of_input[name].sum()), dtype=np.int64)
+        for name, limit in rows.items()
     ]
     dense = [
         generator.standard_normal((samples, width), dtype=np.float32)
@@ -60,6 +70,12 @@ def generate_samples(spec: ModelSpec, samples: int = DEFAULT_SAMPLES, seed: int 
     return ModelInput(samples, groups, tuple(dense), ids_checked=has_raw, are_rows=has_raw)
 
 
+def _standard_numbers(generator: np.random.Generator, count: int) -> NDArray[np.int64]:
+    """Normal numbers of a sequence, as jagged inputs hold them: the bits of fp32."""
+    bits = generator.standard_normal(count, dtype=np.float32).view(np.uint32)
+    return bits.astype(np.int64)
+
+
 def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
     """Writes golden requests as a safetensors file.
 
@@ -68,7 +84,7 @@ def save_golden(path: Path, spec: ModelSpec, golden: GoldenRequests) -> None:
             different ids.
     """
     groups = golden.model_input.groups
-    if len(groups) != 1 or len(groups[0].features) != len(spec.features):
+    if len(groups) != 1 or len(groups[0].features) != len(spec.input_features):
         raise InputError("golden samples: expected one jagged batch of all features")
     sent = _as_sent(spec, groups[0])
     tensors: dict[str, NDArray[np.generic]] = {

@@ -376,7 +376,7 @@ def _check_id_maps(manifest: Manifest, spec: ModelSpec, where: str) -> None:
     found = list(manifest.id_maps or {})
     if found != mapped:
         raise ArtifactError(f"{where}: id_maps: expected those of tables {mapped}, got {found}")
-    _check_format(manifest, len(spec.raw_tables), where)
+    _check_format(manifest, spec, where)
     for table in spec.mapped_tables:
         if table.id_map is None or table.id_map.unknown is None:
             raise ArtifactError(
@@ -384,7 +384,7 @@ def _check_id_maps(manifest: Manifest, spec: ModelSpec, where: str) -> None:
             )
 
 
-def _check_format(manifest: Manifest, raw_tables: int, where: str) -> None:
+def _check_format(manifest: Manifest, spec: ModelSpec, where: str) -> None:
     base, overlays = manifest.base, manifest.overlays
     if overlays is not None and (base is None or not overlays):
         raise ArtifactError(f"{where}: overlays: expected one or more, and a base, or none")
@@ -392,13 +392,20 @@ def _check_format(manifest: Manifest, raw_tables: int, where: str) -> None:
         raise ArtifactError(
             f"{where}: base.version: expected one before {manifest.version}, got {base.version}"
         )
-    expected = 2 if raw_tables or base is not None else 1
+    sequences = len(spec.sequences)
+    expected = 2 if has_format_2(spec) or base is not None else 1
     if manifest.format_version != expected:
         raise ArtifactError(
             f"{where}: format_version: expected {expected} for "
-            f"{counted(raw_tables, 'table')} with raw ids and "
-            f"{'a' if base else 'no'} base, got {manifest.format_version}"
+            f"{counted(len(spec.raw_tables), 'table')} with raw ids, "
+            f"{counted(sequences, 'sequence')} and {'a' if base else 'no'} base, got "
+            f"{manifest.format_version}"
         )
+
+
+def has_format_2(spec: ModelSpec) -> bool:
+    """Whether a spec needs format version 2, even without a base."""
+    return bool(spec.raw_tables or spec.sequences or spec.tower.user_inputs)
 
 
 def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from sharded_infer.engines.model_engine import BatchResult, padded_dense
 from sharded_infer.engines.split_towers import SplitTowers, shared_group
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.tower_rows import side_by_side, tower_inputs
 from sharded_infer.lookups.lookups import Lookups
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes
@@ -69,15 +70,24 @@ class HostEngine:
                 )
         began = perf_counter()
         rows = self._sizes.run_size(batch.batch_size)
-        embeddings, ids_outside, work = self._lookups.look_up(
+        found_rows = self._lookups.look_up(
             batch, rows=rows, deadline=deadline, may_default=may_default
         )
+        repeats = None if batch.repeats is None else tensor_of(batch.repeats)
+        inputs = padded_dense(batch, rows)
+        inputs += tower_inputs(found_rows.sequences, batch.batch_size, rows, repeats)
         looked_up = perf_counter()
-        found = self.score(padded_dense(batch, rows), embeddings)
+        found = self.score(inputs, found_rows.pooled)
         if rows > batch.batch_size:
             found = tuple(score[: batch.batch_size] for score in found)
         scores = tuple(score.numpy() for score in found)
-        return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+        return BatchResult(
+            scores,
+            looked_up - began,
+            perf_counter() - looked_up,
+            found_rows.ids_outside,
+            found_rows.work,
+        )
 
     def _run_split(
         self,
@@ -91,7 +101,7 @@ class HostEngine:
         began = perf_counter()
         pieces, request_pieces = (self._sizes.pieces(n) for n in (batch.batch_size, requests))
         rows = sum(pieces)
-        own, shared, ids_outside, work = self._lookups.look_up_apart(
+        own, shared, ids_outside, work, _ = self._lookups.look_up_apart(
             batch,
             rows=rows,
             request_rows=sum(request_pieces),
@@ -117,7 +127,12 @@ class HostEngine:
     def embeddings(self, batch: ModelInput) -> Tensor:
         """As `ModelEngine.embeddings`."""
         rows = self._sizes.run_size(batch.batch_size)
-        return self._lookups.look_up(batch, rows=rows).pooled
+        found = self._lookups.look_up(batch, rows=rows)
+        if not found.sequences:
+            return found.pooled
+        repeats = None if batch.repeats is None else tensor_of(batch.repeats)
+        spread = [one.spread(batch.batch_size, rows, repeats) for one in found.sequences]
+        return side_by_side(found.pooled, spread)
 
     def score(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
         """As `ModelEngine.score`."""

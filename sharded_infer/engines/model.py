@@ -27,6 +27,8 @@ from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.inputs.sequences.layout import SequenceLayout
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart, tower_inputs
 from sharded_infer.lookups.held_rows import HeldRows
 from sharded_infer.lookups.placement import mapped_by_hosts, place_stored, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
@@ -79,6 +81,11 @@ class Model:
         self.is_front = front is not None
         tables = artifact.manifest.stored_tables()
         if devices is not None and plan.has_gpus:
+            if self.spec.sequences:
+                raise DeviceError(
+                    f"model {self.spec.name!r}: sequences are looked up on the host alone, "
+                    f"expected a plan without GPUs, got topology {plan.topology.name!r}"
+                )
             if front is not None:
                 raise DeviceError(
                     f"topology {plan.topology.name!r}: a front looks rows up on hosts alone, "
@@ -194,13 +201,20 @@ class Model:
         """Runs the tower.
 
         Args:
-            model_input: the batch; its dense inputs are used.
-            embeddings: fp32 `[rows, width]`; rows above B are padding.
+            model_input: the batch; its dense inputs are used, and the lengths of its sequences.
+            embeddings: fp32 `[rows, width]`, as the engine's; rows above B are padding.
 
         Returns:
             fp32 `[B]` or `[B, K]` of each output, in the spec's order.
         """
-        scores = self.engine.score(padded_dense(model_input, len(embeddings)), embeddings)
+        rows = len(embeddings)
+        inputs = padded_dense(model_input, rows)
+        if self.spec.sequences:
+            pooled, sequences = self._taken_apart(model_input, embeddings)
+            inputs += tower_inputs(sequences, rows, rows, None)
+        else:
+            pooled = embeddings
+        scores = self.engine.score(inputs, pooled)
         return tuple(score[: model_input.batch_size] for score in scores)
 
     def run(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
@@ -237,6 +251,17 @@ class Model:
         model_input = make_input(self.spec, input_arrays(self.spec, columns_of(inputs)))
         self._finite.check(model_input)
         return self.run(model_input)
+
+    def _taken_apart(
+        self, model_input: ModelInput, embeddings: Tensor
+    ) -> tuple[Tensor, list[SequenceRows]]:
+        laid_out = SequenceLayout(self.spec).lay_out(model_input)
+        samples, rows = model_input.batch_size, len(embeddings)
+        shapes = [
+            SequenceRows.empty(one, width).spread(samples, rows, None)
+            for one, width in zip(laid_out, self.spec.sequence_widths, strict=True)
+        ]
+        return taken_apart(embeddings, self.spec.embedding_width, shapes)
 
     def _on_devices(
         self, parts: ModelParts, choice: DeviceChoice, progress: Progress

@@ -136,7 +136,9 @@ def _against_modules(
     total, done = sum(part.batch_size for part in parts), 0
     for batch in (batch for part in parts for batch in batches(part)):
         [read] = model.pooled(batch, [TRAINED])
-        own = list(torch.split(read, [feature.table.dim for feature in spec.features], dim=1))
+        dims = [feature.table.dim for feature in spec.features]
+        # Rows of sequences come behind.
+        own = list(torch.split(read, [*dims, read.shape[1] - sum(dims)], dim=1))
         theirs = trained.pooled(batch)
         for place, found in theirs.items():
             _check_shape(spec, place, found, own[place])

@@ -75,7 +75,7 @@ class TrainedModel:
         self._policy = IdPolicy(
             [
                 replace(f, table=replace(f.table, padding_idx=None)) if place in padded else f
-                for place, f in enumerate(spec.features)
+                for place, f in enumerate(spec.input_features)
             ]
         )
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sharded_infer.errors import RequestError
-from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.model_spec import ModelSpec
 
 
@@ -11,7 +11,9 @@ class FiniteCheck:
     """Applies `serving.non_finite` to the requests of one model. Any thread may call."""
 
     def __init__(self, spec: ModelSpec) -> None:
-        self._features = [feature.name for feature in spec.features]
+        self._features = [feature.name for feature in spec.input_features]
+        # Places of numbers in jagged inputs.
+        self._numbers = frozenset(range(len(spec.table_features), len(self._features)))
         self._dense = tuple(spec.dense.inputs)
         self._refuses = spec.serving.non_finite == "refuse"
 
@@ -32,6 +34,8 @@ class FiniteCheck:
                     f"{array[sample, column]} in column {column}"
                 )
         for group in found.groups:
+            if self._numbers:
+                self._check_numbers(group)
             if group.weights is not None and not np.isfinite(group.weights).all():
                 at = int(np.flatnonzero(~np.isfinite(group.weights))[0])
                 # Ids lie feature by feature.
@@ -41,3 +45,15 @@ class FiniteCheck:
                     f"weights of {self._features[feature]!r}: expected finite numbers, "
                     f"got {group.weights[at]}"
                 )
+
+    def _check_numbers(self, group: JaggedBatch) -> None:
+        ends = np.cumsum(group.lengths.sum(axis=1))
+        for place, feature in enumerate(group.features):
+            if feature in self._numbers:
+                bits = group.values[ends[place] - int(group.lengths[place].sum()) : ends[place]]
+                numbers = bits.astype(np.uint32).view(np.float32)
+                if not np.isfinite(numbers).all():
+                    raise RequestError(
+                        f"input {self._features[feature]!r}: expected finite numbers, got "
+                        f"{numbers[~np.isfinite(numbers)][0]}"
+                    )

@@ -167,6 +167,7 @@ class IdMapping:
             for position, feature in enumerate(features)
             if feature.table.id_map is not None and feature.table.id_map.hashing is not None
         ]
+        self._in_place = tuple(feature.sequence is not None for feature in features)
         self._mapped = [
             _Mapped(position, feature.name, maps[feature.table.name])
             for position, feature in enumerate(features)
@@ -213,12 +214,27 @@ class IdMapping:
             part = _part(ends, position)
             kept[part] = values[part] >= 0
         mapped = Bags(tensor_of(values), bags.lengths, bags.weights)
-        return mapped if kept.all() else keep_ids(mapped, tensor_of(kept))
+        return mapped if kept.all() else leave_out(mapped, ~tensor_of(kept), self._in_place)
 
 
 def _part(ends: Sequence[int], position: int) -> slice:
     """The ids of one feature."""
     return slice(ends[position - 1] if position else 0, ends[position])
+
+
+def leave_out(bags: Bags, left: torch.Tensor, in_place: Sequence[bool]) -> Bags:
+    """The bags without some of their ids; in sequences -1 takes their place.
+
+    Args:
+        left: bool `[N]`.
+        in_place: of each feature, whether it is in a sequence.
+    """
+    if not any(in_place):
+        return keep_ids(bags, ~left)
+    counts = bags.lengths.sum(1)
+    marked = left & torch.repeat_interleave(torch.tensor(in_place), counts)
+    values = torch.where(marked, -1, bags.values)
+    return keep_ids(Bags(values, bags.lengths, bags.weights), ~left | marked)
 
 
 def keep_ids(bags: Bags, kept: torch.Tensor) -> Bags:

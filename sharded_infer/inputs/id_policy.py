@@ -12,7 +12,7 @@ import torch
 from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
 from sharded_infer.errors import RequestError
-from sharded_infer.inputs.id_map import IdMap, IdMapping
+from sharded_infer.inputs.id_map import IdMap, IdMapping, leave_out
 from sharded_infer.inputs.id_map import keep_ids as keep_ids
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
@@ -46,11 +46,20 @@ class IdPolicy:
         # No id that was judged is negative, but raw ones.
         self._paddings = torch.tensor([-1 if p is None else p for p in paddings])
         self._pads = any(padding is not None for padding in paddings)
-        self._raw = torch.tensor([feature.table.name in raw for feature in features])
+        self._in_place = tuple(feature.sequence is not None for feature in features)
+        # An id map has left -1 for an unknown id of a sequence.
+        self._raw = torch.tensor(
+            [
+                f.table.name in raw or (f.sequence is not None and f.table.id_map is not None)
+                for f in features
+            ]
+        )
         self._has_raw = bool(self._raw.any())
 
     def apply(self, bags: Bags) -> tuple[Bags, int]:
         """Brings every id inside its table, or refuses it; leaves padding out.
+
+        In sequences, -1 takes the place of an id that is left out.
 
         Returns:
             The bags to look up, and how many ids were outside their tables. Padding is not
@@ -81,7 +90,8 @@ class IdPolicy:
         values = torch.where(outside, wrapped, bags.values)
         ignored = outside & torch.repeat_interleave(self._ignores, counts)
         changed = Bags(values, bags.lengths, bags.weights)
-        return self._without_padding(keep_ids(changed, ~ignored)), int(outside.sum())
+        kept = leave_out(changed, ignored, self._in_place)
+        return self._without_padding(kept), int(outside.sum())
 
     def _without_padding(self, bags: Bags) -> Bags:
         if not self._pads:
@@ -90,7 +100,7 @@ class IdPolicy:
         padding = bags.values == torch.repeat_interleave(self._paddings, counts)
         if self._has_raw:
             padding &= ~torch.repeat_interleave(self._raw, counts)
-        return keep_ids(bags, ~padding) if bool(padding.any()) else bags
+        return leave_out(bags, padding, self._in_place) if bool(padding.any()) else bags
 
 
 class InputPolicy:
@@ -102,7 +112,7 @@ class InputPolicy:
         Args:
             id_maps: by table; ids of others that need one are left raw, whatever they are.
         """
-        self._features = spec.features
+        self._features = spec.input_features
         self._id_maps = id_maps or {}
         self._raw = {table.name for table in spec.mapped_tables} - self._id_maps.keys()
         self._policies: dict[tuple[int, ...], tuple[IdMapping, IdPolicy]] = {}

@@ -4,7 +4,10 @@ The forms of an input over any transport:
 
     f                [B] or [B, L]   one id or L ids for each sample
     f, f.lengths     [N], [B]        a jagged bag for each sample
+    f, f.lengths     [B, L], [B]     as many of L ids for each sample; the others are padding
     f.weights        as f            one weight for each id
+    s.lengths        [B]             the lengths of all inputs of a sequence s
+    numbers          [B, L] or [N]   of a sequence, like its ids; [B, L, K] or [N, K] if K of each
     sparse.values, sparse.lengths, sparse.weights   [N], [S, B], [N]   all features at once
     dense input      [B, width]
 
@@ -14,33 +17,34 @@ their ids are copied for each table.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.wording import counted, did_you_mean
 from sharded_infer.errors import RequestError, RequestTooLargeError
+from sharded_infer.inputs.feature_bags import (
+    FLOATS_SAID,
+    FP32,
+    INTEGERS,
+    INTEGERS_SAID,
+    LENGTHS_SAID,
+    Array,
+    FeatureBags,
+    checked,
+    read_feature,
+    read_lengths,
+    read_weights,
+    whole_lengths,
+)
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.members import SequenceMembers
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec
 
-Array = NDArray[np.generic]
-
 VALUES, LENGTHS, WEIGHTS = "sparse.values", "sparse.lengths", "sparse.weights"
 _COMPANIONS = ("lengths", "weights")  # of a feature: `<feature>.lengths`
-_INTEGERS = (np.dtype(np.int64), np.dtype(np.int32))
-_FP32 = (np.dtype(np.float32),)
 _IDS_SAID = "INT64, INT32 or BYTES"
-_INTEGERS_SAID, _LENGTHS_SAID, _FLOATS_SAID = "INT64 or INT32", "INT32 or INT64", "FP32"
-
-
-class _Bags(NamedTuple):
-    """One feature's ids, checked on their own."""
-
-    values: NDArray[np.int64]  # [N]
-    lengths: NDArray[np.int64]  # [b]
-    weights: NDArray[np.float32] | None  # [N]
 
 
 class RequestReader:
@@ -61,10 +65,11 @@ class RequestReader:
             max_ids: ids to accept, of all tables that look them up; None is no limit.
         """
         self._sparse = SparseInputs(spec)
-        self._names = frozenset(self._sparse.names)
+        self._names = frozenset(spec.sparse_inputs)
+        self._sequences = SequenceMembers(spec)
         required = spec.required_inputs
         self._required = tuple(name for name in self._sparse.names if name in required)
-        self._owners = tuple(feature.name for feature in spec.features)
+        self._owners = tuple(feature.name for feature in spec.input_features)
         self._dense = dict(spec.dense.inputs)
         self.strings = spec.string_inputs
         hashes = {self.strings.get(name) for name in self._sparse.names}
@@ -81,13 +86,17 @@ class RequestReader:
         """
         owner, _, kind = name.rpartition(".")
         if name in self._dense or name == WEIGHTS or (kind == "weights" and owner in self._names):
-            return _FLOATS_SAID
+            return FLOATS_SAID
+        if name in self._sequences.numbers:
+            return FLOATS_SAID
         if name in self.strings:
             return _IDS_SAID
         if name in self._names or name == VALUES:
-            return _INTEGERS_SAID
-        if name == LENGTHS or (kind == "lengths" and owner in self._names):
-            return _LENGTHS_SAID
+            return INTEGERS_SAID
+        if name == LENGTHS or (kind == "lengths" and owner in self._sparse.names):
+            return LENGTHS_SAID
+        if name in self._sequences.lengths_inputs:
+            return LENGTHS_SAID
         raise self._unknown_input(name)
 
     def read(self, inputs: Mapping[str, Array]) -> ModelInput:
@@ -122,35 +131,51 @@ class RequestReader:
         width = self._dense[name]
         if name not in inputs:
             raise RequestError(f"input {name!r} is missing: expected FP32 [B, {width}]")
-        array = _checked(name, inputs[name], _FP32, _FLOATS_SAID)
+        array = checked(name, inputs[name], FP32, FLOATS_SAID)
         if array.ndim != 2 or array.shape[1] != width:
             raise RequestError(
                 f"input {name!r}: expected FP32 [B, {width}], got {list(array.shape)}"
             )
         return array.astype(np.float32, copy=False)
 
-    def _read_features(self, inputs: Mapping[str, Array]) -> dict[str, _Bags]:
+    def _read_features(self, inputs: Mapping[str, Array]) -> dict[str, FeatureBags]:
         bags = {}
         for name, array in inputs.items():
             if name in self._names:
                 # [B, 0] takes no bytes on the wire, but its lengths would take memory here.
                 if np.ndim(array) == 2:
                     self._check_limit(len(array))
-                bags[name] = _read_feature(name, array, inputs)
+                bags[name] = self._read_feature(name, array, inputs)
+            elif name in self._sequences.numbers:
+                bags[name] = self._read_numbers(name, array, inputs)
             elif name not in self._dense:
                 self._check_companion(name, inputs)
+        self._sequences.check({name: bag.lengths for name, bag in bags.items()})
         for name in self._required:
             if name not in bags:
                 raise RequestError(
-                    f"input {name!r} is missing: the model requires it; expected {_INTEGERS_SAID} "
+                    f"input {name!r} is missing: the model requires it; expected {INTEGERS_SAID} "
                     "ids, or empty bags"
                 )
         self._check_ids({name: len(bag.values) for name, bag in bags.items()})
         return bags
 
+    def _read_feature(self, name: str, array: Array, inputs: Mapping[str, Array]) -> FeatureBags:
+        lengths = self._sequences.lengths_input(name, inputs)
+        return read_feature(name, array, inputs, lengths)
+
+    def _read_numbers(self, name: str, array: Array, inputs: Mapping[str, Array]) -> FeatureBags:
+        numbers = checked(name, array, FP32, FLOATS_SAID).astype(np.float32, copy=False)
+        companion = self._sequences.lengths_input(name, inputs)
+        lengths = None if companion is None else read_lengths(companion, inputs)
+        return FeatureBags(*self._sequences.read_numbers(name, numbers, lengths), None)
+
     def _check_companion(self, name: str, inputs: Mapping[str, Array]) -> None:
         owner, _, kind = name.rpartition(".")
-        if kind not in _COMPANIONS or owner not in self._names:
+        if name in self._sequences.lengths_inputs:
+            return
+        weighted = kind == "weights" and owner in self._sequences.unweighted
+        if kind not in _COMPANIONS or owner not in self._sparse.names or weighted:
             raise self._unknown_input(name)
         if owner not in inputs:
             raise RequestError(f"input {name!r} came without {owner!r}")
@@ -158,6 +183,7 @@ class RequestReader:
     def _unknown_input(self, name: str) -> RequestError:
         known = [*self._dense, *self._sparse.names, VALUES, LENGTHS, WEIGHTS]
         known += [f"{feature}.{part}" for feature in self._sparse.names for part in _COMPANIONS]
+        known += self._sequences.lengths_inputs
         return RequestError(f"input {name!r} is not one of the model's{did_you_mean(name, known)}")
 
     def _read_all_at_once(self, inputs: Mapping[str, Array]) -> tuple[JaggedBatch, ...]:
@@ -167,21 +193,26 @@ class RequestReader:
         allowed = {VALUES, LENGTHS, WEIGHTS, *self._dense}
         if strange := [name for name in inputs if name not in allowed]:
             raise RequestError(f"input {strange[0]!r} cannot stand beside {VALUES!r}")
+        if numbers := list(self._sequences.numbers):
+            raise RequestError(
+                f"input {VALUES!r}: the model's {numbers[0]!r} has no ids; send each input by name"
+            )
         count = len(self._names)
-        lengths = _checked(LENGTHS, inputs[LENGTHS], _INTEGERS, _LENGTHS_SAID)
-        values = _checked(VALUES, inputs[VALUES], _INTEGERS, _INTEGERS_SAID)
+        lengths = checked(LENGTHS, inputs[LENGTHS], INTEGERS, LENGTHS_SAID)
+        values = checked(VALUES, inputs[VALUES], INTEGERS, INTEGERS_SAID)
         if lengths.ndim != 2 or lengths.shape[0] != count:
             raise RequestError(
-                f"input {LENGTHS!r}: expected {_LENGTHS_SAID} [{count}, B], "
+                f"input {LENGTHS!r}: expected {LENGTHS_SAID} [{count}, B], "
                 f"got {list(lengths.shape)}"
             )
         if values.ndim != 1:
             raise RequestError(
-                f"input {VALUES!r}: expected {_INTEGERS_SAID} [N], got {list(values.shape)}"
+                f"input {VALUES!r}: expected {INTEGERS_SAID} [N], got {list(values.shape)}"
             )
-        lengths = _whole_lengths(LENGTHS, lengths, values.shape[0])
-        weights = _read_weights(WEIGHTS, inputs, values.shape)
+        lengths = whole_lengths(LENGTHS, lengths, values.shape[0])
+        weights = read_weights(WEIGHTS, inputs, values.shape)
         self._check_ids(dict(zip(self._sparse.names, lengths.sum(axis=1).tolist(), strict=True)))
+        self._sequences.check(dict(zip(self._sparse.names, lengths, strict=True)))
         sent = tuple(range(count))
         batch = JaggedBatch(sent, values.astype(np.int64, copy=False), lengths, weights)
         return (self._sparse.to_features(batch),)
@@ -216,7 +247,7 @@ class RequestReader:
         if ids > self._max_ids:
             raise RequestTooLargeError(f"ids: expected at most {self._max_ids}, got {ids}")
 
-    def _group(self, bags: Mapping[str, _Bags], batch: int) -> tuple[JaggedBatch, ...]:
+    def _group(self, bags: Mapping[str, FeatureBags], batch: int) -> tuple[JaggedBatch, ...]:
         # Bags of one sample are looked up once, and broadcast after.
         shared = {name for name, bag in bags.items() if len(bag.lengths) == 1}
         if not shared or batch == 1:
@@ -228,8 +259,10 @@ class RequestReader:
         groups = ((own, batch), (others, 1))
         return tuple(self._join(bags, features, size) for features, size in groups if features)
 
-    def _join(self, bags: Mapping[str, _Bags], features: Sequence[int], batch: int) -> JaggedBatch:
-        nothing = _Bags(np.empty(0, np.int64), np.zeros(batch, np.int64), None)
+    def _join(
+        self, bags: Mapping[str, FeatureBags], features: Sequence[int], batch: int
+    ) -> JaggedBatch:
+        nothing = FeatureBags(np.empty(0, np.int64), np.zeros(batch, np.int64), None)
         chosen = [bags.get(self._owners[feature], nothing) for feature in features]
         weights = None
         if any(bag.weights is not None for bag in chosen):
@@ -250,59 +283,3 @@ class RequestReader:
 def make_input(spec: ModelSpec, inputs: Mapping[str, Array]) -> ModelInput:
     """Reads one request of a model; see `RequestReader.read`."""
     return RequestReader(spec).read(inputs)
-
-
-def _read_feature(name: str, array: Array, inputs: Mapping[str, Array]) -> _Bags:
-    ids = _checked(name, array, _INTEGERS, _INTEGERS_SAID)
-    companion = f"{name}.lengths"
-    weights = _read_weights(f"{name}.weights", inputs, ids.shape)
-    values = ids.reshape(-1).astype(np.int64, copy=False)
-    if companion in inputs:
-        lengths = _checked(companion, inputs[companion], _INTEGERS, _LENGTHS_SAID)
-        if ids.ndim != 1 or lengths.ndim != 1:
-            raise RequestError(
-                f"input {name!r}: with {companion!r}, expected [N] and [B], got "
-                f"{list(ids.shape)} and {list(lengths.shape)}"
-            )
-        return _Bags(values, _whole_lengths(companion, lengths, len(values)), weights)
-    if ids.ndim not in (1, 2):
-        raise RequestError(f"input {name!r}: expected [B] or [B, L], got {list(ids.shape)}")
-    per_sample = 1 if ids.ndim == 1 else ids.shape[1]
-    return _Bags(values, np.full(ids.shape[0], per_sample, np.int64), weights)
-
-
-def _read_weights(
-    name: str, inputs: Mapping[str, Array], shape: tuple[int, ...]
-) -> NDArray[np.float32] | None:
-    if name not in inputs:
-        return None
-    weights = _checked(name, inputs[name], _FP32, _FLOATS_SAID)
-    if weights.shape != shape:
-        raise RequestError(
-            f"input {name!r}: expected FP32 {list(shape)} like its ids, got {list(weights.shape)}"
-        )
-    return weights.reshape(-1).astype(np.float32, copy=False)
-
-
-def _whole_lengths(name: str, lengths: Array, total: int) -> NDArray[np.int64]:
-    whole = lengths.astype(np.int64)
-    if whole.size and int(whole.min()) < 0:
-        raise RequestError(f"input {name!r}: a length of {int(whole.min())}, expected 0 or more")
-    # A sum of huge lengths could wrap around to the right total.
-    if whole.size and int(whole.max()) > total:
-        raise RequestError(
-            f"input {name!r}: a length of {int(whole.max())}, but {counted(total, 'id')} came"
-        )
-    if int(whole.sum()) != total:
-        raise RequestError(
-            f"input {name!r}: the lengths sum to {int(whole.sum())}, but "
-            f"{counted(total, 'id')} came"
-        )
-    return whole
-
-
-def _checked(name: str, array: Array, dtypes: tuple[np.dtype[np.generic], ...], said: str) -> Array:
-    if not isinstance(array, np.ndarray) or array.dtype not in dtypes:
-        came = array.dtype if isinstance(array, np.ndarray) else type(array).__name__
-        raise RequestError(f"input {name!r}: expected {said}, got {came}")
-    return array

@@ -10,7 +10,7 @@ from sharded_infer.specs.model_spec import ModelSpec
 
 
 class SparseInputs:
-    """The sparse inputs of one model.
+    """The jagged inputs of one model: its sparse ones, then the numbers of its sequences.
 
     Attributes:
         names: of the S inputs, in the spec's order.
@@ -19,8 +19,8 @@ class SparseInputs:
     """
 
     def __init__(self, spec: ModelSpec) -> None:
-        self.names = spec.sparse_inputs
-        owners = [feature.name for feature in spec.features]
+        owners = [feature.name for feature in spec.input_features]
+        self.names = tuple(dict.fromkeys(owners))
         positions = {name: position for position, name in enumerate(self.names)}
         self.of_features = tuple(positions[owner] for owner in owners)
         counts = Counter(self.of_features)

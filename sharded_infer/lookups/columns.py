@@ -80,12 +80,16 @@ def split_features(spec: ModelSpec, placed: Iterable[PlacedPart]) -> SplitFeatur
         placed: every part of every table.
     """
     names = {part.table.name for part in placed if not part.holds_all_rows}
-    starts = first_columns(spec)
-    found = [i for i, feature in enumerate(spec.features) if feature.table.name in names]
+    features = spec.table_features
+    # Those of sequences are in no column of the embeddings.
+    starts = [*first_columns(spec), *(0 for _ in spec.sequence_features)]
+    found = [i for i, feature in enumerate(features) if feature.table.name in names]
     return SplitFeatures(
         features=tuple(found),
-        columns=tuple((starts[i], spec.features[i].table.dim) for i in found),
-        means=tuple(i for i in found if spec.features[i].table.pooling == "mean"),
+        columns=tuple((starts[i], features[i].table.dim) for i in found),
+        means=tuple(
+            i for i in found if features[i].table.pooling == "mean" and not features[i].sequence
+        ),
     )
 
 

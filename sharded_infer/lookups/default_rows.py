@@ -67,7 +67,7 @@ def default_lookups(spec: ModelSpec) -> Mapping[int, PooledLookup]:
                 means=(feature.table.pooling == "mean",),
             )
         )
-        for position, feature in enumerate(spec.features)
+        for position, feature in enumerate(spec.table_features)
         if feature.table.default_row is not None
     }
 

@@ -7,19 +7,22 @@ from typing import NamedTuple, Protocol
 from torch import Tensor
 
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.lookup_work import LookupWork
 
 
 class LookedUp(NamedTuple):
-    """Pooled embeddings, and the work done for them.
+    """Embeddings, and the work done for them.
 
     Attributes:
-        pooled: fp32 `[rows, width]`, features in the spec's order.
+        pooled: fp32 `[rows, width]`, pooled features in the spec's order.
+        sequences: of the batch's samples or requests, in the spec's order.
     """
 
     pooled: Tensor
     ids_outside: int
     work: LookupWork
+    sequences: tuple[SequenceRows, ...] = ()
 
 
 class LookedUpApart(NamedTuple):
@@ -35,10 +38,11 @@ class LookedUpApart(NamedTuple):
     shared: Tensor
     ids_outside: int
     work: LookupWork
+    sequences: tuple[SequenceRows, ...] = ()
 
 
 class Lookups(Protocol):
-    """Pooled embeddings of a model's features; thread-safe."""
+    """Embeddings of a model's features; thread-safe."""
 
     @property
     def backends(self) -> Mapping[str, str]:
@@ -47,13 +51,13 @@ class Lookups(Protocol):
 
     @property
     def dims(self) -> tuple[int, ...]:
-        """Columns of each feature, in the spec's order."""
+        """Columns of each pooled feature, in the spec's order."""
         ...
 
     def look_up(
         self, batch: ModelInput, *, rows: int, deadline: float = inf, may_default: bool = False
     ) -> LookedUp:
-        """Looks up and pools every feature.
+        """Looks up every feature, and pools those that are in no sequence.
 
         Args:
             batch: B samples, with bags for every feature.

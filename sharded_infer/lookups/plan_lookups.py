@@ -1,7 +1,7 @@
 """Executes a plan: routes ids to the shards, runs the fused kernels, merges their results.
 
 for each group of features with one batch size:
-    apply the features' out-of-range policies
+    apply the features' out-of-range policies; a sequence has a bag for each of its places
     ask other hosts for what lies there, all at once
     for each rank here, memory and format: one fused lookup of all its features
     write whole tables and column shards to their columns; add partial sums of row shards
@@ -24,6 +24,8 @@ from sharded_infer.errors import InternalError, PlanError
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.layout import SequenceLayout
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.columns import first_columns, split_features
 from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
 from sharded_infer.lookups.fan_out import look_up_groups
@@ -79,12 +81,14 @@ class PlanLookups:
             InternalError: an id map is missing that no host can apply.
             PlanError: no host holds a piece; names the host.
         """
-        self._features = spec.features
+        self._features = spec.table_features
         self._policy = InputPolicy(spec, id_maps)
         self._raw = {table.name for table in spec.mapped_tables} - (id_maps or {}).keys()
         self._sums = spec.serving.remote_sums
         self._held, self._hosts, self._backend = held, hosts, backend
-        self._starts = first_columns(spec)
+        # Those of a sequence are only looked up apart from other features.
+        self._starts = [*first_columns(spec), *(0 for _ in spec.sequence_features)]
+        self._layout = SequenceLayout(spec, frozenset(self._raw)) if spec.sequences else None
         self._split = split_features(spec, placed)
         self.width = spec.embedding_width
         self.dims = tuple(feature.table.dim for feature in spec.features)
@@ -120,7 +124,9 @@ class PlanLookups:
         self._routes: dict[tuple[int, tuple[int, ...], bool, bool, frozenset[int]], Route] = {}
         self._backends: dict[str, str] = {}
         # The usual route, made here so that an unsupported table fails now.
-        self._route(0, tuple(range(len(self._features))), raw=True)
+        self._route(0, tuple(range(len(spec.features))), raw=True)
+        for of_sequence in self._layout.features if self._layout else ():
+            self._route(0, of_sequence, raw=True, apart=True)
 
     @property
     def backends(self) -> Mapping[str, str]:
@@ -140,14 +146,15 @@ class PlanLookups:
         turn = next(self._turn) % self._turns
         steps: list[StepWork] = []
         lookups = []
-        for group in batch.groups:
+        for group in self._pooled(batch):
             route = self._route(turn, group.features, raw=not batch.are_rows)
             repeats = None
             if batch.repeats is not None and group.batch_size != len(pooled):
                 repeats = tensor_of(batch.repeats)
             lookups.append(GroupLookup(route, _bags_of(group), repeats, pooled, steps))
+        sequences = self._sequences(batch, turn, lookups, steps)
         work = look_up_groups(lookups, steps, self._hosts, deadline, may_default=may_default)
-        return LookedUp(padded, batch.ids_outside + work.ids_unknown, work)
+        return LookedUp(padded, batch.ids_outside + work.ids_unknown, work, sequences)
 
     def look_up_apart(
         self,
@@ -164,7 +171,7 @@ class PlanLookups:
         steps: list[StepWork] = []
         lookups = []
         own, shared = torch.empty(rows, 0), torch.empty(request_rows, 0)
-        for group in batch.groups:
+        for group in self._pooled(batch):
             by_request = group.batch_size != batch.batch_size
             width = sum(self.dims[feature] for feature in group.features)
             padded = torch.empty(request_rows if by_request else rows, width)
@@ -178,8 +185,39 @@ class PlanLookups:
                 shared = padded
             else:
                 own = padded
+        sequences = self._sequences(batch, turn, lookups, steps)
         work = look_up_groups(lookups, steps, self._hosts, deadline, may_default=may_default)
-        return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work)
+        return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work, sequences)
+
+    def _pooled(self, batch: ModelInput) -> tuple[JaggedBatch, ...]:
+        return batch.groups if self._layout is None else self._layout.pooled(batch)
+
+    def _sequences(
+        self, batch: ModelInput, turn: int, lookups: list[GroupLookup], steps: list[StepWork]
+    ) -> tuple[SequenceRows, ...]:
+        """The memory of a batch's sequences; `lookups` gets what fills it."""
+        if self._layout is None:
+            return ()
+        found = []
+        for laid_out in self._layout.lay_out(batch):
+            bags, lengths = laid_out.bags, laid_out.lengths
+            route = self._route(turn, bags.features, raw=not batch.are_rows, apart=True)
+            width = sum(self._features[feature].table.dim for feature in bags.features)
+            padded = SequenceRows.empty(laid_out, width)
+            repeats = batch.repeats if len(lengths) != batch.batch_size else None
+            lookups.append(
+                GroupLookup(
+                    route,
+                    _bags_of(bags),
+                    None if repeats is None else tensor_of(repeats),
+                    padded.rows.view(bags.batch_size, width),
+                    steps,
+                    samples=batch.batch_size,
+                    places=laid_out.padded_length,
+                )
+            )
+            found.append(padded)
+        return tuple(found)
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):
@@ -219,7 +257,7 @@ class PlanLookups:
         if sorted(positions) != list(features):
             raise InternalError(f"features of a group must ascend, got {features}")
         # Apart from other groups, the features' columns begin at 0 and leave no gaps.
-        dims = [self.dims[feature] for feature in features]
+        dims = [self._features[feature].table.dim for feature in features]
         begins = dict(zip(features, itertools.accumulate(dims, initial=0), strict=False))
         if not apart:
             begins = {feature: self._starts[feature] for feature in features}
@@ -258,11 +296,12 @@ class PlanLookups:
                 )
                 remote.append(made_remote)
         summed = self._split.among(positions)
-        ends = {begins[f]: begins[f] + self.dims[f] for f in summed.features}
+        widths = dict(zip(features, dims, strict=True))
+        ends = {begins[f]: begins[f] + widths[f] for f in summed.features}
         # Adjacent features' columns are set to zero together.
         firsts = sorted(ends.keys() - ends.values())
         lasts = sorted(ends.values() - ends.keys())
-        means = [(positions[f], begins[f], self.dims[f]) for f in summed.means]
+        means = [(positions[f], begins[f], widths[f]) for f in summed.means]
         return Route(
             steps=tuple(steps),
             remote=tuple(remote),
@@ -282,7 +321,9 @@ class PlanLookups:
     def _is_mean(self, feature: int) -> bool:
         # The route divides all columns of a split feature, including those of whole shards.
         return (
-            feature not in self._split.features and self._features[feature].table.pooling == "mean"
+            feature not in self._split.features
+            and self._features[feature].sequence is None
+            and self._features[feature].table.pooling == "mean"
         )
 
 

@@ -92,6 +92,7 @@ class GroupLookup:
         "_is_spread",
         "_late",
         "_lost",
+        "_places",
         "_pooled",
         "_repeats",
         "_unknown",
@@ -109,22 +110,26 @@ class GroupLookup:
         work: list[StepWork],
         *,
         samples: int | None = None,
+        places: int = 1,
     ) -> None:
         """Starts nothing.
 
         Args:
-            bags: R bags for each feature; R is B or 1 if `repeats` is None.
+            bags: R bags for each feature; R is B or 1 if `repeats` is None. Of a sequence, R times
+                `places`.
             repeats: int64 `[R]`, samples that share each bag.
             pooled: fp32 `[B, width]`; written.
             work: each step is appended, with the seconds that it kept this thread busy.
             samples: B, if `pooled` is to have a row for each bag instead, fp32 `[R, width]`.
+            places: bags of each sample.
         """
         self.route, self._bags, self._pooled, self._work = route, bags, pooled, work
         self._batch_size = len(pooled) if samples is None else samples
         self._counts = None if repeats is None else repeats.numpy()
         self._repeats = None if samples is not None else repeats
         self._is_spread = bags.lengths.shape[1] != len(pooled)
-        self._is_shared = bags.lengths.shape[1] != self._batch_size
+        self._places = places
+        self._is_shared = bags.lengths.shape[1] != self._batch_size * places
         # Parts of rows wait here until all are there, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
@@ -228,7 +233,7 @@ class GroupLookup:
     def defaults(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
         """Tables whose default rows were taken, and bool `[B]`, the samples that took them."""
         for position, lost in self._lost.items():
-            bags = lost.numpy()
+            bags = np.logical_or.reduce(lost.numpy().reshape(-1, self._places), axis=1)
             if len(bags) != self._batch_size:
                 bags = bags.repeat(self._batch_size if self._counts is None else self._counts)
             yield self.route.defaults[position].table.name, bags
@@ -236,11 +241,11 @@ class GroupLookup:
     def unknown(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
         """Tables, and int64 `[B]`, raw ids that hosts did not know, as `LookupWork.unknown`."""
         for position, of_bags in self._unknown.items():
-            counts = of_bags
-            if len(of_bags) != self._batch_size:
+            counts = of_samples = of_bags.reshape(-1, self._places).sum(axis=1)
+            if len(of_samples) != self._batch_size:
                 counts = np.zeros(self._batch_size, np.int64)
                 firsts = [0] if self._counts is None else np.cumsum(self._counts) - self._counts
-                counts[firsts] = of_bags
+                counts[firsts] = of_samples
             yield self.route.features[position].table.name, counts
 
     def _asked(self, step: RemoteStep, chosen: Bags) -> dict[int, Tensor]:
@@ -265,7 +270,10 @@ class GroupLookup:
             default.write(self._bags, lost, self._repeats, self._pooled)
 
     def _count_saved(self, chosen: Bags) -> None:
-        self.saved += rows_saved(chosen.lengths.numpy(), self._batch_size, self._counts)
+        lengths = chosen.lengths.numpy()
+        if self._places > 1:
+            lengths = lengths.reshape(len(lengths), -1, self._places).sum(axis=2)
+        self.saved += rows_saved(lengths, self._batch_size, self._counts)
 
 
 def _bytes_of(part: RankPart, chosen: Bags) -> int:

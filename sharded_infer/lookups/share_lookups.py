@@ -105,7 +105,7 @@ class ShareLookups:
         self.max_answer_bytes = max_answer_bytes
         split = {part.table.name for part in placed if not part.holds_all_rows}
         self._means = {t.name for t in spec.tables if t.pooling == "mean"} - split
-        uses = Counter(feature.table.name for feature in spec.features)
+        uses = Counter(feature.table.name for feature in spec.table_features)
         self.most_entries = sum(uses[piece.table.name] for piece in self._placed)
         self._known: dict[tuple[int, ...], _Pieces] = {}
         # Made now, so that an unsupported table fails.

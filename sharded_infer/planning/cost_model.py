@@ -65,7 +65,7 @@ def table_uses(
     """
     known = {**spec.statistics, **(statistics or {})}
     features: dict[str, list[FeatureStatistics]] = {table.name: [] for table in spec.tables}
-    for feature in spec.features:
+    for feature in spec.table_features:
         features[feature.table.name].append(known.get(feature.name, FeatureStatistics()))
     mapped = {table.name for table in spec.mapped_tables}
     return tuple(

@@ -21,7 +21,6 @@ from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.precision import Precision
-from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.tower import export_tower
 
 # Of the samples, those that an int8 tower's integers are chosen on.
@@ -106,7 +105,7 @@ def _tower_inputs(
     first = samples.samples(0, min(TOWER_SAMPLES, samples.batch_size))
     model = Fp32Model(formats.spec, formats.weights, tower)
     [embeddings] = model.pooled(first, [TRAINED])
-    return [*(tensor_of(array) for array in first.dense), embeddings]
+    return model.tower_inputs(first, embeddings)
 
 
 def _plan(load: CostModel, repository: Repository, model: str) -> Plan:

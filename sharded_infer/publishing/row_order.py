@@ -65,14 +65,16 @@ class RowOrder:
         """Samples with the rows that were trained, of samples with those that are published."""
         if not self.orders:
             return samples
-        groups = []
+        groups, features = [], self.spec.input_features
         for group in samples.groups:
             values, start = group.values.copy(), 0
             for number, count in zip(group.features, group.lengths.sum(axis=1), strict=True):
                 part = slice(start, start + int(count))
-                order = self.orders.get(self.spec.features[number].table.name)
+                order = self.orders.get(features[number].table.name)
                 if order is not None:
-                    values[part] = order[values[part]]
+                    rows = values[part]
+                    # In sequences -1 stands for none.
+                    values[part] = np.where(rows < 0, rows, order[rows])
                 start = part.stop
             groups.append(JaggedBatch(group.features, values, group.lengths, group.weights))
         return replace(samples, groups=tuple(groups))
@@ -227,7 +229,7 @@ def _with_histograms(
 ) -> dict[str, FeatureStatistics]:
     found = {**spec.statistics, **statistics}
     largest: dict[str, TableSpec] = {}
-    for feature in spec.features:
+    for feature in spec.table_features:
         known = largest.setdefault(feature.name, feature.table)
         # As statistics_of: of several tables, the largest.
         if feature.table.rows > known.rows:

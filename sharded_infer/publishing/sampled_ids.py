@@ -72,7 +72,7 @@ def with_frequencies(
     for group in mapped.groups:
         ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
         for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
-            if (name := spec.features[number].table.name) in read:
+            if (name := spec.input_features[number].table.name) in read:
                 read[name].append(group.values[start:end])
     return {
         name: source
@@ -97,7 +97,7 @@ def _ids_of(spec: ModelSpec, table: str, samples: ModelInput) -> NDArray[np.int6
     for group in samples.groups:
         ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
         for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
-            if spec.features[number].table.name == table:
+            if spec.input_features[number].table.name == table:
                 found.append(group.values[start:end])
     return np.unique(np.concatenate(found))
 

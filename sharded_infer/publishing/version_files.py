@@ -18,6 +18,7 @@ from sharded_infer.artifacts.manifest import (
     Manifest,
     OutputRecord,
     TowerRecord,
+    has_format_2,
 )
 from sharded_infer.planning.plan import dump_plan
 from sharded_infer.publishing.prepared_inputs import PreparedInputs
@@ -54,7 +55,7 @@ def write_rest(
         for name in spec.tower.outputs
     )
     return Manifest(
-        format_version=2 if spec.raw_tables else 1,
+        format_version=2 if has_format_2(spec) else 1,
         model=spec.name,
         version=1,  # the repository gives the number
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

@@ -88,7 +88,7 @@ class WrittenIdMaps:
 
     def _known(self, feature: str) -> NDArray[np.int64] | None:
         """Raw ids that every table of a feature takes; None if one without an index has rows."""
-        tables = [one.table for one in self.spec.features if one.name == feature]
+        tables = [one.table for one in self.spec.table_features if one.name == feature]
         mapped = [table for table in tables if table.name in self.maps]
         if mapped:
             ids = self.candidates[mapped[0].name]

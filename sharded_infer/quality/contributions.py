@@ -25,30 +25,28 @@ def table_contributions(
         The 32 tables with the largest squared error of pooled embeddings, by mean difference of
         scores, the largest first.
     """
-    widths = [feature.table.dim for feature in model.spec.features]
-    owners = [feature.table.name for feature in model.spec.features]
-    errors = dict.fromkeys(owners, 0.0)
+    errors = dict.fromkeys((feature.table.name for feature in model.spec.table_features), 0.0)
     kept = list(batches(model_input, _CONTRIBUTING_SAMPLES))
     for batch in kept:
         trained, rounded = model.pooled(batch, [TRAINED, published])
-        squares = torch.split((rounded - trained).square_().sum(0), widths)
-        for owner, part in zip(owners, squares, strict=True):
-            errors[owner] += float(part.sum())
+        columns = model.columns(batch)
+        squares = torch.split((rounded - trained).square_().sum(0), [n for _, n in columns])
+        for (feature, _), part in zip(columns, squares, strict=True):
+            errors[feature.table.name] += float(part.sum())
     worst = sorted((n for n in errors if errors[n]), key=lambda n: -errors[n])
     differences: dict[str, list[NDArray[np.float64]]] = {
         name: [] for name in worst[:_CONTRIBUTING_TABLES]
-    }
-    repeats = torch.tensor(widths)
-    columns = {
-        name: torch.tensor([owner == name for owner in owners]).repeat_interleave(repeats)
-        for name in differences
     }
     # Pooled again: kept from above, wide models' embeddings would exceed the memory bound.
     for batch in kept:
         trained, rounded = model.pooled(batch, [TRAINED, published])
         reference = model.score(batch, trained)
+        columns = model.columns(batch)
+        repeats = torch.tensor([count for _, count in columns])
         for name, found in differences.items():
-            scores = model.score(batch, torch.where(columns[name], rounded, trained))
+            own = torch.tensor([feature.table.name == name for feature, _ in columns])
+            changed = torch.where(own.repeat_interleave(repeats), rounded, trained)
+            scores = model.score(batch, changed)
             found.append(absolute_differences(reference, scores))
     contributions = [
         TableContribution(name, float(joined.mean()), float(joined.max()))

@@ -51,7 +51,7 @@ def refuse_nonfinite(
         sample, column = np.argwhere(strange)[0].tolist()
         value = found.reshape(len(found), -1)[sample, column]
         message = f"model {model.spec.name!r}: output {output!r} of the trained model is {value}"
-        _refuse_embeddings(model, embeddings[sample], message)
+        _refuse_embeddings(model, model_input, embeddings[sample], message)
         for name, numbers in zip(model.spec.dense.inputs, model_input.dense, strict=True):
             if not np.isfinite(numbers[sample]).all():
                 raise TowerError(f"{message} for a sample whose {name!r} is not finite either")
@@ -61,9 +61,12 @@ def refuse_nonfinite(
         )
 
 
-def _refuse_embeddings(model: Fp32Model, row: Tensor, message: str) -> None:
-    parts = torch.split(row, [feature.table.dim for feature in model.spec.features])
-    for feature, part in zip(model.spec.features, parts, strict=True):
+def _refuse_embeddings(
+    model: Fp32Model, model_input: ModelInput, row: Tensor, message: str
+) -> None:
+    columns = model.columns(model_input)
+    parts = torch.split(row, [count for _, count in columns])
+    for (feature, _), part in zip(columns, parts, strict=True):
         if not torch.isfinite(part).all():
             raise WeightsError(
                 f"{message}: the pooled embeddings of {feature.name!r} (table "

@@ -1,7 +1,7 @@
 """The fp32 model: scores of trained weights and tower, with rows rounded to formats or not."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -16,9 +16,12 @@ from quant.encoding.encoder import encode_zeroing
 from quant.sources.table_weight import TableWeight
 from sharded_infer.errors import InputError, TowerError
 from sharded_infer.inputs.id_policy import IdPolicy
-from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.layout import SequenceLayout
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
+from sharded_infer.towers.program.program import EMBEDDINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Fp32Model:
         self.spec = spec
         self.weights = weights
         self.tower = tower
+        self._layout = SequenceLayout(spec)
 
     def changed(
         self, *, spec: ModelSpec | None = None, weights: Mapping[str, TableWeight] | None = None
@@ -55,24 +59,42 @@ class Fp32Model:
         return Fp32Model(spec or self.spec, chosen, self.tower)
 
     def pooled(self, model_input: ModelInput, mixes: Sequence[Mix]) -> list[Tensor]:
-        """Pooled embeddings, with each table's rows as they are read back from a format.
+        """Embeddings, with each table's rows as they are read back from a format.
 
         Args:
             model_input: one jagged batch of all features; of tables with id maps, rows.
             mixes: formats of the tables; rows are read once for all of them.
 
         Returns:
-            fp32 `[B, width]` of each mix.
+            fp32 `[B, width]` of each mix: pooled features, then the padded rows of sequences.
 
         Raises:
             InputError: the samples are not one batch of all features, share a dense input, or have
                 raw ids.
             RequestError: a sample's id is outside a table whose policy is `error`.
         """
-        bags = checked_bags(IdPolicy(self.spec.features), model_input)
-        pooled: list[list[Tensor]] = [[] for _ in mixes]
+        bags = checked_bags(IdPolicy(self.spec.input_features), model_input)
+        features = self.spec.features
+        pooled = self._looked_up(features, _first(bags, len(features)), mixes)
+        if not self.spec.sequences:
+            return pooled
+        parts = [[one] for one in pooled]
+        of_sequences = self._layout.lay_out(_with_bags(model_input, bags))
+        for sequence in of_sequences:
+            chosen = [self.spec.table_features[at] for at in sequence.bags.features]
+            places = Bags(tensor_of(sequence.bags.values), tensor_of(sequence.bags.lengths))
+            rows = self._looked_up(chosen, places, mixes)
+            for part, of_mix in zip(parts, rows, strict=True):
+                part.append(of_mix.reshape(len(sequence.lengths), -1))
+        return [torch.cat(part, dim=1) for part in parts]
+
+    def _looked_up(
+        self, features: Sequence[FeatureSpec], bags: Bags, mixes: Sequence[Mix]
+    ) -> list[Tensor]:
+        """Bags of some features, fp32 `[bags, width]` of each mix."""
+        pooled: list[list[Tensor]] = [[torch.empty(bags.lengths.shape[1], 0)] for _ in mixes]
         start = 0
-        for feature, lengths in zip(self.spec.features, bags.lengths, strict=True):
+        for feature, lengths in zip(features, bags.lengths, strict=True):
             stop = start + int(lengths.sum())
             scales = None if bags.weights is None else bags.weights[start:stop]
             unique, inverse = torch.unique(bags.values[start:stop], return_inverse=True)
@@ -86,6 +108,32 @@ class Fp32Model:
                 parts.append(done[kind])
             start = stop
         return [torch.cat(parts, dim=1) for parts in pooled]
+
+    def columns(self, model_input: ModelInput) -> list[tuple[FeatureSpec, int]]:
+        """The feature of each run of columns that `pooled` returns, and their number."""
+        found = [(feature, feature.table.dim) for feature in self.spec.features]
+        for sequence in self._layout.lay_out(model_input) if self.spec.sequences else ():
+            chosen = [self.spec.table_features[at] for at in sequence.bags.features]
+            found += [(one, one.table.dim) for one in chosen] * sequence.padded_length
+        return found
+
+    def tower_inputs(self, model_input: ModelInput, embeddings: Tensor) -> list[Tensor]:
+        """The tower's inputs in their order: dense ones, sequences', pooled embeddings.
+
+        Args:
+            embeddings: as `pooled` returns them.
+        """
+        inputs = [tensor_of(array) for array in model_input.dense]
+        if not self.spec.sequences:
+            return [*inputs, embeddings]
+        shapes = [
+            SequenceRows.empty(one, width)
+            for one, width in zip(
+                self._layout.lay_out(model_input), self.spec.sequence_widths, strict=True
+            )
+        ]
+        pooled, sequences = taken_apart(embeddings, self.spec.embedding_width, shapes)
+        return [*inputs, *(array for one in sequences for array in one.inputs), pooled]
 
     def scores(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]]:
         """Scores samples with the trained weights, reading only the rows that they use.
@@ -101,7 +149,7 @@ class Fp32Model:
 
         Args:
             model_input: the batch; its dense inputs are used.
-            embeddings: fp32 `[B, width]`.
+            embeddings: as `pooled` returns them.
 
         Returns:
             fp32 `[B]` or `[B, K]` by output name.
@@ -109,15 +157,16 @@ class Fp32Model:
         Raises:
             TowerError: the tower returns other outputs than the spec says.
         """
-        dense = {
-            name: tensor_of(array)
-            for name, array in zip(self.spec.dense.inputs, model_input.dense, strict=True)
-        }
+        names = (*self.spec.dense.inputs, *self.spec.sequence_inputs, EMBEDDINGS)
+        values = self.tower_inputs(model_input, embeddings)
+        inputs = dict(zip(names, values, strict=True))
+        if not self.spec.features:
+            del inputs[EMBEDDINGS]
         was_training = self.tower.training
         self.tower.eval()
         try:
             with torch.inference_mode():
-                scores = self.tower(**dense, embeddings=embeddings)
+                scores = self.tower(**inputs)
         finally:
             self.tower.train(was_training)
         names = self.spec.tower.outputs
@@ -145,6 +194,20 @@ class Fp32Model:
             return rows
         encoded, _ = encode_zeroing(row_format, rows, clip=clip)
         return decode(row_format, encoded.stored, feature.table.dim)
+
+
+def _first(bags: Bags, features: int) -> Bags:
+    """The bags of the first features."""
+    lengths = bags.lengths[:features].contiguous()
+    end = int(lengths.sum())
+    weights = None if bags.weights is None else bags.weights[:end]
+    return Bags(bags.values[:end], lengths, weights)
+
+
+def _with_bags(model_input: ModelInput, bags: Bags) -> ModelInput:
+    group = model_input.groups[0]
+    changed = JaggedBatch(group.features, bags.values.numpy(), bags.lengths.numpy())
+    return replace(model_input, groups=(changed,))
 
 
 def input_bags(model_input: ModelInput) -> Bags:

@@ -104,7 +104,7 @@ def check_samples(spec: ModelSpec, samples: CalibrationSamples) -> None:
             )
     # Raw ids are checked where they become rows.
     if not spec.raw_tables:
-        IdPolicy(spec.features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
+        IdPolicy(spec.input_features).apply(Bags(tensor_of(batch.values), tensor_of(batch.lengths)))
     for name, numbers in zip(spec.dense.inputs, given.dense, strict=True):
         strange = ~np.isfinite(numbers).all(axis=1)
         if strange.any():

@@ -26,14 +26,14 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
     (batch,) = model_input.groups
     ends = np.cumsum(batch.lengths.ravel()).reshape(batch.lengths.shape)
     largest: dict[str, int] = {}
-    for number, feature in enumerate(spec.features):
+    for number, feature in enumerate(spec.table_features):
         # Of several tables, the largest: the plan depends most on it.
         known = largest.setdefault(feature.name, number)
-        if feature.table.rows > spec.features[known].table.rows:
+        if feature.table.rows > spec.table_features[known].table.rows:
             largest[feature.name] = number
     found = {}
     for name, number in largest.items():
-        table = spec.features[number].table
+        table = spec.table_features[number].table
         bags = [
             [i for i in batch.values[end - length : end].tolist() if i != table.padding_idx]
             for end, length in zip(ends[number], batch.lengths[number], strict=True)

@@ -28,8 +28,10 @@ from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
 from sharded_infer.specs.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.specs.release_spec import ReleaseSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 
 _SHOWN_FEATURES = 8  # in an error
+_FP32_NUMBERS = 2**32
 
 
 def _required(value: Any) -> Any:
@@ -148,15 +150,17 @@ class TableSpec:
 # Made of tables that were checked, which pydantic would check again for each feature.
 @dataclasses.dataclass(frozen=True, slots=True)
 class FeatureSpec:
-    """A feature in one of its tables: some columns of the tower's `embeddings`.
+    """A feature in one of its tables: some columns of the tower's `embeddings`, or of a sequence.
 
     Attributes:
         name: its input's name on the wire; unique within the table.
-        table: the name of the table that it looks rows up in.
+        table: the table that it looks rows up in.
+        sequence: the sequence that it is in, unpooled; None: its bags are pooled.
     """
 
     name: str
     table: TableSpec
+    sequence: str | None = None
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
@@ -177,6 +181,8 @@ class TowerSpec:
         precision: of the matrix products; the last layers stay fp32.
         outputs: names of the outputs, in order.
         weights: prefix of the tower's parameters in the checkpoint.
+        user_inputs: features and sequences that a request's samples share, such as the user's. If
+            they are sent once a request, what depends on them alone is computed once.
     """
 
     architecture: str | None = None
@@ -185,6 +191,7 @@ class TowerSpec:
     outputs: Annotated[tuple[Name, ...], Field(min_length=1)] = ("score",)
     weights: str = "tower."
     options: dict[str, Any] = field(default_factory=dict)
+    user_inputs: tuple[Name, ...] = ()
 
     @model_validator(mode="after")
     def _one_tower(self) -> "TowerSpec":
@@ -230,6 +237,7 @@ class ModelSpec:
     Attributes:
         name: the model's name in repositories and on the wire.
         tables: the embedding tables; their features, in order, are the model's features.
+        sequences: by name, of features of the tables that are not pooled.
         statistics: how features are used, by feature, for the planner's cost model.
         release: bounds for promoting a version.
     """
@@ -243,13 +251,14 @@ class ModelSpec:
     statistics: dict[Name, FeatureStatistics] = field(default_factory=dict)
     serving: ServingSpec = field(default_factory=ServingSpec)
     release: ReleaseSpec = field(default_factory=ReleaseSpec)
+    sequences: dict[Name, SequenceSpec] = field(default_factory=dict)
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> "ModelSpec":
         _refuse_repeats("table", [table.name for table in self.tables])
         for table in self.tables:
             _refuse_repeats(f"table {table.name!r}: feature", list(table.features))
-        _refuse_repeats("input", [*self.sparse_inputs, *self.dense.inputs])
+        _refuse_repeats("input", [*self.sparse_inputs, *self.sequence_numbers, *self.dense.inputs])
         known = set(self.sparse_inputs)
         if unknown := sorted(set(self.statistics) - known):
             raise ValueError(
@@ -271,22 +280,108 @@ class ModelSpec:
                 )
         return self
 
+    @model_validator(mode="after")
+    def _sequences_fit(self) -> "ModelSpec":
+        owners = [name for one in self.sequences.values() for name in one.members]
+        _refuse_repeats("sequences: member", owners)
+        known = {name for table in self.tables for name in (table.features or (table.name,))}
+        for name, sequence in self.sequences.items():
+            if unknown := [one for one in sequence.features if one not in known]:
+                raise ValueError(
+                    f"sequences: {name}: {unknown[0]!r} is not one of the tables' features"
+                    f"{did_you_mean(unknown[0], known)}"
+                )
+            if clash := {name, f"{name}_lengths"} & set(self.dense.inputs) | (
+                {f"{name}_lengths"} & {*self.sequences, *self.sequence_numbers}
+            ):
+                raise ValueError(f"sequences: {name}: the tower has another input {min(clash)!r}")
+        allowed = {*self.sequences, *(f.name for f in self.features)}
+        if unknown := [one for one in self.tower.user_inputs if one not in allowed]:
+            raise ValueError(
+                f"tower.user_inputs: {unknown[0]!r} is neither a pooled feature nor a sequence"
+                f"{did_you_mean(unknown[0], allowed)}"
+            )
+        return self
+
     @property
     def features(self) -> tuple[FeatureSpec, ...]:
-        """Every feature of every table, in order: the columns of `embeddings`.
+        """Every pooled feature of every table, in order: the columns of `embeddings`.
 
         A feature of several tables is present for each of them.
         """
+        unpooled = {name for one in self.sequences.values() for name in one.features}
         return tuple(
             FeatureSpec(name, table)
             for table in self.tables
             for name in (table.features or (table.name,))
+            if name not in unpooled
         )
 
     @property
+    def sequence_features(self) -> tuple[FeatureSpec, ...]:
+        """Every feature of every sequence in its tables, sequence by sequence.
+
+        A sequence's are the columns of its rows: in the order of its features, each in that of its
+        tables.
+        """
+        return tuple(
+            FeatureSpec(name, table, sequence)
+            for sequence, spec in self.sequences.items()
+            for name in spec.features
+            for table in self.tables
+            if name in (table.features or (table.name,))
+        )
+
+    @property
+    def sequence_numbers(self) -> dict[str, int]:
+        """The sequences' dense inputs, by name: how many numbers come with an id."""
+        return {name: width for one in self.sequences.values() for name, width in one.dense.items()}
+
+    @property
+    def sequence_inputs(self) -> tuple[str, ...]:
+        """The tower's inputs of the sequences, between the dense ones and `embeddings`.
+
+        Of each sequence the rows, the lengths, and its dense inputs.
+        """
+        return tuple(
+            name
+            for sequence, one in self.sequences.items()
+            for name in (sequence, f"{sequence}_lengths", *one.dense)
+        )
+
+    @property
+    def sequence_widths(self) -> tuple[int, ...]:
+        """Columns of each sequence's rows: the dims of its features."""
+        features = self.sequence_features
+        return tuple(
+            sum(one.table.dim for one in features if one.sequence == name)
+            for name in self.sequences
+        )
+
+    @property
+    def table_features(self) -> tuple[FeatureSpec, ...]:
+        """Every feature that looks rows up: `features`, then `sequence_features`."""
+        return self.features + self.sequence_features
+
+    @property
+    def input_features(self) -> tuple[FeatureSpec, ...]:
+        """What jagged inputs hold: `table_features`, then the numbers of sequences.
+
+        The bits of a number of fp32 stand for an id: a table of 2^32 rows is theirs.
+        """
+        if not self.sequences:
+            return self.features
+        numbers = (
+            FeatureSpec(member, TableSpec(member, _FP32_NUMBERS, width), name)
+            for name, one in self.sequences.items()
+            for member, width in one.dense.items()
+        )
+        return (*self.table_features, *numbers)
+
+    @property
     def sparse_inputs(self) -> tuple[str, ...]:
-        """Names of the features as clients send them, each once, in the order of `features`."""
-        return tuple(dict.fromkeys(feature.name for feature in self.features))
+        """Names of the features as clients send them, each once, in their order."""
+        return tuple(dict.fromkeys(feature.name for feature in self.table_features))
 
     @property
     def required_inputs(self) -> frozenset[str]:
@@ -310,7 +405,7 @@ class ModelSpec:
     @property
     def raw_inputs(self) -> frozenset[str]:
         """The sparse inputs with raw ids: one of their tables or more maps or hashes them."""
-        return frozenset(f.name for f in self.features if f.table.id_map is not None)
+        return frozenset(f.name for f in self.table_features if f.table.id_map is not None)
 
     @property
     def string_inputs(self) -> dict[str, tuple[StringHash, int]]:
@@ -319,7 +414,7 @@ class ModelSpec:
         All tables of such an input have id maps that name the same function.
         """
         found: dict[str, set[tuple[StringHash, int] | None]] = {}
-        for feature in self.features:
+        for feature in self.table_features:
             said = feature.table.id_map
             hashes = found.setdefault(feature.name, set())
             if said is None or said.strings is None:

@@ -61,9 +61,13 @@ def dump_spec(spec: ModelSpec) -> dict[str, Any]:
     for key, default in _LEFT_OUT.items():
         if values["serving"][key] == default:
             del values["serving"][key]
-    # Readers before these bounds refuse the key.
+    # Readers before these refuse the key.
     if spec.release.is_empty:
         del values["release"]
+    if not spec.sequences:
+        del values["sequences"]
+    if not spec.tower.user_inputs:
+        del values["tower"]["user_inputs"]
     return values
 
 

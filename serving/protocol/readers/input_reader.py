@@ -64,6 +64,8 @@ class InputReader:
         if limits is not None and _most_inputs(spec) > limits.max_inputs:
             # Compiled code counts no inputs: it knows the model's, and takes none twice.
             self.native = None
+        if spec.sequences:
+            self.native = None
         self._portable = PortableReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )

@@ -47,7 +47,7 @@ class NativeIdMaps:
                 ctypes.addressof(self._fields[feature.table.name])
                 if feature.table.name in self._fields
                 else 0
-                for feature in spec.features
+                for feature in spec.input_features
             ],
             np.int64,
         )

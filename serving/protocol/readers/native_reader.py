@@ -85,7 +85,7 @@ class NativeReader:
         if LIBRARIES is None:
             raise InputError("the package was built without a compiler")
         self._libraries = LIBRARIES
-        features, sparse = spec.features, SparseInputs(spec)
+        features, sparse = spec.input_features, SparseInputs(spec)
         required_inputs = spec.required_inputs
         self.features = tuple(range(len(features)))
         self._sparse = len(sparse.names)

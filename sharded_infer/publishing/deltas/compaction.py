@@ -19,6 +19,7 @@ from sharded_infer.artifacts.manifest import (
     FileRecord,
     Manifest,
     blocks_name,
+    has_format_2,
 )
 from sharded_infer.artifacts.mapped_tables import TablePiece, check_files, table_pieces
 from sharded_infer.artifacts.table_file import write_rows
@@ -117,7 +118,7 @@ def _written(before: Artifact, staged: Path, progress: Progress) -> Manifest:
     kept = link_files(before, staged, set(old.files) - left)
     manifest = replace(
         old,
-        format_version=2 if old.id_maps else 1,
+        format_version=2 if has_format_2(old.model_spec()) else 1,
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         producer=producer(),
         tables=tuple(replace(one, pieces=tuple(layout[one.name])) for one in old.tables),

@@ -236,9 +236,15 @@ AT_ONCE: Arrays = {"sparse.values": ids(12), "sparse.lengths": np.ones((3, B), n
         # Shapes.
         ({"user": np.array(3)}, r"'user': expected \[B\] or \[B, L\], got \[\]"),
         ({"user": ids(B, 1, 1)}, r"'user': expected \[B\] or \[B, L\], got \[4, 1, 1\]"),
-        ({"user": ids(B, 1), "user.lengths": LENGTHS}, r"expected \[N\] and \[B\], got \[4, 1\]"),
-        ({"user": ids(6), "user.lengths": LENGTHS[None]}, r"got \[6\] and \[1, 4\]"),
-        ({"user": ids(6), "user.lengths": np.array(6)}, r"got \[6\] and \[\]"),
+        ({"user": ids(B, 1), "user.lengths": LENGTHS}, "but 'user' has 1 id a sample"),
+        (
+            {"user": ids(6), "user.lengths": LENGTHS[None]},
+            r"lengths': expected INT32 or INT64 \[B\], got \[1, 4\]",
+        ),
+        (
+            {"user": ids(6), "user.lengths": np.array(6)},
+            r"lengths': expected INT32 or INT64 \[B\], got \[\]",
+        ),
         (
             {"user": ids(B, 2), "user.weights": scales(B * 2)},
             r"'user.weights': expected FP32 \[4, 2\] like its ids, got \[8\]",

@@ -1,0 +1,158 @@
+"""Lays the ids of a batch's sequences out as the tower takes their rows: padded to one length.
+
+Each place of the padded sequences is a bag of one id, or an empty one, which reads zeros. So every
+lookup that pools bags also looks sequences up.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import InternalError
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
+
+Ints = NDArray[np.int64]
+
+# Lengths of a batch are rounded up: towers prepare themselves for each length that comes.
+GRAIN = 8
+
+
+class LaidOut(NamedTuple):
+    """One sequence of B samples, or of the R requests that share it, padded to L.
+
+    Attributes:
+        bags: of each place of each of its features in tables: lengths `[F, B * L]` of 0 or 1.
+        lengths: int64 `[B]`, at most the spec's `max_length`.
+        numbers: fp32 `[B, L, width]` of each dense input, zeros where padded.
+    """
+
+    bags: JaggedBatch
+    lengths: Ints
+    numbers: tuple[NDArray[np.float32], ...]
+
+    @property
+    def padded_length(self) -> int:
+        """L."""
+        return self.bags.batch_size // max(1, len(self.lengths))
+
+
+class _Place(NamedTuple):
+    """A sequence's place among the jagged inputs of a model."""
+
+    spec: SequenceSpec
+    features: tuple[int, ...]
+    numbers: tuple[int, ...]
+    widths: tuple[int, ...]  # of the numbers
+    raw: tuple[bool, ...]  # whether any id of a feature is one, -1 too
+
+
+class SequenceLayout:
+    """Lays out the sequences of one model's batches."""
+
+    def __init__(self, spec: ModelSpec, raw: frozenset[str] = frozenset()) -> None:
+        """Finds the sequences' inputs.
+
+        Args:
+            raw: tables whose ids shard hosts map to rows.
+        """
+        features = spec.input_features
+        rows = len(spec.table_features)
+        self._places = tuple(
+            _Place(
+                one,
+                tuple(i for i, f in enumerate(features[:rows]) if f.sequence == name),
+                tuple(i for i, f in enumerate(features) if i >= rows and f.sequence == name),
+                tuple(one.dense.values()),
+                tuple(f.table.name in raw for f in features[:rows] if f.sequence == name),
+            )
+            for name, one in spec.sequences.items()
+        )
+        self._pooled = len(spec.features)
+
+    @property
+    def features(self) -> tuple[tuple[int, ...], ...]:
+        """The features of each sequence in tables, by position."""
+        return tuple(place.features for place in self._places)
+
+    def pooled(self, batch: ModelInput) -> tuple[JaggedBatch, ...]:
+        """The bags of the features that are pooled."""
+        groups = []
+        for group in batch.groups:
+            chosen = [at for at, feature in enumerate(group.features) if feature < self._pooled]
+            if chosen:
+                groups.append(group.select(chosen))
+        return tuple(groups)
+
+    def lay_out(self, batch: ModelInput) -> tuple[LaidOut, ...]:
+        """All sequences of a batch whose ids are checked.
+
+        Raises:
+            InternalError: the inputs of a sequence have different lengths.
+        """
+        parts = _parts(batch)
+        return tuple(_laid_out(place, parts) for place in self._places)
+
+
+def _parts(batch: ModelInput) -> dict[int, tuple[Ints, Ints]]:
+    """The values and lengths of each jagged input, by position."""
+    found = {}
+    for group in batch.groups:
+        ends = np.cumsum(group.lengths.sum(axis=1))
+        starts = np.concatenate(([0], ends[:-1]))
+        for at, feature in enumerate(group.features):
+            found[feature] = group.values[starts[at] : ends[at]], group.lengths[at]
+    return found
+
+
+def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
+    spec = place.spec
+    lengths = parts[place.features[0]][1]
+    kept = np.minimum(lengths, spec.max_length)
+    longest = int(kept.max(initial=1))
+    rounded = min(-(-longest // GRAIN) * GRAIN, spec.max_length)
+    padded = spec.max_length if spec.pad_to == "max_length" else rounded
+    # Of each kept id, its place among the ids that came and among the padded ones.
+    begins = np.cumsum(kept) - kept
+    first = np.cumsum(lengths) - lengths
+    if spec.keep == "last":
+        first = first + lengths - kept
+    starts = np.arange(len(lengths)) * padded
+    if spec.pad == "left":
+        starts = starts + padded - kept
+    counted = np.arange(int(kept.sum()))
+    sources = counted + np.repeat(first - begins, kept)
+    targets = counted + np.repeat(starts - begins, kept)
+    grid = np.zeros((len(place.features), len(lengths) * padded), np.int64)
+    values = []
+    for row, feature, is_raw in zip(grid, place.features, place.raw, strict=True):
+        ids, of_feature = parts[feature]
+        _check(of_feature, lengths)
+        chosen = ids[sources]
+        there = np.ones(len(chosen), np.bool_) if is_raw else chosen >= 0
+        row[targets[there]] = 1
+        values.append(chosen[there])
+    numbers = []
+    for feature, width in zip(place.numbers, place.widths, strict=True):
+        bits, of_feature = parts[feature]
+        _check(of_feature, lengths * width)
+        numbers.append(_numbers(bits, width, sources, targets, (len(lengths), padded)))
+    bags = JaggedBatch.trusted(place.features, np.concatenate(values), grid, None)
+    return LaidOut(bags, kept, tuple(numbers))
+
+
+def _numbers(
+    bits: Ints, width: int, sources: Ints, targets: Ints, shape: Sequence[int]
+) -> NDArray[np.float32]:
+    found = np.zeros((shape[0] * shape[1], width), np.float32)
+    floats = bits.astype(np.uint32).view(np.float32).reshape(-1, width)
+    found[targets] = floats[sources]
+    return found.reshape(shape[0], shape[1], width)
+
+
+def _check(lengths: Ints, expected: Ints) -> None:
+    if lengths.shape != expected.shape or (lengths != expected).any():
+        raise InternalError("a sequence's inputs have different lengths")

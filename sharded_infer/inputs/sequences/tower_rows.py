@@ -1,0 +1,99 @@
+"""Rows of sequences as a tower takes them, and beside pooled embeddings in one matrix."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from sharded_infer.inputs.sequences.layout import LaidOut
+from sharded_infer.tensors import tensor_of
+
+
+class SequenceRows(NamedTuple):
+    """One sequence of B samples, or of the R requests that share it, padded to L.
+
+    Attributes:
+        rows: fp32 `[B, L, width]`, its features side by side; zeros where padded.
+        lengths: int64 `[B]`.
+        numbers: fp32 `[B, L, K]` of each of its dense inputs.
+    """
+
+    rows: Tensor
+    lengths: Tensor
+    numbers: tuple[Tensor, ...]
+
+    @classmethod
+    def empty(cls, laid_out: LaidOut, width: int) -> "SequenceRows":
+        """Rows of a layout that are still to be written."""
+        return cls(
+            torch.empty(len(laid_out.lengths), laid_out.padded_length, width),
+            tensor_of(laid_out.lengths),
+            tuple(map(tensor_of, laid_out.numbers)),
+        )
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The tower's inputs, in the order of `ModelSpec.sequence_inputs`."""
+        return (self.rows, self.lengths, *self.numbers)
+
+    def spread(self, samples: int, rows: int, repeats: Tensor | None) -> "SequenceRows":
+        """A row for each sample, and zeros below.
+
+        Args:
+            samples: B; there may be R rows instead, that samples share.
+            rows: at least B.
+            repeats: int64 `[R]`, samples that share each row; None: all share one.
+        """
+        if len(self.lengths) == rows:
+            return self
+        every = [_spread(array, samples, rows, repeats) for array in self.inputs]
+        return SequenceRows(every[0], every[1], tuple(every[2:]))
+
+
+def tower_inputs(
+    sequences: Sequence[SequenceRows], samples: int, rows: int, repeats: Tensor | None
+) -> list[Tensor]:
+    """The tower's inputs of a batch's sequences; arguments as `SequenceRows.spread`."""
+    spread = (one.spread(samples, rows, repeats) for one in sequences)
+    return [array for one in spread for array in one.inputs]
+
+
+def _spread(array: Tensor, samples: int, rows: int, repeats: Tensor | None) -> Tensor:
+    if len(array) != samples:
+        if repeats is None:
+            array = array.expand(samples, *array.shape[1:])
+        else:
+            array = array.repeat_interleave(repeats, dim=0)
+    if rows == samples:
+        return array.contiguous()
+    padded = array.new_zeros(rows, *array.shape[1:])
+    padded[:samples] = array
+    return padded
+
+
+def side_by_side(pooled: Tensor, sequences: Sequence[SequenceRows]) -> Tensor:
+    """Pooled embeddings and the padded rows of sequences as one matrix, a row for each sample.
+
+    Args:
+        pooled: fp32 `[B, width]`.
+        sequences: of B samples each.
+    """
+    return torch.cat([pooled, *(one.rows.flatten(1) for one in sequences)], dim=1)
+
+
+def taken_apart(
+    joined: Tensor, width: int, sequences: Sequence[SequenceRows]
+) -> tuple[Tensor, list[SequenceRows]]:
+    """The inverse of `side_by_side`, with other rows.
+
+    Args:
+        width: of the pooled embeddings.
+        sequences: whose shapes, lengths and numbers are taken.
+    """
+    widths = [width, *(one.rows.shape[1] * one.rows.shape[2] for one in sequences)]
+    pooled, *parts = torch.split(joined, widths, dim=1)
+    return pooled, [
+        one._replace(rows=part.reshape(one.rows.shape))
+        for one, part in zip(sequences, parts, strict=True)
+    ]

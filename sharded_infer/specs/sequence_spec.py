@@ -1,0 +1,41 @@
+"""A sequence: features whose rows the tower gets one by one, in order, instead of pooled."""
+
+from dataclasses import field
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from sharded_infer.specs.names import Name
+
+LONGEST_SEQUENCE = 2**16
+
+
+@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid"))
+class SequenceSpec:
+    """Features of equal lengths in a sample; L is the length of the longest one of a batch.
+
+    The tower gets the rows of the features side by side as fp32 `[B, L, sum of dims]` under the
+    sequence's name, their lengths as int64 `[B]` under `<name>_lengths`, and each of `dense` as
+    fp32 `[B, L, width]` under its own name. What is beyond a sample's length is zero.
+
+    Attributes:
+        max_length: ids of a sample that are used.
+        features: unpooled features of the tables, at least one.
+        dense: widths of numbers that come with the ids, such as timestamps, by name.
+        keep: which ids of a longer sample are used.
+        pad: where the zeros are.
+        pad_to: "longest", or "max_length" for a tower that takes one length alone.
+    """
+
+    max_length: Annotated[int, Field(ge=1, le=LONGEST_SEQUENCE)]
+    features: Annotated[tuple[Name, ...], Field(min_length=1)]
+    dense: dict[Name, Annotated[int, Field(ge=1, le=8192)]] = field(default_factory=dict)
+    keep: Literal["first", "last"] = "last"
+    pad: Literal["left", "right"] = "right"
+    pad_to: Literal["longest", "max_length"] = "longest"
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Its inputs on the wire."""
+        return (*self.features, *self.dense)

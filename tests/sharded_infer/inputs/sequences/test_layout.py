@@ -1,0 +1,93 @@
+"""Sequences padded to one length, beside a loop over their places."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from sharded_infer.inputs.id_policy import InputPolicy
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.layout import GRAIN, LaidOut, SequenceLayout
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
+
+SEQUENCE = SequenceSpec(max_length=20, features=("h", "a"), dense={"age": 2})
+SPEC = ModelSpec(
+    "ranker",
+    (
+        TableSpec("item", 50, 8, features=("c", "h"), out_of_range="ignore", padding_idx=0),
+        TableSpec("action", 4, 4, features=("a",)),
+    ),
+    sequences={"h": SEQUENCE},
+)
+
+
+def batch_of(lengths: NDArray[np.int64]) -> ModelInput:
+    """Ids count from 1, so that each says where it was; those of `c` are 9."""
+    total = int(lengths.sum())
+    numbers = np.arange(2 * total, dtype=np.float32).view(np.uint32).astype(np.int64)
+    counted = np.arange(total)
+    values = np.concatenate([np.full(len(lengths), 9), counted % 49 + 1, counted % 4, numbers])
+    every = np.stack([np.ones_like(lengths), lengths, lengths, 2 * lengths])
+    return ModelInput(len(lengths), (JaggedBatch((0, 1, 2, 3), values, every),), ())
+
+
+def places_of(laid_out: LaidOut, row: int) -> NDArray[np.int64]:
+    """`[B, L]` of one feature: its ids where the places have one, -1 elsewhere."""
+    lengths = laid_out.bags.lengths
+    first = int(lengths[:row].sum())
+    found = np.full(lengths.shape[1], -1)
+    found[lengths[row] > 0] = laid_out.bags.values[first : first + int(lengths[row].sum())]
+    return found.reshape(len(laid_out.lengths), -1)
+
+
+@pytest.mark.parametrize("pad_to", ["longest", "max_length"])
+@pytest.mark.parametrize("pad", ["left", "right"])
+@pytest.mark.parametrize("keep", ["first", "last"])
+@pytest.mark.parametrize("longest", [0, 5, 30])
+def test_each_place_has_the_id_of_a_loop(longest: int, keep: str, pad: str, pad_to: str) -> None:
+    sequence = replace(SEQUENCE, keep=keep, pad=pad, pad_to=pad_to)
+    spec = replace(SPEC, sequences={"h": sequence})
+    lengths = np.random.default_rng(longest).integers(0, longest + 1, 7)
+    lengths[3] = longest
+    batch = batch_of(lengths)
+    [found] = SequenceLayout(spec).lay_out(batch)
+    padded = 20 if pad_to == "max_length" or longest > 20 - GRAIN else GRAIN
+    assert found.padded_length == padded
+    expected = np.full((7, padded), -1)
+    numbers = np.zeros((7, padded, 2), np.float32)
+    start = 0
+    for sample, length in enumerate(lengths.tolist()):
+        kept = min(length, 20)
+        first = start + (length - kept if keep == "last" else 0)
+        at = padded - kept if pad == "left" else 0
+        for step in range(kept):
+            expected[sample, at + step] = (first + step) % 49 + 1
+            numbers[sample, at + step] = 2 * (first + step), 2 * (first + step) + 1
+        start += length
+    assert np.array_equal(places_of(found, 0), expected)
+    assert np.array_equal(places_of(found, 1) >= 0, expected >= 0)
+    assert np.array_equal(found.numbers[0], numbers)
+    assert np.array_equal(found.lengths, np.minimum(lengths, 20))
+
+
+def test_an_id_that_is_left_out_leaves_its_place_empty() -> None:
+    # 0 is padding, 77 outside a table that ignores such ids.
+    values = np.array([9, 5, 0, 77, 6, 0, 1, 2, 3, *range(8)])
+    lengths = np.array([[1], [4], [4], [8]])
+    batch = ModelInput(1, (JaggedBatch((0, 1, 2, 3), values, lengths),), ())
+    checked = InputPolicy(SPEC).apply(batch)
+    [found] = SequenceLayout(SPEC).lay_out(checked)
+    assert places_of(found, 0)[0, :5].tolist() == [5, -1, -1, 6, -1]
+    assert places_of(found, 1)[0, :5].tolist() == [0, 1, 2, 3, -1]
+    assert checked.ids_outside == 1
+    assert found.lengths.tolist() == [4]
+
+
+def test_only_the_other_features_are_pooled() -> None:
+    layout = SequenceLayout(SPEC)
+    [pooled] = layout.pooled(batch_of(np.array([2, 3])))
+    assert pooled.features == (0,)
+    assert pooled.values.tolist() == [9, 9]
+    assert layout.features == ((1, 2),)
