@@ -23,7 +23,8 @@ from sharded_infer.specs.model_spec import ModelSpec, TowerSpec
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES, WIDTH
 from sharded_infer.towers.program.names import ProgramNames
-from sharded_infer.towers.program.program import EMBEDDINGS
+from sharded_infer.towers.program.recorded_sequences import check_sequences
+from sharded_infer.towers.program.tower_inputs import EMBEDDINGS, TowerInputs
 from sharded_infer.zoo.registry import build_tower
 
 _DEFAULT_PREFIX = TowerSpec().weights
@@ -134,50 +135,69 @@ def _check_program(
             f"{len(outputs)} ({', '.join(outputs)})"
         )
     placeholders = program.graph.find_nodes(op="placeholder")
-    widths = {**spec.dense.inputs, EMBEDDINGS: spec.embedding_width}
-    if len(placeholders) != len(widths):
+    taken = TowerInputs(spec.dense.inputs, spec.embedding_width)
+    described = "dense.inputs, the sequences" if taken.sequences else "dense.inputs"
+    wanted = taken.names
+    if not taken.embedding_width and len(placeholders) == len(wanted) - 1:
+        # A program of torch's own need not take embeddings of no width.
+        wanted = wanted[:-1]
+    if len(placeholders) != len(wanted):
         count = len(placeholders)
         raise TowerError(
             f"tower program {path}: it has {counted(count, 'input')}, "
-            f"dense.inputs and the embeddings are {len(widths)} ({', '.join(widths)})"
+            f"{described} and the embeddings are {len(wanted)} ({', '.join(wanted)})"
         )
     names: ProgramNames = program.meta[NAMES]
-    for recorded, described, said in (
-        (names.inputs, tuple(widths), "inputs are {}, dense.inputs and the embeddings are {}"),
+    check_sequences(names.sequences, taken.sequences, f"tower program {path}")
+    for recorded, expected, said in (
+        (names.inputs, wanted, f"inputs are {{}}, {described} and the embeddings are {{}}"),
         (names.outputs, outputs, "outputs are {}, tower.outputs names {}"),
     ):
-        if recorded is not None and set(recorded) != set(described):
-            difference = said.format(", ".join(recorded), ", ".join(described))
+        if recorded is not None and set(recorded) != set(expected):
+            difference = said.format(", ".join(recorded), ", ".join(expected))
             raise TowerError(f"tower program {path}: its {difference}")
-    inputs = names.inputs or tuple(widths)
+    inputs = names.inputs or wanted
     for node, name in zip(placeholders, inputs, strict=True):
-        traced = node.meta.get(WIDTH)
-        if traced is not None and traced != widths[name]:
-            reason = f"dense.inputs says {name} = {widths[name]}"
-            if name not in spec.dense.inputs:
-                reason = (
-                    f"the dims of the features' tables add up to {widths[name]}: "
-                    f"{spec.embedding_text}"
-                )
-            raise TowerError(
-                f"tower program {path}: its input for {name!r} has a width of {traced}, {reason}"
-            )
+        _check_width(path, name, node.meta.get(WIDTH), taken, spec)
     if names.inputs is None:
-        _refuse_alike(path, spec)
+        _refuse_alike(path, taken)
     return inputs, names.outputs or outputs
 
 
-def _refuse_alike(path: Path, spec: ModelSpec) -> None:
-    """Refuses a program without names if its dense inputs cannot be told apart."""
+def _check_width(
+    path: Path, name: str, traced: int | None, taken: TowerInputs, spec: ModelSpec
+) -> None:
+    """Refuses an input that was exported with another width, if the file says which."""
+    wanted = taken.widths.get(name)
+    if traced is None or wanted is None or traced == wanted:
+        return
+    reason = f"its sequence says {wanted}"
+    if name == EMBEDDINGS:
+        reason = f"the dims of the features' tables add up to {wanted}: {spec.embedding_text}"
+    elif name in taken.dense:
+        reason = f"dense.inputs says {name} = {wanted}"
+    raise TowerError(
+        f"tower program {path}: its input for {name!r} has a width of {traced}, {reason}"
+    )
+
+
+def _refuse_alike(path: Path, taken: TowerInputs) -> None:
+    """Refuses a program without names if its inputs cannot be told apart."""
     by_width: dict[int, str] = {}
-    for name, width in spec.dense.inputs.items():
+    for name, width in taken.dense.items():
         other = by_width.setdefault(width, name)
         if other != name:
-            raise TowerError(
-                f"tower program {path}: it does not say its inputs' names, and {other!r} and "
-                f"{name!r} of dense.inputs are both {width} wide: they could be confused. Export "
-                "the module again with sharded_infer.export_tower, which records the names"
-            )
+            alike = f"{other!r} and {name!r} of dense.inputs are both {width} wide: they"
+            raise _nameless(path, alike)
+    if taken.sequences:
+        raise _nameless(path, f"those of {', '.join(map(repr, taken.sequences))}")
+
+
+def _nameless(path: Path, alike: str) -> TowerError:
+    return TowerError(
+        f"tower program {path}: it does not say its inputs' names, and {alike} could be confused. "
+        "Export the module again with sharded_infer.export_tower, which records the names"
+    )
 
 
 def _torchrec_prefix(wanted: Mapping[str, Tensor], source: WeightSource, prefix: str) -> str | None:

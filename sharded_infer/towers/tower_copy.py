@@ -1,7 +1,8 @@
 """Copies a trained module for export: on the CPU, for inference, with plain weights."""
 
 import copy
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -11,6 +12,13 @@ from sharded_infer.errors import TowerError
 from sharded_infer.torch_message import torch_message
 
 __all__ = ["copy_for_export"]
+
+# They ask a mask's values whether it is causal, which export cannot answer. Told that it is not,
+# they read it as any other. The argument's name and position:
+_DETECTING: Final = {
+    nn.TransformerEncoder: ("is_causal", 3),
+    nn.TransformerDecoder: ("tgt_is_causal", 6),
+}
 
 
 def copy_for_export(module: nn.Module) -> nn.Module:
@@ -36,9 +44,20 @@ def copy_for_export(module: nn.Module) -> nn.Module:
         copied = copy.deepcopy(module, computed).cpu().eval()
         for part in copied.modules():
             _fold(part)
+            for kind, (name, position) in _DETECTING.items():
+                if isinstance(part, kind):
+                    hook = partial(_told, name=name, position=position)
+                    part.register_forward_pre_hook(hook, with_kwargs=True)
     except Exception as error:
         raise TowerError(f"the module cannot be copied: {torch_message(error)}") from error
     return copied.requires_grad_(False)
+
+
+def _told(
+    _: nn.Module, args: tuple[Any, ...], named: dict[str, Any], *, name: str, position: int
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call, with False for one that the caller did not give."""
+    return args, named if len(args) > position else {name: False} | named
 
 
 def _fold(module: nn.Module) -> None:

@@ -7,14 +7,21 @@ dicts that it takes or returns.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from torch.export import ExportedProgram
 
 from sharded_infer.errors import TowerError
+from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.program.json_element import Element
+from sharded_infer.towers.program.recorded_sequences import (
+    SEQUENCES,
+    parse_sequences,
+    sequences_record,
+)
+from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["ProgramNames", "parse_names", "record_names", "recorded"]
 
@@ -27,17 +34,24 @@ _NUMBERED: Final = re.compile(r"(.*)_(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class ProgramNames:
-    """Names in the program's order; None if the file does not record all of them."""
+    """Names in the program's order; None if the file does not record all of them.
+
+    Attributes:
+        sequences: those that it was exported for; None if the file does not say.
+    """
 
     inputs: tuple[str, ...] | None
     outputs: tuple[str, ...] | None
+    sequences: Mapping[str, SequenceInput] | None = None
 
 
 def record_names(
-    program: ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]
+    program: ExportedProgram, inputs: TowerInputs, outputs: Sequence[str]
 ) -> ExportedProgram:
-    """Records the names in the program, and returns it."""
-    names = {"inputs": list(inputs), "outputs": list(outputs)}
+    """Records the names, and the sequences if there are any, in the program; returns it."""
+    names: dict[str, Any] = {"inputs": list(inputs.names), "outputs": list(outputs)}
+    if inputs.sequences:
+        names[SEQUENCES] = sequences_record(inputs.sequences)
     program.graph_module.meta[_CUSTOM] = {_OURS: names}
     return program
 
@@ -58,13 +72,16 @@ def parse_names(module: Element, inputs: int, outputs: int) -> ProgramNames:
         module: `graph_module` of the program's document.
 
     Raises:
-        TowerError: names recorded by `export_tower` are not distinct, or their number is wrong.
+        TowerError: names recorded by `export_tower` are not distinct, or their number is wrong; or
+            the sequences that it recorded are none.
     """
     ours = _ours(module)
     if ours is None:
         return _torchs(module, inputs, outputs)
     return ProgramNames(
-        _distinct(ours.field("inputs"), inputs), _distinct(ours.field("outputs"), outputs)
+        _distinct(ours.field("inputs"), inputs),
+        _distinct(ours.field("outputs"), outputs),
+        parse_sequences(ours),
     )
 
 

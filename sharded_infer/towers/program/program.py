@@ -1,8 +1,7 @@
 """Opens a stored tower program and checks it against the expected inputs and outputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch.fx import GraphModule
@@ -13,43 +12,41 @@ from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
 from sharded_infer.towers.program.names import ProgramNames
+from sharded_infer.towers.program.recorded_sequences import check_sequences
+from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["EMBEDDINGS", "Outputs", "open_program", "run_program", "zero_inputs"]
+__all__ = ["Outputs", "open_program", "run_program"]
 
-# The name of the last input, after the dense ones.
-EMBEDDINGS: Final = "embeddings"
 # A run's outputs, and for each output K if it is `[B, K]`, None if it is `[B]`.
 Outputs = tuple[tuple[torch.Tensor, ...], tuple[int | None, ...]]
-# Not 1, which outputs could have for other reasons. Towers also run at this size.
-_BATCH: Final = 4
 
 
-def open_program(
-    path: Path, *, dense: Mapping[str, int], embedding_width: int, outputs: Sequence[str]
-) -> GraphModule:
+def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> GraphModule:
     """Reads a stored program and checks that it is the expected tower.
 
     Args:
         path: a file of `write_program`; not trusted, none of its code is executed.
-        dense: name and width of each dense input, in the program's order.
-        embedding_width: width of the program's last input.
+        inputs: what the program is to take.
         outputs: names of the expected outputs, in order.
 
     Raises:
-        TowerError: the file cannot be read safely, or its inputs or outputs differ.
+        TowerError: the file cannot be read safely, its inputs or outputs differ, or it does not
+            run at the shortest or the longest sequences.
     """
     program = read_program(path)
-    inputs = len(program.graph.find_nodes(op="placeholder"))
-    if inputs != len(dense) + 1:
+    found = len(program.graph.find_nodes(op="placeholder"))
+    if found != len(inputs.names):
         raise TowerError(
-            f"{path}: expected {counted(len(dense) + 1, 'input')} "
-            f"({', '.join((*dense, EMBEDDINGS))}), "
-            f"the program has {inputs}"
+            f"{path}: expected {counted(len(inputs.names), 'input')} "
+            f"({', '.join(inputs.names)}), "
+            f"the program has {found}"
         )
-    run_program(program, zero_inputs(dense, embedding_width), outputs, str(path))
     names: ProgramNames = program.meta[NAMES]
+    check_sequences(names.sequences, inputs.sequences, str(path))
+    for lengths in dict.fromkeys((inputs.lengths(1), inputs.longest)):
+        run_program(program, inputs.zeros(lengths), outputs, str(path))
     for kind, recorded, expected in (
-        ("inputs", names.inputs, (*dense, EMBEDDINGS)),
+        ("inputs", names.inputs, inputs.names),
         ("outputs", names.outputs, tuple(outputs)),
     ):
         if recorded is not None and recorded != expected:
@@ -60,14 +57,6 @@ def open_program(
     return program
 
 
-def zero_inputs(
-    dense: Mapping[str, int], embedding_width: int, device: torch.device | None = None
-) -> list[torch.Tensor]:
-    """Zeros to test a tower with, fp32 `[4, width]` each; on the CPU if `device` is None."""
-    widths = (*dense.values(), embedding_width)
-    return [torch.zeros(_BATCH, width, device=device) for width in widths]
-
-
 def run_program(
     program: torch.nn.Module, inputs: Sequence[torch.Tensor], outputs: Sequence[str], where: str
 ) -> Outputs:
@@ -75,7 +64,7 @@ def run_program(
 
     Args:
         program: takes the inputs by position.
-        inputs: `[B, width]` each.
+        inputs: `[B, ...]` each.
         outputs: names of the expected outputs.
         where: names the program in messages.
 

@@ -28,7 +28,8 @@ from sharded_infer.towers.lowering.precision import inner_products
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.lowering.tf32 import emulate_tf32
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
-from sharded_infer.towers.program.program import open_program, run_program, zero_inputs
+from sharded_infer.towers.program.program import open_program, run_program
+from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["DEVICE_PRECISIONS", "DeviceTower", "loses_no_nan"]
 
@@ -75,11 +76,12 @@ class DeviceTower:
             TowerError: the program is unsafe, unexpected, int8 or impossible to capture, or
                 `emulate` is set for another precision than tf32.
         """
-        program = open_program(path, dense=dense, embedding_width=embedding_width, outputs=outputs)
+        taken = TowerInputs(dense, embedding_width)
+        program = open_program(path, taken, outputs)
         _check_precision(program, precision, path)
         if emulate and precision is not Precision.TF32:
             raise TowerError(f"{path}: only tf32 is emulated, the tower is in {precision}")
-        inputs = zero_inputs(dense, embedding_width)
+        inputs = taken.zeros(())
         check_capturable(program, kinds_of(program, inputs), str(path))
         self.device = _numbered(device)
         self.precision = precision
@@ -94,7 +96,7 @@ class DeviceTower:
                 self._program, moved = moved, self._program
             _free(moved)
         self.memory_bytes = weight_bytes(self._program)
-        zeros = zero_inputs(dense, embedding_width, self.device)
+        zeros = taken.zeros((), self.device)
         with exact_products():
             _, self.output_widths = run_program(self._program, zeros, outputs, str(path))
 

@@ -1,0 +1,175 @@
+"""The inputs of a tower: names and shapes, in the order in which its program takes them.
+
+dense        fp32 [B, width]        each dense input
+sequence     fp32 [B, L, width]     each sequence: its members' rows, and
+  lengths    int64 [B]              <name>_lengths: the positions in use, 0 to L
+  companion  fp32 [B, L, width]     each of its dense companions
+embeddings   fp32 [B, width]        always the last
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.export import Dim
+
+from sharded_infer.errors import TowerError
+from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
+
+__all__ = ["EMBEDDINGS", "TowerInputs", "length_symbol"]
+
+# The name of the last input.
+EMBEDDINGS: Final = "embeddings"
+# Not 1, which outputs could have for other reasons. Towers also run at this size.
+_BATCH: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TowerInputs:
+    """What a tower takes.
+
+    Attributes:
+        dense: name and width of each dense input.
+        embedding_width: of the pooled features together; 0 if there are none.
+        sequences: by name.
+    """
+
+    dense: Mapping[str, int]
+    embedding_width: int
+    sequences: Mapping[str, SequenceInput] = field(default_factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all inputs, in the program's order."""
+        return tuple(shape.name for shape in self._shapes())
+
+    @property
+    def widths(self) -> Mapping[str, int]:
+        """The last size of each input but the lengths."""
+        return {one.name: one.width for one in self._shapes() if one.width is not None}
+
+    @property
+    def longest(self) -> tuple[int, ...]:
+        """The largest number of positions of each sequence."""
+        return tuple(sequence.max_length for sequence in self.sequences.values())
+
+    def lengths(self, wanted: int) -> tuple[int, ...]:
+        """For each sequence the number of positions that is nearest to a wanted one."""
+        return tuple(
+            min(wanted, one.max_length) if one.grows else one.max_length
+            for one in self.sequences.values()
+        )
+
+    def check(self) -> None:
+        """Raises TowerError when a width or a length is none, or two inputs share a name."""
+        for name, width in self.widths.items():
+            # Beside sequences there may be no pooled feature.
+            if width < 1 and not (name == EMBEDDINGS and width == 0 and self.sequences):
+                raise TowerError(f"expected inputs of width 1 or more, got {name!r} of {width}")
+        for name, sequence in self.sequences.items():
+            if sequence.max_length < 1:
+                raise TowerError(
+                    f"sequence {name!r}: expected a max_length of 1 or more, "
+                    f"got {sequence.max_length}"
+                )
+        for name, count in Counter(self.names).items():
+            if count > 1:
+                own = " (the last input has it)" if name == EMBEDDINGS else ""
+                raise TowerError(f"two inputs have the name {name!r}{own}")
+
+    def zeros(self, lengths: Sequence[int], device: torch.device | None = None) -> list[Tensor]:
+        """Zeros for four samples whose sequences use all positions.
+
+        Args:
+            lengths: positions of each sequence.
+            device: None for the CPU.
+        """
+        return [
+            torch.full((_BATCH,), shape.positions(lengths), device=device)
+            if shape.width is None
+            else torch.zeros(shape.sizes(_BATCH, lengths), device=device)
+            for shape in self._shapes()
+        ]
+
+    def samples(self, batch: int, lengths: Sequence[int]) -> list[Tensor]:
+        """Random inputs, the same at every call.
+
+        The first sample's sequences use all positions, the second one's none, others any number.
+
+        Args:
+            lengths: positions of each sequence.
+        """
+        generator = torch.Generator().manual_seed(batch)
+
+        def made(shape: _Shape) -> Tensor:
+            if shape.width is not None:
+                return torch.randn(shape.sizes(batch, lengths), generator=generator)
+            most = shape.positions(lengths)
+            used = torch.randint(most + 1, (batch,), generator=generator)
+            used[:2] = torch.tensor([most, 0])[:batch]
+            return used
+
+        return [made(shape) for shape in self._shapes()]
+
+    def empty(self, inputs: Sequence[Tensor]) -> Tensor:
+        """Which samples of such inputs have a sequence of no positions: bool `[B]`."""
+        found = torch.zeros(len(inputs[0]), dtype=torch.bool)
+        for shape, tensor in zip(self._shapes(), inputs, strict=True):
+            if shape.width is None:
+                found |= tensor == 0
+        return found
+
+    def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
+        """For `torch.export`: the sizes of each input that may be any."""
+        batch = Dim("batch", min=1)
+        lengths = [
+            Dim(length_symbol(number), min=1, max=one.max_length) if one.grows else None
+            for number, one in enumerate(self.sequences.values())
+        ]
+        found: list[dict[int, Any]] = []
+        for shape in self._shapes():
+            length = None if shape.sequence is None else lengths[shape.sequence]
+            grows = length is not None and shape.width is not None
+            found.append({0: batch, 1: length} if grows else {0: batch})
+        return tuple(found)
+
+    def _shapes(self) -> "list[_Shape]":
+        shapes = [_Shape(name, width) for name, width in self.dense.items()]
+        for number, (name, sequence) in enumerate(self.sequences.items()):
+            shapes += [_Shape(name, sequence.width, number), _Shape(name + LENGTHS, None, number)]
+            shapes += [_Shape(dense, width, number) for dense, width in sequence.dense.items()]
+        return [*shapes, _Shape(EMBEDDINGS, self.embedding_width)]
+
+
+def length_symbol(number: int) -> str:
+    """The name of a sequence's number of positions in torch's messages."""
+    return f"length{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """One input.
+
+    Attributes:
+        width: the last size; None for the lengths of a sequence.
+        sequence: the number of the sequence that it belongs to; None for other inputs.
+    """
+
+    name: str
+    width: int | None
+    sequence: int | None = None
+
+    def positions(self, lengths: Sequence[int]) -> int:
+        """Of its sequence; 1 without one."""
+        return 1 if self.sequence is None else lengths[self.sequence]
+
+    def sizes(self, batch: int, lengths: Sequence[int]) -> tuple[int, ...]:
+        """Its shape."""
+        if self.width is None:
+            return (batch,)
+        if self.sequence is None:
+            return batch, self.width
+        return batch, lengths[self.sequence], self.width
