@@ -258,8 +258,8 @@ class Model:
         laid_out = SequenceLayout(self.spec).lay_out(model_input)
         samples, rows = model_input.batch_size, len(embeddings)
         shapes = [
-            SequenceRows.empty(one, width).spread(samples, rows, None)
-            for one, width in zip(laid_out, self.spec.sequence_widths, strict=True)
+            SequenceRows.empty(one, taken.width).spread(samples, rows, None)
+            for one, taken in zip(laid_out, self.spec.tower_sequences.values(), strict=True)
         ]
         return taken_apart(embeddings, self.spec.embedding_width, shapes)
 

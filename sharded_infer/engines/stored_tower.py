@@ -37,7 +37,7 @@ class StoredTower:
             ArtifactError: the file is not the tower that the manifest says.
         """
         with self._file() as path:
-            tower = Tower.load(path, **self._shape())
+            tower = Tower.load(path, **self._shape(), sequences=self.spec.tower_sequences)
         self._check_widths(tower.output_widths)
         return tower
 

@@ -135,7 +135,7 @@ def _check_program(
             f"{len(outputs)} ({', '.join(outputs)})"
         )
     placeholders = program.graph.find_nodes(op="placeholder")
-    taken = TowerInputs(spec.dense.inputs, spec.embedding_width)
+    taken = TowerInputs(spec.dense.inputs, spec.embedding_width, spec.tower_sequences)
     described = "dense.inputs, the sequences" if taken.sequences else "dense.inputs"
     wanted = taken.names
     if not taken.embedding_width and len(placeholders) == len(wanted) - 1:

@@ -60,6 +60,14 @@ def input_arrays(
             # What came without its feature is refused by it.
             parts = (f"{name}.lengths", f"{name}.weights")
             arrays |= {part: np.empty(0) for part in parts if part in values}
+    for name, width in spec.sequence_numbers.items():
+        if name in values:
+            arrays |= _numbers(name, width, values, place)
+    for name in spec.sequences:
+        # Of all inputs of a sequence, if no feature has its name.
+        whole = f"{name}.lengths"
+        if whole in values and whole not in arrays:
+            arrays[whole] = numbers_as_they_are(whole, values[whole], np.int32)
     for name, dtype in ((VALUES, np.int64), (LENGTHS, np.int32), (WEIGHTS, np.float32)):
         if name in values:
             arrays[name] = numbers_as_they_are(name, values[name], dtype)
@@ -71,6 +79,8 @@ def _refuse_unknown(
 ) -> None:
     known = set(spec.sparse_inputs) | set(spec.dense.inputs)
     known |= {f"{name}.{part}" for name in spec.sparse_inputs for part in ("lengths", "weights")}
+    known |= {*spec.sequence_numbers, *(f"{name}.lengths" for name in spec.sequence_numbers)}
+    known |= {f"{name}.lengths" for name in spec.sequences}
     for name in columns.values:
         if name in known or name in (VALUES, LENGTHS, WEIGHTS):
             continue
@@ -79,6 +89,34 @@ def _refuse_unknown(
             raise RequestError(
                 f"{columns.unknown_place(name)} is not one of the model's inputs{near}"
             )
+
+
+def _numbers(name: str, width: int, values: Mapping[str, Column], place: Place) -> Arrays:
+    """The numbers of a sequence, `[N]` or `[N, width]` with lengths, or padded as they came."""
+    column, lengths = values[name], values.get(f"{name}.lengths")
+    if isinstance(column, np.ndarray) and column.dtype.kind in "iuf":
+        found: Arrays = {name: numbers_as_they_are(name, column, np.float32)}
+        if lengths is not None:
+            whole = f"{name}.lengths"
+            found[whole] = numbers_as_they_are(whole, lengths, np.int32)
+        return found
+    counts, numbers = [], []
+    for number, cell in enumerate(cells_of(column)):
+        of_sample = [] if cell is None else cell if isinstance(cell, list) else [cell]
+        rows = [one if isinstance(one, list) else [one] for one in of_sample]
+        if any(len(row) != width or not all(map(is_number, row)) for row in rows):
+            raise RequestError(
+                f"{place(number)}, {name!r}: expected a list with {counted(width, 'number')} for "
+                f"each id, got {cell!r:.80}"
+            )
+        counts.append(len(rows))
+        numbers += [[float(str(one)) for one in row] for row in rows]
+    with np.errstate(over="ignore"):
+        joined = np.array(numbers, np.float32).reshape(len(numbers), width)
+    return {
+        name: joined[:, 0] if width == 1 else joined,
+        f"{name}.lengths": np.array(counts, np.int32),
+    }
 
 
 def _dense(name: str, width: int, column: Column, place: Place) -> NDArray[np.float32]:

@@ -88,6 +88,7 @@ def prepare_inputs(
         dense=spec.dense.inputs,
         embedding_width=spec.embedding_width,
         outputs=spec.tower.outputs,
+        sequences=spec.tower_sequences,
         precision=spec.tower.precision,
         calibration=_tower_inputs(formats, tower, samples),
         embedding_text=spec.embedding_text,

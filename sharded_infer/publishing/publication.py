@@ -263,6 +263,7 @@ def _judged(served: Model) -> list[Model]:
         served.artifact.path / record.file,
         dense=served.spec.dense.inputs,
         embedding_width=served.spec.embedding_width,
+        sequences=served.spec.tower_sequences,
         outputs=served.spec.tower.outputs,
         tf32=True,
     )

@@ -14,14 +14,15 @@ from kernels.stored_rows import decode
 from kernels.wording import counted
 from quant.encoding.encoder import encode_zeroing
 from quant.sources.table_weight import TableWeight
-from sharded_infer.errors import InputError, TowerError
+from sharded_infer.errors import InputError
 from sharded_infer.inputs.id_policy import IdPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
-from sharded_infer.towers.program.program import EMBEDDINGS
+from sharded_infer.towers.named_tower import NamedTower
+from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +128,9 @@ class Fp32Model:
         if not self.spec.sequences:
             return [*inputs, embeddings]
         shapes = [
-            SequenceRows.empty(one, width)
-            for one, width in zip(
-                self._layout.lay_out(model_input), self.spec.sequence_widths, strict=True
+            SequenceRows.empty(one, taken.width)
+            for one, taken in zip(
+                self._layout.lay_out(model_input), self.spec.tower_sequences.values(), strict=True
             )
         ]
         pooled, sequences = taken_apart(embeddings, self.spec.embedding_width, shapes)
@@ -157,24 +158,18 @@ class Fp32Model:
         Raises:
             TowerError: the tower returns other outputs than the spec says.
         """
-        names = (*self.spec.dense.inputs, *self.spec.sequence_inputs, EMBEDDINGS)
-        values = self.tower_inputs(model_input, embeddings)
-        inputs = dict(zip(names, values, strict=True))
-        if not self.spec.features:
-            del inputs[EMBEDDINGS]
+        spec = self.spec
+        taken = TowerInputs(spec.dense.inputs, spec.embedding_width, spec.tower_sequences)
         was_training = self.tower.training
         self.tower.eval()
         try:
             with torch.inference_mode():
-                scores = self.tower(**inputs)
+                named = NamedTower(self.tower, taken, spec.tower.outputs)
+                scores = named(*self.tower_inputs(model_input, embeddings))
         finally:
             self.tower.train(was_training)
-        names = self.spec.tower.outputs
-        if isinstance(scores, Tensor):
-            scores = {names[0]: scores}
-        if not isinstance(scores, Mapping) or set(scores) != set(names):
-            raise TowerError(f"tower: expected the outputs {list(names)}, got {scores!r:.200}")
-        return {name: scores[name].float().numpy() for name in names}
+        found = zip(spec.tower.outputs, scores, strict=True)
+        return {name: tensor.float().numpy() for name, tensor in found}
 
     def _rows(self, feature: FeatureSpec, numbers: Tensor) -> Tensor:
         weight = self.weights[feature.table.name]

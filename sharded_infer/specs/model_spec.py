@@ -28,6 +28,7 @@ from sharded_infer.specs.quantization_spec import GateSpec as GateSpec
 from sharded_infer.specs.quantization_spec import OutputGate as OutputGate
 from sharded_infer.specs.quantization_spec import QuantizationSpec as QuantizationSpec
 from sharded_infer.specs.release_spec import ReleaseSpec
+from sharded_infer.specs.sequence_input import LENGTHS, SequenceInput
 from sharded_infer.specs.sequence_spec import SequenceSpec
 
 _SHOWN_FEATURES = 8  # in an error
@@ -291,8 +292,9 @@ class ModelSpec:
                     f"sequences: {name}: {unknown[0]!r} is not one of the tables' features"
                     f"{did_you_mean(unknown[0], known)}"
                 )
-            if clash := {name, f"{name}_lengths"} & set(self.dense.inputs) | (
-                {f"{name}_lengths"} & {*self.sequences, *self.sequence_numbers}
+            others = {*self.dense.inputs, *self.sequence_numbers, *self.sequences} - {name}
+            if clash := {name, name + LENGTHS} & {*others, "embeddings"} | (
+                {name} & {*self.dense.inputs, *self.sequence_numbers}
             ):
                 raise ValueError(f"sequences: {name}: the tower has another input {min(clash)!r}")
         allowed = {*self.sequences, *(f.name for f in self.features)}
@@ -338,25 +340,18 @@ class ModelSpec:
         return {name: width for one in self.sequences.values() for name, width in one.dense.items()}
 
     @property
-    def sequence_inputs(self) -> tuple[str, ...]:
-        """The tower's inputs of the sequences, between the dense ones and `embeddings`.
-
-        Of each sequence the rows, the lengths, and its dense inputs.
-        """
-        return tuple(
-            name
-            for sequence, one in self.sequences.items()
-            for name in (sequence, f"{sequence}_lengths", *one.dense)
-        )
-
-    @property
-    def sequence_widths(self) -> tuple[int, ...]:
-        """Columns of each sequence's rows: the dims of its features."""
+    def tower_sequences(self) -> dict[str, SequenceInput]:
+        """What the tower gets of each sequence; its columns are those of `sequence_features`."""
         features = self.sequence_features
-        return tuple(
-            sum(one.table.dim for one in features if one.sequence == name)
-            for name in self.sequences
-        )
+        return {
+            name: SequenceInput(
+                width=sum(feature.table.dim for feature in features if feature.sequence == name),
+                max_length=one.max_length,
+                fixed=one.pad_to == "max_length",
+                dense=one.dense,
+            )
+            for name, one in self.sequences.items()
+        }
 
     @property
     def table_features(self) -> tuple[FeatureSpec, ...]:

@@ -64,7 +64,6 @@ from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.spec_file import dump_spec
-from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 
@@ -304,12 +303,14 @@ class _Delta:
             model_input = self._golden_input(samples)
             if self._spec.raw_tables:
                 model_input = InputPolicy(self._spec, open_id_maps(self._base)).apply(model_input)
-            [embeddings] = self._trained(tower).pooled(model_input, [TRAINED])
-            calibration = [*(tensor_of(array) for array in model_input.dense), embeddings]
+            trained = self._trained(tower)
+            [embeddings] = trained.pooled(model_input, [TRAINED])
+            calibration = trained.tower_inputs(model_input, embeddings)
         program = export_tower(
             tower,
             dense=spec.dense.inputs,
             embedding_width=spec.embedding_width,
+            sequences=spec.tower_sequences,
             outputs=spec.tower.outputs,
             precision=spec.tower.precision,
             calibration=calibration,
