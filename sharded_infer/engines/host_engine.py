@@ -62,7 +62,8 @@ class HostEngine:
     ) -> BatchResult:
         """As `ModelEngine.run`; what a request's pairs share is computed once where it pays."""
         shared = shared_group(batch)
-        if shared is not None:
+        # A tower over sequences is not split.
+        if shared is not None and not self._tower.inputs.sequences:
             split = self._splits.of(shared.features)
             if split is not None and split.is_worthwhile(batch.batch_size, shared.batch_size):
                 return self._run_split(

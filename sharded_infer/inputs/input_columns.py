@@ -60,14 +60,7 @@ def input_arrays(
             # What came without its feature is refused by it.
             parts = (f"{name}.lengths", f"{name}.weights")
             arrays |= {part: np.empty(0) for part in parts if part in values}
-    for name, width in spec.sequence_numbers.items():
-        if name in values:
-            arrays |= _numbers(name, width, values, place)
-    for name in spec.sequences:
-        # Of all inputs of a sequence, if no feature has its name.
-        whole = f"{name}.lengths"
-        if whole in values and whole not in arrays:
-            arrays[whole] = numbers_as_they_are(whole, values[whole], np.int32)
+    arrays |= _sequence_arrays(spec, values, place)
     for name, dtype in ((VALUES, np.int64), (LENGTHS, np.int32), (WEIGHTS, np.float32)):
         if name in values:
             arrays[name] = numbers_as_they_are(name, values[name], dtype)
@@ -89,6 +82,19 @@ def _refuse_unknown(
             raise RequestError(
                 f"{columns.unknown_place(name)} is not one of the model's inputs{near}"
             )
+
+
+def _sequence_arrays(spec: ModelSpec, values: Mapping[str, Column], place: Place) -> Arrays:
+    """The numbers of sequences, and lengths of all inputs of one."""
+    arrays: Arrays = {}
+    for name, width in spec.sequence_numbers.items():
+        if name in values:
+            arrays |= _numbers(name, width, values, place)
+    # Where a feature has the sequence's name, they are that feature's too.
+    for whole in (f"{name}.lengths" for name in spec.sequences if name not in spec.sparse_inputs):
+        if whole in values:
+            arrays[whole] = numbers_as_they_are(whole, values[whole], np.int32)
+    return arrays
 
 
 def _numbers(name: str, width: int, values: Mapping[str, Column], place: Place) -> Arrays:
