@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from sharded_infer.engines.model_engine import BatchResult, padded_dense
+from sharded_infer.engines.sequence_runs import score_pieces
 from sharded_infer.engines.split_towers import SplitTowers, shared_group
 from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.inputs.sequences.tower_rows import side_by_side, tower_inputs
+from sharded_infer.inputs.sequences.tower_rows import side_by_side
 from sharded_infer.lookups.lookups import Lookups
+from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes
 from sharded_infer.towers.split.split_tower import SplitTower
@@ -29,15 +31,16 @@ class HostEngine:
     waits = False
     device_slots = 0
 
-    def __init__(self, lookups: Lookups, tower: Tower) -> None:
-        self._lookups, self._tower = lookups, tower
+    def __init__(self, lookups: Lookups, tower: Tower, spec: ModelSpec) -> None:
+        self._lookups, self._tower, self._spec = lookups, tower, spec
+        self._sequences = tuple(spec.sequences.values())
         program = tower.program
         self._sizes = BatchSizes(kernel_bytes(program), run_samples(program))
         self._splits = SplitTowers(tower, lookups.dims, sizes=len(self._sizes.sizes))
 
     def with_tower(self, tower: Tower) -> "HostEngine":
         """The same lookups with another tower."""
-        return HostEngine(self._lookups, tower)
+        return HostEngine(self._lookups, tower, self._spec)
 
     @property
     def backends(self) -> Mapping[str, str]:
@@ -61,9 +64,10 @@ class HostEngine:
         self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
     ) -> BatchResult:
         """As `ModelEngine.run`; what a request's pairs share is computed once where it pays."""
+        if self._sequences:
+            return self._run_pieces(batch, deadline, may_default=may_default)
         shared = shared_group(batch)
-        # A tower over sequences is not split.
-        if shared is not None and not self._tower.inputs.sequences:
+        if shared is not None:
             split = self._splits.of(shared.features)
             if split is not None and split.is_worthwhile(batch.batch_size, shared.batch_size):
                 return self._run_split(
@@ -71,24 +75,26 @@ class HostEngine:
                 )
         began = perf_counter()
         rows = self._sizes.run_size(batch.batch_size)
-        found_rows = self._lookups.look_up(
+        embeddings, ids_outside, work, _ = self._lookups.look_up(
             batch, rows=rows, deadline=deadline, may_default=may_default
         )
-        repeats = None if batch.repeats is None else tensor_of(batch.repeats)
-        inputs = padded_dense(batch, rows)
-        inputs += tower_inputs(found_rows.sequences, batch.batch_size, rows, repeats)
         looked_up = perf_counter()
-        found = self.score(inputs, found_rows.pooled)
+        found = self.score(padded_dense(batch, rows), embeddings)
         if rows > batch.batch_size:
             found = tuple(score[: batch.batch_size] for score in found)
         scores = tuple(score.numpy() for score in found)
-        return BatchResult(
-            scores,
-            looked_up - began,
-            perf_counter() - looked_up,
-            found_rows.ids_outside,
-            found_rows.work,
+        return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+
+    def _run_pieces(self, batch: ModelInput, deadline: float, *, may_default: bool) -> BatchResult:
+        began = perf_counter()
+        found = self._lookups.look_up(
+            batch, rows=batch.batch_size, deadline=deadline, may_default=may_default
         )
+        looked_up = perf_counter()
+        outputs = score_pieces(batch, found, self._sequences, self.score, self.run_size)
+        scores = tuple(output.numpy() for output in outputs)
+        seconds = looked_up - began, perf_counter() - looked_up
+        return BatchResult(scores, *seconds, found.ids_outside, found.work)
 
     def _run_split(
         self,

@@ -137,7 +137,7 @@ class Model:
         )
         tower = StoredTower(artifact, self.spec).on_host()
         self._signature = tower.signature()
-        self.engine = HostEngine(lookups, tower)
+        self.engine = HostEngine(lookups, tower, self.spec)
 
     @property
     def name(self) -> str:

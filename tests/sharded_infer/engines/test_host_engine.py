@@ -52,7 +52,8 @@ def engine_of(path: Path, threads: ThreadPoolExecutor, *, lost: int | None = Non
         embedding_width=spec.embedding_width,
         outputs=spec.tower.outputs,
     )
-    return HostEngine(PlanLookups(spec, placed, {}, hosts=ThreadedHosts(answers, threads)), tower)
+    lookups = PlanLookups(spec, placed, {}, hosts=ThreadedHosts(answers, threads))
+    return HostEngine(lookups, tower, spec)
 
 
 def lose(_groups: Sequence[PieceBags]) -> Sequence[Tensor]:

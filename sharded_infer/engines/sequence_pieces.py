@@ -1,0 +1,99 @@
+"""The samples that a tower over sequences runs together: of like lengths, and of one request.
+
+Attention costs its padded positions, and holds memory for them. A piece has samples of about one
+length, so that short ones are not padded to long ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.inputs.sequences.layout import GRAIN
+from sharded_infer.inputs.sequences.tower_rows import SequenceRows
+from sharded_infer.tensors import tensor_of
+
+Ints = NDArray[np.int64]
+
+# Padded positions of a piece: matrix products are large enough, and what is held stays in caches.
+MOST_POSITIONS = 8192
+# Positions that cost as much as another run of the tower, about.
+_RUN_POSITIONS = 512
+
+
+class Piece(NamedTuple):
+    """Samples of a batch.
+
+    Attributes:
+        samples: int64, ascending.
+        request: the request that they are of, if requests share a sequence.
+    """
+
+    samples: Ints
+    request: int | None
+
+
+def pieces_of(positions: Ints, owners: Ints | None) -> list[Piece]:
+    """Cuts a batch.
+
+    Args:
+        positions: int64 `[B]`, of each sample's sequences together.
+        owners: int64 `[B]`, the request of each sample, ascending; None: they share no sequence.
+    """
+    if owners is None:
+        order = np.argsort(positions, kind="stable")
+        return [Piece(np.sort(order[part]), None) for part in _runs(positions[order])]
+    found = []
+    for request in range(int(owners[-1]) + 1):
+        first, end = np.searchsorted(owners, [request, request + 1])
+        found += [
+            Piece(np.arange(first + part.start, first + part.stop), request)
+            for part in _runs(positions[first:end])
+        ]
+    return found
+
+
+def _runs(positions: Ints) -> Iterator[slice]:
+    """Runs of samples whose padded positions are few, and cost less than another run."""
+    start, used, longest = 0, 0, 0
+    for at, own in enumerate(positions.tolist()):
+        padded = -(-max(own, 1) // GRAIN) * GRAIN
+        together = (at + 1 - start) * max(longest, padded)
+        if at > start and (
+            together > MOST_POSITIONS or together > used + padded + _RUN_POSITIONS + used // 4
+        ):
+            yield slice(start, at)
+            start, used, longest = at, 0, 0
+        used, longest = used + padded, max(longest, padded)
+    yield slice(start, len(positions))
+
+
+def shortened(
+    sequence: SequenceRows, chosen: Sequence[int] | Ints, *, pads_left: bool, fixed: bool
+) -> SequenceRows:
+    """Some samples' sequences, padded to the longest of them.
+
+    Args:
+        chosen: their rows; none twice.
+        pads_left: whether zeros come first.
+        fixed: whether all positions stay.
+    """
+    rows = tensor_of(np.asarray(chosen))
+    lengths = sequence.lengths[rows]
+    padded = sequence.rows.shape[1]
+    wanted = padded
+    if not fixed:
+        wanted = min(-(-max(int(lengths.max()), 1) // GRAIN) * GRAIN, padded)
+    part = slice(padded - wanted, None) if pads_left else slice(0, wanted)
+
+    def taken(array: Tensor) -> Tensor:
+        # A view of one sample.
+        if len(rows) == 1:
+            return array[int(rows[0]) : int(rows[0]) + 1, part].contiguous()
+        if len(rows) == len(array) and wanted == padded:
+            return array
+        return array[rows, part]
+
+    return SequenceRows(taken(sequence.rows), lengths, tuple(map(taken, sequence.numbers)))
