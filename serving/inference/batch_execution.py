@@ -243,7 +243,7 @@ class BatchExecution:
             told.append((call, execution))
             counts.append(
                 (
-                    call.samples,
+                    call.batch_size,
                     call.decoded - call.arrived,
                     queued,
                     execution.lookup_seconds,
@@ -257,7 +257,7 @@ class BatchExecution:
         if counts:
             whole = 0
             if len(counts) != len(calls):
-                whole = sum(call.samples for call in calls)
+                whole = sum(call.batch_size for call in calls)
             metrics.answered_many(counts, whole)
         if metrics.lookups is not None:
             first = executions[0]
@@ -284,7 +284,7 @@ def count_batch(batch: Batch[PredictCall | HeldBatch], seconds: float) -> None:
     call = batch.requests[0]
     call.version.metrics.ran_batch(
         requests=sum(call.count for call in batch.requests),
-        samples=batch.samples,
+        samples=sum(call.batch_size for call in batch.requests),
         seconds=seconds,
         predicted=batch.predicted,
     )

@@ -44,6 +44,11 @@ class HeldBatch(QueuedRequest):
         self.handles = handles
         self.count = len(handles)
 
+    @property
+    def batch_size(self) -> int:
+        """The samples of its calls."""
+        return self.samples
+
 
 class HeldAnswers:
     """The answers of a batch, which are not sent yet.

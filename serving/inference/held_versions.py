@@ -46,6 +46,9 @@ class HeldVersions:
         outputs = tuple(name.encode() for name in version.model.spec.tower.outputs)
         if reader is None or not isinstance(queue, CompiledQueue) or len(outputs) > MOST_OUTPUTS:
             return
+        if version.model.spec.sequences:
+            # Compiled code knows a call's samples, and the work of sequences is in their lengths.
+            return
         settings = RouteStruct(
             ctypes.pointer(reader.model),
             queue.address,

@@ -65,7 +65,7 @@ class PredictCall(QueuedRequest):
         """Describes a call that has just been decoded; all times are monotonic."""
         super().__init__(
             version.queue,
-            samples=model_input.batch_size,
+            samples=version.model.work.units(model_input),
             arrived=arrived,
             deadline=deadline,
             size_bytes=size_bytes,
@@ -86,6 +86,11 @@ class PredictCall(QueuedRequest):
         self.message = message
         self.answered: ShadowRequest | None = None
         self.decoded = monotonic()
+
+    @property
+    def batch_size(self) -> int:
+        """Its samples; `samples` also counts the positions of sequences."""
+        return self.model_input.batch_size
 
     def encode(self, execution: RequestResult, queue_seconds: float) -> Any:
         """Encodes the answer with the call's codec.
@@ -117,7 +122,7 @@ class PredictCall(QueuedRequest):
             self.codec,
             self.message,
             self.size_bytes,
-            self.samples,
+            self.batch_size,
             copied_scores(self.version, execution.scores),
             execution.lookup_seconds + execution.tower_seconds,
             has_defaults=bool(execution.default_tables),

@@ -107,7 +107,7 @@ class RequestReports:
                 version=model.version,
                 request_id=short_id(call.header.request_id),
                 executor=call.queue.policy.mode.value,
-                samples=call.samples,
+                samples=call.batch_size,
                 started=call.arrived,
                 whole_seconds=now - call.arrived,
                 decode_seconds=call.decoded - call.arrived,
@@ -212,14 +212,14 @@ def _facts(
     execution: RequestResult,
     usage: tuple[Reading, Reading],
 ) -> BatchFacts:
-    samples = sum(other.samples for other in calls)
+    samples = sum(other.batch_size for other in calls)
     costs = call.queue.costs
     return BatchFacts(
         requests=len(calls),
         samples=samples,
         padded_samples=call.version.model.engine.run_size(samples),
         alone_seconds=costs.predicted(call.samples),
-        together_seconds=costs.predicted(samples),
+        together_seconds=costs.predicted(sum(other.samples for other in calls)),
         usage=usage_between(*usage),
         rank_seconds=_rank_seconds(execution),
         linked=()

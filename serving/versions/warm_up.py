@@ -41,6 +41,7 @@ def measure_costs(
     """
     if known is not None:
         return _run_a_few(model, known, progress)
+    # By the work that a batch counts for.
     costs: dict[int, float] = {}
     sizes = model.engine.run_sizes(min(max_batch, max(_MEASURED_BATCHES)))
     everything = generate_samples(model.spec, sizes[-1])
@@ -50,7 +51,9 @@ def measure_costs(
         seconds = _timed(model, samples)
         if batch in _MEASURED_BATCHES:
             rounds = min(_MOST_ROUNDS, max(_FEWEST_ROUNDS, int(_MEASURED_SECONDS / seconds)))
-            costs[batch] = min(seconds, *(_timed(model, samples) for _ in range(rounds)))
+            costs[model.work.units(samples)] = min(
+                seconds, *(_timed(model, samples) for _ in range(rounds))
+            )
         if seconds > _LONGEST_MEASURED_SECONDS:
             break
         progress("warming up", done, len(batches))

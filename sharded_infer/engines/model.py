@@ -29,6 +29,7 @@ from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart, tower_inputs
+from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.lookups.held_rows import HeldRows
 from sharded_infer.lookups.placement import mapped_by_hosts, place_stored, share_of
 from sharded_infer.lookups.plan_lookups import PlanLookups
@@ -46,6 +47,7 @@ class Model:
         rank_bytes: bytes of tables on each rank of the plan.
         is_front: whether other hosts are asked for some of the rows.
         id_maps: by table, of those whose raw ids are mapped here.
+        work: what a batch counts for its cost.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Model:
         self.artifact = artifact
         self.plan = plan
         self.spec: ModelSpec = artifact.manifest.model_spec()
+        self.work = BatchWork(self.spec)
         self._finite = FiniteCheck(self.spec)
         self.is_front = front is not None
         tables = artifact.manifest.stored_tables()

@@ -583,7 +583,7 @@ class Beside:
 
 
 def _numbered(model: Model, version: int) -> Any:
-    return SimpleNamespace(name=model.name, version=version, spec=model.spec)
+    return SimpleNamespace(name=model.name, version=version, spec=model.spec, work=model.work)
 
 
 def test_messages_and_scores_are_kept_for_a_shadow_when_their_answers_are_sent(
