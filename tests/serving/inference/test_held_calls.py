@@ -43,6 +43,7 @@ from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model
 from sharded_infer.inputs.merge import merge_inputs
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.v1 import predictor_pb2
 from tests.support.requests_by_chance import MAX_BATCH, SPEC, inputs_by_chance, serialized
@@ -691,7 +692,7 @@ def small_calls(keep: list[Any]) -> tuple[HeldCalls, CompiledBatcher[Any], Nativ
     reader = NativeReader(SPEC, max_batch=MAX_BATCH)
     queue = CompiledQueue(BatchingPolicy(BatchingMode.BATCHED, 10_000, 0.0), {1: 1e-9})
     batcher.add_queue(queue)
-    model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC)
+    model = SimpleNamespace(name=SPEC.name, version=1, spec=SPEC, work=BatchWork(SPEC))
     version: Any = SimpleNamespace(
         io=SimpleNamespace(reader=SimpleNamespace(native=reader)), queue=queue, model=model
     )
