@@ -28,7 +28,12 @@ from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.names import record_names
 from sharded_infer.towers.program.program import open_program, run_program
 from sharded_infer.towers.program.tower_inputs import TowerInputs, length_symbol
-from sharded_infer.towers.program_check import check_close, module_samples
+from sharded_infer.towers.program_check import (
+    check_assumptions,
+    check_close,
+    fixed_instead,
+    module_samples,
+)
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.split_tower import SplitTower, check_split
 from sharded_infer.towers.split.splitting import split_program
@@ -235,8 +240,15 @@ def _export(
         with torch.no_grad(), warnings.catch_warnings():
             # Recurrent layers keep a list of their weights, which torch's tracing fills anew.
             warnings.filterwarnings("ignore", ".*_flat_weights", UserWarning)
-            program = decompose(torch.export.export(module, sample, dynamic_shapes=shapes))
-            return record_names(program, inputs, outputs)
+            traced = torch.export.export(
+                module,
+                sample,
+                dynamic_shapes=shapes,
+                # torch cannot prove some facts about lengths, such as min(L + 1, 2 L + 2) = L + 1.
+                prefer_deferred_runtime_asserts_over_guards=bool(inputs.sequences),
+            )
+            check_assumptions(traced, inputs)
+            return record_names(decompose(traced), inputs, outputs)
     except TowerError:
         raise
     except Exception as error:
@@ -253,8 +265,5 @@ def _specialised(reason: str, inputs: TowerInputs) -> str:
     """What torch cannot leave open, by its message."""
     for number, (name, one) in enumerate(inputs.sequences.items()):
         if length_symbol(number) in reason:
-            return (
-                f"length of {name!r} up to {one.max_length} (set sequences.{name}.pad_to = "
-                f'"max_length" if the module is meant for that length alone)'
-            )
-    return "batch size"
+            return f"length of {name!r} up to {one.max_length} ({fixed_instead(name)})"
+    return "batch size and length" if inputs.sequences else "batch size"
