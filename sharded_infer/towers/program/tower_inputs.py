@@ -8,7 +8,7 @@ embeddings   fp32 [B, width]        always the last
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,6 +61,15 @@ class TowerInputs:
         return tuple(
             min(wanted, one.max_length) if one.grows else one.max_length
             for one in self.sequences.values()
+        )
+
+    def all_of(self, names: Container[str]) -> tuple[str, ...]:
+        """The inputs of some dense inputs and sequences, in the program's order."""
+        sequences = list(self.sequences)
+        return tuple(
+            shape.name
+            for shape in self._shapes()[:-1]
+            if (shape.name if shape.sequence is None else sequences[shape.sequence]) in names
         )
 
     def check(self) -> None:
