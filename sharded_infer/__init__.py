@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     )
     from sharded_infer.specs.precision import Precision
     from sharded_infer.specs.release_spec import ReleaseSpec
+    from sharded_infer.specs.sequence_input import SequenceInput
     from sharded_infer.specs.spec_file import load_spec
     from sharded_infer.towers.program.archive import write_program
     from sharded_infer.towers.tower import export_tower
@@ -87,6 +88,7 @@ _MODULES = {
         "TowerSpec",
     ),
     "specs.release_spec": ("ReleaseSpec",),
+    "specs.sequence_input": ("SequenceInput",),
     "specs.spec_file": ("load_spec",),
     "importing.changes.change_files": ("open_changes",),
     "importing.changes.changed_rows": ("ChangedRows",),
@@ -125,6 +127,7 @@ __all__ = [
     "QuantizationSpec",
     "ReleaseSpec",
     "Repository",
+    "SequenceInput",
     "ServingSpec",
     "ShardedInferError",
     "SharedRows",

@@ -1,15 +1,16 @@
 """Compares a program with the module that it was exported from."""
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
-__all__ = ["check_close", "module_samples"]
+__all__ = ["check_assumptions", "check_close", "fixed_instead", "module_samples"]
 
 # Sizes that find a specialised batch size or length: one, two and an odd one.
 _BATCHES: Final = (1, 2, 7)
@@ -17,6 +18,7 @@ _LENGTHS: Final = (1, 2, 5)
 # The program runs the module's own kernels; only fusions inside torch may round differently.
 _RELATIVE_TOLERANCE: Final = 1e-4
 _ABSOLUTE_TOLERANCE: Final = 1e-5
+_ASSERTION: Final = torch.ops.aten._assert_scalar.default
 
 
 def module_samples(inputs: TowerInputs) -> list[list[Tensor]]:
@@ -51,3 +53,47 @@ def check_close(
                 f"output {name!r} of the program differs from the module's on a batch of "
                 f"{wanted.shape[0]}: is the module random, or does it depend on the batch?"
             )
+
+
+def fixed_instead(name: str) -> str:
+    """What to do about a module that takes one length of a sequence alone."""
+    return f'set sequences.{name}.pad_to = "max_length" if the module is meant for one length'
+
+
+def check_assumptions(program: ExportedProgram, inputs: TowerInputs) -> None:
+    """Checks what torch assumed of sizes for all sizes: a stored program no longer does.
+
+    Args:
+        program: as torch.export returned it, with its assertions.
+
+    Raises:
+        TowerError: an assumption is wrong for a length.
+    """
+    roles = _roles(program, inputs)
+    for node in program.graph.find_nodes(op="call_function", target=_ASSERTION):
+        assumed = getattr(node.args[0].meta.get("val"), "node", None)
+        if assumed is None or not set(assumed.expr.free_symbols) <= set(roles):
+            continue
+        found = {roles[symbol] for symbol in assumed.expr.free_symbols}
+        for number, name in enumerate(inputs.sequences):
+            for length in range(1, inputs.longest[number] + 1) if number in found else ():
+                lengths = inputs.lengths(length)
+                for batch in _BATCHES:
+                    sizes = {s: batch if r is None else lengths[r] for s, r in roles.items()}
+                    if not bool(assumed.expr.xreplace(sizes)):
+                        raise TowerError(
+                            f"the module does not take every length of {name!r}: at {length} "
+                            f"{assumed.expr} is not true ({fixed_instead(name)})"
+                        )
+
+
+def _roles(program: ExportedProgram, inputs: TowerInputs) -> Mapping[Any, int | None]:
+    """For each symbol of a size, the number of the sequence whose length it is; None: samples."""
+    names = program.graph_signature.user_inputs
+    by_name = {node.name: node for node in program.graph.find_nodes(op="placeholder")}
+    roles: dict[Any, int | None] = {}
+    for name, sizes in zip(names, inputs.roles, strict=True):
+        for size, role in zip(by_name[name].meta["val"].shape, sizes, strict=False):
+            if isinstance(size, torch.SymInt):
+                roles |= dict.fromkeys(size.node.expr.free_symbols, role)
+    return roles

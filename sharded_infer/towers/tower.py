@@ -3,7 +3,7 @@
 import hashlib
 import io
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from typing import Final, Self
 
 import torch
 
-from sharded_infer.errors import TowerError
+from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
@@ -28,10 +28,16 @@ from sharded_infer.towers.program.archive import pack_program, read_packed
 from sharded_infer.towers.program.names import record_names
 from sharded_infer.towers.program.program import open_program, run_program
 from sharded_infer.towers.program.tower_inputs import TowerInputs, length_symbol
-from sharded_infer.towers.program_check import check_close, module_samples
+from sharded_infer.towers.program_check import (
+    check_assumptions,
+    check_close,
+    fixed_instead,
+    module_samples,
+)
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.split_tower import SplitTower, check_split
 from sharded_infer.towers.split.splitting import split_program
+from sharded_infer.towers.split.user_split import UserSplit, check_user_split, user_split
 from sharded_infer.towers.tower_copy import copy_for_export
 
 # Neither 1 nor 2, which torch may take for constants.
@@ -90,7 +96,7 @@ class Tower:
         zeros = inputs.zeros(inputs.lengths(_TRACED_LENGTH))
         if tf32:
             emulate_tf32(program)
-        compiled = compiled_dtypes(program)
+        compiled = compiled_dtypes(program, any_size=bool(sequences))
         pack_int8_products(program, compiled=torch.int8 in compiled)
         pack_products(program, compiled)
         unfused = copy_program(program)
@@ -111,15 +117,36 @@ class Tower:
         Raises:
             TowerError: the program cannot be split, or its parts score otherwise.
         """
-        widths = tuple(self.inputs.widths.values())
         try:
-            program = split_program(self.unfused, widths, runs)
+            program = split_program(self.unfused, self.inputs, runs)
         except Exception as error:
             raise TowerError(f"the tower cannot be split: {torch_message(error)}") from error
         if program is None:
             return None
         split = SplitTower(program)
-        check_split(split, self, widths, runs)
+        check_split(split, self, self.inputs)
+        return split
+
+    def split_user(self, names: Container[str], runs: Sequence[Run]) -> UserSplit:
+        """The tower in two stages, for requests that send their user's inputs once.
+
+        Args:
+            names: of the dense inputs and the sequences that are the user's. A sequence's lengths
+                and companions are, too.
+            runs: which columns of the embeddings are the user's.
+
+        Raises:
+            TowerError: the program cannot be split, or its stages score otherwise.
+        """
+        shared = self.inputs.all_of(names)
+        try:
+            program = split_program(self.unfused, self.inputs, runs, shared)
+        except Exception as error:
+            raise TowerError(f"the tower cannot be split: {torch_message(error)}") from error
+        if program is None:
+            raise InternalError("a tower was not split for its user's inputs")
+        split = user_split(program, self.inputs, shared)
+        check_user_split(split, self, self.inputs)
         return split
 
     def signature(self) -> str:
@@ -235,8 +262,15 @@ def _export(
         with torch.no_grad(), warnings.catch_warnings():
             # Recurrent layers keep a list of their weights, which torch's tracing fills anew.
             warnings.filterwarnings("ignore", ".*_flat_weights", UserWarning)
-            program = decompose(torch.export.export(module, sample, dynamic_shapes=shapes))
-            return record_names(program, inputs, outputs)
+            traced = torch.export.export(
+                module,
+                sample,
+                dynamic_shapes=shapes,
+                # torch cannot prove some facts about lengths, such as min(L + 1, 2 L + 2) = L + 1.
+                prefer_deferred_runtime_asserts_over_guards=bool(inputs.sequences),
+            )
+            check_assumptions(traced, inputs)
+            return record_names(decompose(traced), inputs, outputs)
     except TowerError:
         raise
     except Exception as error:
@@ -253,8 +287,5 @@ def _specialised(reason: str, inputs: TowerInputs) -> str:
     """What torch cannot leave open, by its message."""
     for number, (name, one) in enumerate(inputs.sequences.items()):
         if length_symbol(number) in reason:
-            return (
-                f"length of {name!r} up to {one.max_length} (set sequences.{name}.pad_to = "
-                f'"max_length" if the module is meant for that length alone)'
-            )
-    return "batch size"
+            return f"length of {name!r} up to {one.max_length} ({fixed_instead(name)})"
+    return "batch size and length" if inputs.sequences else "batch size"

@@ -15,8 +15,9 @@ from torch import nn
 
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.program.archive import pack_program, read_program
-from sharded_infer.towers.tower import export_tower
+from sharded_infer.towers.tower import Tower, export_tower
 
 MODEL = "archive/models/model.json"
 WEIGHTS = "archive/data/weights/model_weights_config.json"
@@ -387,6 +388,10 @@ def test_an_odd_program_is_refused(
     refused(edited(honest, MODEL, edit), path, match)
 
 
+NAMED = {"inputs": ["embeddings"], "outputs": ["score"]}
+SEQUENCE = {"width": 4, "max_length": 9, "fixed": False, "dense": {}}
+
+
 @pytest.mark.parametrize(
     ("names", "match"),
     [
@@ -394,6 +399,14 @@ def test_an_odd_program_is_refused(
         ({"inputs": [3], "outputs": ["score"]}, "expected a string"),
         ({"inputs": ["embeddings"]}, "the member 'outputs'"),
         ([], "the member 'inputs'"),
+        (NAMED | {"sequences": ["a"]}, "sequences: expected an object"),
+        (NAMED | {"sequences": {"a": {}}}, "a: expected an object with the member 'width'"),
+        (NAMED | {"sequences": {"a": SEQUENCE | {"width": 0}}}, "width: expected a number of 1"),
+        (NAMED | {"sequences": {"a": SEQUENCE | {"width": 2.5}}}, "width: expected an integer"),
+        (NAMED | {"sequences": {"a": SEQUENCE | {"max_length": -1}}}, "not negative"),
+        (NAMED | {"sequences": {"a": SEQUENCE | {"max_length": 2**64}}}, "at most 64 bits"),
+        (NAMED | {"sequences": {"a": SEQUENCE | {"fixed": 1}}}, "fixed: expected true or false"),
+        (NAMED | {"sequences": {"a": SEQUENCE | {"dense": {"b": "1"}}}}, "b: expected an integer"),
     ],
 )
 def test_odd_names_are_refused(names: object, match: str, honest: Entries, path: Path) -> None:
@@ -533,3 +546,90 @@ def test_two_entries_of_one_name_are_refused(honest: Entries, path: Path) -> Non
 
 def test_two_roots_are_refused(honest: Entries, path: Path) -> None:
     refused(honest | {"other/models/model.json": honest[MODEL]}, path, "one root folder")
+
+
+class OfSequence(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.places = nn.Embedding(9, 4)
+
+    def forward(self, history: torch.Tensor, history_lengths: torch.Tensor) -> torch.Tensor:
+        places = self.places(torch.arange(history.shape[1]))
+        return (history * places).sum((1, 2)) + history_lengths
+
+
+@pytest.fixture(scope="module")
+def sequential() -> Entries:
+    program = export_tower(
+        OfSequence(),
+        dense={},
+        embedding_width=0,
+        sequences={"history": SequenceInput(4, 9)},
+        outputs=["score"],
+        precision=Precision.FP32,
+    )
+    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def loaded(path: Path, *, embedding_width: int = 0, **sequences: SequenceInput) -> Tower:
+    return Tower.load(
+        path,
+        dense={},
+        embedding_width=embedding_width,
+        sequences=sequences,
+        outputs=["score"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("sequence", "words"),
+    [
+        (SequenceInput(5, 9), "'history': expected width = 5, the program was exported for 4"),
+        (SequenceInput(4, 10), "exported for a max_length of 9, 10 is longer"),
+        (SequenceInput(4, 9, dense={"age": 1}), "expected 4 inputs .*, the program has 3"),
+    ],
+)
+def test_a_program_for_other_sequences_is_not_loaded(
+    sequence: SequenceInput, words: str, sequential: Entries, path: Path
+) -> None:
+    written(sequential, path)
+    loaded(path, history=SequenceInput(4, 9))
+    loaded(path, history=SequenceInput(4, 5, fixed=True))
+    with pytest.raises(TowerError, match=words):
+        loaded(path, history=sequence)
+
+
+def said(sequences: object) -> Callable[[dict[str, Any]], None]:
+    """Changes what a program says of its sequences."""
+
+    def edit(document: dict[str, Any]) -> None:
+        names = json.loads(document["graph_module"]["metadata"]["custom"])
+        names["sharded_infer"]["sequences"] = sequences
+        document["graph_module"]["metadata"]["custom"] = json.dumps(names)
+
+    return edit
+
+
+def test_a_program_that_says_more_than_it_takes_is_refused(sequential: Entries, path: Path) -> None:
+    # Its ten positions are read at their ends when it is opened, not first by a request.
+    longer = said({"history": SEQUENCE | {"max_length": 10}})
+    written(edited(sequential, MODEL, longer), path)
+    with pytest.raises(TowerError, match=r"fails on inputs of shapes \[\[4, 10, 4\]"):
+        loaded(path, history=SequenceInput(4, 10))
+    written(edited(sequential, MODEL, said({"other": SEQUENCE})), path)
+    with pytest.raises(TowerError, match="the sequences history, .* for the sequences other"):
+        loaded(path, history=SequenceInput(4, 9))
+    fixed = said({"history": SEQUENCE | {"fixed": True}})
+    written(edited(sequential, MODEL, fixed), path)
+    with pytest.raises(TowerError, match="for a length of 9 alone: set max_length = 9 and pad_to"):
+        loaded(path, history=SequenceInput(4, 8, fixed=True))
+
+
+def test_a_reader_that_knows_no_sequences_refuses_them_by_number(
+    sequential: Entries, path: Path
+) -> None:
+    written(sequential, path)
+    words = r"tower.pt2: expected 1 input \(embeddings\), the program has 3"
+    with pytest.raises(TowerError, match=words):
+        loaded(path, embedding_width=4)

@@ -6,6 +6,7 @@ numbers or have a steep derivative run in fp32. So do the last layers, whose rou
 averages out.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -121,6 +122,19 @@ def _is_view(target: Target) -> bool:
     return len(returned) == 1 and returned[0].alias_info is not None
 
 
+def _is_beyond(node: torch.fx.Node, dtype: torch.dtype) -> bool:
+    """Whether an operator is given a number beyond `dtype`, such as the fill of a mask."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return False
+    largest = torch.finfo(dtype).max
+    given = dict(zip((one.name for one in schema.arguments), node.args, strict=False)) | node.kwargs
+    numbers = [given.get(one.name) for one in schema.arguments if "number" in str(one.type)]
+    return any(
+        isinstance(number, int | float) and largest < abs(number) < math.inf for number in numbers
+    )
+
+
 class _MixedPrecision(torch.nn.Module):
     """Runs a graph node by node and casts by the dtypes that arrive; meant to be exported."""
 
@@ -150,7 +164,8 @@ class _Caster(torch.fx.Interpreter):
         self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def run_node(self, node: torch.fx.Node) -> Any:
-        if node.op != "call_function" or node.target in KEEPS_PRECISION | SYMBOLIC_SIZE:
+        keeps = node.target in KEEPS_PRECISION and not _is_beyond(node, self._dtype)
+        if node.op != "call_function" or keeps or node.target in SYMBOLIC_SIZE:
             return super().run_node(node)
         wanted = self._dtype if node.name in self._products else torch.float32
         args, kwargs = self.fetch_args_kwargs_from_env(node)

@@ -8,7 +8,7 @@ embeddings   fp32 [B, width]        always the last
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -61,6 +61,15 @@ class TowerInputs:
         return tuple(
             min(wanted, one.max_length) if one.grows else one.max_length
             for one in self.sequences.values()
+        )
+
+    def all_of(self, names: Container[str]) -> tuple[str, ...]:
+        """The inputs of some dense inputs and sequences, in the program's order."""
+        sequences = list(self.sequences)
+        return tuple(
+            shape.name
+            for shape in self._shapes()[:-1]
+            if (shape.name if shape.sequence is None else sequences[shape.sequence]) in names
         )
 
     def check(self) -> None:
@@ -122,6 +131,17 @@ class TowerInputs:
                 found |= tensor == 0
         return found
 
+    @property
+    def roles(self) -> tuple[tuple[int | None, ...], ...]:
+        """Of the first sizes of each input: the number of the sequence whose length it is.
+
+        None: it is the number of samples.
+        """
+        return tuple(
+            (None,) if shape.width is None or shape.sequence is None else (None, shape.sequence)
+            for shape in self._shapes()
+        )
+
     def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
         """For `torch.export`: the sizes of each input that may be any."""
         batch = Dim("batch", min=1)
@@ -129,12 +149,14 @@ class TowerInputs:
             Dim(length_symbol(number), min=1, max=one.max_length) if one.grows else None
             for number, one in enumerate(self.sequences.values())
         ]
-        found: list[dict[int, Any]] = []
-        for shape in self._shapes():
-            length = None if shape.sequence is None else lengths[shape.sequence]
-            grows = length is not None and shape.width is not None
-            found.append({0: batch, 1: length} if grows else {0: batch})
-        return tuple(found)
+        return tuple(
+            {
+                axis: batch if role is None else lengths[role]
+                for axis, role in enumerate(roles)
+                if role is None or lengths[role] is not None
+            }
+            for roles in self.roles
+        )
 
     def _shapes(self) -> "list[_Shape]":
         shapes = [_Shape(name, width) for name, width in self.dense.items()]

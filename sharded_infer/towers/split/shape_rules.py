@@ -36,7 +36,7 @@ def _axis(node: object, samples: tuple[int, ...] | None) -> int | None:
 def _cat(graphs: SplitGraphs, node: Node) -> Known | None:
     dim = _axis((*node.args, 0)[1], graphs.shape(node))
     sources = node.args[0]
-    if dim is None or not isinstance(sources, list | tuple):
+    if dim is None or not isinstance(sources, list | tuple) or graphs.sizes.grows_along(node, dim):
         return None
     runs: list[Run] = []
     nodes: dict[bool, list[Node]] = {True: [], False: []}
@@ -142,7 +142,7 @@ def _reshape(graphs: SplitGraphs, node: Node) -> Known | None:
     parts = _parts(graphs, node.args[0])
     before = graphs.shape(node.args[0]) if isinstance(node.args[0], Node) else None
     after = graphs.shape(node)
-    if parts is None or not before or not after or parts.dim != 1:
+    if parts is None or not before or not after or parts.dim != 1 or graphs.sizes.grows(node):
         return None
     inner, made = math.prod(before[1:]), math.prod(after[1:])
     if not made or any(size * inner % made for _, size in parts.runs):

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import give_up_unused
-from sharded_infer.towers.lowering.tensor_kinds import Kind
 from sharded_infer.towers.split.parts import Known, Parts, Value
+from sharded_infer.towers.split.sizes import Layout, Sizes
 
 __all__ = ["SplitGraphs", "counts_samples", "rows_of_pairs"]
 
@@ -23,6 +23,11 @@ _aten = torch.ops.aten
 _READ_REPEATED: Final = (
     *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.cat.default),
     *(_aten.sum.dim_IntList, _aten.matmul.default),
+)
+# They do not read a row that is repeated along an axis; all others do.
+_READ_COPIES: Final = (
+    *(_aten.view.default, _aten._unsafe_view.default),
+    *(torch.ops.mkldnn._linear_pointwise.default, torch.ops.onednn.qlinear_pointwise.default),
 )
 
 
@@ -41,31 +46,42 @@ def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
     return values.index_select(0, owners)
 
 
+def repeated_along(values: Tensor, owners: Tensor, axis: int, block: int) -> Tensor:
+    """One request's value for each pair.
+
+    Args:
+        values: its size along the axis is `block`.
+        owners: `[B]`.
+
+    Returns:
+        Its size along the axis is B * block, all blocks alike; a view if block is 1.
+    """
+    split = values.unflatten(axis, (1, block))
+    sizes = [-1] * split.dim()
+    sizes[axis] = len(owners)
+    return split.expand(sizes).flatten(axis, axis + 1)
+
+
 class SplitGraphs:
     """The graphs while they are made, and what is known of the program's values.
 
     Attributes:
+        alone: whether the graph by request is run for one request at a time. Then its values may
+            have their samples along any axis, or none.
         known: for each node of the program that was visited.
         saved_products: multiplications that a pair no longer does.
     """
 
-    def __init__(
-        self, program: GraphModule, kinds: Mapping[Node, Kind], kinds_of_one: Mapping[Node, Kind]
-    ) -> None:
-        """Starts with empty graphs.
-
-        Args:
-            kinds: of a run with several samples.
-            kinds_of_one: of a run with one.
-        """
-        self.program = program
+    def __init__(self, program: GraphModule, sizes: Sizes, *, alone: bool = False) -> None:
+        """Starts with empty graphs."""
+        self.program, self.sizes, self.alone = program, sizes, alone
         self.known: dict[Node, Known] = {}
         self.saved_products = 0
-        self._kinds, self._kinds_of_one = kinds, kinds_of_one
         self._graphs = {True: Graph(), False: Graph()}
         self._held: dict[str, Any] = {}
         self._copies: dict[tuple[bool, Node], Node] = {}
         self._rows: dict[Node, Node] = {}
+        self._given_nodes: dict[Node, Node] = {}
         self._whole_rows: dict[Node, Node] = {}
         self._shared: dict[Node, Node] = {}  # of the second graph's inputs, the first's outputs
         self._counted: dict[bool, Node] = {}
@@ -86,17 +102,11 @@ class SplitGraphs:
 
     def shape(self, node: Node) -> tuple[int, ...] | None:
         """The shape of one sample's part; None if the first axis is not the samples'."""
-        if node not in self._kinds or node not in self._kinds_of_one:
-            return None
-        shape, of_one = self._kinds[node][1], self._kinds_of_one[node][1]
-        if len(shape) == 0 or len(shape) != len(of_one):
-            return None
-        by_sample = of_one[0] == 1 and shape[0] != 1 and shape[1:] == of_one[1:]
-        return tuple(shape[1:]) if by_sample else None
+        return self.sizes.shape(node)
 
     def dtype(self, node: Node) -> torch.dtype | None:
         """The dtype of a tensor."""
-        return self._kinds[node][0] if node in self._kinds else None
+        return self.sizes.dtype(node)
 
     def call(self, by_request: bool, target: Any, *args: Any) -> Node:
         """Calls an operator on nodes of the graph."""
@@ -133,9 +143,15 @@ class SplitGraphs:
         if node.op in ("get_attr", "call_module"):
             target = str(node.target)
             self._held[target] = _attribute(self.program, target)
-        if counts_samples(node):
-            return self.call(by_request, _aten.sym_size.int, self._counted[by_request], 0)
-        repeated = node.target in _READ_REPEATED
+        if node.target is _aten.sym_size.int and isinstance(node.args[0], Node):
+            source, axis = node.args
+            if counts_samples(node) and self.shape(source) is not None:
+                return self.call(by_request, _aten.sym_size.int, self._counted[by_request], 0)
+            known, layout = self.known[source], self.sizes.layout(source)
+            is_length = layout is None or layout.axis != axis
+            if is_length and not by_request and isinstance(known, Value) and known.by_request:
+                return self.call(False, _aten.sym_size.int, self.given(known.node), axis)
+        repeated = node.target not in _READ_COPIES if self.alone else node.target in _READ_REPEATED
         arguments = {
             one: self.at(by_request, one, repeated=repeated) for one in node.all_input_nodes
         }
@@ -152,26 +168,48 @@ class SplitGraphs:
             return known.node
         if isinstance(known, Value) and self.shape(node) is not None:
             return self.rows(known.node, repeated=repeated)
+        if isinstance(known, Value) and self.alone:
+            layout = self.sizes.layout(node)
+            if layout is not None:
+                return self._along(known.node, layout, repeated=repeated)
+            if self.sizes.is_alike(node):
+                return self.given(known.node)
         if isinstance(known, Parts):
             return self._put_together(node, known)
         return self.copy(by_request, node)
 
-    def rows(self, node: Node, *, repeated: bool = True) -> Node:
-        """Each pair's row of a node of the graph by request."""
-        if node not in self._rows:
+    def given(self, node: Node) -> Node:
+        """A node of the graph by request, as an input of the graph by pair."""
+        if node not in self._given_nodes:
             graph = self._graphs[False]
             if self._last_input is None:
                 raise ValueError("a graph by pair needs its owners first")
             with graph.inserting_after(self._last_input):
-                given = graph.placeholder(f"shared{len(self._shared)}")
-            self._last_input = given
-            self._shared[given] = node
+                made = graph.placeholder(f"shared{len(self._shared)}")
+            self._last_input = made
+            self._shared[made] = node
+            self._given_nodes[node] = made
+        return self._given_nodes[node]
+
+    def rows(self, node: Node, *, repeated: bool = True) -> Node:
+        """Each pair's row of a node of the graph by request."""
+        if node not in self._rows:
+            given = self.given(node)
             self._rows[node] = self.call(False, rows_of_pairs, given, self._counted[False])
-        if repeated:
-            return self._rows[node]
-        if node not in self._whole_rows:
-            self._whole_rows[node] = self.call(False, _aten.contiguous.default, self._rows[node])
-        return self._whole_rows[node]
+        return self._rows[node] if repeated else self._copied(self._rows[node])
+
+    def _along(self, node: Node, layout: Layout, *, repeated: bool) -> Node:
+        if node not in self._rows:
+            given = self.given(node)
+            self._rows[node] = self.call(
+                False, repeated_along, given, self._counted[False], *layout
+            )
+        return self._rows[node] if repeated else self._copied(self._rows[node])
+
+    def _copied(self, rows: Node) -> Node:
+        if rows not in self._whole_rows:
+            self._whole_rows[rows] = self.call(False, _aten.contiguous.default, rows)
+        return self._whole_rows[rows]
 
     def _put_together(self, node: Node, parts: Parts) -> Node:
         key = False, node

@@ -7,7 +7,7 @@ for each node of the program:
 """
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
-from sharded_infer.towers.lowering.tensor_kinds import kinds_of
+from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
     PRODUCT_RULES,
@@ -25,12 +25,14 @@ from sharded_infer.towers.split.product_rules import (
     weight_size,
 )
 from sharded_infer.towers.split.shape_rules import SHAPE_RULES
+from sharded_infer.towers.split.shared_products import SHARED_PRODUCT_RULES
+from sharded_infer.towers.split.sizes import Sizes
 from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples
 
 __all__ = ["SplitProgram", "split_program"]
 
-# Runs that tell which axis is the samples'; towers are run at these sizes anyway.
-_SEVERAL = 4
+# Pairs and positions of a run that tells dtypes and shapes.
+_SEVERAL, _LENGTH = 4, 3
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
 
 
@@ -39,51 +41,69 @@ class SplitProgram:
     """A program in two.
 
     Attributes:
-        request: takes the embeddings by request, fp32 `[R, width]`.
-        pair: takes the dense inputs and the embeddings by pair, fp32 `[B, width]`, each pair's
-            request, int64 `[B]`, and what `request` returned.
+        request: takes the inputs by request, then the embeddings by request, fp32 `[R, width]`.
+        pair: takes the inputs and the embeddings by pair, fp32 `[B, width]`, each pair's request,
+            int64 `[B]`, and what `request` returned.
+        runs: which columns of the embeddings are by request.
         saved_products: multiplications that a pair does not do.
         more_operators: operators that both have more than the whole program.
     """
 
     request: GraphModule
     pair: GraphModule
+    runs: tuple[Run, ...]
     saved_products: int
     more_operators: int
 
 
 def split_program(
-    program: GraphModule, widths: Sequence[int], runs: Sequence[Run]
+    program: GraphModule,
+    inputs: TowerInputs,
+    runs: Sequence[Run],
+    by_request: Container[str] | None = None,
 ) -> SplitProgram | None:
     """Splits a packed program.
 
     Args:
-        program: takes its inputs by position, the embeddings last; not changed.
-        widths: of its inputs.
+        program: takes these inputs by position; not changed.
         runs: which columns of the embeddings are by request.
+        by_request: names of inputs that are, too. The graph by request is then run for one request
+            at a time, and made whether or not it saves products.
 
     Returns:
         None if no product would be saved.
     """
     runs = joined_runs(runs)
-    if not any(by_request for by_request, _ in runs):
+    alone = by_request is not None
+    if not alone and not any(flag for flag, _ in runs):
         return None
-    zeros = [torch.zeros(_SEVERAL, width) for width in widths]
-    kinds, kinds_of_one = (kinds_of(program, [z[:n] for z in zeros]) for n in (_SEVERAL, 1))
-    graphs = SplitGraphs(program, kinds, kinds_of_one)
-    outputs = _walk(graphs, runs)
-    if not graphs.saved_products:
+    graphs = SplitGraphs(program, Sizes(program, inputs), alone=alone)
+    shared = [name in (by_request or ()) for name in inputs.names[:-1]]
+    outputs = _walk(graphs, runs, shared)
+    if not alone and not graphs.saved_products:
         return None
     request, pair = graphs.build(outputs)
-    shared = sum(size for by_request, size in runs if by_request)
-    given: tuple[Tensor, ...]
-    with torch.inference_mode():
-        given = request(torch.zeros(1, shared))
-    own = torch.zeros(_SEVERAL, widths[-1] - shared)
-    fuse_steps(pair, [*zeros[:-1], own, torch.zeros(_SEVERAL, dtype=torch.int64), *given])
-    join_crosses(pair)
+    _fuse(request, pair, inputs, runs, shared)
     more = sum(map(_operators, (request, pair))) - _operators(program)
-    return SplitProgram(request, pair, graphs.saved_products, more)
+    return SplitProgram(request, pair, runs, graphs.saved_products, more)
+
+
+def _fuse(
+    request: GraphModule,
+    pair: GraphModule,
+    inputs: TowerInputs,
+    runs: Sequence[Run],
+    shared: Sequence[bool],
+) -> None:
+    zeros = inputs.zeros(inputs.lengths(_LENGTH))[:-1]
+    width = sum(size for flag, size in runs if flag)
+    users = [one[:1] for one, flag in zip(zeros, shared, strict=True) if flag]
+    with torch.inference_mode():
+        given: tuple[Tensor, ...] = request(*users, torch.zeros(1, width))
+    own = [one for one, flag in zip(zeros, shared, strict=True) if not flag]
+    own.append(torch.zeros(_SEVERAL, inputs.embedding_width - width))
+    fuse_steps(pair, [*own, torch.zeros(_SEVERAL, dtype=torch.int64), *given])
+    join_crosses(pair)
 
 
 def _operators(program: GraphModule) -> int:
@@ -91,17 +111,25 @@ def _operators(program: GraphModule) -> int:
     return sum(node.target is not operator.getitem for node in calls)
 
 
-def _walk(graphs: SplitGraphs, runs: Sequence[Run]) -> list[Node]:
-    """Puts every node into the graphs; returns the outputs."""
+def _walk(graphs: SplitGraphs, runs: Sequence[Run], by_request: Sequence[bool]) -> list[Node]:
+    """Puts every node into the graphs; returns the outputs.
+
+    Args:
+        by_request: of each input but the embeddings, whether it is.
+    """
     nodes = list(graphs.program.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
-    for number, node in enumerate(inputs[:-1]):
-        graphs.known[node] = Value(False, graphs.add_input(False, f"dense{number}"))
+    for number, (node, flag) in enumerate(zip(inputs[:-1], by_request, strict=True)):
+        graphs.known[node] = Value(flag, graphs.add_input(flag, f"dense{number}"))
     shared = graphs.add_input(True, "shared", counts=True)
     own = graphs.add_input(False, "own")
     graphs.add_input(False, "owners", counts=True)
-    parts = Parts(1, shared, own, tuple(runs))
-    graphs.known[inputs[-1]] = parts if len(runs) > 1 else Value(True, shared)
+    flags = {flag for flag, _ in runs}
+    graphs.known[inputs[-1]] = (
+        Parts(1, shared, own, tuple(runs))
+        if len(flags) > 1
+        else Value(True in flags, shared if True in flags else own)
+    )
     for node in nodes:
         if node.op == "output":
             return [graphs.at(False, output) for output in node.args[0]]
@@ -135,5 +163,8 @@ def _by_rule(graphs: SplitGraphs, node: Node) -> Known | None:
         if isinstance(module, CompiledProduct):
             return split_product(graphs, node, module.product)
         return split_step(graphs, node, module) if isinstance(module, Step) else None
+    found = SHARED_PRODUCT_RULES.get(node.target) if graphs.alone else None  # type: ignore[arg-type]
+    if found is not None and (known := found(graphs, node)) is not None:
+        return known
     rule = _RULES.get(node.target)  # type: ignore[arg-type]
     return None if rule is None else rule(graphs, node)

@@ -114,7 +114,7 @@ class DotAttention(Ranker):
 
 
 class SASRec(Ranker):
-    """Self-attentive recommendation (Kang and McAuley 2018, arXiv:1808.09781) with torch's layers."""
+    """Self-attentive recommendation (Kang and McAuley 2018, arXiv:1808.09781), by torch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class SASRec(Ranker):
 
 
 class BST(Ranker):
-    """Behaviour sequence transformer (Chen et al. 2019, arXiv:1905.06874): the candidate is last."""
+    """Behaviour sequence transformer (Chen et al. 2019, arXiv:1905.06874), candidate first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ class HSTU(Ranker):
         self.time = nn.Embedding(9, 1)
 
     def state(self, history: Tensor, lengths: Tensor, age: Tensor, candidate: Tensor) -> Tensor:
-        batch, length, _ = history.shape
+        length = history.shape[1]
         gate, value, query, key = functional.silu(self.project(self.norm(history))).split(DIM, -1)
         steps = torch.arange(length)
         apart = steps[:, None] - steps[None, :] + LONGEST - 1

@@ -1,0 +1,150 @@
+"""A loaded tower in two stages: a request's user, computed once and alone, and its candidates."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from sharded_infer.towers.program.tower_inputs import TowerInputs
+from sharded_infer.towers.split.parts import positions_of
+from sharded_infer.towers.split.split_tower import check_close_scores, run_pieces
+from sharded_infer.towers.split.splitting import SplitProgram
+
+__all__ = ["UserSplit", "check_user_split", "user_split"]
+
+# Candidates of each request of the check.
+_CANDIDATES: Final = (3, 1, 4)
+_LENGTHS: Final = (3, 1, 5)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class UserSplit:
+    """A tower whose user inputs come once a request; any number of threads may call it.
+
+    What `user` returns depends on one request alone, to the bit, and may be kept.
+
+    Attributes:
+        shared: names of the inputs by request, without the embeddings, in the program's order.
+        apart: whether candidates run request by request: what they share has a row for each
+            position of a sequence.
+    """
+
+    program: SplitProgram
+    shared: tuple[str, ...]
+    apart: bool
+
+    def __del__(self) -> None:
+        # As of `Tower`: what a graph refers to would stay until a full collection.
+        vars(self.program.request).clear()
+        vars(self.program.pair).clear()
+
+    def user(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+        """Runs the first stage for one request.
+
+        Args:
+            dense: the inputs of `shared`, `[1, ...]` each. Sequences need no padding: L is the
+                request's own length, at least 1, or `max_length` of a fixed one.
+            embeddings: fp32 `[1, width]`, those of the features by request; `[1, 0]` if none are.
+
+        Returns:
+            What `candidates` needs of the request.
+        """
+        with torch.inference_mode():
+            inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
+            made: tuple[Tensor, ...] = self.program.request(*inputs)
+            return made
+
+    def candidates(
+        self,
+        dense: Sequence[Tensor],
+        embeddings: Tensor,
+        users: Sequence[tuple[Tensor, ...]],
+        counts: Sequence[int],
+        *,
+        pieces: Sequence[int] = (),
+    ) -> tuple[Tensor, ...]:
+        """Scores the candidates of several requests, which come one request after another.
+
+        Args:
+            dense: the other inputs, `[B, ...]` each, in the program's order.
+            embeddings: fp32 `[B, width]`, those of the features by candidate.
+            users: what `user` returned, for each request.
+            counts: candidates of each request, at least 1; they sum to B.
+            pieces: numbers of candidates that are run one after another, which sum to B; all at
+                once if empty. Not used if `apart`.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output.
+        """
+        with torch.inference_mode():
+            inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
+            if not self.apart:
+                owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
+                given = tuple(torch.cat(one) for one in zip(*users, strict=True))
+                pieces = pieces or [len(owners)]
+                return run_pieces(self.program.pair, (*inputs, owners), pieces, given)
+            parts = zip(*(torch.split(one, list(counts)) for one in inputs), strict=True)
+            made = [
+                self.program.pair(*part, torch.zeros(count, dtype=torch.int64), *user)
+                for part, user, count in zip(parts, users, counts, strict=True)
+            ]
+            if len(made) == 1:
+                whole: tuple[Tensor, ...] = made[0]
+                return whole
+            return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
+
+
+def user_split(program: SplitProgram, inputs: TowerInputs, shared: Sequence[str]) -> UserSplit:
+    """A split program as the stages of a tower.
+
+    Args:
+        inputs: of the whole tower.
+        shared: names of the inputs by request, in the program's order.
+    """
+    width = sum(size for by_request, size in program.runs if by_request)
+    zeros = dict(zip(inputs.names, inputs.zeros(inputs.lengths(_LENGTHS[0])), strict=True))
+    with torch.inference_mode():
+        users = program.request(*(zeros[name][:1] for name in shared), torch.zeros(1, width))
+    return UserSplit(program, tuple(shared), any(one.dim() != 2 for one in users))
+
+
+def check_user_split(
+    split: UserSplit,
+    whole: Callable[[Sequence[Tensor], Tensor], tuple[Tensor, ...]],
+    inputs: TowerInputs,
+) -> None:
+    """Compares the stages with the whole tower on random requests of several lengths.
+
+    Args:
+        whole: takes all inputs but the embeddings, and the embeddings.
+
+    Raises:
+        TowerError: a score differs by more than rounding.
+    """
+    mine, users, expected = [], [], []
+    flags = [name in split.shared for name in inputs.names[:-1]]
+    by_user, own = (positions_of(split.program.runs, flag) for flag in (True, False))
+    for count, length in zip(_CANDIDATES, _LENGTHS, strict=True):
+        *dense, embeddings = inputs.samples(count, inputs.lengths(length))
+        dense = [
+            one[:1].expand_as(one) if flag else one for one, flag in zip(dense, flags, strict=True)
+        ]
+        embeddings[:, by_user] = embeddings[:1, by_user]
+        shared = [one[:1] for one, flag in zip(dense, flags, strict=True) if flag]
+        users.append(split.user(shared, embeddings[:1, by_user]))
+        rest = [one for one, flag in zip(dense, flags, strict=True) if not flag]
+        mine.append((*rest, embeddings[:, own]))
+        expected.append(whole(dense, embeddings))
+    # Sequences by candidate have the same length in a batch: their requests are run one by one.
+    if any(one.dim() == 3 for one in mine[0]):
+        found = [
+            split.candidates(rest[:-1], rest[-1], [user], [count])
+            for rest, user, count in zip(mine, users, _CANDIDATES, strict=True)
+        ]
+        scores = [torch.cat(one) for one in zip(*found, strict=True)]
+    else:
+        *rest, embeddings = (torch.cat(one) for one in zip(*mine, strict=True))
+        scores = list(split.candidates(rest, embeddings, users, _CANDIDATES))
+    check_close_scores(scores, [torch.cat(one) for one in zip(*expected, strict=True)])
