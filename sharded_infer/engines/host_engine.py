@@ -4,15 +4,19 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from time import perf_counter
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.engines.model_engine import BatchResult, padded_dense
 from sharded_infer.engines.sequence_runs import score_pieces
 from sharded_infer.engines.split_towers import SplitTowers, shared_group
+from sharded_infer.engines.user_cache import UserCache
+from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
-from sharded_infer.lookups.lookups import Lookups
+from sharded_infer.lookups.lookups import LookedUp, Lookups
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes
@@ -26,6 +30,7 @@ class HostEngine:
 
     Attributes:
         waits: false: a batch's thread computes.
+        users: keeps what the user's stage returned; None: it is computed for each request.
     """
 
     waits = False
@@ -34,9 +39,11 @@ class HostEngine:
     def __init__(self, lookups: Lookups, tower: Tower, spec: ModelSpec) -> None:
         self._lookups, self._tower, self._spec = lookups, tower, spec
         self._sequences = tuple(spec.sequences.values())
+        self.users: UserCache | None = None
         program = tower.program
         self._sizes = BatchSizes(kernel_bytes(program), run_samples(program))
         self._splits = SplitTowers(tower, lookups.dims, sizes=len(self._sizes.sizes))
+        self._stage = UserStage(tower, spec, self._sizes) if spec.tower.user_inputs else None
 
     def with_tower(self, tower: Tower) -> "HostEngine":
         """The same lookups with another tower."""
@@ -64,6 +71,12 @@ class HostEngine:
         self, batch: ModelInput, deadline: float = inf, *, may_default: bool = False
     ) -> BatchResult:
         """As `ModelEngine.run`; what a request's pairs share is computed once where it pays."""
+        if self._stage is not None:
+            counts = self._stage.requests(batch, each=self.users is not None)
+            if counts is not None:
+                return self._run_stages(
+                    self._stage, batch, counts, deadline, may_default=may_default
+                )
         if self._sequences:
             return self._run_pieces(batch, deadline, may_default=may_default)
         shared = shared_group(batch)
@@ -84,6 +97,31 @@ class HostEngine:
             found = tuple(score[: batch.batch_size] for score in found)
         scores = tuple(score.numpy() for score in found)
         return BatchResult(scores, looked_up - began, perf_counter() - looked_up, ids_outside, work)
+
+    def _run_stages(
+        self,
+        stage: UserStage,
+        batch: ModelInput,
+        counts: NDArray[np.int64],
+        deadline: float,
+        *,
+        may_default: bool,
+    ) -> BatchResult:
+        began = perf_counter()
+        seconds = 0.0
+
+        def look_up(asked: ModelInput) -> LookedUp:
+            nonlocal seconds
+            found = self._lookups.look_up(
+                asked, rows=asked.batch_size, deadline=deadline, may_default=may_default
+            )
+            seconds = perf_counter() - began
+            return found
+
+        outputs, found = stage.score(batch, counts, look_up, self.users)
+        scores = tuple(output.numpy() for output in outputs)
+        whole = perf_counter() - began
+        return BatchResult(scores, seconds, whole - seconds, found.ids_outside, found.work)
 
     def _run_pieces(self, batch: ModelInput, deadline: float, *, may_default: bool) -> BatchResult:
         began = perf_counter()

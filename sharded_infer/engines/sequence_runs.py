@@ -50,7 +50,7 @@ def score_pieces(
         for one, spec in zip(found.sequences, sequences, strict=True):
             own = len(one.lengths) == samples
             at = piece.samples if own or piece.request is None else [piece.request]
-            inputs += _shortened(one, spec, at).spread(count, rows, None).inputs
+            inputs += shortened_for(one, spec, at).spread(count, rows, None).inputs
         scores = score(inputs, _rows_of(found.pooled, chosen, rows))
         gathered.append([output[:count] for output in scores])
         order.append(piece.samples)
@@ -70,7 +70,10 @@ def _owners(batch: ModelInput, sequences: Sequence[SequenceRows]) -> Ints | None
     return np.repeat(np.arange(len(batch.repeats)), batch.repeats)
 
 
-def _shortened(one: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints) -> SequenceRows:
+def shortened_for(
+    one: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints
+) -> SequenceRows:
+    """Some samples' sequences as the tower takes them by themselves."""
     return shortened(one, chosen, pads_left=spec.pad == "left", fixed=spec.pad_to == "max_length")
 
 

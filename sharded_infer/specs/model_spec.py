@@ -182,8 +182,8 @@ class TowerSpec:
         precision: of the matrix products; the last layers stay fp32.
         outputs: names of the outputs, in order.
         weights: prefix of the tower's parameters in the checkpoint.
-        user_inputs: features and sequences that a request's samples share, such as the user's. If
-            they are sent once a request, what depends on them alone is computed once.
+        user_inputs: dense inputs, pooled features and sequences that a request's samples share,
+            such as the user's. What depends on them alone is computed once a request.
     """
 
     architecture: str | None = None
@@ -297,10 +297,10 @@ class ModelSpec:
                 {name} & {*self.dense.inputs, *self.sequence_numbers}
             ):
                 raise ValueError(f"sequences: {name}: the tower has another input {min(clash)!r}")
-        allowed = {*self.sequences, *(f.name for f in self.features)}
+        allowed = {*self.sequences, *self.dense.inputs, *(f.name for f in self.features)}
         if unknown := [one for one in self.tower.user_inputs if one not in allowed]:
             raise ValueError(
-                f"tower.user_inputs: {unknown[0]!r} is neither a pooled feature nor a sequence"
+                f"tower.user_inputs: {unknown[0]!r} is no dense input, pooled feature or sequence"
                 f"{did_you_mean(unknown[0], allowed)}"
             )
         return self

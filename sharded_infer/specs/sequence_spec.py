@@ -7,6 +7,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from sharded_infer.specs.names import Name
+from sharded_infer.specs.sequence_input import LENGTHS
 
 LONGEST_SEQUENCE = 2**16
 
@@ -34,6 +35,10 @@ class SequenceSpec:
     keep: Literal["first", "last"] = "last"
     pad: Literal["left", "right"] = "right"
     pad_to: Literal["longest", "max_length"] = "longest"
+
+    def inputs(self, name: str) -> tuple[str, ...]:
+        """The tower's inputs of a sequence of this name: rows, lengths, dense ones."""
+        return (name, name + LENGTHS, *self.dense)
 
     @property
     def members(self) -> tuple[str, ...]:

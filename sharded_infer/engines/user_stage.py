@@ -1,0 +1,220 @@
+"""The stages of a tower whose spec names the user's inputs: what they give is computed once.
+
+for each request: its user's state from the cache, or from the first stage, alone
+for all candidates: the second stage, with the states of their requests
+
+A state depends on its request alone, to the bit: so a cached one is as good as one computed again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import groupby
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sharded_infer.engines.sequence_runs import shortened_for
+from sharded_infer.engines.user_cache import State, UserCache
+from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.lookups.lookups import LookedUp
+from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.tensors import tensor_of
+from sharded_infer.towers.batch_sizes import BatchSizes
+from sharded_infer.towers.split.parts import Run
+from sharded_infer.towers.tower import Tower
+
+LookUp = Callable[[ModelInput], LookedUp]
+
+_KEY_BYTES = 16
+
+
+class UserStage:
+    """Scores batches whose requests send the user's inputs once. Thread-safe."""
+
+    def __init__(self, tower: Tower, spec: ModelSpec, sizes: BatchSizes) -> None:
+        """Splits the tower.
+
+        Args:
+            spec: with `tower.user_inputs`.
+            sizes: that the tower is run at.
+
+        Raises:
+            TowerError: it cannot be split.
+        """
+        names = frozenset(spec.tower.user_inputs)
+        pooled = [feature.name in names for feature in spec.features]
+        dims = [feature.table.dim for feature in spec.features]
+        runs = [
+            Run(kind, sum(dims[at] for at in found))
+            for kind, found in groupby(range(len(dims)), key=pooled.__getitem__)
+        ]
+        self._split = tower.split_user(names, runs)
+        columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(torch.tensor(dims))
+        self._by_user, self._own = (flags.nonzero()[:, 0] for flags in (columns, ~columns))
+        self._names = tower.inputs.names[:-1]
+        self._is_users = frozenset(self._split.shared)
+        self._dense = tuple(at for at, name in enumerate(spec.dense.inputs) if name in names)
+        self._jagged = frozenset(
+            at
+            for at, feature in enumerate(spec.input_features)
+            if (feature.sequence or feature.name) in names
+        )
+        self._spec, self._sizes = spec, sizes
+
+    def requests(self, batch: ModelInput, *, each: bool = False) -> NDArray[np.int64] | None:
+        """The candidates of each request of a batch; None where users' inputs differ in one.
+
+        Args:
+            each: whether every sample counts as a request, if requests share nothing.
+        """
+        samples = batch.batch_size
+        shares = [g for g in batch.groups if g.batch_size != samples]
+        if not shares:
+            counts = np.ones(samples, np.int64)
+            return counts if each or samples == 1 else None
+        users = self._jagged
+        if any(users & set(g.features) for g in batch.groups if g.batch_size == samples):
+            return None
+        counts = np.array([samples]) if batch.repeats is None else batch.repeats
+        firsts = np.repeat(np.cumsum(counts) - counts, counts)
+        for at in self._dense:
+            array = batch.dense[at]
+            if len(array) == samples and not np.array_equal(array, array[firsts], equal_nan=True):
+                return None
+        return counts
+
+    def score(
+        self,
+        batch: ModelInput,
+        counts: NDArray[np.int64],
+        look_up: LookUp,
+        cache: UserCache | None,
+    ) -> tuple[tuple[Tensor, ...], LookedUp]:
+        """Scores a batch.
+
+        Args:
+            counts: as `requests` returned them.
+            look_up: of the batch, without what cached users have looked up.
+
+        Returns:
+            fp32 `[B]` or `[B, K]` of each output, and what was looked up.
+        """
+        keys: list[bytes] = []
+        states: list[State | None] = [None] * len(counts)
+        asked = batch
+        if cache is not None:
+            keys = self._keys(batch, counts)
+            states = cache.take(keys)
+            cached = np.array([state is not None for state in states])
+            if cached.any():
+                asked = self._without(batch, cached)
+        found = look_up(asked)
+        firsts = np.cumsum(counts) - counts
+        users: list[State] = []
+        for request, state in enumerate(states):
+            if state is None:
+                state = self._user(batch, found, request, int(firsts[request]), len(counts))
+                if cache is not None:
+                    cache.keep(keys[request], state)
+            users.append(state)
+        return self._candidates(batch, found, users, counts), found
+
+    def _user(
+        self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
+    ) -> State:
+        """The first stage of one request, whose first candidate is `first`."""
+        given: dict[str, Tensor] = {}
+        for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
+            at = 0 if len(array) == 1 else first
+            given[name] = tensor_of(array[at : at + 1])
+        for one, (name, spec) in zip(found.sequences, self._spec.sequences.items(), strict=True):
+            if name in self._is_users:
+                at = request if len(one.lengths) == requests else first
+                alone = shortened_for(one, spec, [at])
+                given |= zip(spec.inputs(name), alone.inputs, strict=True)
+        embeddings = found.pooled[first : first + 1, self._by_user]
+        return self._split.user([given[name] for name in self._split.shared], embeddings)
+
+    def _candidates(
+        self,
+        batch: ModelInput,
+        found: LookedUp,
+        users: Sequence[State],
+        counts: NDArray[np.int64],
+    ) -> tuple[Tensor, ...]:
+        """The second stage of all candidates."""
+        samples = batch.batch_size
+        repeats = tensor_of(counts)
+        given: dict[str, Tensor] = {}
+        for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
+            given[name] = tensor_of(array).expand(samples, -1)
+        for one, (name, spec) in zip(found.sequences, self._spec.sequences.items(), strict=True):
+            if name not in self._is_users:
+                spread = one.spread(samples, samples, repeats)
+                given |= zip(spec.inputs(name), spread.inputs, strict=True)
+        own = [given[name] for name in self._names if name not in self._is_users]
+        embeddings = found.pooled[:, self._own]
+        if self._split.apart:
+            return self._split.candidates(own, embeddings, users, counts.tolist())
+        pieces = self._sizes.pieces(samples)
+        padded = sum(pieces)
+        inputs = [_padded(array, padded) for array in (*own, embeddings)]
+        # Rows of padding are the last request's.
+        last = counts.copy()
+        last[-1] += padded - samples
+        scores = self._split.candidates(
+            inputs[:-1], inputs[-1], users, last.tolist(), pieces=pieces
+        )
+        return tuple(score[:samples] for score in scores)
+
+    def _keys(self, batch: ModelInput, counts: NDArray[np.int64]) -> list[bytes]:
+        """A hash of each request's user inputs, which none could make equal to another's."""
+        hashes = [blake2b(digest_size=_KEY_BYTES) for _ in counts]
+        firsts = np.cumsum(counts) - counts
+        for at in self._dense:
+            array = batch.dense[at]
+            for one, first in zip(hashes, firsts.tolist(), strict=True):
+                one.update(array[0 if len(array) == 1 else first].tobytes())
+        for group in batch.groups:
+            ends = np.cumsum(group.lengths.ravel()).reshape(group.lengths.shape)
+            for place, feature in enumerate(group.features):
+                if feature not in self._jagged:
+                    continue
+                for request, one in enumerate(hashes):
+                    end, length = int(ends[place, request]), int(group.lengths[place, request])
+                    one.update(length.to_bytes(8, "little"))
+                    one.update(group.values[end - length : end].tobytes())
+                    if group.weights is not None:
+                        one.update(group.weights[end - length : end].tobytes())
+        return [one.digest() for one in hashes]
+
+    def _without(self, batch: ModelInput, cached: NDArray[np.bool_]) -> ModelInput:
+        """The batch with empty bags in place of cached users'."""
+        groups = []
+        for group in batch.groups:
+            users = np.array([feature in self._jagged for feature in group.features])
+            if not users.any():
+                groups.append(group)
+                continue
+            left = users[:, None] & cached
+            kept = ~np.repeat(left.ravel(), group.lengths.ravel())
+            groups.append(
+                JaggedBatch.trusted(
+                    group.features,
+                    group.values[kept],
+                    np.where(left, 0, group.lengths),
+                    None if group.weights is None else group.weights[kept],
+                )
+            )
+        return replace(batch, groups=tuple(groups))
+
+
+def _padded(array: Tensor, rows: int) -> Tensor:
+    if len(array) == rows:
+        return array
+    padded = array.new_zeros(rows, *array.shape[1:])
+    padded[: len(array)] = array
+    return padded
