@@ -63,7 +63,7 @@ for an unknown model have `model="unknown"`.
 _THEMSELVES = (
     "seconds", "bytes", "ratio", "samples", "requests", "ids", "bags", "rows", "scores", "faults",
     "workers", "slots", "restarts", "loads", "failures", "version", "hedges",
-    "retries", "ejections", "lookups",
+    "retries", "ejections", "lookups", "positions", "states",
 )  # fmt: skip
 UNITS = {
     "dropped": "traces",

@@ -8,6 +8,7 @@ from grafana_foundation_sdk.models.dashboard import Panel
 from dashboards.frame import filled, framed
 from dashboards.panels import Query, Text, graph, heatmap, stat
 from dashboards.selectors import of_version, rate
+from dashboards.sequences import sequences_and_users
 from dashboards.shard_hosts import seen_by_fronts, seen_by_hosts
 
 _ROWS = rate(of_version("sharded_infer_rank_rows_total"))
@@ -33,6 +34,7 @@ def shards_dashboard() -> Dashboard:
         "Work by rank": _work(),
         "Balance": _balance(),
         "Skew": _skew(),
+        "Sequences and users": sequences_and_users(),
         "Shard hosts, as fronts see them": seen_by_fronts(),
         "Shard hosts, as they see themselves": seen_by_hosts(),
     }

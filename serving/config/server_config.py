@@ -119,6 +119,16 @@ class ServerConfig:
             at_least=0,
         ),
     ] = 256
+    user_cache_mib: Annotated[
+        int,
+        Setting(
+            Group.MODELS,
+            "Memory for what towers computed of users (tower.user_inputs), of each version and "
+            "worker; 0: nothing is kept.",
+            "MiB",
+            at_least=0,
+        ),
+    ] = 0
     topology: Annotated[
         str | None, _models("Published plan to use; default: each version's first.")
     ] = None
@@ -545,6 +555,11 @@ class ServerConfig:
     def explicit(self) -> bool:
         """Whether clients load and unload models."""
         return self.model_control == "explicit"
+
+    @property
+    def user_cache_bytes(self) -> int:
+        """Memory for the states of users, of each version and process."""
+        return self.user_cache_mib * MIB
 
     @property
     def spare_bytes(self) -> int:

@@ -76,6 +76,7 @@ class ProcessSampler:
         for loaded_version in loaded_versions:
             arrived = loaded_version.queue.oldest_arrival()
             loaded_version.metrics.oldest(max(0.0, now - arrived))
+            _say_users(loaded_version)
         if now >= self._hot_rows_due:
             self._hot_rows_due = now + _HOT_ROWS_SECONDS
             for loaded_version in loaded_versions:
@@ -119,6 +120,12 @@ def _say_hot_rows(loaded_version: LoadedVersion) -> None:
         features = loaded_version.model.spec.input_features
         first_rows = first_rows_of([(f.table.name, f.table.rows) for f in features])
         lookups.hot_rows(lookups.rows.hot_share(first_rows))
+
+
+def _say_users(loaded_version: LoadedVersion) -> None:
+    users, lookups = loaded_version.model.users, loaded_version.metrics.lookups
+    if users is not None and lookups is not None:
+        lookups.cached_users(users.held_bytes, users.newly_evicted())
 
 
 def _huge_page_bytes(path: Path) -> int:

@@ -136,6 +136,7 @@ def serve(
             copies,
             config.workers,
             None if fronts is None else fronts.front_of,
+            config.user_cache_bytes,
         ),
     )
     store.announce(models)

@@ -56,6 +56,7 @@ class ServingOverrides:
         processes: number of processes that load each version.
         limits: on what a request holds beside its samples; specs do not set these.
         front_of: where a version's rows are, if not all here; None: all are.
+        user_cache_bytes: of the states of users that each version keeps in each process.
     """
 
     mode: BatchingMode | None = None
@@ -67,6 +68,7 @@ class ServingOverrides:
     copies: TableCopies | None = None
     processes: int = 1
     front_of: Callable[[Artifact, Plan], Front | None] | None = None
+    user_cache_bytes: int = 0
 
     def shared_bytes(self, artifact: Artifact) -> int:
         """Bytes of the tables that another process has copied. Waits for a copy in the making."""

@@ -115,6 +115,7 @@ class VersionLoader:
                     copy_file=copy_to_huge_pages if copies is None else copies.copy,
                     devices=devices,
                     front=front,
+                    user_cache_bytes=self.overrides.user_cache_bytes,
                     progress=progress,
                 )
             except DeviceError as error:

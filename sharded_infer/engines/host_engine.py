@@ -118,10 +118,11 @@ class HostEngine:
             seconds = perf_counter() - began
             return found
 
-        outputs, found = stage.score(batch, counts, look_up, self.users)
+        outputs, found, users = stage.score(batch, counts, look_up, self.users)
         scores = tuple(output.numpy() for output in outputs)
         whole = perf_counter() - began
-        return BatchResult(scores, seconds, whole - seconds, found.ids_outside, found.work)
+        work = found.work._replace(users=users)
+        return BatchResult(scores, seconds, whole - seconds, found.ids_outside, work)
 
     def _run_pieces(self, batch: ModelInput, deadline: float, *, may_default: bool) -> BatchResult:
         began = perf_counter()
@@ -129,10 +130,11 @@ class HostEngine:
             batch, rows=batch.batch_size, deadline=deadline, may_default=may_default
         )
         looked_up = perf_counter()
-        outputs = score_pieces(batch, found, self._sequences, self.score, self.run_size)
+        outputs, positions = score_pieces(batch, found, self._sequences, self.score, self.run_size)
         scores = tuple(output.numpy() for output in outputs)
         seconds = looked_up - began, perf_counter() - looked_up
-        return BatchResult(scores, *seconds, found.ids_outside, found.work)
+        work = found.work._replace(positions=positions)
+        return BatchResult(scores, *seconds, found.ids_outside, work)
 
     def _run_split(
         self,

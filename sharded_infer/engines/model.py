@@ -21,6 +21,7 @@ from sharded_infer.engines.device.rank_tables import rank_bytes
 from sharded_infer.engines.host_engine import HostEngine
 from sharded_infer.engines.model_engine import ModelEngine, padded_dense
 from sharded_infer.engines.stored_tower import StoredTower
+from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.errors import DeviceError, InternalError
 from sharded_infer.inputs.columns import columns_of
 from sharded_infer.inputs.finite_check import FiniteCheck
@@ -48,6 +49,7 @@ class Model:
         is_front: whether other hosts are asked for some of the rows.
         id_maps: by table, of those whose raw ids are mapped here.
         work: what a batch counts for its cost.
+        users: what is kept of users between requests; None: nothing is.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Model:
         copy_file: CopyFile = copy_to_huge_pages,
         devices: DeviceChoice | None = None,
         front: Front | None = None,
+        user_cache_bytes: int = 0,
         progress: Progress = no_progress,
     ) -> None:
         """Maps or copies the tables and builds the tower, without checks; use `open_model`.
@@ -68,6 +71,8 @@ class Model:
             copy_file: makes copies in huge pages, or finds those of other processes; a front makes
                 private ones of its own rows.
             front: as for `open_model`.
+            user_cache_bytes: of what the user's stage of the tower returned for users; 0 keeps
+                none.
 
         Raises:
             ArtifactError: a file does not hold what the manifest says.
@@ -80,6 +85,7 @@ class Model:
         self.plan = plan
         self.spec: ModelSpec = artifact.manifest.model_spec()
         self.work = BatchWork(self.spec)
+        self.users: UserCache | None = None
         self._finite = FiniteCheck(self.spec)
         self.is_front = front is not None
         tables = artifact.manifest.stored_tables()
@@ -140,7 +146,9 @@ class Model:
         )
         tower = StoredTower(artifact, self.spec).on_host()
         self._signature = tower.signature()
-        self.engine = HostEngine(lookups, tower, self.spec)
+        self.engine = host = HostEngine(lookups, tower, self.spec)
+        if user_cache_bytes and self.spec.tower.user_inputs:
+            self.users = host.users = UserCache(user_cache_bytes)
 
     @property
     def name(self) -> str:

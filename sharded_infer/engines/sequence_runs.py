@@ -22,7 +22,7 @@ def score_pieces(
     sequences: Sequence[SequenceSpec],
     score: Score,
     run_size: Callable[[int], int],
-) -> tuple[Tensor, ...]:
+) -> tuple[tuple[Tensor, ...], tuple[int, int]]:
     """Runs the tower on pieces of a batch.
 
     Args:
@@ -32,7 +32,8 @@ def score_pieces(
         run_size: the number of rows that it is run on for some samples.
 
     Returns:
-        fp32 `[B]` or `[B, K]` of each output.
+        fp32 `[B]` or `[B, K]` of each output, and the positions of sequences: with an id, and
+        padding.
     """
     samples = batch.batch_size
     owners = _owners(batch, found.sequences)
@@ -41,7 +42,7 @@ def score_pieces(
         lengths = one.lengths.numpy()
         positions += lengths if owners is None or len(lengths) == samples else lengths[owners]
     gathered: list[list[Tensor]] = []
-    order = []
+    order, padded = [], 0
     for piece in pieces_of(positions, owners):
         count = len(piece.samples)
         rows = run_size(count)
@@ -50,15 +51,19 @@ def score_pieces(
         for one, spec in zip(found.sequences, sequences, strict=True):
             own = len(one.lengths) == samples
             at = piece.samples if own or piece.request is None else [piece.request]
-            inputs += shortened_for(one, spec, at).spread(count, rows, None).inputs
+            spread = shortened_for(one, spec, at).spread(count, rows, None)
+            padded += rows * spread.rows.shape[1]
+            inputs += spread.inputs
         scores = score(inputs, _rows_of(found.pooled, chosen, rows))
         gathered.append([output[:count] for output in scores])
         order.append(piece.samples)
+    used = int(positions.sum())
     if len(gathered) == 1:
-        return tuple(gathered[0])
+        return tuple(gathered[0]), (used, padded - used)
     places = torch.empty(samples, dtype=torch.int64)
     places[tensor_of(np.concatenate(order))] = torch.arange(samples)
-    return tuple(torch.cat(parts)[places] for parts in zip(*gathered, strict=True))
+    outputs = tuple(torch.cat(parts)[places] for parts in zip(*gathered, strict=True))
+    return outputs, (used, padded - used)
 
 
 def _owners(batch: ModelInput, sequences: Sequence[SequenceRows]) -> Ints | None:

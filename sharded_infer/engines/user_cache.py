@@ -25,7 +25,7 @@ class UserCache:
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
         self.hits = self.misses = self.evictions = 0
-        self._bytes = 0
+        self._bytes = self._told = 0
         self._states: OrderedDict[bytes, State] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -37,6 +37,12 @@ class UserCache:
     def __len__(self) -> int:
         """The number of states."""
         return len(self._states)
+
+    def newly_evicted(self) -> int:
+        """States that had to go since the last call, for one caller."""
+        with self._lock:
+            found, self._told = self.evictions - self._told, self.evictions
+        return found
 
     def take(self, keys: Sequence[bytes]) -> list[State | None]:
         """The states of some users; None of those that are not kept."""

@@ -92,7 +92,7 @@ class UserStage:
         counts: NDArray[np.int64],
         look_up: LookUp,
         cache: UserCache | None,
-    ) -> tuple[tuple[Tensor, ...], LookedUp]:
+    ) -> tuple[tuple[Tensor, ...], LookedUp, tuple[int, int]]:
         """Scores a batch.
 
         Args:
@@ -100,7 +100,8 @@ class UserStage:
             look_up: of the batch, without what cached users have looked up.
 
         Returns:
-            fp32 `[B]` or `[B, K]` of each output, and what was looked up.
+            fp32 `[B]` or `[B, K]` of each output, what was looked up, and for how many requests
+            the user's state was kept, and computed.
         """
         keys: list[bytes] = []
         states: list[State | None] = [None] * len(counts)
@@ -120,7 +121,9 @@ class UserStage:
                 if cache is not None:
                     cache.keep(keys[request], state)
             users.append(state)
-        return self._candidates(batch, found, users, counts), found
+        computed = states.count(None)
+        scores = self._candidates(batch, found, users, counts)
+        return scores, found, (len(states) - computed, computed)
 
     def _user(
         self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int

@@ -20,12 +20,17 @@ class LookupWork(NamedTuple):
         defaults: bool `[B]` by table: samples whose bags took its default row.
         unknown: int64 `[B]` by table: ids that its id map on a shard host does not know. Those of a
             bag that samples share are the first one's.
+        positions: of sequences that a tower was run on: with an id, and padding; empty without
+            sequences.
+        users: requests whose user's state was kept, and computed; empty without user inputs.
     """
 
     steps: list[StepWork]
     rows_saved: int
     defaults: Mapping[str, NDArray[np.bool_]] = MappingProxyType({})
     unknown: Mapping[str, NDArray[np.int64]] = MappingProxyType({})
+    positions: tuple[int, ...] = ()
+    users: tuple[int, ...] = ()
 
     @property
     def ids_unknown(self) -> int:

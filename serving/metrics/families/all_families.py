@@ -12,6 +12,7 @@ from serving.metrics.families.request_families import (
     REFUSALS,
     REQUEST_FAMILIES,
 )
+from serving.metrics.families.sequence_families import SEQUENCE_FAMILIES
 from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMILIES
 
 __all__ = [
@@ -34,4 +35,4 @@ __all__ = [
 
 MODEL_LABELS = ("model",)
 VERSION_LABELS = ("model", "version")
-VERSION_FAMILIES = (*REQUEST_FAMILIES, *TABLE_FAMILIES)
+VERSION_FAMILIES = (*REQUEST_FAMILIES, *TABLE_FAMILIES, *SEQUENCE_FAMILIES)

@@ -24,6 +24,7 @@ from serving.metrics.families.model_families import (
 from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.lookups.hot_rows import HotRows
 from serving.metrics.lookups.mapped_ids import MappedIds
+from serving.metrics.lookups.sequences import SequenceMetrics
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
 
@@ -53,6 +54,7 @@ class LookupMetrics:
         self._loaded = block.cell(LOADED)
         self._scores = block.cell(SCORES)
         self._empty_bags = EmptyBags(cells, block.cell(EMPTY_BAGS))
+        self._sequences = SequenceMetrics(cells, block)
         self._batches = 0
         self.rows = HotRows()
 
@@ -88,6 +90,8 @@ class LookupMetrics:
                 own[self._busy_seconds + place] += seconds
             if work.rows_saved:
                 own[self._saved] += work.rows_saved
+            if work.positions or work.users:
+                self._sequences.count(work)
             self._empty_bags.count(batch)
             self._mapped_ids.count(batch)
             number = self._batches
@@ -106,6 +110,11 @@ class LookupMetrics:
         cells = self._cells
         with cells.lock:
             cells.own[self._hot_row_share] = share if cells.own[self._loaded] else 0.0
+
+    def cached_users(self, held_bytes: int, evicted: int) -> None:
+        """As `SequenceMetrics.cached`; the caller does not hold the lock."""
+        with self._cells.lock:
+            self._sequences.cached(held_bytes, evicted)
 
     def placed(self, rank_bytes: Sequence[int]) -> None:
         """Sets the bytes on each rank, in this process. The caller holds the lock.

@@ -1,0 +1,53 @@
+"""Panels of models over sequences: padding, and what the user cache saves."""
+
+from grafana_foundation_sdk.cog.builder import Builder
+from grafana_foundation_sdk.models import units
+from grafana_foundation_sdk.models.dashboard import Panel
+
+from dashboards.panels import Query, Text, graph
+from dashboards.selectors import of_version, rate
+
+_POSITIONS = rate(of_version("sharded_infer_sequence_positions_total"))
+_USERS = rate(of_version("sharded_infer_user_states_total"))
+_EVICTED = rate(of_version("sharded_infer_user_states_evicted_total"))
+_BYTES = of_version("sharded_infer_user_cache_bytes")
+_HIT = 'result="hit"'
+
+
+def sequences_and_users() -> list[Builder[Panel]]:
+    """The row of a dashboard."""
+    hits = f"sum by (model, version, result) ({_USERS})"
+    return [
+        graph(
+            Text(
+                "Positions of sequences",
+                "What the tower is run on. Much padding means that a batch's sequences have very "
+                "different lengths, or that `pad_to` is `max_length`.",
+            ),
+            Query(f"sum by (model, content) ({_POSITIONS})", "{{model}} {{content}}"),
+            unit=units.Short,
+            stacked=True,
+        ),
+        graph(
+            Text(
+                "User cache: hits",
+                "Share of requests whose user's stage was not computed again. If it is low while "
+                "states are evicted, `--user-cache-mib` is too small.",
+            ),
+            Query(
+                f"sum by (model) ({rate(of_version('sharded_infer_user_states_total', _HIT))}) "
+                f"/ sum by (model) ({hits})",
+                "{{model}}",
+            ),
+            unit=units.PercentUnit,
+        ),
+        graph(
+            Text(
+                "User cache: memory and evictions",
+                "Bytes of all workers' states, and states that had to go a second.",
+            ),
+            Query(f"sum by (model, version) ({_BYTES})", "{{model}} {{version}} bytes"),
+            Query(f"sum by (model, version) ({_EVICTED})", "{{model}} {{version}} evicted"),
+            unit=units.Short,
+        ),
+    ]

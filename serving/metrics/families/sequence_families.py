@@ -1,0 +1,38 @@
+"""Metric families of models over sequences, and of users whose state is kept."""
+
+from serving.metrics.families.family import Detail, Family, Kind
+
+SEQUENCE_POSITIONS = Family(
+    "sharded_infer_sequence_positions",
+    "Positions of sequences that the tower was run on: with an id, or padding.",
+    Kind.COUNTER,
+    "Model owners: the share of the tower's work that is padding.",
+    label="content",
+    label_values=("id", "padding"),
+    detail=Detail.FULL,
+)
+USER_STATES = Family(
+    "sharded_infer_user_states",
+    "Requests whose user's stage was found in the user cache (hit), or computed (miss).",
+    Kind.COUNTER,
+    "Model owners: the hit rate says whether --user-cache-mib pays.",
+    label="result",
+    label_values=("hit", "miss"),
+    detail=Detail.FULL,
+)
+USER_EVICTIONS = Family(
+    "sharded_infer_user_states_evicted",
+    "States that left the user cache because it was full.",
+    Kind.COUNTER,
+    "Model owners: many evictions beside few hits ask for a larger user cache.",
+    detail=Detail.FULL,
+)
+USER_CACHE_BYTES = Family(
+    "sharded_infer_user_cache_bytes",
+    "Bytes of the states in the user caches, over all workers.",
+    Kind.GAUGE,
+    "Planning: the memory that the user cache takes beside the tables.",
+    detail=Detail.FULL,
+)
+
+SEQUENCE_FAMILIES = (SEQUENCE_POSITIONS, USER_STATES, USER_EVICTIONS, USER_CACHE_BYTES)
