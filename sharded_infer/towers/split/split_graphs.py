@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.constants import give_up_unused
 from sharded_infer.towers.split.parts import Known, Parts, Value
@@ -24,11 +25,12 @@ _READ_REPEATED: Final = (
     *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.cat.default),
     *(_aten.sum.dim_IntList, _aten.matmul.default),
 )
-# They do not read a row that is repeated along an axis; all others do.
+# They do not read a row that is repeated; all others do.
 _READ_COPIES: Final = (
-    *(_aten.view.default, _aten._unsafe_view.default),
     *(torch.ops.mkldnn._linear_pointwise.default, torch.ops.onednn.qlinear_pointwise.default),
 )
+# They need the strides that the whole program gave their input.
+_VIEWS: Final = (_aten.view.default, _aten._unsafe_view.default)
 
 
 def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
@@ -130,6 +132,9 @@ class SplitGraphs:
 
     def like(self, by_request: bool, node: Node, arguments: Mapping[Node, Node]) -> Node:
         """The same call with other nodes as its arguments."""
+        if self.alone and node.target in _VIEWS:
+            given = map_arg(node.args, lambda one: arguments[one])
+            return self.call(by_request, _aten.reshape.default, *given)
         return self._graphs[by_request].node_copy(node, lambda one: arguments[one])
 
     def copy(self, by_request: bool, node: Node) -> Node:
