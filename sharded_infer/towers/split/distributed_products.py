@@ -8,7 +8,7 @@ The attention of a Deep Interest Network is such a product: t is the candidate, 
 history h, and only the last quarter is of both.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, TypeAlias
 
 import torch
@@ -23,7 +23,7 @@ __all__ = ["Multiply", "distributed"]
 
 _aten = torch.ops.aten
 _BY_SAMPLE: Final = Layout(0, 1)
-_SIGNS: Final = {_aten.add.Tensor: 1.0, _aten.sub.Tensor: -1.0}
+_SIGNS: Final[Mapping[object, float]] = {_aten.add.Tensor: 1.0, _aten.sub.Tensor: -1.0}
 _SAME: Final = (_aten.clone.default, _aten.contiguous.default, _aten.dropout.default)
 
 # Adds a product to a graph: whether to that by request, its input, its columns, and whether it
@@ -126,7 +126,7 @@ class _Terms:
         """The values that a value is a sum of, if that makes one of them cheaper."""
         if node.target in _SAME or self._is_repeated(node):
             return [(node.args[0], 1.0)]  # type: ignore[list-item]
-        sign = _SIGNS.get(node.target)  # type: ignore[arg-type]
+        sign = _SIGNS.get(node.target)
         if sign is None or node.kwargs or len(node.args) != 2:
             return None
         first, second = node.args

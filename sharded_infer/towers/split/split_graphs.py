@@ -48,20 +48,19 @@ def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
     return values.index_select(0, owners)
 
 
-def repeated_along(values: Tensor, owners: Tensor, axis: int, block: int) -> Tensor:
+def repeated_along(values: Tensor, owners: Tensor, axis: int) -> Tensor:
     """One request's value for each pair.
 
     Args:
-        values: its size along the axis is `block`.
         owners: `[B]`.
 
     Returns:
-        Its size along the axis is B * block, all blocks alike; a view if block is 1.
+        B times the value, side by side along the axis; a view if its size there is 1.
     """
-    split = values.unflatten(axis, (1, block))
-    sizes = [-1] * split.dim()
+    blocks = values.unsqueeze(axis)
+    sizes = [-1] * blocks.dim()
     sizes[axis] = len(owners)
-    return split.expand(sizes).flatten(axis, axis + 1)
+    return blocks.expand(sizes).flatten(axis, axis + 1)
 
 
 class SplitGraphs:
@@ -149,7 +148,7 @@ class SplitGraphs:
             target = str(node.target)
             self._held[target] = _attribute(self.program, target)
         if node.target is _aten.sym_size.int and isinstance(node.args[0], Node):
-            source, axis = node.args
+            source, axis = node.args[0], node.args[1]
             if counts_samples(node) and self.shape(source) is not None:
                 return self.call(by_request, _aten.sym_size.int, self._counted[by_request], 0)
             known, layout = self.known[source], self.sizes.layout(source)
@@ -207,7 +206,7 @@ class SplitGraphs:
         if node not in self._rows:
             given = self.given(node)
             self._rows[node] = self.call(
-                False, repeated_along, given, self._counted[False], *layout
+                False, repeated_along, given, self._counted[False], layout.axis
             )
         return self._rows[node] if repeated else self._copied(self._rows[node])
 
