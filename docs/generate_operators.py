@@ -21,6 +21,10 @@ listed ones:
 - **Recurrent layers**: `nn.GRU`, `nn.LSTM`, `nn.RNN` and their cells, in any number of layers and
   in both directions, step by step. The number of steps is fixed at export. A step's weights are
   stored once. In an `int8` tower recurrent products stay in fp32.
+- **Attention**: `nn.MultiheadAttention`, `nn.TransformerEncoder` and its layers,
+  `scaled_dot_product_attention`, and attention of products, `einsum` and `softmax`, over sequences
+  of any length: masks of `arange` and `tril`, positions cut from a parameter or looked up, rotary
+  ones, the last item by `gather`. A mask is read as a mask: no kernel is chosen by its values.
 - **Pooling**: `nn.MaxPool1d` and `2d`, `nn.AvgPool1d` and `2d`, `nn.AdaptiveAvgPool1d` and `2d`, as
   views of windows and reductions; `nn.AdaptiveMaxPool1d(1)`.
 - **Others**: `nn.InstanceNorm1d`, `nn.LocalResponseNorm`, shrinking activations, `nn.RReLU`, all
@@ -28,9 +32,10 @@ listed ones:
 - **Computed weights**: `weight_norm`, `spectral_norm`, `prune` and other parametrizations, old and
   new. They are computed once and stored as plain weights.
 
-Nothing may depend on the number of samples, on values or on chance: no branches, and no results
-whose size depends on values. The rewritten program is compared with the module before it is stored.
-A program that `torch.export.save` wrote has not been rewritten: pass the module to `export_tower`.
+Nothing may depend on the number of samples, the length of a sequence, values or chance: no
+branches, and no results whose size depends on values. The rewritten program is compared with the
+module before it is stored. A program that `torch.export.save` wrote has not been rewritten: pass
+the module to `export_tower`.
 
 ## What to write instead
 

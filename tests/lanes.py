@@ -142,6 +142,7 @@ FULL_FILES = (
     "tests/sharded_infer/reports/quantization/test_page.py",
     "tests/sharded_infer/repositories/test_crashes.py",
     "tests/sharded_infer/test_address_space.py",
+    "tests/sharded_infer/towers/split/test_user_split.py",
     "tests/sharded_infer/towers/test_sequences.py",
     "tests/sharded_infer/towers/test_tower_kernels.py",
     "tests/support/test_forked_command.py",

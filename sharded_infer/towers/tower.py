@@ -17,6 +17,7 @@ from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, join_crosses
 from sharded_infer.towers.lowering.decomposition import decompose
+from sharded_infer.towers.lowering.folding import fold_weights
 from sharded_infer.towers.lowering.fused_steps import fuse_steps
 from sharded_infer.towers.lowering.int8 import lower_to_int8
 from sharded_infer.towers.lowering.int8_packing import pack_int8_products
@@ -94,6 +95,8 @@ class Tower:
         inputs = TowerInputs(dense, embedding_width, sequences)
         program = open_program(path, inputs, outputs)
         zeros = inputs.zeros(inputs.lengths(_TRACED_LENGTH))
+        if sequences:
+            fold_weights(program)
         if tf32:
             emulate_tf32(program)
         compiled = compiled_dtypes(program, any_size=bool(sequences))
@@ -226,11 +229,13 @@ def export_tower(
         check_close(found, wanted, outputs, empty=inputs.empty(sample))
     if precision in (Precision.FP32, Precision.TF32):
         return program
+    plain = program.module()
+    if sequences:
+        fold_weights(plain)
     if precision is not Precision.INT8:
-        lowered = lower_precision(program.module(), _LOW_DTYPES[precision])
-        program = _export(lowered, inputs, outputs)
+        program = _export(lower_precision(plain, _LOW_DTYPES[precision]), inputs, outputs)
     elif calibration is not None:
-        program = _export(lower_to_int8(program.module(), calibration), inputs, outputs)
+        program = _export(lower_to_int8(plain, calibration), inputs, outputs)
     else:
         raise TowerError("an int8 tower: expected samples to choose its integers from, got none")
     stored = read_packed(io.BytesIO(pack_program(program)), f"the {precision} tower")

@@ -633,3 +633,34 @@ def test_a_reader_that_knows_no_sequences_refuses_them_by_number(
     words = r"tower.pt2: expected 1 input \(embeddings\), the program has 3"
     with pytest.raises(TowerError, match=words):
         loaded(path, embedding_width=4)
+
+
+class OfNumbers(nn.Module):
+    """Makes tensors of the literals 11 and 13, by a factory and by a column times a row."""
+
+    def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
+        steps = torch.arange(13)
+        return embeddings.sum(1) + torch.zeros(11, 2).sum() + (steps[:, None] * steps).sum()
+
+
+@pytest.mark.parametrize(
+    ("honest_size", "huge", "operator"),
+    [
+        (b'"as_ints":[11,2]', b'"as_ints":[%d,2]' % (2**41), "aten.zeros.default"),
+        (b'"as_int":13', b'"as_int":%d' % (2**21), "aten.mul.Tensor"),
+    ],
+)
+def test_a_tensor_that_takes_all_memory_is_refused_before_it_is_made(
+    honest_size: bytes, huge: bytes, operator: str, path: Path
+) -> None:
+    program = export_tower(
+        OfNumbers(), dense={}, embedding_width=4, outputs=["score"], precision=Precision.FP32
+    )
+    with zipfile.ZipFile(io.BytesIO(pack_program(program))) as archive:
+        entries = {name: archive.read(name) for name in archive.namelist()}
+    loaded(written(entries, path), embedding_width=4)
+    assert honest_size in entries[MODEL]
+    model = entries[MODEL].replace(honest_size, huge)
+    written(entries | {MODEL: model}, path)
+    with pytest.raises(TowerError, match=f"operator {operator} makes a tensor .*at most {2**30}"):
+        loaded(path, embedding_width=4)

@@ -13,6 +13,7 @@ from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
 from sharded_infer.towers.program.names import ProgramNames
 from sharded_infer.towers.program.recorded_sequences import check_sequences
+from sharded_infer.towers.program.size_limit import check_sizes
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["Outputs", "open_program", "run_program"]
@@ -44,7 +45,9 @@ def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> Gra
     names: ProgramNames = program.meta[NAMES]
     check_sequences(names.sequences, inputs.sequences, str(path))
     for lengths in dict.fromkeys((inputs.lengths(1), inputs.longest)):
-        run_program(program, inputs.zeros(lengths), outputs, str(path))
+        zeros = inputs.zeros(lengths)
+        check_sizes(program, zeros, str(path))
+        run_program(program, zeros, outputs, str(path))
     for kind, recorded, expected in (
         ("inputs", names.inputs, inputs.names),
         ("outputs", names.outputs, tuple(outputs)),

@@ -20,6 +20,7 @@ from sharded_infer.towers.lowering.compiled_products import CompiledProduct
 from sharded_infer.towers.lowering.constants import constant_of
 from sharded_infer.towers.lowering.fused_steps import Step
 from sharded_infer.towers.program.operators import Operator
+from sharded_infer.towers.split.distributed_products import distributed
 from sharded_infer.towers.split.parts import Known, Parts, Value, positions_of
 from sharded_infer.towers.split.shape_rules import Rule
 from sharded_infer.towers.split.split_graphs import SplitGraphs
@@ -62,26 +63,32 @@ def _source(graphs: SplitGraphs, node: Node) -> Parts | None:
 
 def _linear(graphs: SplitGraphs, node: Node) -> Known | None:
     """Plain and packed products."""
-    parts = _source(graphs, node)
     weight = constant_of(graphs.program, node.args[1])
     packed = node.target is _mkldnn_linear
-    if parts is None or weight is None or (packed and node.args[3:] != ("none", [], "")):
+    if weight is None or (packed and node.args[3:] != ("none", [], "")):
         return None
     bias = (*node.args, None)[2]
     if bias is not None and constant_of(graphs.program, bias) is None:
         return None
-    columns = _columns(weight, parts)
 
-    def product(flag: bool, source: Node, added: Node | None) -> Node:
-        held = columns[flag]
+    def product(flag: bool, source: Node, held: Tensor, adds: bool) -> Node:
         if packed:
             held = torch.ops.mkldnn._reorder_linear_weight(held, _BATCH)
+        added = graphs.at(flag, bias) if adds and isinstance(bias, Node) else None
         rest = (*(added,), *node.args[3:])
         return graphs.call(flag, node.target, source, graphs.constant(flag, held), *rest)
 
-    added = graphs.at(True, bias) if isinstance(bias, Node) else None
-    of_request = product(True, parts.request, added)
-    of_pair = product(False, parts.pair, None)
+    if graphs.alone:
+        plain = weight.to_dense() if weight.is_mkldnn else weight.detach()
+        total = distributed(graphs, node.args[0], plain, product)
+        if total is not None:
+            return Value(False, total)
+    parts = _source(graphs, node)
+    if parts is None:
+        return None
+    columns = _columns(weight, parts)
+    of_request = product(True, parts.request, columns[True], True)
+    of_pair = product(False, parts.pair, columns[False], False)
     graphs.saved_products += columns[True].numel()
     return Value(False, graphs.call(False, _aten.add.Tensor, of_pair, graphs.rows(of_request)))
 
@@ -129,17 +136,25 @@ def _int8(graphs: SplitGraphs, node: Node) -> Known | None:
 
 def split_product(graphs: SplitGraphs, node: Node, product: Product) -> Known | None:
     """Compiled products: their halves are added in fp32, and what followed follows the sum."""
-    parts = _source(graphs, node)
-    if parts is None:
-        return None
-    columns = _columns(product.weight.unpacked(), parts)
-    halves = {flag: product.with_weight(PackedWeight(columns[flag])) for flag in columns}
     poison = [graphs.at(False, one) for one in node.args[1:] if isinstance(one, Node)]
-    of_request = graphs.module(True, CompiledProduct(halves[True]), parts.request)
-    of_pair = CompiledProduct(halves[False].without_bias())
-    total = graphs.module(False, of_pair, parts.pair, *poison)
-    total = graphs.call(False, _aten.add.Tensor, total, graphs.rows(of_request))
-    graphs.saved_products += columns[True].numel()
+
+    def multiply(flag: bool, source: Node, columns: Tensor, adds: bool) -> Node:
+        half = product.with_weight(PackedWeight(columns))
+        made = CompiledProduct(half if adds else half.without_bias())
+        return graphs.module(flag, made, source, *(() if flag else poison))
+
+    total = None
+    if graphs.alone and not poison:
+        total = distributed(graphs, node.args[0], product.weight.unpacked(), multiply)
+    if total is None:
+        parts = _source(graphs, node)
+        if parts is None:
+            return None
+        columns = _columns(product.weight.unpacked(), parts)
+        of_request = multiply(True, parts.request, columns[True], True)
+        total = multiply(False, parts.pair, columns[False], False)
+        total = graphs.call(False, _aten.add.Tensor, total, graphs.rows(of_request))
+        graphs.saved_products += columns[True].numel()
     if product.relu:
         total = graphs.call(False, _aten.relu.default, total)
     if isinstance(product.low, torch.dtype):

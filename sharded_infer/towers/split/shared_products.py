@@ -39,7 +39,8 @@ def times_shared(values: Tensor, shared: Tensor, block: int) -> Tensor:
         `[C * block, ..., q, n]`.
     """
     if block > 1:
-        made = times_shared(values.unflatten(0, (-1, block)), shared.unsqueeze(0), 1)
+        by_pair = values.reshape(-1, block, *values.shape[1:])
+        made = times_shared(by_pair, shared.unsqueeze(0), 1)
         return made.flatten(0, 1)
     if values.dim() == 3:
         return values @ shared[0]
@@ -75,7 +76,8 @@ def _folded(values: Tensor) -> Tensor:
 
 def _unfolded(made: Tensor, values: Tensor) -> Tensor:
     """`[H, C * q, n]` as `[C, H, q, n]`."""
-    return made.unflatten(-2, (len(values), values.shape[-2])).movedim(-3, 0)
+    sizes = *made.shape[:-2], len(values), values.shape[-2], made.shape[-1]
+    return made.reshape(sizes).movedim(-3, 0)
 
 
 def _of(graphs: SplitGraphs, node: object, *, by_request: bool) -> Value | None:

@@ -60,6 +60,10 @@ class Sizes:
         """A tensor's number of axes."""
         return len(self._several[node][1])
 
+    def inner(self, node: Node) -> tuple[tuple[int, ...], ...]:
+        """All sizes but the first and the last, at two lengths of sequences."""
+        return tuple(tuple(kinds[node][1][1:-1]) for kinds in (self._several, self._longer))
+
     def is_alike(self, node: Node) -> bool:
         """Whether a tensor has the same shape for any number of samples."""
         return node in self._several and self._several[node] == self._one.get(node)

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
+from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.constants import give_up_unused
 from sharded_infer.towers.split.parts import Known, Parts, Value
@@ -24,11 +25,12 @@ _READ_REPEATED: Final = (
     *(_aten.add.Tensor, _aten.sub.Tensor, _aten.mul.Tensor, _aten.div.Tensor, _aten.cat.default),
     *(_aten.sum.dim_IntList, _aten.matmul.default),
 )
-# They do not read a row that is repeated along an axis; all others do.
+# They do not read a row that is repeated; all others do.
 _READ_COPIES: Final = (
-    *(_aten.view.default, _aten._unsafe_view.default),
     *(torch.ops.mkldnn._linear_pointwise.default, torch.ops.onednn.qlinear_pointwise.default),
 )
+# They need the strides that the whole program gave their input.
+_VIEWS: Final = (_aten.view.default, _aten._unsafe_view.default)
 
 
 def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
@@ -46,20 +48,19 @@ def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
     return values.index_select(0, owners)
 
 
-def repeated_along(values: Tensor, owners: Tensor, axis: int, block: int) -> Tensor:
+def repeated_along(values: Tensor, owners: Tensor, axis: int) -> Tensor:
     """One request's value for each pair.
 
     Args:
-        values: its size along the axis is `block`.
         owners: `[B]`.
 
     Returns:
-        Its size along the axis is B * block, all blocks alike; a view if block is 1.
+        B times the value, side by side along the axis; a view if its size there is 1.
     """
-    split = values.unflatten(axis, (1, block))
-    sizes = [-1] * split.dim()
+    blocks = values.unsqueeze(axis)
+    sizes = [-1] * blocks.dim()
     sizes[axis] = len(owners)
-    return split.expand(sizes).flatten(axis, axis + 1)
+    return blocks.expand(sizes).flatten(axis, axis + 1)
 
 
 class SplitGraphs:
@@ -130,6 +131,9 @@ class SplitGraphs:
 
     def like(self, by_request: bool, node: Node, arguments: Mapping[Node, Node]) -> Node:
         """The same call with other nodes as its arguments."""
+        if self.alone and node.target in _VIEWS:
+            given = map_arg(node.args, lambda one: arguments[one])
+            return self.call(by_request, _aten.reshape.default, *given)
         return self._graphs[by_request].node_copy(node, lambda one: arguments[one])
 
     def copy(self, by_request: bool, node: Node) -> Node:
@@ -144,7 +148,7 @@ class SplitGraphs:
             target = str(node.target)
             self._held[target] = _attribute(self.program, target)
         if node.target is _aten.sym_size.int and isinstance(node.args[0], Node):
-            source, axis = node.args
+            source, axis = node.args[0], node.args[1]
             if counts_samples(node) and self.shape(source) is not None:
                 return self.call(by_request, _aten.sym_size.int, self._counted[by_request], 0)
             known, layout = self.known[source], self.sizes.layout(source)
@@ -202,7 +206,7 @@ class SplitGraphs:
         if node not in self._rows:
             given = self.given(node)
             self._rows[node] = self.call(
-                False, repeated_along, given, self._counted[False], *layout
+                False, repeated_along, given, self._counted[False], layout.axis
             )
         return self._rows[node] if repeated else self._copied(self._rows[node])
 

@@ -1,0 +1,67 @@
+"""Computes once what a program makes of its constants alone, such as the thirds of a weight.
+
+`nn.MultiheadAttention` holds the weights of its queries, keys and values as one. A product can be
+packed or lowered only if its weight is a constant of its own.
+"""
+
+import operator
+from typing import Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+
+__all__ = ["fold_weights"]
+
+_aten = torch.ops.aten
+_CUTTING: Final = (
+    *(_aten.split_with_sizes.default, _aten.split.Tensor, _aten.split.sizes),
+    *(_aten.chunk.default, _aten.unbind.int),
+)
+_CHOOSING: Final = (_aten.slice.Tensor, _aten.select.int, _aten.narrow.default)
+
+
+def fold_weights(program: GraphModule) -> int:
+    """Replaces parts of constants by constants, in place.
+
+    Returns:
+        Their number.
+    """
+    made = 0
+    for node in list(program.graph.nodes):
+        part = _part(program, node)
+        if part is None:
+            continue
+        name = f"_folded_{made}"
+        program.register_buffer(name, part.detach().clone())
+        with program.graph.inserting_before(node):
+            node.replace_all_uses_with(program.graph.get_attr(name))
+        made += 1
+    if made:
+        program.graph.eliminate_dead_code()
+        give_up_unused(program)
+        program.recompile()
+    return made
+
+
+def _part(program: GraphModule, node: Node) -> torch.Tensor | None:
+    """The part of a constant that a node takes."""
+    if node.target in _CHOOSING:
+        return _called(program, node)
+    if node.target is not operator.getitem:
+        return None
+    source, position = node.args
+    if not isinstance(source, Node) or source.target not in _CUTTING:
+        return None
+    parts = _called(program, source)
+    return None if parts is None else parts[position]  # type: ignore[index]
+
+
+def _called(program: GraphModule, node: Node) -> torch.Tensor | None:
+    """What an operator makes of a constant and of numbers; None if it takes anything else."""
+    constant = constant_of(program, node.args[0])
+    if constant is None or any(isinstance(one, Node) for one in node.all_input_nodes[1:]):
+        return None
+    made: torch.Tensor = node.target(constant, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    return made
