@@ -71,7 +71,8 @@ class BST(nn.Module):
 
     One block, which the paper found to be best. A step's position is the time since it. The paper
     gives the MLP all of the block's outputs, for histories of one length; here lengths differ, and
-    the MLP gets the candidate's. It has ReLUs, as the zoo's other towers.
+    the MLP gets the candidate's output and its product with the candidate. It has ReLUs, as the
+    zoo's other towers.
 
     Args:
         feature_dims: embedding width of each pooled feature; the first is the candidate.
@@ -104,7 +105,7 @@ class BST(nn.Module):
         self.steps = nn.Linear(history.width, self.dim)
         self.positions = nn.Embedding(time_buckets, self.dim)
         self.block = CandidateBlock(self.dim, heads)
-        self.top = MLP([self.dim + sum(feature_dims), *top], activate_last=False)
+        self.top = MLP([2 * self.dim + sum(feature_dims), *top], activate_last=False)
 
     def logits(
         self, history: Tensor, history_lengths: Tensor, age: Tensor, embeddings: Tensor
@@ -123,9 +124,10 @@ class BST(nn.Module):
         buckets = time_buckets(age.squeeze(2), self.positions.num_embeddings)
         steps = self.steps(without_padding(history, history_lengths)) + self.positions(buckets)
         padding = is_padding(history, history_lengths)
-        candidate = embeddings[:, : self.dim] + self.positions.weight[0]
-        found = self.block(steps, padding, candidate)
-        top: Tensor = self.top(torch.cat([found, embeddings], dim=1))  # [B, 1]
+        candidate = embeddings[:, : self.dim]
+        found = self.block(steps, padding, candidate + self.positions.weight[0])
+        inputs = torch.cat([found, embeddings, found * candidate], dim=1)
+        top: Tensor = self.top(inputs)  # [B, 1]
         return top.squeeze(1)
 
     def forward(

@@ -200,7 +200,7 @@ def test_bst_follows_its_formula_with_the_candidate_as_the_last_step() -> None:
             mixed[:, head] = torch.softmax(logits, 1) @ values[:, head]
         rows = block.attention_norm(rows + block.attended(mixed))
         rows = block.feed_forward_norm(rows + block.feed_forward(rows))
-        expected = tower.top(torch.cat([rows[-1], pooled]))[0]
+        expected = tower.top(torch.cat([rows[-1], pooled, rows[-1] * pooled[:DIM]]))[0]
         torch.testing.assert_close(tower.logits(**given)[row], expected)
 
 
