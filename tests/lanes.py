@@ -125,6 +125,7 @@ FULL_FILES = (
     "tests/serving/commands/bench/test_bench_serve.py",
     "tests/serving/commands/models/test_publish_changes.py",
     "tests/serving/commands/models/test_quantize.py",
+    "tests/serving/demo/sequences/test_training.py",
     "tests/serving/demo/test_raw_ids.py",
     "tests/serving/demo/test_training.py",
     "tests/serving/host/test_installation.py",

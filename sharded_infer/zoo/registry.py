@@ -1,10 +1,10 @@
 """The registry of architectures, which builds towers by name and options.
 
-An architecture's options are its class's keyword arguments except `dense_width` and `feature_dims`,
-which come from the dense inputs and tables of the model's description.
+An architecture's options are its class's keyword arguments except `dense_width`, `feature_dims` and
+`history`, which come from the dense inputs, tables and sequences of the model's description.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -13,8 +13,18 @@ from torch import nn
 
 from kernels.wording import did_you_mean
 from sharded_infer.errors import SpecError
+from sharded_infer.zoo.bst import BST
 from sharded_infer.zoo.dcnv2 import DCNv2
+from sharded_infer.zoo.din import DIN
 from sharded_infer.zoo.dlrm import DLRM
+from sharded_infer.zoo.history import SequenceSizes
+from sharded_infer.zoo.hstu import HSTU
+from sharded_infer.zoo.sasrec import SASRec
+
+# The names that towers of the zoo give to their dense input, their sequence and its companion.
+DENSE = "dense"
+HISTORY = "history"
+AGE = "age"
 
 
 class OptionKind(Enum):
@@ -30,11 +40,16 @@ class Architecture:
 
     Attributes:
         options: the required options, by name.
+        dense_inputs: those that it takes, by name.
+        companions: of its sequence `history`, the dense companions that it takes, one wide each, by
+            name; None: it takes no sequence.
     """
 
     build: Callable[..., nn.Module]
     options: Mapping[str, OptionKind]
     summary: str
+    dense_inputs: tuple[str, ...] = (DENSE,)
+    companions: tuple[str, ...] | None = None
 
 
 ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
@@ -56,6 +71,49 @@ ARCHITECTURES: Mapping[str, Architecture] = MappingProxyType(
             ),
             summary="Low-rank feature crosses, as MLPerf's DLRM-v2 (arXiv:2008.13535).",
         ),
+        "din": Architecture(
+            build=DIN,
+            options=MappingProxyType(
+                {"attention": OptionKind.COUNT, "top": OptionKind.SIZES},
+            ),
+            summary="Attention of a candidate over the history (arXiv:1706.06978).",
+            dense_inputs=(),
+            companions=(),
+        ),
+        "sasrec": Architecture(
+            build=SASRec,
+            options=MappingProxyType({"blocks": OptionKind.COUNT, "heads": OptionKind.COUNT}),
+            summary="A causal transformer over the history (arXiv:1808.09781).",
+            dense_inputs=(),
+            companions=(),
+        ),
+        "bst": Architecture(
+            build=BST,
+            options=MappingProxyType(
+                {
+                    "heads": OptionKind.COUNT,
+                    "time_buckets": OptionKind.COUNT,
+                    "top": OptionKind.SIZES,
+                }
+            ),
+            summary="A transformer block over history and candidate (arXiv:1905.06874).",
+            dense_inputs=(),
+            companions=(AGE,),
+        ),
+        "hstu": Architecture(
+            build=HSTU,
+            options=MappingProxyType(
+                {
+                    "layers": OptionKind.COUNT,
+                    "heads": OptionKind.COUNT,
+                    "time_buckets": OptionKind.COUNT,
+                    "top": OptionKind.SIZES,
+                }
+            ),
+            summary="Gated layers of pointwise attention over the history (arXiv:2402.17152).",
+            dense_inputs=(),
+            companions=(AGE,),
+        ),
     }
 )
 
@@ -66,21 +124,24 @@ def build_tower(
     dense_inputs: Mapping[str, int],
     feature_dims: Sequence[int],
     options: Mapping[str, object],
+    sequences: Mapping[str, SequenceSizes] = MappingProxyType({}),
 ) -> nn.Module:
     """Builds an untrained tower of the zoo.
 
     Args:
         architecture: a key of `ARCHITECTURES`.
-        dense_inputs: width of each dense input; a zoo tower has one, named `dense`.
-        feature_dims: embedding width of each feature, in the description's order.
+        dense_inputs: width of each dense input.
+        feature_dims: embedding width of each pooled feature, in the description's order.
         options: exactly the architecture's options.
+        sequences: sizes of each sequence; a zoo tower takes none, or one named `history`.
 
     Returns:
-        A module whose `forward(dense, embeddings)` returns `[B]` scores.
+        A module whose `forward` takes by name the dense inputs, then `history`, `history_lengths`
+        and the history's companions, then `embeddings`, and returns `[B]` scores.
 
     Raises:
         SpecError: an unknown architecture or option, a missing or mistyped option, other dense
-            inputs, or sizes that the architecture does not support.
+            inputs, sequences or companions, or sizes that the architecture does not support.
     """
     chosen = ARCHITECTURES.get(architecture)
     if chosen is None:
@@ -88,20 +149,39 @@ def build_tower(
             f"unknown architecture {architecture!r}{did_you_mean(architecture, ARCHITECTURES)}; "
             f"known: {', '.join(sorted(ARCHITECTURES))}"
         )
-    if set(dense_inputs) != {"dense"}:
-        raise SpecError(
-            f"architecture {architecture!r} takes exactly one dense input, named 'dense', "
-            f"got {sorted(dense_inputs) or 'none'}"
-        )
-    if not _is_count(dense_inputs["dense"]):
-        raise SpecError(
-            f"the width of dense input 'dense' must be {OptionKind.COUNT.value}, "
-            f"got {dense_inputs['dense']!r}"
-        )
+    _check_names(architecture, "dense inputs", dense_inputs, chosen.dense_inputs)
+    for name, width in dense_inputs.items():
+        if not _is_count(width):
+            raise SpecError(
+                f"the width of dense input {name!r} must be {OptionKind.COUNT.value}, got {width!r}"
+            )
+    wanted = () if chosen.companions is None else (HISTORY,)
+    _check_names(architecture, "sequences", sequences, wanted)
     _check_options(architecture, chosen.options, options)
-    return chosen.build(
-        dense_width=dense_inputs["dense"], feature_dims=tuple(feature_dims), **options
-    )
+    if chosen.companions is None:
+        return chosen.build(
+            dense_width=dense_inputs[DENSE], feature_dims=tuple(feature_dims), **options
+        )
+    history = sequences[HISTORY]
+    _check_names(architecture, f"dense companions of {HISTORY!r}", history.dense, chosen.companions)
+    for name, width in history.dense.items():
+        if width != 1:
+            raise SpecError(
+                f"dense companion {name!r} of {HISTORY!r}: architecture {architecture!r} takes "
+                f"a width of 1, got {width}"
+            )
+    return chosen.build(history=history, feature_dims=tuple(feature_dims), **options)
+
+
+def _check_names(
+    architecture: str, kind: str, found: Iterable[str], wanted: tuple[str, ...]
+) -> None:
+    names = sorted(found)
+    if names != sorted(wanted):
+        raise SpecError(
+            f"architecture {architecture!r} takes the {kind} {list(wanted) or 'none'}, "
+            f"got {names or 'none'}"
+        )
 
 
 def _check_options(

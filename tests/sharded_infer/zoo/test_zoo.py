@@ -169,9 +169,10 @@ def test_dcnv2_itself_refuses_an_empty_cross_network(option: str) -> None:
 
 
 def test_an_unknown_architecture_is_answered_with_the_nearest_and_all_known() -> None:
-    with pytest.raises(SpecError, match=r"'dlmr'; did you mean 'dlrm'\?; known: dcnv2, dlrm"):
+    known = "known: bst, dcnv2, din, dlrm, hstu, sasrec"
+    with pytest.raises(SpecError, match=rf"'dlmr'; did you mean 'dlrm'\?; {known}"):
         built("dlmr", (4,), DLRM_OPTIONS)
-    with pytest.raises(SpecError, match=r"unknown architecture 'zzz'; known: dcnv2, dlrm"):
+    with pytest.raises(SpecError, match=f"unknown architecture 'zzz'; {known}"):
         built("zzz", (4,), DLRM_OPTIONS)
 
 
@@ -184,7 +185,7 @@ def test_an_unknown_architecture_is_answered_with_the_nearest_and_all_known() ->
         ({"dense": 0}, "'dense' must be a positive integer, got 0"),
     ],
 )
-def test_a_zoo_tower_takes_one_dense_input_named_dense(
+def test_a_tower_without_a_sequence_takes_one_dense_input_named_dense(
     dense_inputs: dict[str, int], message: str
 ) -> None:
     with pytest.raises(SpecError, match=message):
@@ -219,5 +220,5 @@ def test_a_count_option_must_be_a_positive_integer(value: object) -> None:
 
 
 def test_every_architecture_says_what_it_is() -> None:
-    assert sorted(ARCHITECTURES) == ["dcnv2", "dlrm"]
+    assert sorted(ARCHITECTURES) == ["bst", "dcnv2", "din", "dlrm", "hstu", "sasrec"]
     assert all(architecture.summary for architecture in ARCHITECTURES.values())

@@ -1,0 +1,94 @@
+"""Logs of ratings, in the formats of MovieLens.
+
+A line of `ratings.dat` is `user::item::rating::timestamp`. `ratings.csv` begins with a line of
+names and separates by commas. Users and items are whole numbers, a rating is 0.5 to 5 in halves,
+and a timestamp counts seconds since 1970. The data sets are those of Harper and Konstan 2015, "The
+MovieLens Datasets: History and Context", ACM TiiS 5(4).
+"""
+
+import re
+from array import array
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sharded_infer.errors import InputError
+from sharded_infer.files.regular_file import open_regular
+
+CSV_NAMES = b"userId,movieId,rating,timestamp"
+RATINGS = 10  # 0.5 to 5, in halves
+
+# 18 digits always fit an int64.
+_NUMBER = rb"([0-9]{1,18})"
+_RATING = rb"(0\.5|[1-4](?:\.[05])?|5(?:\.0)?)"
+_LINES = {
+    between: re.compile(between.join((_NUMBER, _NUMBER, _RATING, _NUMBER)))
+    for between in (b"::", b",")
+}
+# More than four fields can have: what is longer is no line of the format.
+_MOST_LINE_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RatingLog:
+    """E ratings, each user's together and in order of time; of one second, in the file's order.
+
+    Attributes:
+        users: int64 `[E]`, ascending.
+        items: int64 `[E]`.
+        actions: int64 `[E]`, the rating's number: 0 for 0.5 to 9 for 5.
+        times: int64 `[E]`, seconds.
+    """
+
+    users: NDArray[np.int64]
+    items: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    times: NDArray[np.int64]
+
+
+def read_ratings(path: Path, limit: int | None) -> RatingLog:
+    """Reads the first `limit` ratings of a file, or all of them for None.
+
+    Raises:
+        InputError: the file cannot be read or has no ratings, `limit` is below 1, or a line is not
+            of the format; the message names file and line.
+    """
+    if limit is not None and limit < 1:
+        raise InputError(f"limit must be at least 1 line, got {limit}")
+    numbers = array("q")
+    try:
+        with open_regular(path, follow=True) as file:
+            lines = iter(partial(file.readline, _MOST_LINE_BYTES), b"")
+            pattern = None
+            for number, line in enumerate(lines, start=1):
+                text = line.rstrip(b"\r\n")
+                if pattern is None:
+                    pattern = _LINES[b"::" if b"::" in text else b","]
+                    if text == CSV_NAMES:
+                        continue
+                found = pattern.fullmatch(text)
+                if found is None:
+                    raise _line_error(path, number, text)
+                user, item, rating, time = found.groups()
+                numbers.extend((int(user), int(item), round(2 * float(rating)) - 1, int(time)))
+                if len(numbers) == 4 * (limit or 0):
+                    break
+    except OSError as error:
+        raise InputError(f"cannot read ratings {path}: {error.strerror}") from error
+    if not numbers:
+        raise InputError(f"{path} has no ratings, expected at least one")
+    users, items, actions, times = np.array(numbers, np.int64).reshape(-1, 4).T
+    order = np.lexsort((times, users))
+    return RatingLog(users[order], items[order], actions[order], times[order])
+
+
+def _line_error(path: Path, number: int, text: bytes) -> InputError:
+    # Without its b prefix: a line need not be text.
+    got = repr(text[:80])[1:]
+    return InputError(
+        f"{path}, line {number}: expected user::item::rating::timestamp, or the same between "
+        f"commas: whole numbers, and a rating of 0.5 to 5 in halves; got {got}"
+    )

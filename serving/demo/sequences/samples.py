@@ -1,0 +1,197 @@
+"""Samples of a rating log: a user's history, and an item that the user rated next or never."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernels.wording import counted
+from serving.demo.sequences.ratings import RatingLog
+from sharded_infer.errors import InputError
+
+MAX_LENGTH = 50  # of a history: the last ones
+
+_COLUMNS = ("user", "item", "history", "action", "age", "label")
+_TRAINING_SHARE = 0.8
+# Of a user who has rated nearly all items, few draws are negatives; the last are left out.
+_DRAWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedHistories:
+    """The histories of B samples, right-padded to the longest, L; at least 1.
+
+    Attributes:
+        items: int64 `[B, L]`, rows; 0 in the padding.
+        actions: int64 `[B, L]`; 0 in the padding.
+        ages: fp32 `[B, L]`, seconds from the rating to the sample; 0 in the padding.
+    """
+
+    items: NDArray[np.int64]
+    actions: NDArray[np.int64]
+    ages: NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceSamples:
+    """N samples. A sample's history is a range of the log, which all samples share.
+
+    Rows of users and items are 1 upwards for those of the training part, 0 for all others.
+
+    Attributes:
+        log: with rows in place of users and items.
+        user_rows, item_rows: the number of rows that exist.
+        users, candidates: int64 `[N]`, rows.
+        labels: fp32 `[N]`, 1 where the user rated the candidate at that time.
+        times: int64 `[N]`, seconds.
+        ends: int64 `[N]`, where the history ends in the log, exclusive.
+        lengths: int64 `[N]`, 0 to `MAX_LENGTH`.
+    """
+
+    log: RatingLog
+    user_rows: int
+    item_rows: int
+    users: NDArray[np.int64]
+    candidates: NDArray[np.int64]
+    labels: NDArray[np.float32]
+    times: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return self.labels.size
+
+    def select(self, positions: NDArray[np.int64] | slice) -> Self:
+        """The samples at `positions`, in that order."""
+        return type(self)(
+            log=self.log,
+            user_rows=self.user_rows,
+            item_rows=self.item_rows,
+            users=self.users[positions],
+            candidates=self.candidates[positions],
+            labels=self.labels[positions],
+            times=self.times[positions],
+            ends=self.ends[positions],
+            lengths=self.lengths[positions],
+        )
+
+    def padded(self) -> PaddedHistories:
+        """The histories side by side."""
+        longest = max(1, int(self.lengths.max(initial=0)))
+        steps = np.arange(longest)
+        present = steps < self.lengths[:, None]
+        places = np.where(present, (self.ends - self.lengths)[:, None] + steps, 0)
+        ages = (self.times[:, None] - self.log.times[places]) * present
+        return PaddedHistories(
+            items=self.log.items[places] * present,
+            actions=self.log.actions[places] * present,
+            ages=ages.astype(np.float32),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitSamples:
+    """Samples of the time before a moment, to train on, and those after it."""
+
+    training: SequenceSamples
+    held_out: SequenceSamples
+
+
+def split_samples(log: RatingLog, seed: int) -> SplitSamples:
+    """Makes samples of a log: the first four fifths of its time's ratings are the training part.
+
+    Each rating is a positive; its history is what the user rated before, which in the held-out part
+    may be of either part. For each positive there is a negative at the same time: an item drawn
+    from all items of the training part alike, of which the user has rated none, before or after.
+    Held-out ratings of items that the training part lacks are left out.
+
+    Raises:
+        InputError: one of the parts has no positives or no negatives.
+    """
+    moment = np.quantile(log.times, _TRAINING_SHARE, method="higher")
+    trained = log.times < moment
+    known_users, known_items = np.unique(log.users[trained]), np.unique(log.items[trained])
+    rows = RatingLog(
+        _rows_of(log.users, known_users), _rows_of(log.items, known_items), log.actions, log.times
+    )
+    negatives = _negatives(log.users, rows.items, known_items.size, np.random.default_rng(seed))
+    starts = np.searchsorted(log.users, log.users)
+
+    def part(name: str, chosen: NDArray[np.bool_]) -> SequenceSamples:
+        rated = np.flatnonzero(chosen & (rows.items > 0))
+        unrated = rated[negatives[rated] > 0]
+        if not rated.size or not unrated.size:
+            raise InputError(
+                f"the {name} part of {counted(log.users.size, 'rating')} has "
+                f"{counted(rated.size, 'positive')} and {counted(unrated.size, 'negative')}, "
+                "expected at least one of each"
+            )
+        places = np.concatenate([rated, unrated])
+        order = np.argsort(log.times[places], kind="stable")
+        places = places[order]
+        return SequenceSamples(
+            log=rows,
+            user_rows=known_users.size + 1,
+            item_rows=known_items.size + 1,
+            users=rows.users[places],
+            candidates=np.concatenate([rows.items[rated], negatives[unrated]])[order],
+            labels=np.repeat(np.array([1, 0], np.float32), [rated.size, unrated.size])[order],
+            times=log.times[places],
+            ends=places,
+            lengths=np.minimum(places - starts[places], MAX_LENGTH),
+        )
+
+    return SplitSamples(training=part("training", trained), held_out=part("held-out", ~trained))
+
+
+def popularity(samples: SequenceSamples, training: SequenceSamples) -> NDArray[np.float64]:
+    """How often the training part has each sample's candidate, fp64 `[N]`: the baseline's score."""
+    positives = training.candidates[training.labels == 1]
+    counts = np.bincount(positives, minlength=training.item_rows)
+    return counts[samples.candidates].astype(np.float64)
+
+
+def write_samples(path: Path, samples: SequenceSamples) -> None:
+    """Writes samples as TSV, as `sharded_infer.samples` reads them: a column an input, and `label`.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    try:
+        with path.open("w", encoding="ascii", newline="\n") as output:
+            output.write("\t".join(_COLUMNS) + "\n")
+            for position in range(len(samples)):
+                one = samples.select(slice(position, position + 1))
+                length, padded = int(one.lengths[0]), one.padded()
+                lists = (padded.items, padded.actions, padded.ages.astype(np.int64))
+                cells = [str(one.users[0]), str(one.candidates[0])]
+                cells += [",".join(map(str, numbers[0, :length].tolist())) for numbers in lists]
+                output.write("\t".join([*cells, str(int(one.labels[0]))]) + "\n")
+    except OSError as error:
+        raise InputError(f"cannot write samples {path}: {error.strerror}") from error
+
+
+def _rows_of(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
+    places = np.searchsorted(known, ids)
+    # The appended -1 stands behind the last known id and equals none.
+    return np.where(np.append(known, -1)[places] == ids, places + 1, 0)
+
+
+def _negatives(
+    users: NDArray[np.int64],
+    items: NDArray[np.int64],
+    known: int,
+    generator: np.random.Generator,
+) -> NDArray[np.int64]:
+    """For each rating a row of 1 to `known` that its user has not rated, int64 `[E]`; 0: none."""
+    _, numbers = np.unique(users, return_inverse=True)
+    rated = np.unique(numbers * (known + 1) + items)
+    found = np.zeros_like(items)
+    for _ in range(_DRAWS if known else 0):
+        missing = np.flatnonzero(found == 0)
+        drawn = generator.integers(1, known + 1, missing.size)
+        fits = ~np.isin(numbers[missing] * (known + 1) + drawn, rated)
+        found[missing[fits]] = drawn[fits]
+    return found
