@@ -25,6 +25,7 @@ from sharded_infer.towers.program.graph import NAMES, WIDTH
 from sharded_infer.towers.program.names import ProgramNames
 from sharded_infer.towers.program.recorded_sequences import check_sequences
 from sharded_infer.towers.program.tower_inputs import EMBEDDINGS, TowerInputs
+from sharded_infer.zoo.history import SequenceSizes
 from sharded_infer.zoo.registry import build_tower
 
 _DEFAULT_PREFIX = TowerSpec().weights
@@ -88,6 +89,14 @@ def load_tower(spec: ModelSpec, source: WeightSource, folder: Path) -> nn.Module
         dense_inputs=spec.dense.inputs,
         feature_dims=[feature.table.dim for feature in spec.features],
         options=described.options,
+        sequences={
+            name: SequenceSizes(
+                tuple(f.table.dim for f in spec.sequence_features if f.sequence == name),
+                one.max_length,
+                one.dense,
+            )
+            for name, one in spec.sequences.items()
+        },
     )
     wanted = tower.state_dict()
     prefix = _torchrec_prefix(wanted, source, described.weights)

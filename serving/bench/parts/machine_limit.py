@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from kernels.backends.native import gather_rows
@@ -50,12 +51,7 @@ class MatrixProducts:
         for inputs, outputs in self.shapes:
             left = torch.randn(samples, inputs, generator=generator)
             weight = torch.randn(outputs, inputs, generator=generator)
-            ways = _products(left, weight, _DTYPES[precision])
-            if precision is Precision.INT8 and has_exact_int8():
-                ways.append(_int8_product(left, weight))
-            if precision is Precision.INT8 and torch.int8 in product_dtypes():
-                ways.append(_compiled(_levels(left), _integers(weight)))
-            self._products.append(ways)
+            self._products.append(products_of(left, weight, precision))
 
     def __call__(self) -> dict[str, float]:
         """Seconds of every layer's product in each variant, as `<layer> <variant>`."""
@@ -71,6 +67,21 @@ class MatrixProducts:
             min(parts[f"{layer} {way}"] for way in range(len(ways)))
             for layer, ways in enumerate(self._products)
         ]
+
+
+def products_of(left: Tensor, weight: Tensor, precision: Precision) -> list[Callable[[], object]]:
+    """The ways to compute a product with a weight.
+
+    Args:
+        left: fp32 `[samples, inputs]`.
+        weight: fp32 `[outputs, inputs]`.
+    """
+    ways = _products(left, weight, _DTYPES[precision])
+    if precision is Precision.INT8 and has_exact_int8():
+        ways.append(_int8_product(left, weight))
+    if precision is Precision.INT8 and torch.int8 in product_dtypes():
+        ways.append(_compiled(_levels(left), _integers(weight)))
+    return ways
 
 
 def _products(left: Tensor, weight: Tensor, dtype: torch.dtype) -> list[Callable[[], object]]:
@@ -132,17 +143,16 @@ class RowGather:
         self._first_rows = np.concatenate([[0], np.cumsum(rows)[:-1]])
 
     def seconds(self, request: DlrmRequest) -> float:
-        """Seconds to copy a request's rows.
+        """Seconds to copy a request's rows; as `seconds_of` its ids."""
+        return self.seconds_of(request.ids)
 
-        Args:
-            request: gives the ids.
+    def seconds_of(self, ids: Sequence[NDArray[np.int64]]) -> float:
+        """Seconds to copy some rows of each table.
 
         Raises:
             InputError: the kernels were not compiled.
         """
-        parts = [
-            first + one.ravel() for first, one in zip(self._first_rows, request.ids, strict=True)
-        ]
+        parts = [first + one.ravel() for first, one in zip(self._first_rows, ids, strict=True)]
         together = torch.from_numpy(np.concatenate(parts))
         return _seconds(lambda: gather_rows(self._matrix, together))
 

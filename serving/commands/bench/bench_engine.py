@@ -14,6 +14,7 @@ from serving.bench.parts.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
 from serving.bench.workloads.drawn_ids import IdDistribution
 from serving.commands.bench.bench_device import BenchDevice, bench_on_devices
+from serving.commands.bench.sequence_figures import bench_sequences
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.options.tower_precision import on_processors
@@ -25,14 +26,18 @@ _WHOLE_CORE = 0.97  # an idle machine leaves this much of a core, or more
 
 
 class EngineWorkload(StrEnum):
-    """What can be measured: models that TorchRec has too."""
+    """What can be measured: a model that TorchRec has too, and towers over a user's history."""
 
     DLRM_V2 = "dlrm-v2"
+    DIN = "din"
+    SASREC = "sasrec"
+    HSTU_SMALL = "hstu-small"
 
 
 def bench_engine_command(
     workload: Annotated[
-        EngineWorkload, typer.Option(help="Model and requests: MLPerf Inference's DLRM-v2.")
+        EngineWorkload,
+        typer.Option(help="MLPerf Inference's DLRM-v2, or a tower over a user's history."),
     ] = EngineWorkload.DLRM_V2,
     max_rows: Annotated[
         int,
@@ -66,6 +71,12 @@ def bench_engine_command(
     gpus: Annotated[
         str | None, typer.Option(help="On GPUs: the CUDA device of each rank, such as 0,0,1.")
     ] = None,
+    history: Annotated[
+        int, typer.Option(min=1, help="Of din, sasrec and hstu-small: ids of a user's history.")
+    ] = 200,
+    candidates: Annotated[
+        int, typer.Option(min=1, help="Of din, sasrec and hstu-small: samples of a request.")
+    ] = 100,
     seconds: Annotated[
         float, typer.Option(min=0.01, help="Seconds of each variant's turn in a round.")
     ] = 1.0,
@@ -82,11 +93,27 @@ def bench_engine_command(
     eager, from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts cast to
     bf16. `make bench-setup` installs it. Takes 10 GB and about two minutes.
 
+    din, sasrec and hstu-small are towers of the zoo with random weights over a history of ids,
+    which a request shares among its candidates. It is sent and computed once, or with every
+    candidate; beside these the same module in eager torch, and the limit: the matrix products that
+    no implementation can leave out, and a copy of the rows.
+
     On GPUs the command measures MLPerf Inference's scenarios instead, from decoded requests to
     scores. Offline runs batches of 1 to 8 requests. Server sends requests at random times at shares
     of the best offline rate, and shows the highest rate with a p99 within 60 ms.
     """
     check_target(json_file)
+    if workload is not EngineWorkload.DLRM_V2:
+        bench_sequences(
+            workload,
+            precisions=precision or (Precision.FP32,),
+            history=history,
+            candidates=candidates,
+            rounds=rounds,
+            seconds=seconds,
+            json_file=json_file,
+        )
+        return
     chosen = DlrmV2(max_rows=max_rows, ids=ids)
     if device is not BenchDevice.CPU:
         bench_on_devices(

@@ -78,7 +78,7 @@ class _Shapes(Interpreter):
         return super().call_function(_RESHAPED.get(target, target), args, kwargs)
 
 
-def _check(result: object, operator: str) -> object:
+def _check(result: Any, operator: str) -> Any:
     if isinstance(result, Tensor) and result.numel() > MOST_NUMBERS:
         raise _TooLargeError(
             f"operator {operator} makes a tensor {list(result.shape)}, expected at most "
