@@ -1,4 +1,4 @@
-"""Writes the corpus of a release: `python -m tests.compatibility.write RELEASE`.
+"""Writes the corpus and the listing of a release: `python -m tests.compatibility.write RELEASE`.
 
 Takes a minute. What was written of the release before is replaced.
 """
@@ -26,6 +26,7 @@ from tests.compatibility.changed_models import (
 from tests.compatibility.corpus import FOLDER, Corpus
 from tests.compatibility.plain_corpus import values_of, write_plain
 from tests.compatibility.raw_models import BUCKETS, RAW, changes_of_raw, publish_raw
+from tests.compatibility.surface import write_listing
 
 
 def write_corpus(corpus: Corpus) -> None:
@@ -62,6 +63,7 @@ def main() -> None:
     corpus = Corpus(FOLDER / parser.parse_args().release)
     shutil.rmtree(corpus.folder, ignore_errors=True)
     write_corpus(corpus)
+    write_listing(corpus.folder.name)
 
 
 if __name__ == "__main__":
