@@ -77,15 +77,17 @@ def _protos(file: FileDescriptor) -> Iterator[tuple[str, str]]:
     """Fields, values of enumerations and methods, by their full names."""
     kinds = {v: k for k, v in vars(FieldDescriptor).items() if k.startswith("TYPE_")}
     messages = list(file.message_types_by_name.values())
+    enumerations = list(file.enum_types_by_name.values())
     while messages:
         message = messages.pop()
         messages += message.nested_types
+        enumerations += message.enum_types
         for field in message.fields:
             named = field.message_type or field.enum_type
             kind = named.full_name if named else kinds[field.type].removeprefix("TYPE_").lower()
             many = "repeated " if field.is_repeated else ""
             yield field.full_name, f"{field.number}: {many}{kind}"
-    for enumeration in file.enum_types_by_name.values():
+    for enumeration in enumerations:
         for value in enumeration.values:
             yield f"{enumeration.full_name}.{value.name}", f"{value.number}"
     for service in file.services_by_name.values():

@@ -3,6 +3,8 @@
 import importlib.metadata
 from pathlib import Path
 
+from packaging.version import Version
+
 from tests.compatibility.corpus import FOLDER, Corpus, releases
 from tests.compatibility.test_artifacts import check_scores
 from tests.compatibility.write import write_corpus
@@ -20,7 +22,4 @@ def test_the_newest_release_is_written_again_with_the_same_scores_and_values(
 
 
 def test_the_newest_corpus_is_no_older_than_the_project() -> None:
-    def parts(release: str) -> list[int]:
-        return [int(part) for part in release.split(".")]
-
-    assert parts(importlib.metadata.version("sharded-infer")) <= parts(releases()[-1])
+    assert Version(importlib.metadata.version("sharded-infer")) <= Version(releases()[-1])

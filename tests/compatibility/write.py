@@ -1,10 +1,11 @@
-"""Writes the corpus and the listing of a release: `python -m tests.compatibility.write RELEASE`.
+"""Writes the corpus and the listing of this release: `python -m tests.compatibility.write`.
 
-Takes a minute. What was written of the release before is replaced.
+Takes a minute. What was written of this release is replaced; those before it stay as they are.
 """
 
-import argparse
+import importlib.metadata
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
 )
+from packaging.version import Version
 
 from sharded_infer import publish_delta
 from tests.compatibility.changed_models import (
@@ -23,7 +25,7 @@ from tests.compatibility.changed_models import (
     publish_hosts,
     share_requests,
 )
-from tests.compatibility.corpus import FOLDER, Corpus
+from tests.compatibility.corpus import FOLDER, Corpus, releases
 from tests.compatibility.plain_corpus import values_of, write_plain
 from tests.compatibility.raw_models import BUCKETS, RAW, changes_of_raw, publish_raw
 from tests.compatibility.surface import write_listing
@@ -57,13 +59,17 @@ def _make_key(folder: Path, files: Path) -> Path:
 
 
 def main() -> None:
-    """Writes the release that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("release", help="such as 0.2.0")
-    corpus = Corpus(FOLDER / parser.parse_args().release)
-    shutil.rmtree(corpus.folder, ignore_errors=True)
-    write_corpus(corpus)
-    write_listing(corpus.folder.name)
+    """Writes the release that the project's version names, unless there is a later one."""
+    release = importlib.metadata.version("sharded-infer")
+    newest = releases()[-1]
+    if Version(release) < Version(newest):
+        sys.exit(f"sharded-infer {release} is installed, expected {newest} or later: make setup")
+    with tempfile.TemporaryDirectory() as scratch:
+        written = Corpus(Path(scratch) / release)
+        write_corpus(written)
+        shutil.rmtree(FOLDER / release, ignore_errors=True)
+        shutil.copytree(written.folder, FOLDER / release)
+    write_listing(release)
 
 
 if __name__ == "__main__":
