@@ -6,6 +6,7 @@ Release 0.1.0 ran this file too, with `corpus.py`, `plain_models.py` and `towers
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,10 +46,14 @@ cache_bandwidth = 3e10
 """
 
 
-def write_plain(corpus: Corpus) -> None:
-    """Writes the plain models and files into an empty folder, and their requests."""
+def write_plain(corpus: Corpus, measured: Path | None = None) -> None:
+    """Writes the plain models and files into an empty folder, and their requests.
+
+    Args:
+        measured: a topology with costs of a machine; None: this one is measured.
+    """
     corpus.files.mkdir(parents=True)
-    topologies = _write_topologies(corpus.files)
+    topologies = _write_topologies(corpus.files, measured)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         spec = spec_of(FORMATS, folder)
@@ -90,13 +95,16 @@ def values_of(corpus: Corpus) -> dict[str, Any]:
     return as_stored
 
 
-def _write_topologies(files: Path) -> list[Path]:
-    """Costs of two hosts as people write them, and those of this machine as measured."""
-    by_hand, measured = files / "two-hosts.toml", files / "measured.toml"
+def _write_topologies(files: Path, measured: Path | None) -> list[Path]:
+    """Costs of two hosts as people write them, and those of a machine as measured."""
+    by_hand, written = files / "two-hosts.toml", files / "measured.toml"
     by_hand.write_text(TWO_HOSTS)
-    words = (sys.executable, "-m", "serving.cli", "calibrate", "--ranks", "2", "--out", measured)
+    if measured is not None:
+        shutil.copyfile(measured, written)
+        return [by_hand, written]
+    words = (sys.executable, "-m", "serving.cli", "calibrate", "--ranks", "2", "--out", written)
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return [by_hand, measured]
+    return [by_hand, written]
 
 
 def _write_calibration(files: Path, spec: ModelSpec, samples: Arrays) -> None:

@@ -31,9 +31,9 @@ from tests.compatibility.raw_models import BUCKETS, RAW, changes_of_raw, publish
 from tests.compatibility.surface import write_listing
 
 
-def write_corpus(corpus: Corpus) -> None:
-    """Writes everything into an empty folder."""
-    write_plain(corpus)
+def write_corpus(corpus: Corpus, measured: Path | None = None) -> None:
+    """Writes everything into an empty folder; arguments are those of `write_plain`."""
+    write_plain(corpus, measured)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         sign_key = _make_key(folder, corpus.files)
