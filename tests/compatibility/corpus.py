@@ -2,6 +2,7 @@
 
     <release>/models/                                the repository
     <release>/requests/<model>.safetensors           inputs of one request, as clients send them
+    <release>/messages/<model>.predict               the same as the release's client sends it
     <release>/scores/<model>-<version>.safetensors   `<topology>/<output>`, as the release scored
     <release>/files/                                 samples, descriptions, topologies
     <release>/values.json                            what it read in `files` and in the labels
@@ -56,6 +57,10 @@ class Corpus(NamedTuple):
     def scores(self, model: str, version: int) -> Arrays:
         """By `<topology>/<output>`."""
         return dict(load_file(self.folder / "scores" / f"{model}-{version}.safetensors"))
+
+    def message_path(self, model: str) -> Path:
+        """The file of the model's request as bytes of a PredictRequest."""
+        return self.folder / "messages" / f"{model}.predict"
 
     def values(self) -> dict[str, Any]:
         """What the release read."""

@@ -2,7 +2,7 @@
 
     python -m tests.compatibility.plain_corpus FOLDER
 
-Release 0.1.0 ran this file too, with `corpus.py`, `plain_models.py` and `towers.py`.
+Release 0.1.0 ran this file too, with those that it imports.
 """
 
 import json
@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 
 from sharded_infer import ModelSpec, Repository, read_calibration, statistics_of
 from tests.compatibility.corpus import Arrays, Corpus
+from tests.compatibility.messages import keep_messages
 from tests.compatibility.plain_models import (
     FORMATS,
     PRECISIONS,
@@ -172,6 +173,7 @@ def main() -> None:
     corpus = Corpus(Path(sys.argv[1]))
     write_plain(corpus)
     corpus.keep_scores()
+    keep_messages(corpus)
     corpus.keep_values(values_of(corpus))
 
 

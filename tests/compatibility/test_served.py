@@ -2,12 +2,15 @@
 
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
+import grpc
 import pytest
 
 from sharded_infer import Repository
+from sharded_infer.client.prediction import read_prediction
+from sharded_infer.v1.predictor_pb2 import PredictResponse
 from tests.compatibility.corpus import FOLDER, Corpus, releases
+from tests.compatibility.messages import METHOD
 from tests.compatibility.test_artifacts import check_scores
 from tests.support.servers import RunningServer, infer_request, running_server, scores_of
 
@@ -15,19 +18,19 @@ from tests.support.servers import RunningServer, infer_request, running_server, 
 MOST_VERSIONS = 4
 
 
-@pytest.fixture(params=releases())
-def corpus(request: pytest.FixtureRequest, tmp_path: Path) -> Corpus:
+@pytest.fixture(scope="module", params=releases())
+def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
     """A copy: servers lock the files of what they serve."""
-    copied = Corpus(tmp_path / request.param)
+    copied = Corpus(tmp_path_factory.mktemp("corpus") / request.param)
     shutil.copytree(FOLDER / request.param, copied.folder)
     return copied
 
 
-@pytest.fixture
-def server(corpus: Corpus, tmp_path: Path) -> Iterator[RunningServer]:
+@pytest.fixture(scope="module")
+def server(corpus: Corpus) -> Iterator[RunningServer]:
     """A server of all versions."""
     options = ("--follow", f"latest:{MOST_VERSIONS}", "--strict", "--workers", 1)
-    with running_server(corpus.models, tmp_path / "log", *options) as running:
+    with running_server(corpus.models, corpus.folder / "log", *options) as running:
         yield running
 
 
@@ -47,3 +50,20 @@ def test_a_server_scores_as_the_release_that_wrote_a_version(
             expected = corpus.scores(model, version)
             check_scores(model, scores, {name: expected[name] for name in scores})
             assert len(scores) == len(expected) // len(repository.manifest(model, version).plans)
+
+
+def test_a_server_answers_the_messages_of_the_releases_client(
+    corpus: Corpus, server: RunningServer
+) -> None:
+    repository = Repository(corpus.models)
+    with grpc.insecure_channel(server.grpc_url) as channel:
+        predict = channel.unary_unary(METHOD, response_deserializer=PredictResponse.FromString)
+        for model in repository.models():
+            prediction = read_prediction(predict(corpus.message_path(model).read_bytes()))
+            # The latest version by its first plan.
+            first, *_ = repository.manifest(model, prediction.version).plans
+            assert prediction.version == max(repository.versions(model))
+            scores = {f"{first}/{name}": one for name, one in prediction.scores.items()}
+            expected = corpus.scores(model, prediction.version)
+            check_scores(model, scores, {name: expected[name] for name in scores})
+            assert scores

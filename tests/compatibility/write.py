@@ -26,6 +26,7 @@ from tests.compatibility.changed_models import (
     share_requests,
 )
 from tests.compatibility.corpus import FOLDER, Corpus, releases
+from tests.compatibility.messages import keep_messages
 from tests.compatibility.plain_corpus import values_of, write_plain
 from tests.compatibility.raw_models import BUCKETS, RAW, changes_of_raw, publish_raw
 from tests.compatibility.surface import write_listing
@@ -45,6 +46,7 @@ def write_corpus(corpus: Corpus, measured: Path | None = None) -> None:
         corpus.keep_request("hosts", publish_hosts(corpus.models, folder, corpus.files))
     share_requests(corpus.models)
     corpus.keep_scores()
+    keep_messages(corpus)
     corpus.keep_values(values_of(corpus) | later_values(corpus))
 
 
