@@ -46,6 +46,8 @@ FULL_FILES = (
     "tests/attacks/test_tls.py",
     "tests/attacks/test_transport_sanitizers.py",
     "tests/attacks/test_unloadable_models.py",
+    "tests/compatibility/test_served.py",
+    "tests/compatibility/test_write.py",
     "tests/conformance/test_grpcio_clients.py",
     "tests/conformance/test_http2_peer.py",
     "tests/conformance/test_http2_tools.py",

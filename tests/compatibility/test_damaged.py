@@ -1,0 +1,189 @@
+"""Of each kind of file one that was damaged, or that a later release wrote, is refused by name."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sharded_infer import Repository, load_spec, open_changes, open_model, read_calibration
+from sharded_infer.errors import ShardedInferError
+from sharded_infer.planning.topology_file import parse_topology
+from tests.attacks.test_artifact import listed_anew
+from tests.compatibility.corpus import FOLDER, Corpus, releases
+from tests.support.manifest_file import edit_manifest
+
+NEWEST = releases()[-1]
+LATER_FORMAT = 3
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """A copy of what the newest release wrote."""
+    copied = Corpus(tmp_path / NEWEST)
+    shutil.copytree(FOLDER / NEWEST, copied.folder)
+    return copied
+
+
+class Kind(NamedTuple):
+    """A kind of file: one of it, and what reads it.
+
+    Attributes:
+        place: what errors may name instead of the file.
+    """
+
+    file: str
+    read: Callable[[Corpus], object]
+    place: str | None = None
+
+
+def _version(model: str, number: int) -> Callable[[Corpus], object]:
+    return lambda corpus: open_model(corpus.path(model, number))
+
+
+def _plan(corpus: Corpus) -> object:
+    return open_model(corpus.path("hosts", 1), topology="front-and-hosts")
+
+
+def _signed(corpus: Corpus) -> object:
+    keys = [corpus.files / "publisher.pub.pem"]
+    return Repository(corpus.models, trusted_keys=keys).open("buckets", 1)
+
+
+def _calibration(name: str) -> Callable[[Corpus], object]:
+    spec = Repository(FOLDER / NEWEST / "models").manifest("formats", 1).model_spec()
+    return lambda corpus: read_calibration(spec, corpus.files / name)
+
+
+def _labels(corpus: Corpus) -> object:
+    return Repository(corpus.models).label_history("hosts")
+
+
+KINDS = {
+    "manifest": Kind("models/formats/1/manifest.json", _version("formats", 1)),
+    "table": Kind("models/formats/1/tables/int4-00000.safetensors", _version("formats", 1)),
+    "hashes of blocks": Kind(
+        "models/formats/1/tables/int8-00000.safetensors.blocks", _version("formats", 1)
+    ),
+    "tower": Kind("models/tower_int8/1/tower.pt2", _version("tower_int8", 1)),
+    "golden requests": Kind("models/formats/2/golden.safetensors", _version("formats", 2)),
+    "plan": Kind("models/hosts/1/plans/front-and-hosts.json", _plan),
+    "report": Kind("models/formats/1/report.json", _version("formats", 1)),
+    "id map": Kind("models/raw/1/id_maps/item.index", _version("raw", 1)),
+    "changed rows": Kind("models/fresh/2/overlays/*.safetensors", _version("fresh", 2)),
+    "signatures": Kind("models/buckets/signatures/*.json", _signed),
+    "labels": Kind("models/hosts/labels.json", _labels),
+    "calibration": Kind("files/calibration.safetensors", _calibration("calibration.safetensors")),
+    "calibration lines": Kind(
+        "files/calibration.jsonl", _calibration("calibration.jsonl"), place="line 1"
+    ),
+    "statistics": Kind("files/formats.toml", lambda c: load_spec(c.files / "formats.toml")),
+    "costs": Kind("files/measured.toml", lambda c: parse_topology(f"{c.files}/measured.toml")),
+    "changes": Kind(
+        "files/changes.safetensors", lambda c: open_changes(c.files / "changes.safetensors")
+    ),
+}
+
+
+def _path(corpus: Corpus, kind: str) -> Path:
+    (found,) = corpus.folder.glob(KINDS[kind].file)
+    return found
+
+
+def _refused(corpus: Corpus, kind: str, words: str = ".") -> None:
+    with pytest.raises(ShardedInferError, match=words) as raised:
+        KINDS[kind].read(corpus)
+    names = [_path(corpus, kind).name, KINDS[kind].place]
+    assert any(name in str(raised.value) for name in names if name is not None)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_honest_copy_is_read(corpus: Corpus, kind: str) -> None:
+    KINDS[kind].read(corpus)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_with_another_byte_is_refused(corpus: Corpus, kind: str) -> None:
+    path = _path(corpus, kind)
+    content = bytearray(path.read_bytes())
+    # Of a text its first letter, of another file the length of its header.
+    content[0] ^= 0x80
+    path.write_bytes(content)
+    _refused(corpus, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_that_was_cut_is_refused(corpus: Corpus, kind: str) -> None:
+    path = _path(corpus, kind)
+    content = path.read_bytes()
+    # A text may end in a number, which is one without its last digits too.
+    is_text = path.suffix in (".toml", ".jsonl")
+    path.write_bytes(content[: content.index(b'"') + 1 if is_text else len(content) - 7])
+    _refused(corpus, kind)
+
+
+def _later(change: dict[str, Any]) -> Callable[[Path], None]:
+    """Adds keys of a later release to a JSON file."""
+
+    def write(path: Path) -> None:
+        path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+    return write
+
+
+def _later_line(line: str) -> Callable[[Path], None]:
+    """Adds a line of a later release to a text."""
+    return lambda path: path.write_text(f"{line}\n{path.read_text()}")
+
+
+def _of_manifest(**change: Any) -> Callable[[Path], None]:
+    def write(path: Path) -> None:
+        edit_manifest(path.parent, lambda document: document.update(change))
+
+    return write
+
+
+def _later_plan(path: Path) -> None:
+    _later({"tiers": []})(path)
+    listed_anew(path.parents[1], f"plans/{path.name}")
+
+
+def _later_index(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    assert content[8] == 1  # the version of an index
+    content[8] = 2
+    path.write_bytes(content)
+    listed_anew(path.parents[1], f"id_maps/{path.name}")
+
+
+def _later_sample(path: Path) -> None:
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([json.dumps(json.loads(first) | {"later": 1}), *others]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "write", "words"),
+    [
+        (
+            "manifest",
+            _of_manifest(format_version=LATER_FORMAT),
+            "format_version: expected 1 or 2, got '3'; sharded-infer .* wrote it; upgrade",
+        ),
+        ("manifest", _of_manifest(tiers=[]), "manifest.json: tiers: Unexpected keyword argument"),
+        ("plan", _later_plan, "front-and-hosts.json: .*tiers: Unexpected keyword argument"),
+        ("id map", _later_index, "item.index: .*version"),
+        ("signatures", _later({"format_version": 2}), "format_version"),
+        ("labels", _later({"tiers": {}}), "labels.json: .*expected a version, got"),
+        ("calibration lines", _later_sample, "'later'"),
+        ("statistics", _later_line("tiers = 2"), "formats.toml: tiers: Unexpected"),
+        ("costs", _later_line("tiers = 2"), "measured.toml: tiers: Unexpected"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value in KINDS else "",
+)
+def test_what_a_later_release_wrote_is_refused_by_the_name_of_the_field(
+    corpus: Corpus, kind: str, write: Callable[[Path], None], words: str
+) -> None:
+    write(_path(corpus, kind))
+    _refused(corpus, kind, words)
