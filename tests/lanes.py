@@ -79,6 +79,7 @@ FULL_FILES = (
     "tests/end_to_end/test_promotion.py",
     "tests/end_to_end/test_publish_parts.py",
     "tests/end_to_end/test_raw_cluster.py",
+    "tests/end_to_end/test_raw_default_rows.py",
     "tests/end_to_end/test_raw_ids.py",
     "tests/end_to_end/test_ray_cluster.py",
     "tests/end_to_end/test_ray_publish.py",

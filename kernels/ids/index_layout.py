@@ -60,11 +60,12 @@ class IndexLayout:
         )
 
 
-def read_header(memory: NDArray[np.uint8]) -> IndexLayout:
-    """Reads the header of a whole index.
+def read_header(memory: NDArray[np.uint8], size: int | None = None) -> IndexLayout:
+    """Reads the header of an index.
 
     Args:
-        memory: uint8 `[bytes]`.
+        memory: uint8 `[bytes]`: the index, or its first bytes.
+        size: bytes of the index; None: `memory` has them all.
 
     Raises:
         InputError: it is no index, of another version, or not as long as its header says.
@@ -89,10 +90,10 @@ def read_header(memory: NDArray[np.uint8]) -> IndexLayout:
         if not least <= number <= most:
             raise InputError(f"id index: {name}: expected {least} to {most}, got {number}")
     layout = IndexLayout(count, table_rows, home_buckets, seed)
-    if len(memory) != layout.size:
+    size = len(memory) if size is None else size
+    if size != layout.size:
         raise InputError(
-            f"id index: expected {layout.size} bytes for {home_buckets} home buckets, "
-            f"got {len(memory)}"
+            f"id index: expected {layout.size} bytes for {home_buckets} home buckets, got {size}"
         )
     return layout
 

@@ -36,6 +36,9 @@ inline std::uint64_t hash_of_id(std::uint64_t key, std::uint64_t seed) {
   return hash ^ hash >> 31;
 }
 
+// Of the hash whose ranges are parts of a table.
+constexpr std::uint64_t kPartitionSeed = 0;
+
 inline std::uint64_t home_of_hash(std::uint64_t hash, std::uint64_t home_buckets) {
   return (hash >> 32) * home_buckets >> 32;
 }

@@ -1,5 +1,6 @@
 """Weights whose rows are read in another order."""
 
+import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -9,8 +10,11 @@ from torch import Tensor
 
 from quant.sources.weight_source import WeightSource, check_range
 
-# Rows that are so close are read together, and what lies between is dropped.
+# Rows that are so close are read together, and what lies between is dropped: reading so many bytes
+# takes less time than another call.
 _NEAR = 8
+_NEAR_BYTES = 16 * 2**10
+_READ_BYTES = 8 * 2**20
 
 
 class OrderedRows:
@@ -20,7 +24,8 @@ class OrderedRows:
         """Reads no rows.
 
         Args:
-            orders: by weight, uint32 `[rows]`: the source's row that stands in each place.
+            orders: by weight, uint32 `[rows]`: the source's row that stands in each place. A row
+                may stand in several.
         """
         self.description = source.description
         self._source, self._orders = source, orders
@@ -31,7 +36,8 @@ class OrderedRows:
 
     def shape(self, key: str) -> tuple[int, ...]:
         """As `WeightSource.shape`."""
-        return self._source.shape(key)
+        shape = self._source.shape(key)
+        return (len(self._orders[key]), *shape[1:]) if key in self._orders else shape
 
     def read(self, key: str, start: int, stop: int) -> Tensor:
         """Rows `[start, stop)`, which the source reads in runs of rows that are near each other."""
@@ -42,7 +48,10 @@ class OrderedRows:
         asked = order[start:stop].astype(np.int64)
         places = np.argsort(asked, kind="stable")
         rising = asked[places]
-        breaks = np.flatnonzero(np.diff(rising) > _NEAR) + 1
+        row_bytes = 4 * math.prod(self.shape(key)[1:])
+        blocks = rising // max(1, _READ_BYTES // row_bytes)
+        is_far = np.diff(rising) > max(_NEAR, _NEAR_BYTES // row_bytes)
+        breaks = np.flatnonzero(is_far | (np.diff(blocks) > 0)) + 1
         parts = []
         for run in np.split(rising, breaks):
             first, last = int(run[0]), int(run[-1])

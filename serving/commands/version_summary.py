@@ -107,7 +107,10 @@ def _id_maps(manifest: Manifest) -> str:
             unknown_text = "reads a row that its hash chooses"
         else:
             unknown_text = {"error": "is refused", "zero": "is left out"}[str(unknown)]
-        size = size_text(manifest.files[files[table.name]].bytes)
+        size, partition = size_text(manifest.files[files[table.name]].bytes), table.id_map.partition
+        if partition is not None:
+            size += f" in {counted(len(partition.first_rows), 'part')}"
+            unknown_text += " of its part" if isinstance(table.id_map.unknown, SharedRows) else ""
         said.append(f"{table.name} {size} (an unknown id {unknown_text})")
     lines = f"raw ids, id maps of {', '.join(said)}\n" if said else ""
     return lines + (f"raw ids, hashed in {', '.join(hashed)}\n" if hashed else "")

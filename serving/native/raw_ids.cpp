@@ -19,12 +19,21 @@ std::int64_t rest(std::int64_t id, std::int64_t by) {
   return found < 0 ? found + by : found;
 }
 
+// The first row of the id's part.
+std::int64_t part_row(const IdMap& map, std::int64_t id) {
+  if (map.parts == 0) return 0;
+  const std::uint64_t hash = hash_of_id(static_cast<std::uint64_t>(id), kPartitionSeed);
+  const std::uint64_t* end = map.part_hashes + map.parts;
+  return map.part_rows[std::upper_bound(map.part_hashes, end, hash) - map.part_hashes - 1];
+}
+
 std::int64_t shared_row(const IdMap& map, std::int64_t id) {
-  if (map.segments == 1) return map.shared_rows[0];
+  const std::int64_t first = part_row(map, id);
+  if (map.segments == 1) return first + map.shared_rows[0];
   const auto bits = static_cast<std::uint64_t>(id);
   const auto segments = static_cast<std::uint64_t>(map.segments);
   const std::uint64_t at = bits / static_cast<std::uint64_t>(map.segment_ids);
-  return map.shared_rows[at < segments ? at : bits % segments];
+  return first + map.shared_rows[at < segments ? at : bits % segments];
 }
 
 std::int64_t hashed_row(const IdMap& map, std::int64_t id) {

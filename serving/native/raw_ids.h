@@ -3,7 +3,8 @@
 //   hashed:             the hash modulo the table's rows
 //   known to the index: its row
 //   else by `unknown`:  the request is refused; or the id leaves its bag;
-//                       or it reads the row of its segment, or one that a hash chooses
+//                       or it reads the row of its segment, which each part has, or one that a
+//                       hash chooses
 #pragma once
 #include "../../kernels/native/id_hash.h"
 #include "../../kernels/native/id_index.h"
@@ -19,7 +20,7 @@ struct IdMap {
   const std::uint8_t* last;         // a byte of the file
   std::int64_t last_byte;           // what it holds unless the file was cut
   std::int64_t unknown;             // an `Unknown`
-  const std::int64_t* shared_rows;  // [segments]
+  const std::int64_t* shared_rows;  // [segments], relative to the id's part
   std::int64_t segments;            // of unknown ids: of shared rows, or buckets
   std::int64_t segment_ids;         // ids in each; 0: id modulo segments, of hashed rows
   std::int64_t bucket_rows;
@@ -30,6 +31,9 @@ struct IdMap {
   std::int64_t hash;                // an `IdHash`
   std::uint64_t seed;
   std::uint64_t table_rows;         // of hashed ids; 0: ids are not hashed
+  const std::uint64_t* part_hashes; // [parts], the least of each part's ids
+  const std::int64_t* part_rows;    // [parts], the first of each
+  std::int64_t parts;               // 0: the table is not in parts
 };
 
 // Writes rows in place of ids, -1 for those that leave their bags, and adds the unknown ones to

@@ -33,6 +33,9 @@ class IdMapFields(ctypes.Structure):
         ("hash", ctypes.c_int64),
         ("seed", ctypes.c_uint64),
         ("table_rows", ctypes.c_uint64),
+        ("part_hashes", ctypes.c_void_p),
+        ("part_rows", ctypes.c_void_p),
+        ("parts", ctypes.c_int64),
     )
 
 

@@ -113,7 +113,7 @@ class Fronts:
         if not asked:
             return None
         key = version_key(artifact.manifest)
-        mapped = mapped_by_hosts(placed, artifact.manifest.mapped_tables)
+        mapped = mapped_by_hosts(placed, artifact.manifest.model_spec())
         wanted = {
             host: Described(
                 key, plan.topology.name, host, share_digest(share_of(placed, host), mapped)

@@ -35,6 +35,7 @@ class _Piece(ctypes.Structure):
         ("rows", _ADDRESS),
         ("row_bytes", _NUMBER),
         ("row_count", _NUMBER),
+        ("first_row", _NUMBER),
         ("columns", _NUMBER),
         ("format", ctypes.c_int32),
         ("mean", ctypes.c_int32),
@@ -120,8 +121,10 @@ class CompiledLookups:
         maps = NativeIdMaps(lookups.spec, id_maps)
         tables = (feature.table.name for feature in lookups.spec.table_features)
         addresses = dict(zip(tables, maps.of_features.tolist(), strict=True))
-        for piece, lookup, id_map in zip(pieces, lookups.pieces, lookups.id_maps, strict=True):
+        described = zip(pieces, lookups.pieces, lookups.first_rows, lookups.id_maps, strict=True)
+        for piece, lookup, first_row, id_map in described:
             _describe(piece, lookup, kernel.formats[lookup.tables.row_format])
+            piece.first_row = first_row
             piece.id_map = None if id_map is None else addresses[id_map.table.name]
         settings = _Share(
             key.model.encode(),

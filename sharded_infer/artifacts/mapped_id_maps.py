@@ -1,18 +1,22 @@
 """The id maps of a version, from its files."""
 
 import os
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
 from kernels.errors import InputError
 from kernels.ids.id_index import IdIndex
+from kernels.ids.index_layout import HEADER_BYTES
 from kernels.mapped_file import MappedFile
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.file_mapping import map_file
 from sharded_infer.artifacts.mapped_tables import CopyFile
+from sharded_infer.artifacts.row_blocks import IdRange, check_brought, index_spans
 from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.errors import ArtifactError
 from sharded_infer.files.regular_file import open_regular
@@ -25,26 +29,44 @@ def open_id_maps(
     memory: TableMemory = TableMemory.MAP,
     copy_file: CopyFile = copy_to_huge_pages,
     tables: Collection[str] | None = None,
+    ranges: Sequence[IdRange] = (),
 ) -> dict[str, IdMap]:
     """Maps or copies the id maps of a version, as its tables.
 
     Args:
         tables: those whose id maps are wanted; None: all.
+        ranges: of files of which only some ids are wanted: others may be unknown, and are in no
+            copy.
 
     Returns:
         By table; without tables that have none.
 
     Raises:
-        ArtifactError: a file is not an index of ids of its table.
+        ArtifactError: a file is not an index of ids of its table, or ids were not fetched.
         CapacityError: there is not enough memory; gives the size.
     """
     files = artifact.manifest.id_maps
     if files is None:
         return {}
-    copy = (lambda path: copy_file(path, _ignored)) if memory is TableMemory.HUGE else None
+    check_brought(artifact, ranges)
+    by_file: dict[str, list[IdRange]] = defaultdict(list)
+    for one in ranges:
+        by_file[one.file].append(one)
+
+    def copy(path: Path, of_file: Sequence[IdRange]) -> Tensor:
+        if not of_file:
+            return copy_file(path, _ignored)
+        spans = [(0, HEADER_BYTES), *index_spans(path, of_file)]
+        return copy_to_huge_pages(path, _ignored, spans, keeps_places=True)
+
     return {
         table.name: open_id_map(
-            artifact.path / files[table.name], table, copy, large=memory is TableMemory.AUTO
+            artifact.path / files[table.name],
+            table,
+            partial(copy, of_file=by_file[files[table.name]])
+            if memory is TableMemory.HUGE
+            else None,
+            large=memory is TableMemory.AUTO,
         )
         for table in artifact.manifest.model_spec().mapped_tables
         if tables is None or table.name in tables

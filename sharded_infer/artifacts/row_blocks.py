@@ -1,4 +1,4 @@
-"""The blocks of table files that hold some rows: which they are, and which of them differ."""
+"""The blocks of files that hold some rows or ids: which they are, and which of them differ."""
 
 import errno
 import mmap
@@ -12,6 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from kernels.errors import InputError
+from kernels.ids.index_layout import HEADER_BYTES, read_header
+from kernels.ids.partition import bytes_of_hashes
 from kernels.mapped_file import MappedFile
 from sharded_infer.artifacts.artifact import Artifact, open_listed
 from sharded_infer.artifacts.block_hashes import BlockHashes
@@ -24,6 +27,7 @@ from sharded_infer.artifacts.table_header import (
     wrong_entry,
 )
 from sharded_infer.errors import ArtifactError
+from sharded_infer.files.regular_file import open_regular
 from sharded_infer.progress import Progress, no_progress
 
 # Blocks [first, end), ascending.
@@ -46,15 +50,27 @@ class StoredRange:
     rows: int
 
 
+@dataclass(frozen=True, slots=True)
+class IdRange:
+    """The ids of an id map whose hashes lie in a range, both ends included."""
+
+    file: str
+    first_hash: int
+    last_hash: int
+
+
+FileRange = StoredRange | IdRange
+
+
 def bring_rows(
     artifact: Artifact,
-    ranges: Iterable[StoredRange],
+    ranges: Iterable[FileRange],
     bring: Callable[[Mapping[str, Runs]], None],
 ) -> None:
-    """Has all blocks brought that hold some rows.
+    """Has all blocks brought that hold some rows or ids.
 
     Args:
-        ranges: of the rows; each lies within one piece of its table.
+        ranges: rows lie within one piece of their table each.
         bring: called with blocks by file, first those of headers: they say where the rows lie. When
             it returns, the blocks are there and verified.
 
@@ -62,21 +78,27 @@ def bring_rows(
         ArtifactError: a file does not hold what the manifest says.
     """
     by_file: dict[str, list[StoredRange]] = defaultdict(list)
-    for stored in ranges:
-        by_file[stored.file].append(stored)
+    of_ids: dict[str, list[IdRange]] = defaultdict(list)
+    for one in ranges:
+        if isinstance(one, StoredRange):
+            by_file[one.file].append(one)
+        else:
+            of_ids[one.file].append(one)
     # Also the last block: by its last byte a mapping sees that its file was cut (`MappedFile`).
-    ends = {file: _blocks(0, artifact.manifest.files[file].bytes)[1] for file in by_file}
+    files = artifact.manifest.files
+    ends = {file: _blocks(0, files[file].bytes)[1] for file in (*by_file, *of_ids)}
     bring({file: [(0, 1)] if end == 1 else [(0, 1), (end - 1, end)] for file, end in ends.items()})
     headers = {file: _blocks(0, header_end(artifact.path / file))[1] for file in by_file}
     if longer := {file: [(1, end)] for file, end in headers.items() if end > 1}:
         bring(longer)
-    bring({file: _runs(artifact, file, rows) for file, rows in by_file.items()})
+    rows = {file: _runs(artifact, file, of_file) for file, of_file in by_file.items()}
+    bring(rows | {file: _id_runs(artifact, file, of_file) for file, of_file in of_ids.items()})
 
 
 def verify_rows(
-    artifact: Artifact, ranges: Iterable[StoredRange], progress: Progress = no_progress
+    artifact: Artifact, ranges: Iterable[FileRange], progress: Progress = no_progress
 ) -> None:
-    """Compares the blocks that hold some rows with their hashes, and reads no others.
+    """Compares the blocks that hold some rows or ids with their hashes, and reads no others.
 
     Args:
         progress: called with the bytes read so far.
@@ -98,8 +120,8 @@ def verify_rows(
     bring_rows(artifact, ranges, verify)
 
 
-def check_brought(artifact: Artifact, ranges: Iterable[StoredRange]) -> None:
-    """Refuses rows that were not fetched, without reading them.
+def check_brought(artifact: Artifact, ranges: Iterable[FileRange]) -> None:
+    """Refuses rows and ids that were not fetched, without reading them.
 
     Raises:
         ArtifactError: a block is a hole that holds no zeros; names it.
@@ -115,7 +137,7 @@ def check_brought(artifact: Artifact, ranges: Iterable[StoredRange]) -> None:
                     if is_hole and hashes.hash_of(number) != _hash_of_zeros(end - begin):
                         raise ArtifactError(
                             f"{path}: block {number}, bytes {begin} to {end}: was not fetched, "
-                            "since no rows of this process's host were expected there"
+                            "since nothing of this process's host was expected there"
                         )
 
     if artifact.manifest.has_block_hashes:
@@ -197,6 +219,26 @@ def _runs(artifact: Artifact, file: str, ranges: Iterable[StoredRange]) -> Runs:
         rows = min(stored.rows, piece.rows - first)
         found.append(_blocks(begin, begin + rows * row_bytes))
     return _joined(sorted(found))
+
+
+def index_spans(path: Path, ranges: Iterable[IdRange]) -> list[tuple[int, int]]:
+    """First byte and end of what is searched of an id map's file for some ids.
+
+    Raises:
+        ArtifactError: the file cannot be read, or is no index.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            layout = read_header(np.frombuffer(file.read(HEADER_BYTES), np.uint8), size)
+    except (OSError, InputError) as error:
+        raise ArtifactError(f"{path}: cannot be read as an id map: {error}") from error
+    return [bytes_of_hashes(layout, one.first_hash, one.last_hash) for one in ranges]
+
+
+def _id_runs(artifact: Artifact, file: str, ranges: Iterable[IdRange]) -> Runs:
+    spans = index_spans(artifact.path / file, ranges)
+    return _joined(sorted(_blocks(begin, end) for begin, end in spans))
 
 
 def _joined(spans: Iterable[tuple[int, int]]) -> Runs:

@@ -52,6 +52,8 @@ def copy_to_huge_pages(
     path: Path,
     on_read: Callable[[int], None],
     ranges: Sequence[tuple[int, int]] | None = None,
+    *,
+    keeps_places: bool = False,
 ) -> Tensor:
     """Copies a file to private memory of 2 MiB pages, all present when it returns.
 
@@ -61,10 +63,11 @@ def copy_to_huge_pages(
     Args:
         on_read: called with the bytes of each step.
         ranges: first byte and end of each part to copy; None copies the file.
+        keeps_places: each part lies where it does in the file; zeros between them take no memory.
 
     Returns:
-        uint8 `[bytes]`: the parts one after another; the memory is freed with the last tensor that
-        uses it.
+        uint8 `[bytes]`: the parts one after another, or as long as the file; the memory is freed
+        with the last tensor that uses it.
 
     Raises:
         ArtifactError: the file cannot be read.
@@ -72,10 +75,11 @@ def copy_to_huge_pages(
     """
     with opened_to_copy(path) as (file, size):
         parts = [(0, size)] if ranges is None else ranges
-        memory = _anonymous(sum(end - first for first, end in parts))
+        memory = _anonymous(size if keeps_places else sum(end - first for first, end in parts))
         bytes_of = memory.numpy().data
         done = 0
         for first, end in parts:
+            done = first if keeps_places else done
             file.seek(first)
             while first < end:
                 count = file.readinto(bytes_of[done : done + min(_READ_BYTES, end - first)]) or 0

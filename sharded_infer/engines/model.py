@@ -32,7 +32,12 @@ from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart, tower_inputs
 from sharded_infer.inputs.sequences.work import BatchWork
 from sharded_infer.lookups.held_rows import HeldRows
-from sharded_infer.lookups.placement import mapped_by_hosts, place_stored, share_of
+from sharded_infer.lookups.placement import (
+    id_ranges,
+    mapped_by_hosts,
+    place_stored,
+    share_of,
+)
 from sharded_infer.lookups.plan_lookups import PlanLookups
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
@@ -118,9 +123,10 @@ class Model:
         if front is None:
             self.id_maps = open_id_maps(artifact, self.memory, copy_file)
         else:
-            mapped = artifact.manifest.mapped_tables
-            here = mapped - mapped_by_hosts(placed, mapped, front.host)
-            self.id_maps = open_id_maps(artifact, self.memory, tables=here)
+            theirs = mapped_by_hosts(placed, self.spec, front.host)
+            here = artifact.manifest.mapped_tables - theirs
+            ids = id_ranges(artifact.manifest, here)
+            self.id_maps = open_id_maps(artifact, self.memory, tables=here, ranges=ids)
         self._held = HeldRows(
             artifact,
             placed if front is None else share_of(placed, front.host),

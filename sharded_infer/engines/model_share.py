@@ -8,6 +8,7 @@ from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import PlanError
 from sharded_infer.lookups.held_rows import HeldRows
 from sharded_infer.lookups.placement import (
+    id_ranges,
     mapped_by_hosts,
     place_stored,
     share_digest,
@@ -58,14 +59,15 @@ class ModelShare:
                 f"topology {plan.topology.name!r}: host {host} holds no rows, expected one of "
                 f"{known}"
             )
-        mapped = mapped_by_hosts(placed, artifact.manifest.mapped_tables)
+        mapped = mapped_by_hosts(placed, spec)
         self.digest = share_digest(share, mapped)
         self.table_bytes = sum(
             piece.rows * piece.table.row_format.row_bytes(piece.columns) for piece in share
         )
         self.memory = TableMemory(spec.serving.memory) if memory is None else memory
         own = mapped & {piece.table.name for piece in share}
-        self.id_maps = open_id_maps(artifact, self.memory, tables=own)
+        ids = id_ranges(artifact.manifest, own, share)
+        self.id_maps = open_id_maps(artifact, self.memory, tables=own, ranges=ids)
         self.rows = HeldRows(artifact, share, self.memory, is_share=True, progress=progress)
         self.lookups = ShareLookups(
             spec,

@@ -12,6 +12,7 @@ from kernels.bags import Bags
 from kernels.bounds import locate
 from kernels.ids.id_hash import IdHash, hash_ids, murmur_hash3_2x64
 from kernels.ids.id_index import IdIndex
+from kernels.ids.partition import parts_of
 from kernels.mapped_file import MappedFile, Watch
 from sharded_infer.errors import InputError, InternalError, RequestError
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
@@ -35,6 +36,7 @@ class IdMap:
         if table.id_map is None or table.id_map.unknown is None:
             raise InternalError(f"table {table.name!r}: has no id map that says what unknown means")
         self.table, self.index, self.unknown = table, index, table.id_map.unknown
+        self.partition = table.id_map.partition
         self._file = file
 
     @property
@@ -56,7 +58,11 @@ class IdMap:
     def unknown_rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row that each unknown id reads, int64 `[N]`; -1 where it leaves its bag."""
         if isinstance(self.unknown, SharedRows):
-            return shared_rows_of(self.unknown, ids)
+            rows = shared_rows_of(self.unknown, ids)
+            if self.partition is not None:
+                firsts = np.array(self.partition.first_rows, np.int64)
+                rows += firsts[parts_of(ids, self.partition.first_hashes)]
+            return rows
         if isinstance(self.unknown, HashedRows):
             return hashed_rows_of(self.unknown, ids)
         return np.full(len(ids), -1)
@@ -71,6 +77,17 @@ class IdMap:
             self.index.check(self.table.rows)
         except InputError as error:
             raise InputError(f"table {self.table.name!r}: {error}") from error
+        if self.partition is None:
+            return
+        firsts = np.array(self.partition.first_rows)
+        for ids, rows in self.index.entries():
+            parts = parts_of(ids, self.partition.first_hashes)
+            wrong = np.flatnonzero(np.searchsorted(firsts, rows, "right") - 1 != parts)
+            if len(wrong):
+                raise InputError(
+                    f"table {self.table.name!r}: id {ids[wrong[0]]} has row {rows[wrong[0]]}, "
+                    f"expected one of its part {parts[wrong[0]]}"
+                )
 
     def check_file(self) -> None:
         """Refuses a mapped file that has become shorter, also where no id was looked up.

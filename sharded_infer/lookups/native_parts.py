@@ -20,7 +20,25 @@ from sharded_infer.errors import InternalError
 
 # Ids or numbers above which copying takes half a millisecond: others may run meanwhile.
 _MANY = 1 << 18
-_Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+
+class KeptIds(NamedTuple):
+    """Which ids a rank reads of each entry's bags.
+
+    Attributes:
+        rows: int64 `[entries]` each, first rows and ends: others are left out, these are made
+            relative to the first row.
+        hashes: uint64 `[entries]` each, first and last hashes: raw ids with others are left out.
+            None, as `rows`: of all.
+    """
+
+    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    hashes: tuple[NDArray[np.uint64], NDArray[np.uint64]] | None = None
+
+    @property
+    def are_all(self) -> bool:
+        """Whether none is left out or changed."""
+        return self.rows is None and self.hashes is None
 
 
 class _BagArrays(ctypes.Structure):
@@ -119,7 +137,7 @@ class Selections:
 
     def __init__(
         self,
-        read: Sequence[tuple[NDArray[np.int64], _Rows | None]],
+        read: Sequence[tuple[NDArray[np.int64], KeptIds]],
         *,
         most_reads: int,
         row_bytes: Sequence[NDArray[np.int64]] = (),
@@ -127,8 +145,7 @@ class Selections:
         """Prepares the choice.
 
         Args:
-            read: by rank: int64 `[entries]`, features; and the first row of each entry and the end:
-                other ids are left out, these are made relative. None: all ids as they are.
+            read: by rank: int64 `[entries]`, features, and which of their ids.
             most_reads: entries of one feature at most, of all ranks.
             row_bytes: by rank, if they are wanted: int64 `[entries]`, bytes of a stored row.
         """
@@ -172,12 +189,13 @@ class Selections:
 
 
 def _selection(
-    positions: NDArray[np.int64], rows: _Rows | None, row_bytes: NDArray[np.int64] | None
+    positions: NDArray[np.int64], kept: KeptIds, row_bytes: NDArray[np.int64] | None
 ) -> tuple[int, ...]:
     """`Selection` of sharded_infer/native/parts.h."""
-    first_rows, last_rows = (0, 0) if rows is None else map(address_of, rows)
+    rows = (0, 0) if kept.rows is None else map(address_of, kept.rows)
+    hashes = (0, 0) if kept.hashes is None else map(address_of, kept.hashes)
     sizes = 0 if row_bytes is None else address_of(row_bytes)
-    return len(positions), address_of(positions), first_rows, last_rows, sizes
+    return len(positions), address_of(positions), *rows, *hashes, sizes
 
 
 def write_runs(

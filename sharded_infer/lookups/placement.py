@@ -12,13 +12,16 @@ from typing import Protocol
 
 import torch
 
+from kernels.ids.partition import LAST_HASH
 from kernels.stored_rows import select_columns
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.file_pages import leave_page_table
+from sharded_infer.artifacts.manifest import Manifest, blocks_name
 from sharded_infer.artifacts.mapped_tables import TablePiece
-from sharded_infer.artifacts.row_blocks import StoredRange
+from sharded_infer.artifacts.row_blocks import IdRange, StoredRange
 from sharded_infer.errors import InternalError
 from sharded_infer.planning.plan import Plan, StoredTable
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 _CHUNK_BYTES = 4 * 2**20
 
@@ -151,17 +154,55 @@ def stored_ranges(share: Iterable[PlacedPiece]) -> list[StoredRange]:
     return [StoredRange(p.file, p.table.name, p.first_row, p.rows) for p in share]
 
 
+def raw_hashes(piece: PlacedPiece, table: TableSpec | None) -> tuple[int, int] | None:
+    """First and last hash of the raw ids of a piece's rows; None: its host cannot map them.
+
+    Args:
+        table: the piece's, if its ids are raw.
+    """
+    if table is None or table.id_map is None:
+        return None
+    if piece.holds_all_rows:
+        return 0, LAST_HASH
+    partition, last = table.id_map.partition, piece.first_row + piece.rows
+    if partition is None:
+        return None
+    return partition.hashes_of_rows(piece.first_row, last, table.rows)
+
+
+def id_ranges(
+    manifest: Manifest, tables: Collection[str], share: Iterable[PlacedPiece] | None = None
+) -> list[IdRange]:
+    """The raw ids of tables, where their id maps are stored; of those with hashes of blocks.
+
+    Args:
+        tables: whose ids are wanted.
+        share: pieces of a host that maps them; None: all ids are wanted.
+    """
+    files = {name: file for name, file in (manifest.id_maps or {}).items() if name in tables}
+    files = {name: file for name, file in files.items() if blocks_name(file) in manifest.files}
+    if share is None:
+        return [IdRange(file, 0, LAST_HASH) for file in files.values()]
+    mapped = {t.name: t for t in manifest.model_spec().mapped_tables if t.name in files}
+    found = [(piece, raw_hashes(piece, mapped.get(piece.table.name))) for piece in share]
+    return [IdRange(files[p.table.name], *hashes) for p, hashes in found if hashes is not None]
+
+
 def mapped_by_hosts(
-    placed: Iterable[PlacedPiece], mapped: Collection[str], front: int | None = None
+    placed: Iterable[PlacedPiece], spec: ModelSpec, front: int | None = None
 ) -> frozenset[str]:
-    """Tables whose raw ids the hosts of their rows map: each of them can, having every row.
+    """Tables whose raw ids the hosts of their rows map: each can, having whole parts of the rows.
 
     Args:
         placed: every part of every table.
-        mapped: tables with id maps.
         front: the host whose rows the front has: of tables with rows there it maps all ids.
     """
-    kept = {p.table.name for p in placed if not p.holds_all_rows or p.host == front}
+    mapped = {table.name: table for table in spec.mapped_tables}
+    kept = {
+        piece.table.name
+        for piece in placed
+        if piece.host == front or raw_hashes(piece, mapped.get(piece.table.name)) is None
+    }
     return frozenset(mapped) - kept
 
 

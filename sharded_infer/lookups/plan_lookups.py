@@ -31,7 +31,7 @@ from sharded_infer.lookups.default_rows import FeatureDefault, default_lookups
 from sharded_infer.lookups.fan_out import look_up_groups
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
-from sharded_infer.lookups.placement import PlacedPiece
+from sharded_infer.lookups.placement import PlacedPiece, raw_hashes
 from sharded_infer.lookups.rank_part import selections_of
 from sharded_infer.lookups.route import GroupLookup, RemoteStep, Route, Step
 from sharded_infer.lookups.shard_hosts import ShardHosts
@@ -83,7 +83,7 @@ class PlanLookups:
         """
         self._features = spec.table_features
         self._policy = InputPolicy(spec, id_maps)
-        self._raw = {table.name for table in spec.mapped_tables} - (id_maps or {}).keys()
+        self._raw = {t.name: t for t in spec.mapped_tables if t.name not in (id_maps or {})}
         self._sums = spec.serving.remote_sums
         self._held, self._hosts, self._backend = held, hosts, backend
         # Those of a sequence are only looked up apart from other features.
@@ -225,7 +225,8 @@ class PlanLookups:
                 f"table {part.table.name!r}: rank {part.rank} is on host {part.host}, which is "
                 "neither this one nor one that can be asked"
             )
-        if part.table.name in self._raw and (part in self._held or not part.holds_all_rows):
+        table = self._raw.get(part.table.name)
+        if table is not None and (part in self._held or raw_hashes(part, table) is None):
             raise InternalError(f"table {part.table.name!r}: its id map was not opened")
 
     def _route(
@@ -263,6 +264,7 @@ class PlanLookups:
             begins = {feature: self._starts[feature] for feature in features}
         steps: list[Step] = []
         remote: list[RemoteStep] = []
+        tables = self._raw if raw else {}
         for order, unit in enumerate(self._units):
             entries = [
                 Entry(
@@ -270,6 +272,7 @@ class PlanLookups:
                     one.placed,
                     begins[one.feature] + one.placed.first_column,
                     self._is_mean(one.feature),
+                    raw_hashes(one.placed, tables.get(one.placed.table.name)),
                 )
                 for one in unit
                 if one.feature in positions
@@ -292,7 +295,7 @@ class PlanLookups:
                     rows=count,
                     split=split,
                     sums=self._sums,
-                    raw=raw and first.table.name in self._raw,
+                    raw=first.table.name in tables,
                 )
                 remote.append(made_remote)
         summed = self._split.among(positions)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
+from kernels.ids.partition import partition_hashes
 from kernels.mean_pooling import divide_by_lengths
 from sharded_infer.inputs.id_policy import keep_ids
 from sharded_infer.lookups import native_parts
@@ -25,7 +26,7 @@ class RankPart:
         positions: int64 `[entries]`, features of the group.
         reads_all: whether these are all features of the group, in order.
         most_reads: entries of a feature at most: its columns may be cut into several.
-        rows: int64 `[entries]` each, first rows and ends; None: ids are looked up as they are.
+        kept: which ids of its features' bags.
         runs: int64 `[runs, 4]`, the fields of each `ColumnRun`.
         only_run: first column and width, if the output is one run that is not added.
         row_bytes: bytes of a stored row: one number, or int64 `[entries]`.
@@ -34,22 +35,27 @@ class RankPart:
     positions: NDArray[np.int64]
     reads_all: bool
     most_reads: int
-    rows: tuple[NDArray[np.int64], NDArray[np.int64]] | None
+    kept: native_parts.KeptIds
     runs: NDArray[np.int64]
     only_run: tuple[int, int] | None
     rank: int
     row_bytes: int | NDArray[np.int64]
 
+    @property
+    def reads_everything(self) -> bool:
+        """Whether it reads the group's bags as they are."""
+        return self.reads_all and self.kept.are_all
+
     def select(self, bags: Bags) -> Bags:
-        """The bags that the rank reads; of a part of the rows, those ids, relative to it.
+        """The bags that the rank reads, with the ids of its rows; see `KeptIds`.
 
         Args:
             bags: of the group.
         """
-        if self.reads_all and self.rows is None:
+        if self.reads_everything:
             return bags
         if native_parts.has_native_parts():
-            read = ((self.positions, self.rows),)
+            read = ((self.positions, self.kept),)
             [chosen], _ = native_parts.Selections(read, most_reads=self.most_reads).select(bags)
             return chosen.bags()
         return select_by_torch(self, bags)
@@ -70,12 +76,12 @@ class RankPart:
 
 def selections_of(parts: Sequence[RankPart]) -> native_parts.Selections | None:
     """Chooses what all of these read at once; None: each does better by itself."""
-    is_free = any(part.reads_all and part.rows is None for part in parts)
+    is_free = any(part.reads_everything for part in parts)
     if len(parts) < 2 or is_free or not native_parts.has_native_parts():
         return None
     most_reads = int(np.bincount(np.concatenate([part.positions for part in parts])).max())
     return native_parts.Selections(
-        [(part.positions, part.rows) for part in parts],
+        [(part.positions, part.kept) for part in parts],
         most_reads=most_reads,
         row_bytes=[np.broadcast_to(part.row_bytes, part.positions.shape).copy() for part in parts],
     )
@@ -114,9 +120,13 @@ def select_by_torch(part: RankPart, bags: Bags) -> Bags:
     taken = torch.repeat_interleave(shift, chosen) + torch.arange(int(chosen.sum()))
     weights = None if bags.weights is None else bags.weights[taken]
     bags = Bags(bags.values[taken], bags.lengths[positions], weights)
-    if part.rows is None:
+    if part.kept.hashes is not None:
+        first, last = (np.repeat(of, chosen.numpy()) for of in part.kept.hashes)
+        hashes = partition_hashes(bags.values.numpy())
+        return keep_ids(bags, torch.from_numpy((first <= hashes) & (hashes <= last)))
+    if part.kept.rows is None:
         return bags
-    first_rows, last_rows = map(torch.from_numpy, part.rows)
+    first_rows, last_rows = map(torch.from_numpy, part.kept.rows)
     local = bags.values - torch.repeat_interleave(first_rows, chosen)
     rows = torch.repeat_interleave(last_rows - first_rows, chosen)
     return keep_ids(Bags(local, bags.lengths, bags.weights), (local >= 0) & (local < rows))

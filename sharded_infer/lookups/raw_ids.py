@@ -43,11 +43,23 @@ class UnknownIdError(RequestError):
         )
 
 
+class PieceIds(NamedTuple):
+    """The raw ids of a piece.
+
+    Attributes:
+        first_row, rows: of the piece, in its table.
+    """
+
+    id_map: IdMap
+    first_row: int
+    rows: int
+
+
 class MappedBags(NamedTuple):
     """Bags whose raw ids were mapped.
 
     Attributes:
-        bags: of rows, without the ids that their maps leave out.
+        bags: of rows relative to their pieces, without the ids that their maps leave out.
         unknown: int64 `[E, R]`, unknown ids of each bag; None: there are none.
     """
 
@@ -55,24 +67,25 @@ class MappedBags(NamedTuple):
     unknown: NDArray[np.int64] | None
 
 
-def map_bags(group: int, bags: Bags, maps: Sequence[IdMap]) -> MappedBags:
+def map_bags(group: int, bags: Bags, pieces: Sequence[PieceIds]) -> MappedBags:
     """Maps the raw ids of a group.
 
     Args:
         group: its number in the lookup.
         bags: R bags for each of E entries, whose lengths are checked.
-        maps: of each entry's table.
+        pieces: of each entry.
 
     Raises:
         UnknownIdError: an id is unknown, and its map says `error`.
+        RequestError: an id's row is none of its piece.
         LostMemoryError: the file of a map has become shorter.
     """
     lengths = bags.lengths.numpy()
     values = bags.values.numpy().copy()
     is_unknown = np.zeros(len(values), np.bool_)
     first = 0
-    for id_map, count in zip(maps, lengths.sum(1).tolist(), strict=True):
-        part = slice(first, first + count)
+    for piece, count in zip(pieces, lengths.sum(1).tolist(), strict=True):
+        part, id_map = slice(first, first + count), piece.id_map
         rows = id_map.known(values[part])
         unknown = np.flatnonzero(rows < 0)
         if len(unknown):
@@ -81,7 +94,17 @@ def map_bags(group: int, bags: Bags, maps: Sequence[IdMap]) -> MappedBags:
                 raise UnknownIdError(UnknownId(group, *locate(bags, at), int(values[at])))
             is_unknown[first + unknown] = True
             rows[unknown] = id_map.unknown_rows(values[first + unknown])
-        values[part] = rows
+        relative = rows - piece.first_row
+        outside = np.flatnonzero((rows >= 0) & ((relative < 0) | (relative >= piece.rows)))
+        if len(outside):
+            at = int(outside[0])
+            entry, bag = locate(bags, first + at)
+            raise RequestError(
+                f"group {group}, entry {entry}, bag {bag}: id {values[first + at]} of table "
+                f"{id_map.table.name!r} has row {rows[at]}, expected one of its piece, "
+                f"{piece.first_row} to {piece.first_row + piece.rows - 1}"
+            )
+        values[part] = np.where(rows < 0, -1, relative)
         first += count
     mapped = Bags(tensor_of(values), bags.lengths, bags.weights)
     if not is_unknown.any():

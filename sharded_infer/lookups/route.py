@@ -44,6 +44,7 @@ class RemoteStep:
         stored: how their rows are pooled here; None: only the host can.
         sum_bytes: of a number of its sums, as `PieceBags`, which has `raw` too.
         counted: of raw ids, entries that tell of each unknown one once: the tables' first columns.
+            Several steps may tell of one bag, each of its own part of the rows.
     """
 
     part: RankPart
@@ -192,7 +193,7 @@ class GroupLookup:
                 out = self._pooled if whole else self._pooled[:, column : column + width]
             found = step.lookup(chosen, ids_checked=True, out=out)
             if out is None:
-                if self.route.remote and part.rows is not None:
+                if self.route.remote and part.kept.rows is not None:
                     self._late.append((step.order, part, found))
                 else:
                     part.write(found, self._repeats, self._pooled)
@@ -213,7 +214,10 @@ class GroupLookup:
         self._late.append((step.order, step.part, found))
         if unknown is not None:
             for entry in step.counted:
-                self._unknown[int(step.part.positions[entry])] = unknown[entry]
+                position = int(step.part.positions[entry])
+                before = self._unknown.get(position)
+                # Each part of a table's rows knows of its own ids.
+                self._unknown[position] = unknown[entry] + (0 if before is None else before)
 
     def may_lose(self, step: RemoteStep, chosen: ChosenBags) -> bool:
         """Whether default rows can stand for all that a step looks up.
@@ -264,10 +268,20 @@ class GroupLookup:
                 [(part, found) for _, part, found in self._late], self._repeats, self._pooled
             )
         if self.route.means is not None:
-            divide_means(self.route.means, self._bags.lengths, self._repeats, self._pooled)
+            divide_means(self.route.means, self._pooled_lengths(), self._repeats, self._pooled)
         for position, lost in self._lost.items():
             default = self.route.defaults[position]
             default.write(self._bags, lost, self._repeats, self._pooled)
+
+    def _pooled_lengths(self) -> Tensor:
+        """Lengths of the bags without the raw ids that have left them on other hosts."""
+        lengths = self._bags.lengths
+        for position, unknown in self._unknown.items():
+            id_map = self.route.features[position].table.id_map
+            if id_map is not None and id_map.unknown == "zero":
+                lengths = lengths.clone() if lengths is self._bags.lengths else lengths
+                lengths[position] -= torch.from_numpy(unknown)
+        return lengths
 
     def _count_saved(self, chosen: Bags) -> None:
         lengths = chosen.lengths.numpy()

@@ -19,7 +19,7 @@ from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.placement import PlacedPiece, share_of
-from sharded_infer.lookups.raw_ids import map_bags
+from sharded_infer.lookups.raw_ids import PieceIds, map_bags
 from sharded_infer.lookups.route import GroupLookup, Route
 from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.steps import Entry, make_step
@@ -74,6 +74,7 @@ class ShareLookups:
         most_entries: of all groups of a request.
         max_answer_bytes: of fp32 that a request may ask for.
         id_maps: that of each piece's table; None: its ids come as rows alone.
+        first_rows: of each piece, in its table.
     """
 
     def __init__(
@@ -102,6 +103,7 @@ class ShareLookups:
         self.spec, self.host, self._held, self._backend = spec, host, held, backend
         self._placed, id_maps = share_of(placed, host), id_maps or {}
         self.id_maps = tuple(id_maps.get(piece.table.name) for piece in self._placed)
+        self.first_rows = tuple(piece.first_row for piece in self._placed)
         self.max_answer_bytes = max_answer_bytes
         split = {part.table.name for part in placed if not part.holds_all_rows}
         self._means = {t.name for t in spec.tables if t.pooling == "mean"} - split
@@ -178,14 +180,14 @@ class ShareLookups:
         unknown = None
         if group.raw:
             _check_lengths(where, bags)
-            bags, unknown = map_bags(number, bags, self._maps(where, numbers))
+            bags, unknown = map_bags(number, bags, self._raw(where, numbers))
         if not are_inside(bags, pieces.rows):
             _check_lengths(where, bags)
             self._check_ids(where, bags, pieces)
         return _Checked(pieces, bags, unknown)
 
-    def _maps(self, where: str, numbers: Sequence[int]) -> list[IdMap]:
-        maps: list[IdMap] = []
+    def _raw(self, where: str, numbers: Sequence[int]) -> list[PieceIds]:
+        found: list[PieceIds] = []
         for entry, number in enumerate(numbers):
             id_map = self.id_maps[number]
             if id_map is None:
@@ -194,8 +196,9 @@ class ShareLookups:
                     f"{self._placed[number].table.name!r}, expected rows: host {self.host} has no "
                     "id map of it"
                 )
-            maps.append(id_map)
-        return maps
+            piece = self._placed[number]
+            found.append(PieceIds(id_map, piece.first_row, piece.rows))
+        return found
 
     def _check_numbers(self, where: str, numbers: Sequence[int]) -> None:
         for entry, number in enumerate(numbers):

@@ -12,6 +12,7 @@ from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.lookups.columns import column_runs
+from sharded_infer.lookups.native_parts import KeptIds
 from sharded_infer.lookups.placement import PlacedPiece
 from sharded_infer.lookups.rank_part import RankPart
 from sharded_infer.lookups.route import RemoteStep, Step
@@ -25,12 +26,14 @@ class Entry(NamedTuple):
         bags: its row of the group's bags.
         column: its first column in the output.
         mean: whether the rank divides its bags' sums.
+        hashes: of the raw ids that it looks up, first and last; None: of all, or ids are rows.
     """
 
     bags: int
     placed: PlacedPiece
     column: int
     mean: bool
+    hashes: tuple[int, int] | None = None
 
 
 def make_step(
@@ -81,7 +84,7 @@ def make_remote_step(
     Args:
         order, rows, split: as for `make_step`.
         sums: how sums travel; those of a part of a table's rows are always fp32.
-        raw: whether ids are raw.
+        raw: whether ids are raw; of pieces with a part of the rows, by their hashes.
     """
     width = sum(entry.placed.columns for entry in entries)
     return RemoteStep(
@@ -122,19 +125,28 @@ def _stored(entries: Sequence[Entry], columns: int) -> StoredPieces | None:
 
 def _rank_part(entries: Sequence[Entry], *, rows: int, split: bool) -> RankPart:
     chosen = [entry.bags for entry in entries]
-    first_rows = np.array([entry.placed.first_row for entry in entries])
-    counts = np.array([entry.placed.rows for entry in entries])
     runs = column_runs((entry.column, entry.placed.columns, split) for entry in entries)
     return RankPart(
         positions=np.array(chosen),
         reads_all=chosen == list(range(rows)),
         most_reads=max(Counter(chosen).values()),
-        rows=(first_rows, first_rows + counts) if split else None,
+        kept=_kept(entries) if split else KeptIds(),
         runs=np.array(runs, np.int64),
         only_run=(runs[0].column, runs[0].width) if len(runs) == 1 and not split else None,
         rank=entries[0].placed.rank,
         row_bytes=_row_bytes_of(entries),
     )
+
+
+def _kept(entries: Sequence[Entry]) -> KeptIds:
+    """The ids of parts of tables' rows: all entries' are rows, or all are raw."""
+    ranges = [entry.hashes for entry in entries if entry.hashes is not None]
+    if ranges:
+        firsts, lasts = np.array(ranges, np.uint64).T.copy()
+        return KeptIds(hashes=(firsts, lasts))
+    first_rows = np.array([entry.placed.first_row for entry in entries])
+    counts = np.array([entry.placed.rows for entry in entries])
+    return KeptIds(rows=(first_rows, first_rows + counts))
 
 
 def _row_bytes_of(entries: Sequence[Entry]) -> int | NDArray[np.int64]:

@@ -1,5 +1,7 @@
 #include "parts.h"
 
+#include "../../kernels/native/id_index.h"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
@@ -21,6 +23,23 @@ void write_row(const float* from, const ColumnRun* runs, std::int64_t run_count,
   }
 }
 
+// Copies those ids of an entry's bags that `take` keeps, as it changes them, to `kept` and behind it; returns the end.
+template <class Take>
+std::int64_t copy_taken(std::int64_t at, const std::int64_t* lengths, std::int64_t bags, const BagArrays& from,
+                        const BagArrays& to, std::int64_t* to_lengths, std::int64_t kept, const Take& take) {
+  for (std::int64_t bag = 0; bag < bags; ++bag) {
+    const std::int64_t before = kept;
+    for (const std::int64_t end = at + lengths[bag]; at < end; ++at) {
+      std::int64_t id = from.values[at];
+      if (!take(id)) continue;
+      if (from.weights != nullptr) to.weights[kept] = from.weights[at];
+      to.values[kept++] = id;
+    }
+    to_lengths[bag] = kept - before;
+  }
+  return kept;
+}
+
 // Fills `to` from entries of features that begin at `starts`.
 Kept select(const Selection& selection, const std::int64_t* starts, std::int64_t bags,
                     const BagArrays& from, const BagArrays& to) {
@@ -29,32 +48,29 @@ Kept select(const Selection& selection, const std::int64_t* starts, std::int64_t
     const std::int64_t feature = selection.positions[entry];
     const std::int64_t* from_lengths = from.lengths + feature * bags;
     std::int64_t* to_lengths = to.lengths + entry * bags;
-    std::int64_t at = starts[feature];
+    const std::int64_t at = starts[feature];
     const std::int64_t kept_before = kept;
-    const std::int64_t row_bytes = selection.row_bytes == nullptr ? 0 : selection.row_bytes[entry];
-    if (selection.first_rows == nullptr) {
+    if (selection.first_rows != nullptr) {
+      const std::int64_t first = selection.first_rows[entry];
+      const std::uint64_t rows = static_cast<std::uint64_t>(selection.last_rows[entry] - first);
+      kept = copy_taken(at, from_lengths, bags, from, to, to_lengths, kept, [first, rows](std::int64_t& id) {
+        id -= first;
+        // A negative number is a huge one without its sign.
+        return static_cast<std::uint64_t>(id) < rows;
+      });
+    } else if (selection.first_hashes != nullptr) {
+      const std::uint64_t first = selection.first_hashes[entry], span = selection.last_hashes[entry] - first;
+      kept = copy_taken(at, from_lengths, bags, from, to, to_lengths, kept, [first, span](std::int64_t id) {
+        return hash_of_id(static_cast<std::uint64_t>(id), kPartitionSeed) - first <= span;
+      });
+    } else {
       const std::int64_t end = starts[feature + 1];
       std::copy(from_lengths, from_lengths + bags, to_lengths);
       std::copy(from.values + at, from.values + end, to.values + kept);
       if (from.weights != nullptr) std::copy(from.weights + at, from.weights + end, to.weights + kept);
       kept += end - at;
-      bytes += (kept - kept_before) * row_bytes;
-      continue;
     }
-    const std::int64_t first = selection.first_rows[entry];
-    const std::uint64_t rows = static_cast<std::uint64_t>(selection.last_rows[entry] - first);
-    for (std::int64_t bag = 0; bag < bags; ++bag) {
-      const std::int64_t before = kept;
-      for (const std::int64_t end = at + from_lengths[bag]; at < end; ++at) {
-        const std::int64_t local = from.values[at] - first;
-        // A negative number is a huge one without its sign.
-        if (static_cast<std::uint64_t>(local) >= rows) continue;
-        if (from.weights != nullptr) to.weights[kept] = from.weights[at];
-        to.values[kept++] = local;
-      }
-      to_lengths[bag] = kept - before;
-    }
-    bytes += (kept - kept_before) * row_bytes;
+    if (selection.row_bytes != nullptr) bytes += (kept - kept_before) * selection.row_bytes[entry];
   }
   return {kept, bytes};
 }

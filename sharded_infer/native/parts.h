@@ -16,14 +16,17 @@ struct BagArrays {
 //
 //   for each entry:
 //     for each bag of its feature:
-//       keep the ids in [first_rows[entry], last_rows[entry]), less first_rows[entry]
+//       keep the ids in [first_rows[entry], last_rows[entry]), less first_rows[entry];
+//       or the raw ids whose hashes are in [first_hashes[entry], last_hashes[entry]]
 //
-// Without `first_rows`, all ids are kept as they are.
+// With neither, all ids are kept as they are.
 struct Selection {
   std::int64_t entries;
   const std::int64_t* positions;   // [entries], features
   const std::int64_t* first_rows;  // [entries] or null
   const std::int64_t* last_rows;
+  const std::uint64_t* first_hashes;  // [entries] or null
+  const std::uint64_t* last_hashes;
   const std::int64_t* row_bytes;  // [entries] or null
 };
 

@@ -28,7 +28,8 @@ from sharded_infer.planning.id_map_memory import map_bytes_of
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
-from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.id_map_spec import HashedRows
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 ID_BYTES = 8
 OUTPUT_BYTES = 4
@@ -43,11 +44,13 @@ class TableUse:
     Attributes:
         features: statistics of each feature that looks rows up in it.
         map_bytes: of its id map; 0: it has none.
+        in_parts: whether hosts of parts of its rows map their ids, which a hash spreads evenly.
     """
 
     table: StoredTable
     features: tuple[FeatureStatistics, ...] = (FeatureStatistics(),)
     map_bytes: int = 0
+    in_parts: bool = False
 
     @property
     def pooling_factor(self) -> float:
@@ -73,9 +76,20 @@ def table_uses(
             StoredTable(t.name, t.rows, t.dim, spec.row_format(t)),
             tuple(features[t.name]),
             map_bytes_of(t.rows) if t.name in mapped else 0,
+            is_partitionable(t),
         )
         for t in spec.tables
     )
+
+
+def is_partitionable(table: TableSpec) -> bool:
+    """Whether rows may stand in parts by the hashes of their ids.
+
+    Not those that a hash of MPZCH chooses for unknown ids: it may choose any of a bucket.
+    """
+    id_map = table.id_map
+    is_indexed = id_map is not None and id_map.hashed is None
+    return is_indexed and not isinstance(id_map and id_map.unknown, HashedRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +156,11 @@ class CostModel:
         """Bytes of an id map beside its table's rows; 0: without a front one process has all."""
         return 0 if self.topology.front is None else self.uses[table].map_bytes
 
+    def is_cut_in_parts(self, table: str) -> bool:
+        """Whether a cut by rows makes parts of ids that a hash spreads: several hosts map them."""
+        hosts = {device.host for device in self.topology.devices}
+        return self.uses[table].in_parts and len(hosts) > 1
+
     def rates(self, table: str, device: Device) -> CostRates:
         """The rates of a table on a device."""
         key = (table, device)
@@ -184,7 +203,7 @@ class CostModel:
         use = self.uses[table]
         rows = use.table.rows
         total = use.pooling_factor
-        if (first_row, last_row) == (0, rows) or total == 0:
+        if (first_row, last_row) == (0, rows) or total == 0 or self.is_cut_in_parts(table):
             return (last_row - first_row) / rows
         return (
             sum(
@@ -266,6 +285,8 @@ def plan_key(load: CostModel) -> str:
         # Other keys are those of releases before.
         if not load.map_bytes(name):
             del uses[name]["map_bytes"]
+        if not load.is_cut_in_parts(name):
+            del uses[name]["in_parts"]
     devices = [asdict(device) for device in load.topology.devices]
     network = load.topology.network_bandwidth
     fields = [_PLANNER_VERSION, load.batch, network, devices, [*uses.values()]]

@@ -5,8 +5,9 @@
     front    = hosts * call_seconds + sent / send_bandwidth + received / receive_bandwidth
 
 ids and bags are those of a shard for a batch; width is 1, 2, 4 or 8 bytes, as the table's rows
-need. Raw ids have 8: those of a table with an id map, in shards with all its rows. A row shard
-answers partial sums of whole vectors, a column shard receives all ids.
+need. Raw ids have 8: those of a table with an id map, in shards with all its rows or in parts by
+the hashes of its ids. A row shard answers partial sums of whole vectors, a column shard receives
+all ids.
 """
 
 from collections.abc import Iterable
@@ -83,7 +84,7 @@ def total(parts: Iterable[Traffic]) -> Traffic:
 def _of_shard(shard: Shard, load: CostModel) -> Traffic:
     share = load.access_share(shard.table, shard.first_row, shard.last_row)
     use = load.uses[shard.table]
-    raw = use.map_bytes > 0 and shard.rows == use.table.rows
+    raw = use.map_bytes > 0 and (use.in_parts or shard.rows == use.table.rows)
     return _traffic(use, load.batch, share, shard.columns, raw=raw)
 
 

@@ -70,7 +70,9 @@ def figures_of(plan: Plan, load: CostModel) -> PlanFigures:
     """Costs of any checked plan under a cost model of its tables and topology."""
     tables = {name: use.table for name, use in load.uses.items()}
     mapped = {name: load.map_bytes(name) for name in load.uses}
-    maps = map_bytes_by_rank(plan, mapped, {name: table.rows for name, table in tables.items()})
+    in_parts = {name for name, use in load.uses.items() if use.in_parts}
+    rows = {name: table.rows for name, table in tables.items()}
+    maps = map_bytes_by_rank(plan, mapped, rows, in_parts)
     held = list(map(add, plan.bytes_by_rank(tables), maps))
     return PlanFigures(
         seconds=tuple(load.under(plan).device_seconds(plan)),

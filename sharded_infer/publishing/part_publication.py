@@ -1,7 +1,7 @@
 """Publishing in parts: each part encodes its share of the tables' rows and stores it."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,8 @@ from quant.encoding.encoder import encoder_name
 from quant.stream import EncodedChunk
 from sharded_infer.errors import InputError
 from sharded_infer.files.staged_folder import storage_errors
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+from sharded_infer.planning.cost_model import DEFAULT_BATCH
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.publishing.part_record import (
     ChunkRecord,
@@ -17,13 +19,17 @@ from sharded_infer.publishing.part_record import (
     dump_record,
     origin_of,
 )
-from sharded_infer.publishing.quantization import open_format_plan
+from sharded_infer.publishing.quantization import take_over
+from sharded_infer.publishing.rows.planned_rows import planned_rows
+from sharded_infer.publishing.rows.row_order import row_order
 from sharded_infer.publishing.table_layout import lay_out
 from sharded_infer.publishing.table_shares import share_of
 from sharded_infer.publishing.table_writer import write_shares
+from sharded_infer.publishing.written_id_maps import with_id_maps
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.order_rows import OrderRows
 
 MOST_PARTS = 4096
 
@@ -54,6 +60,10 @@ def publish_part(
     part: int,
     parts: int,
     statistics: Mapping[str, FeatureStatistics] | None = None,
+    topologies: Sequence[str] = ("cpu:1",),
+    id_maps: Mapping[str, IdMapSource] | None = None,
+    order_rows: str = OrderRows.AS_TRAINED,
+    batch: int = DEFAULT_BATCH,
     progress: Progress = no_progress,
 ) -> PublishedPart:
     """Encodes and stores one part's share of the tables' rows; `publish(parts=...)` joins them.
@@ -66,16 +76,26 @@ def publish_part(
         weights: as for `publish`.
         part: from 1 to `parts`.
         parts: their number; a part has no rows where there are fewer chunks of 2 MiB.
-        statistics: as for `publish`; they matter for budgets.
+        statistics: as for `publish`; they matter for budgets and for the order of rows.
+        topologies, id_maps, order_rows, batch: as for `publish`; they matter for the order of rows.
         progress: called with the current step and its progress.
 
     Raises:
-        InputError: there is no such part.
-        SpecError, WeightsError, StorageError: as `publish`.
+        InputError: there is no such part, or rows cannot be ordered.
+        SpecError, WeightsError, PlanError, StorageError: as `publish`.
     """
     check_parts(parts, part)
     repository = repository if isinstance(repository, Repository) else Repository(repository)
-    plan = open_format_plan(spec, weights, statistics, progress)
+    spec, source = take_over(spec, weights)
+    sources = id_maps or {}
+    _, planned = planned_rows(
+        row_order(order_rows, with_id_maps(spec, sources), source, sources, statistics),
+        repository,
+        topologies=topologies,
+        batch=batch,
+        progress=progress,
+    )
+    plan = planned.formats
     shares = share_of(plan.tables, lay_out(plan.tables), part, parts)
     origin = origin_of(plan, shares, part, parts)
     errors: dict[str, list[ChunkRecord]] = defaultdict(list)

@@ -1,8 +1,8 @@
 """Prepares and checks everything that a version needs, before anything is written."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -15,7 +15,6 @@ from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.format_selection import FormatPlan
-from sharded_infer.publishing.quantization import open_format_plan
 from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.feature_statistics import FeatureStatistics
@@ -28,21 +27,36 @@ TOWER_SAMPLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedInputs:
-    """The inputs of a publish, checked.
+class PlannedTables:
+    """How tables are stored, and where they lie.
 
     Attributes:
         plans: by topology.
         uses: how tables are used, by name.
-        tower: as trained.
-        program: the tower as it is stored.
     """
 
     formats: FormatPlan
     plans: dict[str, Plan]
     uses: Mapping[str, TableUse]
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedInputs:
+    """The inputs of a publish, checked.
+
+    Attributes:
+        tower: as trained.
+        program: the tower as it is stored.
+    """
+
+    planned: PlannedTables
     tower: nn.Module
     program: torch.export.ExportedProgram
+
+    @property
+    def formats(self) -> FormatPlan:
+        """How tables are stored."""
+        return self.planned.formats
 
     @property
     def spec(self) -> ModelSpec:
@@ -50,38 +64,52 @@ class PreparedInputs:
         return self.formats.spec
 
 
-def prepare_inputs(
-    spec: ModelSpec,
-    weights: object,
-    tower: nn.Module,
+def plan_tables(
+    formats: FormatPlan,
     *,
     repository: Repository,
     topologies: Sequence[str],
     statistics: Mapping[str, FeatureStatistics] | None,
     batch: int,
-    samples: ModelInput | None,
-    progress: Progress,
-) -> PreparedInputs:
-    """Chooses formats, makes plans and exports the tower; the arguments are those of `publish`.
+    wholes: Collection[str] = (),
+) -> PlannedTables:
+    """Makes the plans of a publish, whose arguments the others are.
 
     Args:
         repository: its latest version's plans are reused where they still hold.
         batch: samples of a batch, for the planner.
-        samples: for the scales of an int8 tower.
-        progress: called with the current step.
+        wholes: tables of which hosts cannot map parts of the ids, whatever their specs say.
 
     Raises:
-        SpecError, WeightsError, PlanError, TowerError: as `publish`.
+        SpecError, PlanError: as `publish`.
     """
     if not topologies:
         raise SpecError("topologies: expected at least one, such as cpu:1")
     devices = [parse_topology(topology) for topology in topologies]
-    formats = open_format_plan(spec, weights, statistics, progress)
-    uses = {use.table.name: use for use in table_uses(formats.spec, statistics)}
+    uses = {
+        use.table.name: replace(use, in_parts=use.in_parts and use.table.name not in wholes)
+        for use in table_uses(formats.spec, statistics)
+    }
     loads = [CostModel(uses, topology, batch) for topology in devices]
-    plans = {load.topology.name: _plan(load, repository, spec.name) for load in loads}
+    plans = {load.topology.name: _plan(load, repository, formats.spec.name) for load in loads}
     for plan in plans.values():
         check_plan(plan, {table.name: table for table in formats.tables})
+    return PlannedTables(formats, plans, uses)
+
+
+def prepare_inputs(
+    planned: PlannedTables, tower: nn.Module, samples: ModelInput | None, progress: Progress
+) -> PreparedInputs:
+    """Exports the tower.
+
+    Args:
+        samples: for the scales of an int8 tower.
+        progress: called with the current step.
+
+    Raises:
+        TowerError: as `publish`.
+    """
+    spec = planned.formats.spec
     progress("exporting the tower", 0, 1)
     program = export_tower(
         tower,
@@ -90,11 +118,11 @@ def prepare_inputs(
         outputs=spec.tower.outputs,
         sequences=spec.tower_sequences,
         precision=spec.tower.precision,
-        calibration=_tower_inputs(formats, tower, samples),
+        calibration=_tower_inputs(planned.formats, tower, samples),
         embedding_text=spec.embedding_text,
     )
     progress("exporting the tower", 1, 1)
-    return PreparedInputs(formats, plans, uses, tower, program)
+    return PreparedInputs(planned, tower, program)
 
 
 def _tower_inputs(

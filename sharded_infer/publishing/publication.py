@@ -15,7 +15,7 @@ from sharded_infer.artifacts.golden import DEFAULT_SAMPLES, GoldenRequests
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.engines.golden_check import golden_differences
 from sharded_infer.engines.model import Model
-from sharded_infer.errors import GateError, InputError, SpecError
+from sharded_infer.errors import GateError, SpecError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
 from sharded_infer.importing.import_check import check_import
@@ -33,7 +33,8 @@ from sharded_infer.publishing.quantization import (
     take_over,
     write_report,
 )
-from sharded_infer.publishing.row_order import row_order
+from sharded_infer.publishing.rows.planned_rows import planned_rows
+from sharded_infer.publishing.rows.row_order import row_order
 from sharded_infer.publishing.table_writer import write_tables
 from sharded_infer.publishing.version_files import file_record, write_rest
 from sharded_infer.publishing.written_id_maps import with_id_maps, written_id_maps
@@ -121,7 +122,7 @@ def publish(
         id_maps: raw ids and their rows, of each table whose requests have raw ids, by table.
             Samples then have raw ids too.
         order_rows: "frequency" puts the rows that are used most first, of each table whose id map
-            knows them (`sharded_infer/publishing/row_order.py`). Not with `parts`.
+            knows them (`sharded_infer/publishing/rows/row_order.py`).
         batch: samples of a batch, for the planner.
         parts: joins this many parts, which `publish_part` made, instead of encoding the tables.
         note: kept with the version; up to 1000 printable characters.
@@ -152,9 +153,13 @@ def publish(
     spec, sources = with_id_maps(spec, id_maps or {}), id_maps or {}
     given = None if samples is None else model_input_of(spec, samples)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
-    if parts is not None and order_rows != OrderRows.AS_TRAINED:
-        raise InputError("order_rows: parts have their rows as trained, expected no parts")
-    order = row_order(order_rows, spec, source, sources, statistics)
+    order, planned = planned_rows(
+        row_order(order_rows, spec, source, sources, statistics),
+        repository,
+        topologies=topologies,
+        batch=batch,
+        progress=progress,
+    )
     spec = order.spec
     order.check_samples(given)
     order.check_samples(None if calibrating is None else calibrating.model_input)
@@ -175,23 +180,14 @@ def publish(
             mapped = written.mapped(calibrating.model_input)
             calibrating = replace(calibrating, model_input=mapped)
         measured_on = None if given is None else golden_input
-        prepared = prepare_inputs(
-            spec,
-            order.weights,
-            tower,
-            repository=repository,
-            topologies=topologies,
-            statistics=order.statistics,
-            batch=batch,
-            samples=measured_on if calibrating is None else calibrating.model_input,
-            progress=progress,
-        )
+        for_tower = measured_on if calibrating is None else calibrating.model_input
+        prepared = prepare_inputs(planned, tower, for_tower, progress)
         found = [] if parts is None else find_parts(repository, prepared.formats, parts)
         trained = Fp32Model(prepared.spec, prepared.formats.weights, tower)
         is_first = given is None and calibrating is not None
         other_input = None if is_first else golden_input
         imported = check_import(
-            order.trained_model(trained, source),
+            order.trained_model(trained),
             source,
             None if other_input is None else order.trained_rows(other_input),
             None
@@ -211,7 +207,7 @@ def publish(
             manifest = write_rest(staged, prepared, tables, golden_requests, written)
             progress("scoring golden requests", 0, 1)
             # Whatever is planned for, the gate runs here.
-            here = CostModel(prepared.uses, parse_topology("cpu:1"))
+            here = CostModel(planned.uses, parse_topology("cpu:1"))
             served = Model(Artifact(staged, manifest), make_plan(here).plan)
             judged = _judged(served)
             golden = golden_record(

@@ -45,9 +45,9 @@ def write_rest(
     write_program(made_of.program, staged / TOWER_NAME)
     scores = golden.scores
     save_golden(staged / GOLDEN_NAME, spec, golden)
-    plan_files = {name: f"plans/{_file_name(name)}.json" for name in made_of.plans}
+    plan_files = {name: f"plans/{_file_name(name)}.json" for name in made_of.planned.plans}
     (staged / "plans").mkdir()
-    for name, plan in made_of.plans.items():
+    for name, plan in made_of.planned.plans.items():
         (staged / plan_files[name]).write_bytes(dump_plan(plan))
     written = (TOWER_NAME, GOLDEN_NAME, *plan_files.values())
     outputs = tuple(

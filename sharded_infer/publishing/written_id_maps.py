@@ -1,6 +1,6 @@
 """Writes the id maps of a version, and chooses raw ids for its golden requests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from kernels.errors import InputError
 from kernels.ids.index_writer import id_index_parts
 from sharded_infer.artifacts.golden import generate_samples
-from sharded_infer.artifacts.manifest import FileRecord
+from sharded_infer.artifacts.manifest import FileRecord, blocks_name
 from sharded_infer.artifacts.mapped_id_maps import open_id_map
-from sharded_infer.artifacts.table_file import write_parts
+from sharded_infer.artifacts.table_file import write_hashes, write_parts
 from sharded_infer.errors import SpecError, WeightsError
 from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.id_maps.id_files import open_id_file
@@ -165,6 +165,10 @@ def _with_id_map(table: TableSpec, source: IdMapSource | None) -> TableSpec:
             "publish(id_maps=...) in Python"
         )
     said = table.id_map or IdMapSpec()
+    if said.partition is not None:
+        raise SpecError(
+            f"table {table.name!r}: id_map.partition: expected none: publishing says it"
+        )
     if said.strings is None:
         said = replace(said, strings=source.strings, seed=source.seed)
     unknown = said.unknown if said.unknown is not None else source.unknown or "error"
@@ -215,6 +219,23 @@ def written_id_maps(
         yield written
 
 
+def write_index(
+    folder: Path, name: str, table: TableSpec, parts: Iterable[memoryview]
+) -> dict[str, FileRecord]:
+    """Writes the index of an id map; the records of its files.
+
+    Hosts fetch the blocks of their own ids of a table in parts, so it has hashes of them.
+
+    Args:
+        name: of the file in the version.
+    """
+    written = write_parts(folder / name, parts)
+    records = {name: written.record}
+    if table.id_map is not None and table.id_map.partition is not None:
+        records[blocks_name(name)] = write_hashes(folder / name, written.hashes)
+    return records
+
+
 def _write(written: WrittenIdMaps, table: TableSpec, source: IdMapSource, folder: Path) -> None:
     name = f"{FOLDER}/{table.name}.index"
     path, first = folder / name, np.empty(0, np.int64)
@@ -228,7 +249,7 @@ def _write(written: WrittenIdMaps, table: TableSpec, source: IdMapSource, folder
 
     try:
         parts = id_index_parts(chunks(), source.count, table.rows, folder=folder)
-        written.records[name] = write_parts(path, parts).record
+        written.records.update(write_index(folder, name, table, parts))
     except WeightsError:
         raise
     except InputError as error:

@@ -20,7 +20,7 @@ from sharded_infer.artifacts.artifact import (
     verify_files,
 )
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, Manifest
-from sharded_infer.artifacts.row_blocks import StoredRange, verify_rows
+from sharded_infer.artifacts.row_blocks import FileRange, verify_rows
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.files.file_lock import Held, held_alone, hold
 from sharded_infer.files.regular_file import flush
@@ -112,7 +112,7 @@ class LocalVersions:
         model: str,
         version: int,
         names: Collection[str],
-        ranges: Collection[StoredRange],
+        ranges: Collection[FileRange],
         progress: Progress,
     ) -> tuple[Path, Held]:
         """The version's own folder, some of whose files and rows were verified, and a lock."""

@@ -23,7 +23,7 @@ from sharded_infer.artifacts.manifest import (
     blocks_name,
     parse_manifest,
 )
-from sharded_infer.artifacts.row_blocks import StoredRange
+from sharded_infer.artifacts.row_blocks import FileRange
 from sharded_infer.errors import ArtifactError, NotFoundError, StorageError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.files.staged_folder import staged_folder
@@ -118,7 +118,7 @@ class RemoteVersions:
         model: str,
         version: int,
         names: Collection[str],
-        ranges: Collection[StoredRange],
+        ranges: Collection[FileRange],
         progress: Progress,
     ) -> tuple[Path, Held]:
         """A folder of the cache with some files and rows of a version, and a lock."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from kernels.wording import did_you_mean
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import Manifest, blocks_name
-from sharded_infer.artifacts.row_blocks import StoredRange
+from sharded_infer.artifacts.row_blocks import FileRange
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.files.file_lock import Held
 from sharded_infer.progress import Progress, no_progress
@@ -183,17 +183,18 @@ class Repository:
         model: str,
         version: int,
         names: Collection[str],
-        ranges: Collection[StoredRange],
+        ranges: Collection[FileRange],
         progress: Progress = no_progress,
     ) -> Path:
-        """As `fetch`, but brings and verifies some files and some rows.
+        """As `fetch`, but brings and verifies some files, and parts of others.
 
         Args:
             names: files to bring whole.
-            ranges: rows of tables, each within one piece; the version has hashes of blocks.
+            ranges: rows of tables, each within one piece, and ids of id maps; there are hashes of
+                the blocks of their files.
 
         Returns:
-            A folder with the manifest, these files and these rows; the rest was not verified.
+            A folder with the manifest, these files, rows and ids; the rest was not verified.
         """
         wanted = sorted({*names, *(blocks_name(stored.file) for stored in ranges)})
         return self._kept(*self._stored.fetch_rows(model, version, wanted, ranges, progress))

@@ -1,12 +1,13 @@
 """Brings to this machine what one host of a plan needs of a version, and no more."""
 
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 from sharded_infer.artifacts.artifact import Artifact, verify_files
-from sharded_infer.artifacts.manifest import Manifest, blocks_name
+from sharded_infer.artifacts.manifest import blocks_name
+from sharded_infer.artifacts.row_blocks import FileRange
 from sharded_infer.lookups.placement import (
+    id_ranges,
     mapped_by_hosts,
     place_stored,
     share_of,
@@ -63,21 +64,22 @@ def fetch_share(
             raise
         return path
     placed = place_stored(plan, artifact)
-    share = share_of(placed, host)
+    share, spec = share_of(placed, host), manifest.model_spec()
+    files = manifest.id_maps or {}
+    # Of those with hashes of blocks, some blocks may be here already, for another process.
+    whole = {name for name, file in files.items() if blocks_name(file) not in manifest.files}
     if with_tower:
-        left = manifest.table_files | {blocks_name(name) for name in manifest.table_files}
-        left |= _id_maps(manifest, mapped_by_hosts(placed, manifest.mapped_tables, host))
+        mapped = manifest.mapped_tables - mapped_by_hosts(placed, spec, host)
+        by_blocks = {*manifest.table_files, *files.values()}
+        left = by_blocks | {blocks_name(name) for name in by_blocks}
         names = set(manifest.files) - left
+        of_ids = id_ranges(manifest, mapped)
     else:
-        own = {piece.table.name for piece in share}
-        names = _id_maps(manifest, own & mapped_by_hosts(placed, manifest.mapped_tables))
+        mapped = mapped_by_hosts(placed, spec) & {piece.table.name for piece in share}
+        names, of_ids = set(), id_ranges(manifest, mapped, share)
+    names |= {files[table] for table in mapped & whole}
     # Changed rows stand in front of rows: who has none needs none.
     overlays = set(manifest.overlays or ())
     names = names | overlays if share else names - overlays
-    ranges = stored_ranges(share)
+    ranges: list[FileRange] = [*stored_ranges(share), *of_ids]
     return repository.fetch_rows(manifest.model, manifest.version, names, ranges, progress)
-
-
-def _id_maps(manifest: Manifest, tables: Iterable[str]) -> set[str]:
-    files = manifest.id_maps or {}
-    return {files[table] for table in tables}

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import Manifest
-from sharded_infer.artifacts.row_blocks import StoredRange
+from sharded_infer.artifacts.row_blocks import FileRange
 from sharded_infer.files.file_lock import Held
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.signatures.manifest_signatures import Sealing
@@ -69,7 +69,7 @@ class StoredVersions(Protocol):
         model: str,
         version: int,
         names: Collection[str],
-        ranges: Collection[StoredRange],
+        ranges: Collection[FileRange],
         progress: Progress,
     ) -> tuple[Path, Held]:
         """A local folder with some files and rows of a version, all verified, and a lock."""

@@ -1,11 +1,14 @@
 """An id map of a table: from raw 64-bit ids to its rows, and what an unknown id means."""
 
+import bisect
+from itertools import pairwise
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from kernels.ids.id_hash import IdHash
+from kernels.ids.partition import LAST_HASH
 
 _STRICT = ConfigDict(extra="forbid")
 _Row = Annotated[int, Field(ge=0, lt=2**32)]
@@ -50,6 +53,52 @@ class HashedRows:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class IdPartition:
+    """Parts of a table's rows, each of which has the ids whose hashes lie in one range.
+
+    Unknown ids that read shared rows have them in the part of their own hash: `SharedRows.rows` are
+    then relative to each part's first row.
+
+    Attributes:
+        first_rows: of each part, ascending, the first 0.
+        first_hashes: the least hash of each part's ids, ascending, the first 0; see
+            `kernels/ids/partition.py`.
+    """
+
+    first_rows: Annotated[tuple[_Row, ...], Field(min_length=1)]
+    first_hashes: Annotated[tuple[Annotated[int, Field(ge=0, lt=2**64)], ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _parts_ascend(self) -> "IdPartition":
+        if len(self.first_rows) != len(self.first_hashes):
+            raise ValueError(
+                f"expected a first hash for each of {len(self.first_rows)} first rows, got "
+                f"{len(self.first_hashes)}"
+            )
+        for name, firsts in (("first_rows", self.first_rows), ("first_hashes", self.first_hashes)):
+            if firsts[0] != 0 or any(one >= other for one, other in pairwise(firsts)):
+                raise ValueError(f"{name}: expected ascending numbers from 0 on")
+        return self
+
+    def smallest(self, table_rows: int) -> int:
+        """Rows of the smallest part of a table of so many rows."""
+        return min(end - first for first, end in pairwise((*self.first_rows, table_rows)))
+
+    def hashes_of_rows(self, first: int, last: int, table_rows: int) -> tuple[int, int] | None:
+        """First and last hash of the ids of rows `[first, last)`; None: they are not whole parts.
+
+        Args:
+            table_rows: of the table.
+        """
+        ends = (*self.first_rows, table_rows)
+        begin, end = (bisect.bisect_left(ends, row) for row in (first, last))
+        if not begin < end < len(ends) or (ends[begin], ends[end]) != (first, last):
+            return None
+        hashes = (*self.first_hashes, LAST_HASH + 1)
+        return hashes[begin], hashes[end] - 1
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class IdMapSpec:
     """The id map of one table. Known ids are the entries of an index that publishing writes.
 
@@ -66,6 +115,8 @@ class IdMapSpec:
             `publish`. A published spec has none.
         hashed: the function that hashes ids; None: an index maps them.
         hash_seed: of that function; None is 0.
+        partition: the parts of the rows, where a plan cuts them; publishing says it. None: rows
+            stand in any order.
     """
 
     unknown: Literal["error", "zero"] | SharedRows | HashedRows | None = None
@@ -74,6 +125,7 @@ class IdMapSpec:
     file: str | None = None
     hashed: Literal["identity", "murmur_hash3_2x64", "xxh3_64"] | None = None
     hash_seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
+    partition: IdPartition | None = None
 
     @model_validator(mode="after")
     def _seed_is_of_strings(self) -> "IdMapSpec":
@@ -96,6 +148,8 @@ class IdMapSpec:
             return self
         if self.unknown is not None:
             raise ValueError("unknown: expected none beside hashed: every id has a row")
+        if self.partition is not None:
+            raise ValueError("partition: expected none beside hashed")
         if self.file is not None:
             raise ValueError(f"file: expected none beside hashed, got {self.file!r}")
         if self.hashed == "identity" and self.hash_seed:

@@ -121,7 +121,11 @@ class TableSpec:
                 "padding_idx: expected none beside id_map"
                 + (': leave the id out of the map, with "zero"' if not self.id_map.hashed else "")
             )
-        unknown = self.id_map.unknown
+        self._check_unknown_rows(self.id_map)
+        return self
+
+    def _check_unknown_rows(self, id_map: IdMapSpec) -> None:
+        unknown = id_map.unknown
         rows = unknown.rows if isinstance(unknown, SharedRows) else ()
         if outside := [row for row in rows if row >= self.rows]:
             raise ValueError(
@@ -138,7 +142,17 @@ class TableSpec:
                 raise ValueError(
                     f"id_map.unknown.reserved: expected 1 to {size}, got {unknown.reserved}"
                 )
-        return self
+        if id_map.partition is not None:
+            smallest = id_map.partition.smallest(self.rows)
+            if smallest < 1:
+                raise ValueError(
+                    f"id_map.partition: expected parts of the table's {self.rows} rows"
+                )
+            if isinstance(unknown, HashedRows) or max(rows, default=0) >= smallest:
+                raise ValueError(
+                    "id_map.partition: expected rows of unknown ids in each part, of which the "
+                    f"smallest has {smallest}"
+                )
 
     @property
     def required_features(self) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ def test_text_that_names_no_part_is_refused(
 
 @pytest.mark.parametrize(
     "more",
-    [("--topology", "cpu:2"), ("--note", "n"), ("--run-id", "7"), ("--join", "2")],
+    [("--note", "n"), ("--run-id", "7"), ("--join", "2")],
     ids=lambda more: more[0],
 )
 def test_a_part_takes_no_option_of_the_joining_step(

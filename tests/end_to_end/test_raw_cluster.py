@@ -11,13 +11,22 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from serving.protocol.wire_strings import packed_strings
+from serving.remote_lookups.host_clients import HostClients
+from serving.remote_lookups.hosts_file import HostSettings
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.errors import RequestError
 from tests.end_to_end.test_cluster_bits import SumsAlone, clients_of, front_of, received
 from tests.sharded_infer.lookups.test_random_plans import KINDS
 from tests.support.fronts import hosts_file
-from tests.support.raw_cluster import MAPS, SPEC, USERS, publish_raw_cluster, raw_inputs
+from tests.support.raw_cluster import (
+    MAPS,
+    SPEC,
+    USERS,
+    publish_raw_cluster,
+    publish_raw_parts,
+    raw_inputs,
+)
 from tests.support.server_pages import samples
 from tests.support.servers import RunningServer, infer_request, running_server, scores_of
 from tests.support.shard_host_processes import ShardHostProcess, end_all, running_shard_host
@@ -31,10 +40,11 @@ Hosts = dict[int, ShardHostProcess]
 @pytest.fixture(scope="module")
 def versions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     repository = tmp_path_factory.mktemp("raw") / "repository"
-    return {
+    published = {
         name: publish_raw_cluster(repository, HOSTS, kinds, name=name)
         for name, kinds in MODELS.items()
     }
+    return published | {"parts": publish_raw_parts(repository, HOSTS, name="parts")}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +72,7 @@ def front(
         yield running
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [*MODELS, "parts"])
 def test_fronts_have_the_bits_of_one_process(
     versions: dict[str, Path], hosts: Hosts, model: str
 ) -> None:
@@ -87,21 +97,40 @@ def test_fronts_have_the_bits_of_one_process(
             one.predict(with_unknown_user())
 
 
+def test_a_replica_of_parts_has_the_same_bits(
+    versions: dict[str, Path], hosts: Hosts, tmp_path: Path
+) -> None:
+    version = versions["parts"]
+    whole, inputs = open_model(version), raw_inputs(20, 5)
+    expected = whole.predict(inputs)["score"]
+    with running_shard_host(version.parents[1], 0, tmp_path / "replica", exit_code=None) as other:
+        addresses = {0: (other.address, hosts[0].address), 1: (hosts[1].address,)}
+        clients = HostClients(HostSettings(addresses, 60.0), answer_bytes=2**24)
+        front = front_of(version, clients)
+        for is_killed in (False, True):
+            if is_killed:
+                other.process.kill()
+                other.process.wait()
+            for _ in range(10):
+                np.testing.assert_array_equal(front.predict(inputs)["score"], expected)
+
+
 def with_unknown_user() -> dict[str, np.ndarray]:
     known = next(iter(MAPS["user"]))
     users = {"user_id": np.array([known, 4]), "user_id.lengths": np.array([1, 1])}
     return {**raw_inputs(2, 1), **users}
 
 
+@pytest.mark.parametrize("model", ["mixed", "parts"])
 def test_strings_pass_a_front_and_unknown_ids_are_counted(
-    versions: dict[str, Path], front: RunningServer
+    versions: dict[str, Path], front: RunningServer, model: str
 ) -> None:
-    whole: Model = open_model(versions["mixed"])
+    whole: Model = open_model(versions[model])
     inputs = raw_inputs(len(USERS), 3)
     hashed = np.array([*MAPS["user"]])
     users = {"user_id": hashed, "user_id.lengths": np.ones(len(USERS), np.int64)}
     expected = whole.predict({**inputs, **users})["score"]
-    request = infer_request({**inputs, **users}, model="mixed")
+    request = infer_request({**inputs, **users}, model=model)
     place = [one.name for one in request.inputs].index("user_id")
     request.inputs[place].datatype = "BYTES"
     request.raw_input_contents[place] = packed_strings(USERS)
@@ -113,19 +142,19 @@ def test_strings_pass_a_front_and_unknown_ids_are_counted(
     )
     countries = inputs["country"]
     outside = unknown + int(((countries < 0) | (countries >= 7)).sum())
-    before = counted(front)
+    before = counted(front, model)
     with front.stub() as stub:
         answer: service_pb2.ModelInferResponse = stub.ModelInfer(request, timeout=60)
     np.testing.assert_allclose(scores_of(answer)["score"], expected, atol=1e-5)
-    assert unknown and counted(front) - before == outside
+    assert unknown and counted(front, model) - before == outside
 
 
-def counted(server: RunningServer) -> float:
-    """Ids that the metrics of the mixed model say were unknown or outside."""
+def counted(server: RunningServer, model: str) -> float:
+    """Ids that the metrics of a model say were unknown or outside."""
     return sum(
         value
         for (name, labels), value in samples(server.metrics_url).items()
-        if name == OUTSIDE and ("model", "mixed") in labels
+        if name == OUTSIDE and ("model", model) in labels
     )
 
 
@@ -165,6 +194,11 @@ def test_the_front_maps_no_file_of_an_id_map_that_hosts_have(
     manifest = open_artifact(versions["rows"]).manifest
     files = {str(versions["rows"] / file) for file in manifest.id_maps.values()}
     assert files & of_front and not files <= of_hosts
+    # In parts, but for the table whose unknown ids a hash sends to any row.
+    files = open_artifact(versions["parts"]).manifest.id_maps
+    here = {str(versions["parts"] / files.pop("page"))}
+    theirs = {str(versions["parts"] / file) for file in files.values()}
+    assert here <= of_front and not theirs & of_front and theirs <= of_hosts
 
 
 def mapped_files(process: int) -> set[str]:

@@ -11,9 +11,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from serving.commands.cluster.cluster_publish import store_part_here
+from serving.commands.models.publish import PartJob
+from serving.commands.models.publish_options import PublishOptions
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import no_progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.specs.order_rows import OrderRows
 from sharded_infer.specs.spec_file import load_spec
 from tests.support.part_checkpoint import ROWS, manifest_of, write_checkpoint
 from tests.support.ray_nodes import RayNodes, ray_nodes
@@ -129,7 +132,9 @@ def test_a_machine_without_the_checkpoint_or_the_repository_says_so(tmp_path: Pa
     described = load_spec(Path(str(spec)))
 
     def store(weights: Path, staged: Path) -> None:
-        store_part_here(described, weights, "/models", staged, None, 1, 1, no_progress)
+        options = PublishOptions(Path(str(spec)), weights, "/models")
+        job = PartJob(options, described, None, OrderRows.AS_TRAINED, 1)
+        store_part_here(job, staged, 1, no_progress)
 
     with pytest.raises(InputError, match="absent: expected weights that every machine can read"):
         store(tmp_path / "absent", tmp_path)

@@ -12,11 +12,12 @@ import torch
 from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.artifact import open_artifact
-from sharded_infer.planning.plan import Plan, dump_plan
+from sharded_infer.importing.id_maps.id_map_source import IdMapSource
+from sharded_infer.planning.plan import Plan, StoredTable, dump_plan
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
-from tests.sharded_infer.lookups.test_random_plans import random_plan
+from tests.sharded_infer.lookups.test_random_plans import cuts, random_plan
 from tests.support.manifest_file import edit_manifest
 from tests.support.raw_ids import STRANGE, Arrays, Ids, Sum, source_of
 
@@ -24,7 +25,7 @@ HASHED = HashedRows(rows=32, buckets=4, divided=True)
 TABLES = (
     TableSpec(
         "user",
-        rows=60,
+        rows=240,
         dim=16,
         format=RowFormat.INT8,
         features=("user_id",),
@@ -32,17 +33,17 @@ TABLES = (
     ),
     TableSpec(
         "item",
-        rows=40,
-        dim=12,
+        rows=160,
+        dim=8,
         pooling="mean",
         format=RowFormat.BF16,
         features=("clicked", "bought"),
         id_map=IdMapSpec("zero"),
     ),
-    TableSpec("shop", rows=20, dim=8, id_map=IdMapSpec(SharedRows((19,)))),
+    TableSpec("shop", rows=200, dim=4, id_map=IdMapSpec(SharedRows((19,)))),
     TableSpec(
         "ad",
-        rows=30,
+        rows=120,
         dim=32,
         format=RowFormat.INT4,
         features=("ad", "shop"),
@@ -64,7 +65,7 @@ SPEC = ModelSpec(
     dense=DenseSpec({"age": 1}),
     quantization=QuantizationSpec("fp32"),
 )
-USERS = [f"user {number}".encode() for number in range(55)]
+USERS = [f"user {number}".encode() for number in range(235)]
 
 
 def entries_of(table: TableSpec) -> dict[int, int]:
@@ -85,12 +86,9 @@ def publish_raw_cluster(
     repository: Path, hosts: int, kinds: Sequence[str], *, name: str = "raw", seed: int = 0
 ) -> Path:
     """A version with a plan by chance, as `random_plan` makes it; its folder."""
-    generator = torch.Generator().manual_seed(3)
-    weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
-    sources = {name: source_of(entries) for name, entries in MAPS.items()}
-    topology = f"cpu:{2 * hosts}"
-    spec = replace(SPEC, name=name)
-    path = publish(spec, weights, Sum(), repository, topologies=(topology,), id_maps=sources).path
+    topologies, sources = (f"cpu:{2 * hosts}",), raw_sources()
+    spec, weights = replace(SPEC, name=name), trained_weights()
+    path = publish(spec, weights, Sum(), repository, topologies=topologies, id_maps=sources).path
     manifest = open_artifact(path).manifest
     plan = random_plan(
         np.random.default_rng([hosts, seed]),
@@ -101,6 +99,69 @@ def publish_raw_cluster(
     )
     replace_plan(path, plan)
     return path
+
+
+def publish_raw_parts(
+    repository: Path,
+    hosts: int,
+    *,
+    name: str = "raw",
+    seed: int = 0,
+    spec: ModelSpec = SPEC,
+    **more: Any,
+) -> Path:
+    """A version whose tables are cut by rows in parts, over hosts by chance; its folder.
+
+    Args:
+        spec: with the same tables.
+        more: as `publish` takes them.
+    """
+    topology = narrow_topology(repository.parent, hosts)
+    options = {"id_maps": raw_sources(), "topologies": (topology,), **more}
+    path = publish(replace(spec, name=name), trained_weights(), Sum(), repository, **options).path
+    manifest = open_artifact(path).manifest
+    tables = {table.name: table for table in manifest.model_spec().tables}
+
+    def cut(table: StoredTable, generator: np.random.Generator) -> list[int]:
+        id_map = tables[table.name].id_map
+        partition = None if id_map is None else id_map.partition
+        if partition is None:
+            return cuts(generator, table.rows, 1)
+        inner = generator.choice(partition.first_rows[1:], 3)
+        return sorted({0, table.rows, *inner.tolist()})
+
+    plan = random_plan(
+        np.random.default_rng([hosts, seed]),
+        hosts,
+        kinds=("rows", "grid"),
+        tables=manifest.stored_tables(),
+        name=next(iter(manifest.plans)),
+        cut_rows=cut,
+    )
+    replace_plan(path, plan)
+    return path
+
+
+def narrow_topology(folder: Path, hosts: int) -> str:
+    """A file of hosts with so little memory that all tables are cut by rows."""
+    ranks = (
+        f'[[devices]]\ncard = "cpu"\ncount = {-(-8 // hosts)}\nhost = {host}\nmemory = "2KB"\n'
+        for host in range(hosts)
+    )
+    file = folder / f"narrow{hosts}.toml"
+    file.write_text("".join(ranks))
+    return str(file)
+
+
+def raw_sources() -> dict[str, IdMapSource]:
+    """The id maps, as `publish` takes them."""
+    return {name: source_of(entries) for name, entries in MAPS.items()}
+
+
+def trained_weights() -> dict[str, torch.Tensor]:
+    """Rows of all tables, by name."""
+    generator = torch.Generator().manual_seed(3)
+    return {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
 
 
 def replace_plan(version: Path, plan: Plan) -> None:

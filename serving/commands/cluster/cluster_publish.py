@@ -1,9 +1,8 @@
 """Publishes a model in parts, on Ray."""
 
 import functools
-from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +12,13 @@ from rich.table import Table
 from serving.commands.cluster.ray_module import ray_module
 from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
-from serving.commands.models.publish import print_version, store_part, version_fields
+from serving.commands.models.publish import (
+    OrderRowsOption,
+    PartJob,
+    print_version,
+    store_part,
+    version_fields,
+)
 from serving.commands.models.publish_options import PublishOptions
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.option_fields import declare_fields
@@ -22,8 +27,7 @@ from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError, StorageError
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.specs.feature_statistics import FeatureStatistics
-from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.order_rows import OrderRows
 
 if TYPE_CHECKING:
     from serving.cluster.parts.ray_parts import PartRun, RayParts
@@ -59,6 +63,7 @@ def cluster_publish_command(
     part_cpus: CpusOption = 1.0,
     part_memory: MemoryOption = "2GB",
     retries: RetriesOption = 3,
+    order_rows: OrderRowsOption = OrderRows.AS_TRAINED,
     as_json: JsonOption = False,
     **values: Any,
 ) -> None:
@@ -87,18 +92,25 @@ def cluster_publish_command(
             stack.enter_context(closing(ray))
             # What every machine sees if the repository is the same folder there.
             staged = stack.enter_context(published.staging(described.name))
+            location = published.location
+            everywhere = replace(
+                options.resolved(),
+                repository=location if published.is_remote else str(published.path.resolve()),
+            )
             make = functools.partial(
                 store_part_here,
-                described,
-                options.weights.resolve(),
-                published.location if published.is_remote else str(published.path.resolve()),
+                PartJob(everywhere, described, statistics, order_rows, parts),
                 None if published.is_remote else staged.resolve(),
-                statistics,
-                parts,
             )
             runs = ray.run(make, parts, fp32_bytes, progress)
         version = options.publish(
-            described, statistics, trained, keys=keys, parts=parts, progress=progress
+            described,
+            statistics,
+            trained,
+            keys=keys,
+            parts=parts,
+            order_rows=order_rows,
+            progress=progress,
         )
     if as_json:
         fields = version_fields(described.name, version)
@@ -109,14 +121,7 @@ def cluster_publish_command(
 
 
 def store_part_here(
-    spec: ModelSpec,
-    weights: Path,
-    repository: str,
-    staged: Path | None,
-    statistics: Mapping[str, FeatureStatistics] | None,
-    parts: int,
-    part: int,
-    progress: Progress,
+    job: PartJob, staged: Path | None, part: int, progress: Progress
 ) -> "PublishedPart":
     """Stores a part, if this machine has the checkpoint and the repository.
 
@@ -126,6 +131,7 @@ def store_part_here(
     Raises:
         InputError, StorageError: it lacks one of them.
     """
+    weights, repository = job.options.weights, job.options.repository
     if not weights.exists():
         raise InputError(f"{weights}: expected weights that every machine can read, got no file")
     if staged is not None and not staged.is_dir():
@@ -133,7 +139,7 @@ def store_part_here(
             f"{repository}: expected the repository in a folder that all machines share, "
             "or an object store, got another folder"
         )
-    return store_part(spec, weights, repository, statistics, parts, part, progress)
+    return store_part(job, part, progress)
 
 
 def _part_fields(run: "PartRun") -> dict[str, object]:

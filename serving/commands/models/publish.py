@@ -2,8 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,7 +79,8 @@ def publish_command(
     unchanged.
 
     Several machines share the work: each runs the command with --part I/N, then one runs it with
-    --join N and the same spec, weights and budgets. The version has the files of a whole publish.
+    --join N and the same spec, weights, budgets and layouts. The version has the files of a whole
+    publish.
 
     With --changed, --base or --follow changed rows alone are published, in front of a version's:
     seconds instead of minutes. `repo compact` makes such a version whole.
@@ -103,20 +103,18 @@ def publish_command(
     if part is not None:
         number, parts = parse_part(part)
         refused = {
-            "--topology": options.topology,
             "--calibration": options.calibration,
             "--note": options.note,
             "--run-id": options.run_id,
             "--source-revision": options.source_revision,
             "--sign-key": options.sign_key,
             "--join": join,
-            "--order-rows": order_rows != OrderRows.AS_TRAINED,
         }
         if given := [option for option, value in refused.items() if value]:
             raise InputError(f"{given[0]} is for the step that joins the parts, not for --part")
-        weights, repository = options.weights, options.repository
+        job = PartJob(options, described, statistics, order_rows, parts)
         with progress_bars() as progress:
-            made = store_part(described, weights, repository, statistics, parts, number, progress)
+            made = store_part(job, number, progress)
         _print_part(described.name, made, as_json=as_json)
         return
     keys = options.signing_keys()
@@ -151,20 +149,34 @@ def _print_part(model: str, made: "PublishedPart", *, as_json: bool) -> None:
     )
 
 
-def store_part(
-    spec: ModelSpec,
-    weights: Path,
-    repository: str,
-    statistics: Mapping[str, FeatureStatistics] | None,
-    parts: int,
-    part: int,
-    progress: Progress,
-) -> "PublishedPart":
+@dataclass(frozen=True, slots=True)
+class PartJob:
+    """What all parts of a publish are made from."""
+
+    options: PublishOptions
+    spec: ModelSpec
+    statistics: Mapping[str, FeatureStatistics] | None
+    order_rows: OrderRows
+    parts: int
+
+
+def store_part(job: PartJob, part: int, progress: Progress) -> "PublishedPart":
     """Encodes and stores one part of a checkpoint; see `publish_part`."""
-    source, *_ = read_trained(spec, weights, weights.parent, None, with_tower=False)
+    options, weights = job.options, job.options.weights
+    source, *_ = read_trained(job.spec, weights, weights.parent, None, with_tower=False)
     publish_part = load_by_name("sharded_infer.publishing.part_publication:publish_part")
     made: PublishedPart = publish_part(
-        spec, source, repository, part=part, parts=parts, statistics=statistics, progress=progress
+        job.spec,
+        source,
+        options.repository,
+        part=part,
+        parts=job.parts,
+        statistics=job.statistics,
+        # Other tables have their rows as trained, whatever is planned for.
+        topologies=options.topologies if job.spec.mapped_tables else ("cpu:1",),
+        id_maps=options.id_maps(job.spec, job.order_rows),
+        order_rows=job.order_rows,
+        progress=progress,
     )
     return made
 

@@ -1,7 +1,8 @@
 """The options of commands that publish a model, and what they read and publish."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,6 +32,7 @@ from sharded_infer.specs.order_rows import OrderRows
 from sharded_infer.specs.spec_file import load_spec
 
 if TYPE_CHECKING:
+    from sharded_infer.importing.id_maps.id_map_source import IdMapSource
     from sharded_infer.publishing.publication import PublishedVersion
 
 TopologyOption = Annotated[
@@ -69,6 +71,19 @@ class PublishOptions:
         """The layouts to plan for."""
         return tuple(self.topology or ("cpu:1",))
 
+    def resolved(self) -> "PublishOptions":
+        """With whole paths of the files that parts are made from."""
+        named = [
+            str(Path(one).resolve()) if one.endswith(".toml") else one for one in self.topologies
+        ]
+        return replace(
+            self,
+            spec=self.spec.resolve(),
+            weights=self.weights.resolve(),
+            topology=named,
+            samples=None if self.samples is None else self.samples.resolve(),
+        )
+
     def described(self) -> ModelSpec:
         """The spec, with the budget of the command line.
 
@@ -95,6 +110,17 @@ class PublishOptions:
         """
         return read_signing_keys(self.sign_key or ())
 
+    def id_maps(self, described: ModelSpec, order_rows: OrderRows) -> Mapping[str, "IdMapSource"]:
+        """The id maps that the spec names, by table; with frequencies where rows are ordered so."""
+        id_maps = id_map_sources(described, self.spec.parent)
+        if order_rows is not OrderRows.FREQUENCY or self.samples is None:
+            return id_maps
+        samples = read_samples(self.samples, strings=described.string_inputs)
+        counted: Mapping[str, IdMapSource] = load_by_name(
+            "sharded_infer.publishing.sampled_ids:with_frequencies"
+        )(described, samples, id_maps)
+        return counted
+
     def publish(
         self,
         described: ModelSpec,
@@ -114,12 +140,6 @@ class PublishOptions:
             order_rows: by frequency, those of the samples where the id maps say none.
         """
         source, tower, measured = trained
-        id_maps = id_map_sources(described, self.spec.parent)
-        if order_rows is OrderRows.FREQUENCY and self.samples is not None:
-            counted = load_by_name("sharded_infer.publishing.sampled_ids:with_frequencies")
-            id_maps = counted(
-                described, read_samples(self.samples, strings=described.string_inputs), id_maps
-            )
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
             described,
             source,
@@ -127,7 +147,7 @@ class PublishOptions:
             self.repository,
             topologies=self.topologies,
             statistics=statistics,
-            id_maps=id_maps,
+            id_maps=self.id_maps(described, order_rows),
             order_rows=order_rows,
             calibration=measured,
             parts=parts,

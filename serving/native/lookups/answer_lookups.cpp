@@ -64,7 +64,8 @@ void count_unknown(const IdMap& map, const std::int64_t* raw, const std::int64_t
   }
 }
 
-// Maps the raw ids of a group to rows; those without one leave their bags. False: Python refuses it.
+// Maps the raw ids of a group to rows of its pieces; those without one leave their bags. False: Python
+// refuses it.
 bool map_bags(const Share& share, const Group& group, AnswerMemory& memory, GroupBags& own) {
   const std::int64_t entries = group.entries(), bags = group.bags();
   own.raw = own.ids;
@@ -88,9 +89,9 @@ bool map_bags(const Share& share, const Group& group, AnswerMemory& memory, Grou
     for (std::int64_t bag = 0; bag < bags; ++bag) {
       std::int64_t left = 0;
       for (const std::int64_t end = taken + lengths[bag]; taken < end; ++taken) {
-        const std::int64_t row = own.ids[std::size_t(taken)];
-        if (row >= piece.row_count) return false;
-        if (row < 0) continue;
+        if (own.ids[std::size_t(taken)] < 0) continue;
+        const std::int64_t row = own.ids[std::size_t(taken)] - piece.first_row;
+        if (row < 0 || row >= piece.row_count) return false;
         own.ids[std::size_t(kept)] = row;
         if (!own.weights.empty()) own.weights[std::size_t(kept)] = own.weights[std::size_t(taken)];
         ++kept;

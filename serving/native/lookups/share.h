@@ -34,6 +34,7 @@ struct Piece {
   const std::uint8_t* rows;
   std::int64_t row_bytes;
   std::int64_t row_count;
+  std::int64_t first_row;  // in its table
   std::int64_t columns;
   std::int32_t format;
   std::int32_t mean;

@@ -31,7 +31,7 @@ class NativeIdMaps:
             id_maps: by table; ids of others that need one are left raw.
         """
         # Compiled code is given their addresses.
-        self._kept: list[IdMap | NDArray[np.int64]] = [*id_maps.values()]
+        self._kept: list[IdMap | NDArray[np.int64] | NDArray[np.uint64]] = [*id_maps.values()]
         self._fields = {
             table.name: self._fields_of(id_maps.get(table.name), counted)
             for counted, table in enumerate(spec.mapped_tables)
@@ -67,6 +67,12 @@ class NativeIdMaps:
             fields.unknown, fields.shared_rows = _SHARED, address_of(rows)
             fields.segments = len(rows)
             fields.segment_ids = -(-unknown.input_size // len(rows))
+            if id_map.partition is not None:
+                hashes = np.array(id_map.partition.first_hashes, np.uint64)
+                firsts = np.array(id_map.partition.first_rows, np.int64)
+                self._kept += [hashes, firsts]
+                fields.part_hashes, fields.part_rows = address_of(hashes), address_of(firsts)
+                fields.parts = len(firsts)
         elif isinstance(unknown, HashedRows):
             size = unknown.rows // unknown.buckets
             fields.unknown, fields.segments = _HASHED, unknown.buckets

@@ -6,8 +6,8 @@
 | TorchEasyRec | `<table>.keys` in `sparse_dynamic_embedding-RR-of-WW.npz` | `<table>.values` |
 | DeepRec | tensor `<name>-keys`, or `<name>/part_P-keys` | `<name>-values` |
 
-DeepRec's `<name>-freqs` say how often each id came. Scores of dynamicemb may be times: they are not
-read.
+DeepRec's `<name>-freqs` say how often each id came. dynamicemb's `<table>_emb_scores.rank_R...` do
+where its score strategy counts (LFU); else they may be times.
 
 Sources: `dump_load.py` of NVIDIA's recsys-examples (dynamicemb), `export_util.py` of TorchEasyRec,
 and docs/Embedding-Variable-Export-Format.md of DeepRec. An id's row is its position.
@@ -72,13 +72,18 @@ class KeyedTables:
         return JoinedRows(parts, f"{other.description} and {self.weights.description}")
 
 
-def open_keyed_tables(weights: Path | str | Mapping[str, object] | WeightSource) -> KeyedTables:
+def open_keyed_tables(
+    weights: Path | str | Mapping[str, object] | WeightSource,
+    *,
+    scores_are_frequencies: bool = False,
+) -> KeyedTables:
     """Opens tables that were trained by id.
 
     Args:
         weights: a folder that dynamicemb's `DynamicEmbDump` wrote, or one of its collections'; the
             `sparse` folder of a TorchEasyRec export; or DeepRec's tensors by name, in memory or in
             a file (`.npz`, `.safetensors`).
+        scores_are_frequencies: dynamicemb's scores say how often each id came.
 
     Raises:
         WeightsError: it holds no such tables, a part is missing or cut, or ids and rows do not fit
@@ -86,22 +91,28 @@ def open_keyed_tables(weights: Path | str | Mapping[str, object] | WeightSource)
     """
     try:
         if isinstance(weights, str | Path) and Path(weights).is_dir():
-            return _of_folder(Path(weights))
+            return _of_folder(Path(weights), has_frequencies=scores_are_frequencies)
         source = open_weights(Path(weights)) if isinstance(weights, str | Path) else None
         return _deeprec(source or weights_of(weights))
     except SourceError as error:
         raise WeightsError(str(error)) from error
 
 
-def _of_folder(folder: Path) -> KeyedTables:
+def _of_folder(folder: Path, *, has_frequencies: bool) -> KeyedTables:
     # A dump has a folder for each collection.
     files = sorted(p for place in (folder, *_folders(folder)) for p in place.iterdir())
     ids: dict[str, list[Part]] = {}
     rows: dict[str, list[Part]] = {}
+    uses: dict[str, list[Part]] = {}
     for table, parts in _grouped(_DYNAMICEMB, files).items():
         ids[table] = [(RawFileSource(path, "keys", "int64"), "keys") for path in parts]
         values = [path.with_name(path.name.replace("_emb_keys.", "_emb_values.")) for path in parts]
         width = _width(table, ids[table], values)
+        if has_frequencies:
+            scores = [
+                path.with_name(path.name.replace("_emb_keys.", "_emb_scores.")) for path in parts
+            ]
+            uses[table] = [(RawFileSource(path, "scores", "int64"), "scores") for path in scores]
         rows[table] = [(RawFileSource(p, "values", "float32", width), "values") for p in values]
     for parts in _grouped(_EASYREC, files).values():
         for source in map(open_weights, parts):
@@ -115,7 +126,7 @@ def _of_folder(folder: Path) -> KeyedTables:
             f"{folder}: holds no ids of dynamicemb (<table>_emb_keys.rank_R.world_size_W) or of "
             "TorchEasyRec (sparse_dynamic_embedding-RR-of-WW.npz with <table>.keys)"
         )
-    return _tables(ids, rows, str(folder))
+    return _tables(ids, rows, str(folder), uses)
 
 
 def _folders(folder: Path) -> list[Path]:

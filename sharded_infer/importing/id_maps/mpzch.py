@@ -8,6 +8,7 @@ release 1.8, and `process_item_zch` of FBGEMM's faster_hash_ops.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,10 +22,16 @@ from sharded_infer.importing.id_maps.id_map_source import (
     Ids,
     Unknown,
 )
-from sharded_infer.importing.id_maps.stored_ids import check_column, chunks_of, read_column
+from sharded_infer.importing.id_maps.stored_ids import (
+    check_column,
+    chunks_of,
+    counts_by_position,
+    read_column,
+)
 
 MPZCH_IDS = "_hash_zch_identities"
 MPZCH_BUCKETS = "_hash_zch_bucket"
+MPZCH_COUNTS = "_hash_zch_runtime_meta"
 EMPTY = -1  # of a slot without an id
 
 
@@ -37,6 +44,7 @@ class MpzchSettings:
         divided: `inference_dispatch_div_train_world_size`.
         reserved_slots: at the end of each bucket, `get_reserved_slots_per_bucket()`; None without
             `opt_in_prob`.
+        track_id_freq: the module counts how often each id comes.
     """
 
     disable_fallback: bool
@@ -44,6 +52,7 @@ class MpzchSettings:
     max_probe: int = 128
     divided: bool = False
     reserved_slots: int | None = None
+    track_id_freq: bool = False
 
 
 def mpzch_source(
@@ -51,8 +60,11 @@ def mpzch_source(
 ) -> IdMapSource:
     """The id map of one table; reads it once, to check and count it.
 
+    Its metadata are not read: in every eviction policy of release 1.8 they are times.
+
     Args:
-        ids: the key of the identities, int64 `[Z]` or `[Z, 1]`, `EMPTY` without an id.
+        ids: the key of the identities, int64 `[Z]` or `[Z, 1]`, `EMPTY` without an id. Beside it
+            lie the counts, if the settings say that there are some.
         buckets: `total_num_buckets`.
 
     Raises:
@@ -77,7 +89,14 @@ def mpzch_source(
         )
     read = _Reader(source, ids, buckets, size, settings)
     count = sum(len(known) for known, _ in read())
-    return IdMapSource(where, count, read, table_rows=rows, unknown=unknown)
+    frequencies = None
+    if settings.track_id_freq:
+        counts = ids.removesuffix(MPZCH_IDS) + MPZCH_COUNTS
+        check_column(source, counts, rows)
+        frequencies = partial(counts_by_position, source, counts, rows)
+    return IdMapSource(
+        where, count, read, table_rows=rows, unknown=unknown, frequencies=frequencies
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from sharded_infer.importing.id_maps.mch import (
 )
 from sharded_infer.importing.id_maps.mpzch import (
     MPZCH_BUCKETS,
+    MPZCH_COUNTS,
     MPZCH_IDS,
     MpzchSettings,
     mpzch_source,
@@ -208,7 +209,8 @@ def _live_mch(table: str, modules: Sequence[Any], input_hash: InputHash) -> IdMa
 
 def _live_mpzch(table: str, modules: Sequence[Any]) -> IdMapSource:
     first, settings = modules[0], [_settings(module) for module in modules]
-    parts = _joined(table, modules, (MPZCH_IDS,))
+    counts = (MPZCH_COUNTS,) if all(one.track_id_freq for one in settings) else ()
+    parts = _joined(table, modules, (MPZCH_IDS, *counts))
     rows, buckets = parts.shape(MPZCH_IDS)[0], first._buckets
     equal = [bucket * (rows // buckets) for bucket in range(buckets)] + [rows]
     covered = [(module._start_bucket, module._end_bucket) for module in modules]
@@ -236,6 +238,7 @@ def _settings(module: Any) -> MpzchSettings:
         max_probe=module._max_probe,
         divided=module.input_mapper._inference_dispatch_div_train_world_size,
         reserved_slots=None if reserved == -1 else reserved,
+        track_id_freq=getattr(module, "_track_id_freq", False),
     )
 
 

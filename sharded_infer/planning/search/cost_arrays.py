@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from kernels.gpu.row_stride import device_strides
 from sharded_infer.planning.cost_model import ID_BYTES, OUTPUT_BYTES, CostModel
+from sharded_infer.planning.id_map_memory import FIXED_BYTES, ID_ROW_BYTES
 from sharded_infer.planning.topology import Device
 
 Floats = NDArray[np.float64]
@@ -51,7 +52,10 @@ class TableCosts:
         class_of_rank: class of each rank.
         column_step: columns of a column shard are a multiple of this, `[tables]`.
         padded: whether rows are padded as devices read them.
-        map_bytes: of the id map beside a table's rows, `[tables]`.
+        map_bytes: of the id map beside any rectangle of a table, `[tables]`.
+        map_row_bytes: of the id map beside each row, `[tables]`.
+        is_cut_badly: whether the front would map a table's raw ids if it was cut by rows,
+            `[tables]`.
     """
 
     names: tuple[str, ...]
@@ -65,16 +69,18 @@ class TableCosts:
     column_step: Integers
     padded: bool
     map_bytes: Floats
+    map_row_bytes: Floats
+    is_cut_badly: NDArray[np.bool_]
 
     def bytes(self, tables: Integers, rows: Floats, columns: Floats) -> Floats:
         """Bytes of rectangles, as `Plan.bytes_by_rank`; a column shard keeps each row's header.
 
-        Each is counted with its table's id map.
+        Each is counted with its table's id map, or its part of it.
         """
         # A row ends with a whole byte.
         row_bytes = self.header_bytes[tables] + np.ceil(self.element_bytes[tables] * columns)
         row_bytes = device_strides(row_bytes) if self.padded else row_bytes
-        return rows * row_bytes + self.map_bytes[tables]
+        return rows * (row_bytes + self.map_row_bytes[tables]) + self.map_bytes[tables]
 
 
 # 16 bytes of every row format, so that vector loads of a column shard stay whole.
@@ -90,6 +96,8 @@ def table_costs(load: CostModel) -> TableCosts:
     class_of_rank = [classes.setdefault(device, len(classes)) for device in load.topology.devices]
     header = np.array([t.row_format.row_bytes(0) for t in tables], np.float64)
     element = np.array([t.row_format.element_bits / 8 for t in tables], np.float64)
+    maps = np.array([load.map_bytes(name) for name in names], np.float64)
+    in_parts = (maps > 0) & [load.is_cut_in_parts(name) for name in names]
     return TableCosts(
         names=names,
         rows=np.array([t.rows for t in tables], np.int64),
@@ -101,7 +109,9 @@ def table_costs(load: CostModel) -> TableCosts:
         devices=tuple(classes),
         column_step=np.maximum(1, _STEP_BYTES / element).astype(np.int64),
         padded=load.topology.has_gpus,
-        map_bytes=np.array([load.map_bytes(name) for name in names], np.float64),
+        map_bytes=np.where(in_parts, FIXED_BYTES, maps),
+        map_row_bytes=np.where(in_parts, ID_ROW_BYTES, 0.0),
+        is_cut_badly=(maps > 0) & ~in_parts,
     )
 
 

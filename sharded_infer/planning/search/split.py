@@ -78,11 +78,11 @@ def split_for_bytes(packing: Packing, limit: float, tolerance: float, *, steps: 
 def split_to_fit(packing: Packing, item: int) -> bool:
     """Cuts an unplaced item over the emptiest ranks; False if none has free memory.
 
-    By rows, but a table with an id map by columns if that is enough: with all rows, hosts map ids.
+    By rows, but a table whose ids the front would then map by columns if that is enough.
     """
     rectangle = packing.rectangles[item]
     map_bytes = float(packing.costs.map_bytes[rectangle.table])
-    if map_bytes and _columns_to_fit(packing, item):
+    if packing.costs.is_cut_badly[rectangle.table] and _columns_to_fit(packing, item):
         return True
     row_bytes = (packing.bytes[item] - map_bytes) / rectangle.rows
     room = packing.capacity - packing.held - map_bytes
@@ -102,6 +102,7 @@ def split_to_fit(packing: Packing, item: int) -> bool:
     packing.log.append(
         f"{packing.name(item)}: fits no rank whole, cut by rows over ranks "
         f"{', '.join(str(rank) for rank, _ in parts)}"
+        + ("; the front maps its ids" if packing.costs.is_cut_badly[rectangle.table] else "")
     )
     return True
 
@@ -141,7 +142,7 @@ def cut_evenly(packing: Packing, item: int, room: float) -> list[int]:
     best: list[Rectangle] = []
     best_total = np.inf
     # By rows, a front would have to map raw ids.
-    for by_columns in (True,) if packing.costs.map_bytes[rectangle.table] else (True, False):
+    for by_columns in (True,) if packing.costs.is_cut_badly[rectangle.table] else (True, False):
         size = -(-rectangle.columns // step) if by_columns else rectangle.rows
         unit = step if by_columns else 1
         for count in range(2, min(size, 4 * len(packing.busy)) + 1):
@@ -223,7 +224,7 @@ def _amounts(
     each = packing.bytes[items] / rows if by_bytes else by_id / rows
     amounts = np.floor(np.minimum(wanted / np.maximum(each, 1e-300), rows - 1))
     # By rows, a front would have to map raw ids.
-    amounts = np.where(costs.map_bytes[tables] > 0, 0, amounts)
+    amounts = np.where(costs.is_cut_badly[tables], 0, amounts)
     return np.maximum(amounts, 0).astype(np.int64)
 
 

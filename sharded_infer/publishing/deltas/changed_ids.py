@@ -1,7 +1,7 @@
 """Changed rows of raw ids: their rows by the base's id maps, and id maps with new and removed ids.
 
-A new id gets a new row behind the table's. The id map of a table that ids come to or leave is
-written anew, from the base's in the order of its buckets.
+A new id gets a new row behind the table's, or a free one of its part (`part_rows`). The id map of a
+table that ids come to or leave is written anew, from the base's in the order of its buckets.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,11 +16,13 @@ from kernels.ids.index_writer import id_index_parts
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import FileRecord
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
-from sharded_infer.artifacts.table_file import write_parts
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
 from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.publishing.deltas.part_rows import in_each_part, rows_of_new
+from sharded_infer.publishing.written_id_maps import write_index
 from sharded_infer.specs.id_map_spec import HashedRows
+from sharded_infer.specs.model_spec import ModelSpec
 
 Ids = NDArray[np.int64]
 
@@ -76,29 +78,30 @@ def changed_ids(base: Artifact, changes: Changes) -> ChangedIds:
 
 
 def write_id_maps(
-    base: Artifact, changed: ChangedIds, rows: Mapping[str, int], staged: Path
+    base: Artifact, changed: ChangedIds, spec: ModelSpec, staged: Path
 ) -> dict[str, FileRecord]:
     """Writes the id maps of tables that ids come to or leave, or that get rows.
 
     Args:
-        rows: of each table with its new rows.
+        spec: of the changed model.
 
     Returns:
-        Their records, by the names that the base's have.
+        The records of their files, by the names that the base's have.
 
     Raises:
         WeightsError: an id map cannot be written.
     """
     files, maps = base.manifest.id_maps or {}, open_id_maps(base)
-    written = {}
+    tables = {table.name: table for table in spec.tables}
+    written: dict[str, FileRecord] = {}
     for table, name in files.items():
-        if table not in changed.tables and rows[table] == maps[table].table.rows:
+        if table not in changed.tables and tables[table].rows == maps[table].table.rows:
             continue
         chunks, count = _entries(maps[table], changed)
         (staged / name).parent.mkdir(parents=True, exist_ok=True)
         try:
-            parts = id_index_parts(chunks, count, rows[table], folder=staged)
-            written[name] = write_parts(staged / name, parts).record
+            parts = id_index_parts(chunks, count, tables[table].rows, folder=staged)
+            written |= write_index(staged, name, tables[table], parts)
         except InputError as error:
             raise WeightsError(f"changes: table {table!r}: {error}") from error
     return written
@@ -115,17 +118,20 @@ def _by_rows(id_map: IdMap, changed: ChangedRows) -> tuple[ChangedRows, Ids, Ids
             f"changes: table {table.name!r}: id {ids[0]} is new, but a hash chooses the rows of "
             "unknown ids among all rows: publish the table whole"
         )
-    rows = np.arange(table.rows, table.rows + len(ids))
+    rows = rows_of_new(id_map, ids, changed.removed)
     found[is_new] = rows
-    ordered = np.sort(found)
-    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    positions, changed_rows = in_each_part(id_map, found)
+    order = np.argsort(changed_rows, kind="stable")
+    ordered = changed_rows[order]
+    twice = np.flatnonzero(ordered[1:] == ordered[:-1])
     if len(twice):
-        one, other = changed.ids[found == twice[0]][:2]
+        one, other = changed.ids[positions[order[twice[0] : twice[0] + 2]]]
         raise WeightsError(
-            f"changes: table {table.name!r}: ids {one} and {other} have the same row, {twice[0]}: "
-            "expected one of them"
+            f"changes: table {table.name!r}: ids {one} and {other} have the same row, "
+            f"{ordered[twice[0]]}: expected one of them"
         )
-    return replace(changed, ids=found, removed=np.empty(0, np.int64)), ids, rows
+    by_rows = replace(changed.taken(positions), ids=changed_rows, removed=np.empty(0, np.int64))
+    return by_rows, ids, rows
 
 
 def _entries(id_map: IdMap, changed: ChangedIds) -> tuple[Iterator[tuple[Ids, Ids]], int]:

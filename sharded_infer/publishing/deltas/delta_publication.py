@@ -31,6 +31,7 @@ from sharded_infer.artifacts.manifest import (
     BaseRecord,
     FileRecord,
     Manifest,
+    blocks_name,
 )
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.mapped_tables import table_pieces
@@ -212,8 +213,8 @@ class _Delta:
         """Writes all files; the manifest lacks its number and provenance."""
         base = self._base.manifest
         names = set(base.files) - self._replaced_files()
-        id_maps = write_id_maps(self._base, self._ids, self._rows(), staged)
-        names -= id_maps.keys()
+        id_maps = write_id_maps(self._base, self._ids, self._spec, staged)
+        names -= {*id_maps, *map(blocks_name, id_maps)}
         linked = link_files(self._base, staged, names)
         written = id_maps | self._write_overlay(staged) | self._write_plans(staged)
         if self._tower is not None:

@@ -21,7 +21,7 @@ from sharded_infer.errors import InputError, WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.progress import ENCODING, Progress
-from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 _CHANGED = "changed rows, in the base's format"
 
@@ -80,12 +80,18 @@ def encode_changes(
         layers[name], report = _encoded(spec, table, ordered)
         reports.append(report)
         if rows > table.rows:
-            grown[name] = replace(specs[name], rows=rows)
+            grown[name] = _grown(specs[name], rows)
     progress(ENCODING, len(wanted), len(wanted))
     new_tables = tuple(grown.get(table.name, table) for table in spec.tables)
     return EncodedChanges(
         replace(spec, tables=new_tables) if grown else spec, layers, numbers, tuple(reports)
     )
+
+
+def _grown(table: TableSpec, rows: int) -> TableSpec:
+    """A table with more rows, which belong to none of its parts."""
+    id_map = table.id_map
+    return replace(table, rows=rows, id_map=id_map and replace(id_map, partition=None))
 
 
 class ChangedSource:

@@ -18,8 +18,8 @@ from pathlib import Path
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.manifest import BLOCK_BYTES, MANIFEST_NAME, Manifest
 from sharded_infer.artifacts.row_blocks import (
+    FileRange,
     Runs,
-    StoredRange,
     bring_rows,
     differing_blocks,
     runs_of,
@@ -86,7 +86,7 @@ class VersionCache:
         text: bytes,
         manifest: Manifest,
         names: Collection[str],
-        ranges: Collection[StoredRange],
+        ranges: Collection[FileRange],
         source: Callable[[str], RemoteFile],
         progress: Progress,
     ) -> tuple[Path, Held]:

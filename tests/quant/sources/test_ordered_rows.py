@@ -55,3 +55,21 @@ def test_rows_that_are_near_are_read_together() -> None:
     order = np.concatenate([np.arange(0, 500, 2), np.arange(1, 500, 2)]).astype(np.uint32)
     OrderedRows(Counted(WEIGHTS), {"a": order}).read("a", 0, 250)
     assert asked == [(0, 499)]
+
+
+def test_rows_that_are_far_are_read_in_bounded_ranges() -> None:
+    asked = []
+
+    class Counted(TensorSource):
+        def read(self, key: str, start: int, stop: int) -> torch.Tensor:
+            asked.append(stop - start)
+            return super().read(key, start, stop)
+
+    wide = torch.arange(40_000.0)[:, None].expand(40_000, 256)
+    # 1 KiB a row: rows 16 apart are read together, 8 MiB at once.
+    for step, most in ((16, 8192), (17, 1)):
+        order = np.concatenate([np.arange(first, 40_000, step) for first in range(step)])
+        asked.clear()
+        read = OrderedRows(Counted({"a": wide}), {"a": order.astype(np.uint32)}).read("a", 0, 2000)
+        assert torch.equal(read[:, 0], torch.from_numpy(order[:2000]).float())
+        assert max(asked) <= most and len(asked) == (2000 if most == 1 else 4)

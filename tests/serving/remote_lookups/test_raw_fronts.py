@@ -28,12 +28,14 @@ from sharded_infer.lookups.raw_ids import UnknownIdError
 from sharded_infer.lookups.shard_hosts import Front, GroupAnswer, PieceBags, StartedLookup
 from sharded_infer.v1 import shard_host_pb2
 from tests.sharded_infer.lookups.test_random_plans import KINDS
-from tests.support.raw_cluster import MAPS, publish_raw_cluster, raw_inputs
+from tests.support.raw_cluster import MAPS, publish_raw_cluster, publish_raw_parts, raw_inputs
 from tests.support.raw_ids import Arrays
 
 pytestmark = pytest.mark.usefixtures("poisoned_memory")
 HOSTS = 3
 PLANS = {**{kind: (kind,) for kind in KINDS}, "mixed": KINDS}
+# Of whose rows a hash of their ids makes parts.
+PARTED = {"user", "item", "shop", "ad"}
 OF_USER = "feature 'user_id', sample 1: id {} is not in the id map of table 'user'"
 
 
@@ -110,10 +112,12 @@ def requests(batch: int, seed: int) -> list[Arrays]:
     ]
 
 
-@pytest.fixture(scope="module", params=PLANS)
+@pytest.fixture(scope="module", params=[*PLANS, "2 parted", "4 parted"])
 def version(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    kind = request.param
-    return publish_raw_cluster(tmp_path_factory.mktemp(kind), HOSTS, PLANS[kind])
+    kind, folder = request.param, tmp_path_factory.mktemp(request.param)
+    if kind not in PLANS:
+        return publish_raw_parts(folder / "repository", int(kind[0]))
+    return publish_raw_cluster(folder, HOSTS, PLANS[kind])
 
 
 def test_scores_have_the_bits_of_one_process_and_unknown_ids_its_counts(version: Path) -> None:
@@ -143,14 +147,16 @@ def test_each_request_of_a_batch_is_told_its_own_unknown_ids(version: Path) -> N
 
 def test_a_front_opens_no_id_map_of_tables_that_hosts_map(version: Path) -> None:
     artifact = open_artifact(version)
-    placed = place_stored(artifact.plan(None), artifact)
+    placed, spec = place_stored(artifact.plan(None), artifact), artifact.manifest.model_spec()
+    if any(table.id_map and table.id_map.partition for table in spec.tables):
+        assert mapped_by_hosts(placed, spec) == PARTED
     for own in (None, max(hosts_of(version))):
         front, hosts = front_of(version, own)
-        theirs = mapped_by_hosts(placed, frozenset(MAPS), own)
+        theirs = mapped_by_hosts(placed, spec, own)
         assert front.id_maps.keys() == MAPS.keys() - theirs
         for host, held in hosts.shares.items():
             there = {piece.table.name for piece in placed if piece.host == host}
-            assert held.share.id_maps.keys() == there & mapped_by_hosts(placed, frozenset(MAPS))
+            assert held.share.id_maps.keys() == there & mapped_by_hosts(placed, spec)
         front.predict(raw_inputs(4, 0))
         asked = hosts.asked[0] if hosts.asked else {}
         raw = {

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels.bags import Bags
+from kernels.ids.partition import partition_hashes
 from serving.protocol.lookups.compiled_reader import read_answer
 from serving.protocol.lookups.lookup_messages import read_lookup, write_lookup
 from serving.protocol.lookups.unknown_messages import read_unknown
@@ -23,7 +24,7 @@ from sharded_infer.lookups.shard_hosts import PieceBags
 from sharded_infer.lookups.share_lookups import LookedUpPieces
 from sharded_infer.v1 import shard_host_pb2
 from tests.serving.shard_host.test_compiled_lookups import KEY, LEFT, asking, rounded, with_rows
-from tests.support.raw_cluster import MAPS, publish_raw_cluster
+from tests.support.raw_cluster import MAPS, publish_raw_cluster, publish_raw_parts
 
 pytestmark = [
     pytest.mark.skipif(transport_refusal() is not None, reason=str(transport_refusal())),
@@ -163,6 +164,57 @@ def test_what_the_reference_refuses_is_left_to_it(opened: ModelShare) -> None:
             else:
                 assert answer.status == LEFT
     assert refused > 300 and unknown > 30
+
+
+def raw_group(piece: int, ids: np.ndarray) -> PieceBags:
+    """Bags of up to two ids for one piece."""
+    lengths = np.full((1, -(-len(ids) // 2)), 2)
+    lengths[0, -1] -= len(ids) % 2
+    bags = Bags(torch.from_numpy(ids), torch.from_numpy(lengths))
+    return replace(PieceBags.of(np.array([piece]), bags), raw=True)
+
+
+def test_a_host_of_parts_answers_for_their_ids_alone(tmp_path: Path) -> None:
+    generator = np.random.default_rng(3)
+    share = open_share(publish_raw_parts(tmp_path / "models", 2), 0)
+    lookups, compiled = share.lookups, CompiledLookups()
+    compiled.add(KEY, lookups)
+    own: list[PieceBags] = []
+    others: list[PieceBags] = []
+    for (placed, _), id_map, piece in zip(
+        share.rows.pieces.items(), lookups.id_maps, range(len(lookups.pieces)), strict=True
+    ):
+        if id_map is None or id_map.partition is None:
+            continue
+        drawn = generator.integers(-(2**63), 2**63 - 1, 60)
+        ids = np.array([*MAPS[placed.table.name]])
+        every = ids if id_map.unknown == "error" else np.concatenate([ids, drawn])
+        ends = id_map.partition.hashes_of_rows(
+            placed.first_row, placed.first_row + placed.rows, id_map.table.rows
+        )
+        assert ends is not None
+        hashes = partition_hashes(every)
+        is_own = (ends[0] <= hashes) & (hashes <= ends[1])
+        own.append(raw_group(piece, every[is_own]))
+        others.append(raw_group(piece, ids[~is_own[: len(ids)]]))
+    assert len(own) > 5
+    messages = [bytes(write_lookup(KEY, [group])) for group in (*own, *others)]
+    with asking(compiled) as ask:
+        answers = ask(messages)
+    unknown = 0
+    for answer, group in zip(answers[: len(own)], own, strict=True):
+        expected = lookups.look_up([group])
+        [found] = read_answer(answer.message, [group])
+        np.testing.assert_array_equal(found.pooled.numpy(), expected.pooled[0].numpy())
+        check_unknown(answer.message, [group], expected)
+        unknown += expected.unknown[0] is not None
+    assert unknown
+    for answer, group in zip(answers[len(own) :], others, strict=True):
+        assert answer.status == LEFT
+        with pytest.raises(
+            RequestError, match=r"has row \d+, expected one of its piece, \d+ to \d+"
+        ):
+            lookups.look_up([group])
 
 
 def test_raw_ids_of_tables_without_an_id_map_are_refused(opened: ModelShare) -> None:

@@ -9,9 +9,19 @@ import torch
 
 from kernels.stored_rows import decode
 from sharded_infer.errors import InternalError
-from sharded_infer.lookups.placement import hold, mapped_by_hosts, place, share_digest, share_of
-from sharded_infer.planning.plan import Plan
+from sharded_infer.lookups.placement import (
+    hold,
+    mapped_by_hosts,
+    place,
+    raw_hashes,
+    share_digest,
+    share_of,
+)
+from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.table_layout import lay_out
+from sharded_infer.specs.id_map_spec import IdMapSpec, IdPartition
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from tests.sharded_infer.lookups.test_fan_out import on_hosts
 from tests.sharded_infer.lookups.test_plan_lookups import (
     MIXED,
@@ -74,18 +84,50 @@ def test_a_digest_tells_shares_apart() -> None:
 
 
 def test_hosts_map_ids_of_tables_whose_rows_none_of_them_lacks() -> None:
-    every = frozenset(TABLES)
+    every, spec = frozenset(TABLES), mapped_spec()
     placed = placed_pieces(mixed())
     whole = {
         name for name in every if all(p.holds_all_rows for p in placed if name == p.table.name)
     }
     assert REPLICATED[0] in whole and whole < every
-    assert mapped_by_hosts(placed, every) == whole
+    assert mapped_by_hosts(placed, spec) == whole
     for front in (0, 5):
         of_front = {piece.table.name for piece in share_of(placed, front)}
-        assert mapped_by_hosts(placed, every, front) == whole - of_front
+        assert mapped_by_hosts(placed, spec, front) == whole - of_front
     # Files cut tables too.
-    assert mapped_by_hosts(placed_pieces(mixed(), 23), every) < whole
+    assert mapped_by_hosts(placed_pieces(mixed(), 23), spec) < whole
+
+
+def mapped_spec(partition: IdPartition | None = None) -> ModelSpec:
+    """The tables, each with an id map."""
+    id_map = IdMapSpec("zero", partition=partition)
+    tables = (TableSpec(t.name, t.rows, t.dim, id_map=id_map) for t in TABLES.values())
+    return ModelSpec("mapped", tuple(tables))
+
+
+def test_hosts_map_ids_of_whole_parts_of_rows() -> None:
+    table = max(TABLES.values(), key=lambda one: one.rows)
+    ends = [0, 2, 5, table.rows]
+    every = [(0, 2), (2, 5), (5, table.rows)]
+    plans = {True: [every, [(0, 5), (5, table.rows)]], False: [[(0, 3), (3, table.rows)]]}
+    partition = IdPartition(tuple(ends[:-1]), (0, 7, 2**63))
+    [mapped] = [t for t in mapped_spec(partition).tables if t.name == table.name]
+    spec = ModelSpec("one", (mapped,))
+    topology = Topology("three", tuple(Device(host=host) for host in range(3)))
+    for are_parts, cuts in plans.items():
+        for of_plan in cuts:
+            shards = tuple(
+                Shard(table.name, rank, first, last, 0, table.dim)
+                for rank, (first, last) in enumerate(of_plan)
+            )
+            placed = place(Plan(topology, shards), {table.name: table}, lay_out([table]))
+            assert (mapped_by_hosts(placed, spec) == {table.name}) is are_parts
+            assert mapped_by_hosts(placed, spec, 0) == frozenset()
+    shards = tuple(Shard(table.name, 1, *rows, 0, table.dim) for rows in every)
+    first, _, last = place(Plan(topology, shards), {table.name: table}, lay_out([table]))
+    assert raw_hashes(first, mapped) == (0, 6)
+    assert raw_hashes(last, mapped) == (2**63, 2**64 - 1)
+    assert raw_hashes(last, None) is None
 
 
 def test_a_digest_says_which_tables_the_host_maps() -> None:

@@ -1,7 +1,7 @@
 """Plans by chance on 1, 2, 4 and 8 hosts: a front has the bits of the same plan in one process."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -59,11 +59,15 @@ def random_plan(
     kinds: Sequence[str] = KINDS,
     tables: Mapping[str, StoredTable] = TABLES,
     name: str = "random",
+    cut_rows: Callable[[StoredTable, np.random.Generator], list[int]] = lambda table, generator: (
+        cuts(generator, table.rows, 1)
+    ),
 ) -> Plan:
     """Tables whole, cut by columns, by rows, into a grid, or on every rank; two ranks a host.
 
     Args:
         name: of the topology.
+        cut_rows: gives the first rows of a table's parts, and its end.
     """
     of_ranks = np.concatenate([np.arange(hosts), generator.integers(0, hosts, hosts)])
     generator.shuffle(of_ranks)
@@ -76,7 +80,7 @@ def random_plan(
             continue
         rows, columns = [0, table.rows], [0, table.dim]
         if kind in ("rows", "grid"):
-            rows = cuts(generator, table.rows, 1)
+            rows = cut_rows(table, generator)
         if kind in ("columns", "grid"):
             columns = cuts(generator, table.dim, 4)
         for first, last in itertools.pairwise(rows):

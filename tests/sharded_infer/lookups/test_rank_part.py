@@ -10,6 +10,7 @@ from kernels.bags import Bags
 from sharded_infer.errors import InternalError
 from sharded_infer.lookups import native_parts
 from sharded_infer.lookups.columns import column_runs
+from sharded_infer.lookups.native_parts import KeptIds
 from sharded_infer.lookups.rank_part import (
     RankPart,
     divide_by_torch,
@@ -25,17 +26,26 @@ pytestmark = [
 ]
 
 Runs = list[tuple[int, int, bool]]
+# Hashes of raw ids.
+HALF, LAST = 2**63, 2**64 - 1
 
 
 def part_of(
-    positions: list[int], rows: list[tuple[int, int]] | None = None, runs: Runs | None = None
+    positions: list[int],
+    rows: list[tuple[int, int]] | None = None,
+    runs: Runs | None = None,
+    hashes: list[tuple[int, int]] | None = None,
 ) -> RankPart:
     first_rows, ends = np.array(rows or [(0, 0)], np.int64).T.copy()
+    first_hashes, last_hashes = np.array(hashes or [(0, 0)], np.uint64).T.copy()
     return RankPart(
         positions=np.array(positions, np.int64),
         reads_all=False,
         most_reads=max(map(positions.count, positions)),
-        rows=None if rows is None else (first_rows, ends),
+        kept=KeptIds(
+            None if rows is None else (first_rows, ends),
+            None if hashes is None else (first_hashes, last_hashes),
+        ),
         runs=np.array(column_runs(runs or []), np.int64).reshape(-1, 4),
         only_run=None,
         rank=0,
@@ -75,8 +85,9 @@ LENGTHS = {
         part_of([3, 0, 3, 3, 1]),
         part_of([0, 1, 2, 3], [(0, 10), (10, 20), (5, 6), (0, 20)]),
         part_of([1, 1, 2], [(0, 10), (10, 20), (20, 30)]),
+        part_of([2, 2, 0, 3], hashes=[(0, HALF - 1), (HALF, LAST), (0, LAST), (HALF, HALF)]),
     ],
-    ids=["all", "one", "repeated", "rows", "rows of one"],
+    ids=["all", "one", "repeated", "rows", "rows of one", "hashes"],
 )
 def test_the_same_bags_are_selected(part: RankPart, lengths: str, weighted: bool) -> None:
     bags = bags_of(LENGTHS[lengths], weighted=weighted)
@@ -98,6 +109,7 @@ def test_several_ranks_select_the_same_bags_at_once(lengths: str, weighted: bool
         part_of([3]),
         part_of([0], [(30, 40)]),
         part_of([3, 3, 0]),
+        part_of([1, 1], hashes=[(HALF, LAST), (0, HALF - 1)]),
     ]
     together = selections_of(parts)
     assert together is not None
@@ -113,6 +125,16 @@ def test_several_ranks_select_the_same_bags_at_once(lengths: str, weighted: bool
             assert (found.weights is None) is not weighted
             if found.weights is not None and expected.weights is not None:
                 assert torch.equal(found.weights, expected.weights)
+
+
+def test_two_halves_of_all_hashes_have_every_id_once() -> None:
+    bags = bags_of(LENGTHS["many"], weighted=False)
+    halves = [part_of([2], hashes=[ends]).select(bags) for ends in ((0, HALF - 1), (HALF, LAST))]
+    whole = part_of([2]).select(bags)
+    assert torch.equal(halves[0].lengths + halves[1].lengths, whole.lengths)
+    assert 0 < halves[0].lengths.sum() < whole.lengths.sum()
+    both = torch.cat([half.values for half in halves])
+    assert torch.equal(both.sort().values, whole.values.sort().values)
 
 
 def test_one_rank_selects_by_itself() -> None:

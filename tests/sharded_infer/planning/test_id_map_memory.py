@@ -14,7 +14,7 @@ from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.topology import Device, FrontCosts, Topology
 from sharded_infer.reports.plan.figures import rank_reports
 from sharded_infer.specs.feature_statistics import FeatureStatistics
-from sharded_infer.specs.id_map_spec import IdMapSpec
+from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 ROWS, DIM = 100_000, 60
@@ -111,3 +111,72 @@ def test_one_that_even_columns_do_not_fit_is_cut_by_rows() -> None:
     found = make_plan(load_of(where, narrow))
     assert {shard.columns for shard in found.plan.shards} == {12}
     assert found.figures.map_bytes == (0, 0, 0, 0, 0, MAP)
+    assert any(one.endswith("; the front maps its ids") for one in found.decisions)
+
+
+PARTED = replace(USE, in_parts=True)
+
+
+def part(rows: int) -> int:
+    return 16 * rows + 16384
+
+
+@pytest.mark.parametrize(
+    ("rectangles", "maps"),
+    [
+        ([(1, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [0, part(9), 0, part(ROWS - 9)]),
+        # Columns of one part share its ids, and ranks of one host.
+        (
+            [(1, 0, 9, 0, 20), (2, 0, 9, 20, DIM), (3, 9, ROWS, 0, 20), (2, 9, ROWS, 20, DIM)],
+            [0, part(9) + part(ROWS - 9), 0, part(ROWS - 9)],
+        ),
+        # A front with rows of the table maps all ids, which hosts do not know.
+        ([(0, 0, 9, 0, DIM), (3, 9, ROWS, 0, DIM)], [MAP, 0, 0, part(ROWS - 9)]),
+    ],
+)
+def test_hosts_hold_the_ids_of_their_parts(
+    rectangles: list[tuple[int, int, int, int, int]], maps: list[int]
+) -> None:
+    where = topology(0, 1, 1, 2, front=0)
+    figures = figures_of(plan_of(where, *rectangles), load_of(where, PARTED))
+    assert list(figures.map_bytes) == maps
+
+
+def test_a_table_in_parts_is_cut_by_rows() -> None:
+    # Half of it, and a tenth more.
+    memory = int(0.55 * (TABLE.stored_bytes + MAP))
+    where = topology(0, 1, 2, memory=memory)
+    found = make_plan(load_of(where, PARTED))
+    assert all(shard.columns == DIM for shard in found.plan.shards)
+    assert len(found.plan.shards) > 1
+    assert all(used <= memory for used in found.figures.bytes)
+    assert sum(found.figures.map_bytes) == sum(part(shard.rows) for shard in found.plan.shards)
+
+
+def test_raw_ids_of_parts_have_eight_bytes() -> None:
+    where = topology(0, 1, 2, front=0)
+    load = load_of(where, PARTED)
+    cut = plan_of(where, (1, 0, ROWS // 2, 0, DIM), (2, ROWS // 2, ROWS, 0, DIM))
+    ids = load.batch * USE.pooling_factor
+    assert traffic_by_host(cut, load)[1].sent == ids / 2 * 8 + load.batch
+
+
+def test_a_hash_spreads_hot_rows_over_parts() -> None:
+    hot = FeatureStatistics(histogram=(0.9, 0.1))
+    uses = [replace(USE, features=(hot,), in_parts=in_parts) for in_parts in (True, False)]
+    where, alone = topology(0, 1, front=0), Topology("cpu:2", (Device(), Device()))
+    shares = [
+        load_of(one, use).access_share("item", 0, ROWS // 2)
+        for one in (where, alone)
+        for use in uses
+    ]
+    assert shares == [0.5, 0.9, 0.9, 0.9]
+    keys = [plan_key(load_of(one, use)) for one in (where, alone) for use in uses]
+    assert keys[0] != keys[1] and keys[2] == keys[3]
+
+
+def test_rows_of_hashes_are_in_no_parts() -> None:
+    kinds = (IdMapSpec("zero"), IdMapSpec(HashedRows(12, 3)), IdMapSpec(hashed="identity"), None)
+    tables = tuple(TableSpec(f"t{number}", 12, 4, id_map=kind) for number, kind in enumerate(kinds))
+    uses = table_uses(ModelSpec("m", tables))
+    assert [use.in_parts for use in uses] == [True, False, False, False]

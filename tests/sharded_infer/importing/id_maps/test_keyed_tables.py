@@ -62,6 +62,25 @@ def test_a_dump_of_dynamicemb_is_read(world: int, tmp_path: Path) -> None:
         _check(tables, "ads", ads)
 
 
+@pytest.mark.parametrize("world", [1, 4])
+def test_scores_of_dynamicemb_are_frequencies_if_that_is_said(world: int, tmp_path: Path) -> None:
+    parts = _parts(500, world, 6, 1)
+    _write_dynamicemb(tmp_path, "users", parts)
+    assert open_keyed_tables(tmp_path).id_maps["users"].frequencies is None
+    source = open_keyed_tables(tmp_path, scores_are_frequencies=True).id_maps["users"]
+    assert source.frequencies is not None
+    rows, counts = (np.concatenate(part) for part in zip(*source.frequencies(), strict=True))
+    assert rows.tolist() == list(range(source.count))
+    assert counts.tolist() == [int(i) for ids, _ in parts for i in ids]
+    scores = tmp_path / f"users_emb_scores.rank_0.world_size_{world}"
+    scores.write_bytes(scores.read_bytes()[:-8])
+    with pytest.raises(WeightsError, match=f"'users': expected {source.count} numbers, got"):
+        open_keyed_tables(tmp_path, scores_are_frequencies=True)
+    scores.unlink()
+    with pytest.raises(WeightsError, match=scores.name):
+        open_keyed_tables(tmp_path, scores_are_frequencies=True)
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_an_export_of_torcheasyrec_is_read(shards: int, tmp_path: Path) -> None:
     users, ads = _parts(500, shards, 6, 1), _parts(300, shards, 3, 2)

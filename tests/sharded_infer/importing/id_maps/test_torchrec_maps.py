@@ -293,6 +293,29 @@ def test_a_checkpoint_of_mpzch_is_read_with_its_settings(saved: str, tmp_path: P
     assert np.array_equal(served(source, ids), remapped(whole, ids))
 
 
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_counts_of_mpzch_say_how_often_each_id_came(ranks: int) -> None:
+    whole = mpzch(4096, 4, disable_fallback=True, track_id_freq=True)
+    spans = [(4096 // ranks * rank, 4096 // ranks * (rank + 1)) for rank in range(ranks)]
+    modules = [whole.rebuild_with_output_id_range(span).eval() for span in spans]
+    known = random_ids(3000, 1)
+    for rank, module in enumerate(modules):
+        fill(module, known[routed(known, 4, ranks, 0) == rank])
+        module._hash_zch_runtime_meta.data += torch.arange(*spans[rank])[:, None] % 7
+    settings = MpzchSettings(disable_fallback=True, track_id_freq=True)
+    weights = _joined(modules, PREFIX)
+    for source in (
+        *id_maps_of(*modules).values(),
+        mpzch_id_map(weights, "users", settings, buckets=4),
+    ):
+        assert source.frequencies is not None
+        rows, counts = (np.concatenate(part) for part in zip(*source.frequencies(), strict=True))
+        assert counts.tolist() == (rows % 7).tolist()
+        assert rows.tolist() == list(range(4096))
+    without = mpzch_id_map(weights, "users", MpzchSettings(disable_fallback=True), buckets=4)
+    assert without.frequencies is None
+
+
 @pytest.mark.parametrize(
     ("buckets", "settings"),
     [

@@ -17,7 +17,7 @@ from sharded_infer.errors import InputError, SpecError, WeightsError
 from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.publication import publish
-from sharded_infer.publishing.row_order import row_order
+from sharded_infer.publishing.rows.row_order import row_order
 from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.id_map_spec import HashedRows, IdMapSpec, SharedRows
@@ -257,10 +257,8 @@ def test_what_cannot_be_ordered_is_refused(tmp_path: Path) -> None:
         publish(*arguments, id_maps={"item": source_of(IDS)}, order_rows="frequency")
     with pytest.raises(InputError, match="as_trained or frequency, got 'hottest'"):
         publish(*arguments, id_maps={"item": source}, order_rows="hottest")
-    with pytest.raises(InputError, match="parts have their rows as trained"):
-        publish(*arguments, id_maps={"item": source}, order_rows="frequency", parts=2)
     samples = {"item": np.array([10]), "age": np.zeros((1, 1), np.float32)}
     mapped = mapped_samples(TINY, samples, {"item": source})
-    with pytest.raises(InputError, match="expected raw ids beside order_rows='frequency'"):
+    with pytest.raises(InputError, match="expected raw ids of tables whose rows are ordered"):
         publish(*arguments, id_maps={"item": source}, order_rows="frequency", samples=mapped)
     assert not (tmp_path / "tiny").exists()

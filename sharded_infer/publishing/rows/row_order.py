@@ -32,15 +32,30 @@ class RowOrder:
     """What a version is published from, with its rows in their order.
 
     Attributes:
+        trained: the weights with their rows as trained.
         statistics: with the histograms of the order.
         orders: by table whose order is another, uint32 `[rows]`: the trained row in each place.
+        keys: the weight of each of these tables.
     """
 
     spec: ModelSpec
-    weights: WeightSource
+    trained: WeightSource
     id_maps: Mapping[str, IdMapSource]
     statistics: Mapping[str, FeatureStatistics] | None
     orders: Mapping[str, Rows] = field(default_factory=dict)
+    keys: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def weights(self) -> WeightSource:
+        """The weights with their rows in their order."""
+        if not self.orders:
+            return self.trained
+        by_key = {self.keys[name]: order for name, order in self.orders.items()}
+        return OrderedRows(self.trained, by_key)
+
+    def reordered(self, orders: Mapping[str, Rows], keys: Mapping[str, str]) -> "RowOrder":
+        """With other orders of some tables; keys are those of their weights."""
+        return replace(self, orders={**self.orders, **orders}, keys={**self.keys, **keys})
 
     def check_samples(self, samples: ModelInput | None) -> None:
         """Refuses samples whose ids are rows already, where rows have another order.
@@ -49,17 +64,20 @@ class RowOrder:
             InputError: they are.
         """
         if self.orders and samples is not None and samples.ids_checked:
-            raise InputError("samples: expected raw ids beside order_rows='frequency', got rows")
+            raise InputError(
+                "samples: expected raw ids of tables whose rows are ordered (order_rows, or cut by "
+                "a plan), got rows"
+            )
 
-    def trained_model(self, published: Fp32Model, weights: WeightSource) -> Fp32Model:
-        """The model with the rows in the order in which they were trained.
-
-        Args:
-            weights: as trained.
-        """
+    def trained_model(self, published: Fp32Model) -> Fp32Model:
+        """The model with the rows in the order in which they were trained."""
         if not self.orders:
             return published
-        return published.changed(weights=find_weights(published.spec, weights))
+        weights = {
+            name: replace(weight, source=self.trained, rows=self.trained.shape(weight.key)[0])
+            for name, weight in published.weights.items()
+        }
+        return published.changed(weights=weights)
 
     def trained_rows(self, samples: ModelInput) -> ModelInput:
         """Samples with the rows that were trained, of samples with those that are published."""
@@ -143,13 +161,14 @@ def _by_frequency(
     histograms = {name: _histogram(counts[name][order]) for name, order in orders.items()}
     return RowOrder(
         spec=replace(spec, tables=tables),
-        weights=OrderedRows(weights, {found[name].key: order for name, order in orders.items()}),
+        trained=weights,
         id_maps={
             name: _moved(source, places[name]) if name in places else source
             for name, source in id_maps.items()
         },
         statistics=_with_histograms(spec, statistics or {}, histograms),
         orders=orders,
+        keys={name: found[name].key for name in orders},
     )
 
 

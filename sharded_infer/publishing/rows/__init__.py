@@ -1,0 +1,1 @@
+"""The order of the rows of tables with id maps, and their parts."""
