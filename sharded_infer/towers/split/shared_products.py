@@ -123,6 +123,9 @@ def _einsum(graphs: SplitGraphs, node: Node) -> Known | None:
     samples = result[0]
     if sum(one is not None for one in pair) != 1 or sum(one is not None for one in shared) != 1:
         return None
+    # A vector of each request has rows of its own.
+    if any(one is not None and len(term) < 3 for one, term in zip(shared, terms, strict=True)):
+        return None
     if any(not term.startswith(samples) or samples in term[1:] for term in terms):
         return None
     arguments: list[Any] = []
