@@ -17,8 +17,9 @@ class CrossAttention(nn.Module):
         self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        vectors = embeddings.view(-1, 4, 8)
-        return self.attention(vectors[:, :1], vectors[:, 1:], vectors[:, 1:])[0].sum((1, 2))
+        first, others = embeddings.view(-1, 4, 8).split([1, 3], dim=1)
+        attended: Tensor = self.attention(first, others, others)[0]
+        return attended.sum((1, 2))
 
 
 def test_the_weights_of_an_attentions_queries_and_keys_are_constants() -> None:
