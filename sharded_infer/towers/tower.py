@@ -11,6 +11,7 @@ from typing import Final, Self
 
 import torch
 
+from kernels.product import product_dtypes
 from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
@@ -99,7 +100,8 @@ class Tower:
             fold_weights(program)
         if tf32:
             emulate_tf32(program)
-        compiled = compiled_dtypes(program, any_size=bool(sequences))
+        # For each number of rows, and so for each length, oneDNN would keep a kernel.
+        compiled = product_dtypes() if sequences else compiled_dtypes(program)
         pack_int8_products(program, compiled=torch.int8 in compiled)
         pack_products(program, compiled)
         unfused = copy_program(program)

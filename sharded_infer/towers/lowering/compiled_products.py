@@ -53,15 +53,12 @@ class CrossedProduct(torch.nn.Module):
         return self.product(x, poison, values=values, first=first)
 
 
-def compiled_dtypes(program: GraphModule, *, any_size: bool = False) -> Set[torch.dtype]:
+def compiled_dtypes(program: GraphModule) -> Set[torch.dtype]:
     """Dtypes of the weights whose products are to be compiled ones.
 
-    Those of a tower in fp32 keep oneDNN's bits, unless it is run at any number of rows: oneDNN
-    compiles a kernel for each number, and keeps it.
+    Those of a tower in fp32 keep oneDNN's bits.
     """
     dtypes = product_dtypes()
-    if any_size:
-        return dtypes
     found = {
         torch.int8 if node.target is INT8_LINEAR else weight.dtype
         for node in program.graph.nodes

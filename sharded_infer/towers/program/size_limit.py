@@ -10,7 +10,6 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
-from torch.fx.node import map_aggregate
 
 from sharded_infer.errors import TowerError
 
@@ -62,7 +61,8 @@ class _Shapes(Interpreter):
     def run_node(self, n: Node) -> Any:
         """Runs an operator; raises `_TooLargeError` for its result."""
         result = super().run_node(n)
-        map_aggregate(result, lambda one: _check(one, str(n.target)))
+        for one in result if isinstance(result, list | tuple) else [result]:
+            _check(one, str(n.target))
         return result
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -78,10 +78,9 @@ class _Shapes(Interpreter):
         return super().call_function(_RESHAPED.get(target, target), args, kwargs)
 
 
-def _check(result: Any, operator: str) -> Any:
+def _check(result: object, operator: str) -> None:
     if isinstance(result, Tensor) and result.numel() > MOST_NUMBERS:
         raise _TooLargeError(
             f"operator {operator} makes a tensor {list(result.shape)}, expected at most "
             f"{MOST_NUMBERS} numbers"
         )
-    return result

@@ -86,8 +86,23 @@ def _of(graphs: SplitGraphs, node: object, *, by_request: bool) -> Value | None:
     return known if isinstance(known, Value) and known.by_request == by_request else None
 
 
+def _sum(graphs: SplitGraphs, node: Node) -> Known | None:
+    """A product that something is added to."""
+    if node.kwargs or len(node.args) != 3 or not isinstance(node.args[0], Node):
+        return None
+    made = _product_of(graphs, *node.args[1:])
+    if made is None:
+        return None
+    added = graphs.at(False, node.args[0], repeated=True)
+    return Value(False, graphs.call(False, _aten.add.Tensor, made, added))
+
+
 def _product(graphs: SplitGraphs, node: Node) -> Known | None:
-    first, second = node.args
+    made = _product_of(graphs, *node.args)
+    return None if made is None else Value(False, made)
+
+
+def _product_of(graphs: SplitGraphs, first: object, second: object) -> Node | None:
     layout = graphs.sizes.layout(first) if isinstance(first, Node) else None
     if layout is None or layout.axis != 0 or layout != graphs.sizes.layout(second):  # type: ignore[arg-type]
         return None
@@ -96,7 +111,7 @@ def _product(graphs: SplitGraphs, node: Node) -> Known | None:
     mine, shared = _of(graphs, first, by_request=False), _of(graphs, second, by_request=True)
     if mine is not None and shared is not None:
         given = graphs.given(shared.node)
-        return Value(False, graphs.call(False, times_shared, mine.node, given, layout.block))
+        return graphs.call(False, times_shared, mine.node, given, layout.block)
     shared, mine = _of(graphs, first, by_request=True), _of(graphs, second, by_request=False)
     if mine is None or shared is None:
         return None
@@ -105,7 +120,7 @@ def _product(graphs: SplitGraphs, node: Node) -> Known | None:
         for one in (mine.node, graphs.given(shared.node))
     )
     made = graphs.call(False, times_shared, *turned, layout.block)
-    return Value(False, graphs.call(False, _aten.transpose.int, made, -2, -1))
+    return graphs.call(False, _aten.transpose.int, made, -2, -1)
 
 
 def _einsum(graphs: SplitGraphs, node: Node) -> Known | None:
@@ -122,6 +137,9 @@ def _einsum(graphs: SplitGraphs, node: Node) -> Known | None:
     shared = [_of(graphs, one, by_request=True) for one in operands]
     samples = result[0]
     if sum(one is not None for one in pair) != 1 or sum(one is not None for one in shared) != 1:
+        return None
+    # A vector of each request has rows of its own.
+    if any(one is not None and len(term) < 3 for one, term in zip(shared, terms, strict=True)):
         return None
     if any(not term.startswith(samples) or samples in term[1:] for term in terms):
         return None
@@ -160,6 +178,7 @@ def _attention(graphs: SplitGraphs, node: Node) -> Known | None:
 
 
 SHARED_PRODUCT_RULES: Final[Mapping[Operator, Rule]] = {
+    _aten.baddbmm.default: _sum,
     _aten.bmm.default: _product,
     _aten.matmul.default: _product,
     _aten.einsum.default: _einsum,

@@ -69,6 +69,7 @@ class SplitGraphs:
     Attributes:
         alone: whether the graph by request is run for one request at a time. Then its values may
             have their samples along any axis, or none.
+        takes_one: whether the graph by pair takes values of one request, not a row of each.
         known: for each node of the program that was visited.
         saved_products: multiplications that a pair no longer does.
     """
@@ -78,6 +79,7 @@ class SplitGraphs:
         self.program, self.sizes, self.alone = program, sizes, alone
         self.known: dict[Node, Known] = {}
         self.saved_products = 0
+        self.takes_one = False
         self._graphs = {True: Graph(), False: Graph()}
         self._held: dict[str, Any] = {}
         self._copies: dict[tuple[bool, Node], Node] = {}
@@ -183,6 +185,11 @@ class SplitGraphs:
         return self.copy(by_request, node)
 
     def given(self, node: Node) -> Node:
+        """A node of the graph by request as it is for one request, in the graph by pair."""
+        self.takes_one = True
+        return self._given(node)
+
+    def _given(self, node: Node) -> Node:
         """A node of the graph by request, as an input of the graph by pair."""
         if node not in self._given_nodes:
             graph = self._graphs[False]
@@ -198,7 +205,7 @@ class SplitGraphs:
     def rows(self, node: Node, *, repeated: bool = True) -> Node:
         """Each pair's row of a node of the graph by request."""
         if node not in self._rows:
-            given = self.given(node)
+            given = self._given(node)
             self._rows[node] = self.call(False, rows_of_pairs, given, self._counted[False])
         return self._rows[node] if repeated else self._copied(self._rows[node])
 
@@ -243,7 +250,9 @@ class SplitGraphs:
         pair = GraphModule(self._held, self._graphs[False])
         pair.graph.eliminate_dead_code()
         used = {}
-        for given, node in zip(pair.graph.find_nodes(op="placeholder"), self._given(), strict=True):
+        for given, node in zip(
+            pair.graph.find_nodes(op="placeholder"), self._sources(), strict=True
+        ):
             if node is not None and not given.users:
                 pair.graph.erase_node(given)
             elif node is not None:
@@ -257,7 +266,7 @@ class SplitGraphs:
             program.recompile()
         return request.eval(), pair.eval()
 
-    def _given(self) -> list[Node | None]:
+    def _sources(self) -> list[Node | None]:
         """For each input of the graph by pair, what it is in the graph by request."""
         inputs = self._graphs[False].find_nodes(op="placeholder")
         return [self._shared.get(one) for one in inputs]

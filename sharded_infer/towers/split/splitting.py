@@ -46,6 +46,7 @@ class SplitProgram:
             int64 `[B]`, and what `request` returned.
         runs: which columns of the embeddings are by request.
         saved_products: multiplications that a pair does not do.
+        takes_one: whether `pair` takes values of one request, not a row of each.
         more_operators: operators that both have more than the whole program.
     """
 
@@ -53,6 +54,7 @@ class SplitProgram:
     pair: GraphModule
     runs: tuple[Run, ...]
     saved_products: int
+    takes_one: bool
     more_operators: int
 
 
@@ -85,7 +87,7 @@ def split_program(
     request, pair = graphs.build(outputs)
     _fuse(request, pair, inputs, runs, shared)
     more = sum(map(_operators, (request, pair))) - _operators(program)
-    return SplitProgram(request, pair, runs, graphs.saved_products, more)
+    return SplitProgram(request, pair, runs, graphs.saved_products, graphs.takes_one, more)
 
 
 def _fuse(

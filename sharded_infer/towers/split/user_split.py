@@ -107,7 +107,8 @@ def user_split(program: SplitProgram, inputs: TowerInputs, shared: Sequence[str]
     zeros = dict(zip(inputs.names, inputs.zeros(inputs.lengths(_LENGTHS[0])), strict=True))
     with torch.inference_mode():
         users = program.request(*(zeros[name][:1] for name in shared), torch.zeros(1, width))
-    return UserSplit(program, tuple(shared), any(one.dim() != 2 for one in users))
+    apart = program.takes_one or any(one.dim() != 2 for one in users)
+    return UserSplit(program, tuple(shared), apart)
 
 
 def check_user_split(

@@ -13,6 +13,7 @@ from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.program.archive import pack_program, read_packed, write_program
+from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.tower import Tower, export_tower
 from tests.sharded_infer.towers.sequence_towers import (
     DENSE,
@@ -73,8 +74,8 @@ BOUNDS = {Precision.BF16: 2e-2, Precision.FP16: 3e-3, Precision.INT8: 2e-2}
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        *((name, Precision.BF16) for name in ("dot attention", "bst", "hstu", "recurrent")),
-        *((name, Precision.INT8) for name in ("din", "target attention", "rotary", "recurrent")),
+        *((name, Precision.BF16) for name in ("bst", "hstu", "recurrent")),
+        *((name, Precision.INT8) for name in ("din", "target attention", "recurrent")),
         ("target attention", Precision.FP16),
     ],
 )
@@ -203,3 +204,30 @@ ONE = {"history": SequenceInput(4, 9)}
 def test_a_module_that_does_not_take_every_length_is_refused(function: object, words: str) -> None:
     with pytest.raises(TowerError, match=words):
         exported(OfHistory(function), ONE)
+
+
+@pytest.mark.parametrize(
+    ("sequences", "words"),
+    [
+        ({"history": SequenceInput(0, 9)}, "width 1 or more, got 'history' of 0"),
+        ({"history": SequenceInput(4, 0)}, "'history': expected a max_length of 1 or more, got 0"),
+        ({"history": SequenceInput(4, 9, dense={"user": 1})}, "two inputs have the name 'user'"),
+        ({"embeddings": SequenceInput(4, 9)}, r"name 'embeddings' \(the last input has it\)"),
+        (
+            {"user": SequenceInput(4, 9), "user_lengths": SequenceInput(4, 9)},
+            "two inputs have the name 'user'",
+        ),
+    ],
+)
+def test_inputs_that_are_none_are_refused(sequences: dict[str, SequenceInput], words: str) -> None:
+    with pytest.raises(TowerError, match=words):
+        TowerInputs({"user": 3}, 2, sequences).check()
+
+
+def test_a_module_that_leaves_lengths_out_is_refused_by_name() -> None:
+    class Forgetful(nn.Module):
+        def forward(self, history: Tensor, embeddings: Tensor) -> Tensor:
+            return history.sum((1, 2)) + embeddings.sum(1)
+
+    with pytest.raises(TowerError, match=r"does not accept \['history_lengths'\]"):
+        exported(Forgetful(), ONE)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.lowering.compiled_products import CompiledProduct
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.shared_products import times_shared
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split
@@ -116,6 +117,18 @@ def test_keys_of_the_history_are_made_once_a_request() -> None:
         (1, 2, 5, 8),
         (1, 64),
     ]
+
+
+def test_of_a_layer_over_the_pair_only_the_products_part_is_for_each_pair() -> None:
+    split = tower_of("din").split_user(USERS, COLUMNS)
+    kinds = {type(module).__name__ for module in split.program.pair.modules()}
+    if "CompiledProduct" not in kinds:
+        pytest.skip("this machine has no compiled products")
+    products = [m for m in split.program.pair.modules() if isinstance(m, CompiledProduct)]
+    # Of cat(item, history, item - history, item * history): the item's columns, for one position,
+    # and those of the product.
+    widths = [module.product.weight.shape for module in products]
+    assert widths.count((36, DIM)) == 2 and (36, 4 * DIM) not in widths
 
 
 @pytest.mark.parametrize("block", [1, 2])
