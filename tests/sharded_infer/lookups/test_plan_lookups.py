@@ -345,7 +345,7 @@ def test_a_mean_is_over_the_ids_that_were_not_ignored(
     lengths[country] = 4, 2
     # Two of four remain; then none of two.
     group = JaggedBatch(FEATURES, np.array([3, -1, 10, 11, 99, -7]), lengths)
-    pooled, outside, _ = look_up(build(PLANS[plan]), ModelInput(2, (group,), ()))
+    pooled, outside, *_ = look_up(build(PLANS[plan]), ModelInput(2, (group,), ()))
     rows = decode(RowFormat.INT8, stored["country"], 5)
     columns = slice(16, 21)
     torch.testing.assert_close(pooled[0, columns], (rows[3] + rows[10]) / 2)
@@ -471,7 +471,7 @@ def test_bags_that_requests_share_are_repeated_for_their_samples_to_the_bit(
     own = tuple(feature for feature in FEATURES if feature not in shared)
     mine = batch_of(sum(repeats), features=own, seed=1, weighted=weighted)
     theirs = batch_of(len(repeats), features=shared, seed=2, weighted=weighted)
-    pooled, outside, _ = look_up(lookup, merged_input(mine, theirs, repeats))
+    pooled, outside, *_ = look_up(lookup, merged_input(mine, theirs, repeats))
     assert outside == 0
     start = 0
     for number, size in enumerate(repeats):
