@@ -220,7 +220,8 @@ def _united(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """All of some ascending ids once, ascending."""
     # A stable sort merges what ascends already; `np.unique` takes ten times as long.
     ordered = np.sort(np.concatenate(ids), kind="stable")
-    return ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    once: NDArray[np.int64] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    return once
 
 
 def _check_new_rows(changed: NDArray[np.int64], own_rows: int, rows: int) -> None:
