@@ -161,6 +161,11 @@ class RowOverlay:
         """The files that changed rows are mapped from."""
         return tuple(layer.file for layer in self._shared.layers if layer.file is not None)
 
+    @property
+    def stored(self) -> tuple[Tensor, ...]:
+        """The changed rows, uint8 `[M, row_bytes]` of each layer."""
+        return tuple(layer.stored for layer in self._shared.layers)
+
     def part(self, first_row: int) -> "RowOverlay":
         """The overlay of ids that count from a row of this one's."""
         own_rows = self._first_row + self.own_rows

@@ -163,7 +163,7 @@ def _lookup_ratio(rows: int, changed: int, pairs: int, progress: Progress) -> fl
     generator = np.random.default_rng(0)
     memory = private_memory(rows * _ROW_BYTES, huge=True)
     ids = np.sort(generator.choice(rows, changed, replace=False)).astype(np.int64)
-    stored = torch.full((changed, _ROW_BYTES), 7, dtype=torch.uint8)
+    stored = private_memory(changed * _ROW_BYTES, huge=True).view(changed, _ROW_BYTES)
     overlay = RowOverlay.of(rows, rows, [OverlayLayer(ids, stored)])
     lookups = {
         name: PooledLookup(_tables(memory, rows, overlays))
