@@ -1,5 +1,6 @@
 """Changed rows of a table, which stand in front of its own.
 
+groups   one bit for some adjacent rows: whether one of them has been changed
 bits     one a row: whether it has been changed
 places   where each changed row lies, in the order of ids; rows stay where they are stored
 """
@@ -20,6 +21,8 @@ from kernels.native_library import address_of
 
 WORD_ROWS, LINE_ROWS = 64, 512
 _LINE_BYTES = LINE_ROWS // 8
+# Sizes of groups, and how many of them there are at least for each changed row, if the size allows.
+_GROUP_ROWS, _LEAST_UNCHANGED = (64, 32, 16, 8), 8
 
 
 class OverlayLayer(NamedTuple):
@@ -40,9 +43,11 @@ class OverlayFields(ctypes.Structure):
     """`RowOverlay` of kernels/native/row_overlay.h."""
 
     _fields_ = (
+        ("groups", ctypes.c_void_p),
         ("changed", ctypes.c_void_p),
         ("before", ctypes.c_void_p),
         ("rows", ctypes.c_void_p),
+        ("group_shift", ctypes.c_int64),
         ("first_row", ctypes.c_int64),
     )
 
@@ -53,6 +58,7 @@ class _Shared:
 
     Attributes:
         rows: of the table with its changed rows.
+        groups: uint64 words, a bit for each `group_rows` rows, 8 to 64.
         bits: uint64 words, the first at a multiple of 64 bytes.
         before: uint32, changed rows before each line of 512 rows.
         places: uint64 `[changed rows]`, addresses.
@@ -60,6 +66,8 @@ class _Shared:
     """
 
     rows: int
+    groups: NDArray[np.uint64]
+    group_rows: int
     bits: NDArray[np.uint64]
     before: NDArray[np.uint32]
     places: NDArray[np.uint64]
@@ -79,9 +87,11 @@ class RowOverlay:
         self._shared, self._first_row = shared, first_row
         self.own_rows = max(0, own_rows - first_row)
         self.fields = OverlayFields(
+            address_of(shared.groups),
             address_of(shared.bits),
             address_of(shared.before),
             address_of(shared.places),
+            shared.group_rows.bit_length() - 1,
             first_row,
         )
 
@@ -110,14 +120,24 @@ class RowOverlay:
         counts = np.bitwise_count(bits).reshape(-1, LINE_ROWS // WORD_ROWS).sum(1)
         before = np.zeros(len(counts), np.uint32)
         np.cumsum(counts[:-1], out=before[1:])
-        changed = np.unique(np.concatenate([layer.ids for layer in layers]))
+        changed = _united([layer.ids for layer in layers])
         _check_new_rows(changed, own_rows, rows)
         places = np.empty(len(changed), np.uint64)
         for layer in layers:
             step = layer.stored.stride(0)
             own = np.arange(len(layer.ids), dtype=np.uint64) * np.uint64(step)
             places[np.searchsorted(changed, layer.ids)] = own + np.uint64(layer.stored.data_ptr())
-        return cls(_Shared(rows, bits, before, places, tuple(layers)), own_rows)
+        group_rows = _group_rows(rows, len(changed))
+        shared = _Shared(
+            rows=rows,
+            groups=_groups(bits, group_rows),
+            group_rows=group_rows,
+            bits=bits,
+            before=before,
+            places=places,
+            layers=tuple(layers),
+        )
+        return cls(shared, own_rows)
 
     @property
     def rows(self) -> int:
@@ -133,12 +153,18 @@ class RowOverlay:
     def index_bytes(self) -> int:
         """Memory that finding changed rows takes, beside the rows."""
         shared = self._shared
-        return shared.bits.nbytes + shared.before.nbytes + shared.places.nbytes
+        parts = (shared.groups, shared.bits, shared.before, shared.places)
+        return sum(part.nbytes for part in parts)
 
     @property
     def files(self) -> tuple[MappedFile, ...]:
         """The files that changed rows are mapped from."""
         return tuple(layer.file for layer in self._shared.layers if layer.file is not None)
+
+    @property
+    def stored(self) -> tuple[Tensor, ...]:
+        """The changed rows, uint8 `[M, row_bytes]` of each layer."""
+        return tuple(layer.stored for layer in self._shared.layers)
 
     def part(self, first_row: int) -> "RowOverlay":
         """The overlay of ids that count from a row of this one's."""
@@ -195,6 +221,14 @@ def _check(what: str, layer: OverlayLayer, rows: int) -> None:
         )
 
 
+def _united(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """All of some ascending ids once, ascending."""
+    # A stable sort merges what ascends already; `np.unique` takes a hundred times as long.
+    ordered = np.sort(np.concatenate(ids), kind="stable")
+    once: NDArray[np.int64] = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    return once
+
+
 def _check_new_rows(changed: NDArray[np.int64], own_rows: int, rows: int) -> None:
     new = changed[np.searchsorted(changed, own_rows) :]
     missing = np.flatnonzero(new != np.arange(own_rows, own_rows + len(new)))
@@ -209,3 +243,17 @@ def _words(rows: int) -> NDArray[np.uint64]:
     memory = np.zeros((lines + 1) * _LINE_BYTES, np.uint8)
     first = -address_of(memory) % _LINE_BYTES
     return memory[first : first + lines * _LINE_BYTES].view(np.uint64)
+
+
+def _group_rows(rows: int, changed: int) -> int:
+    """How many rows share a bit, so that few of these bits are set."""
+    fitting = (size for size in _GROUP_ROWS if changed * size * _LEAST_UNCHANGED <= rows)
+    return next(fitting, min(_GROUP_ROWS))
+
+
+def _groups(bits: NDArray[np.uint64], group_rows: int) -> NDArray[np.uint64]:
+    changed = bits.view(f"<u{group_rows // 8}") != 0
+    packed = np.packbits(changed, bitorder="little")
+    whole = np.zeros(-(-len(packed) // 8), np.uint64)
+    whole.view(np.uint8)[: len(packed)] = packed
+    return whole

@@ -10,7 +10,7 @@
 //
 // Sums and products are fused and in the order of the ids, as in FBGEMM's kernel: its bits are these.
 // Rows are fetched some ids ahead (prefetch.h), across bags and features, since almost every row is far from the
-// one before. The bits of changed rows are fetched as many ids before that.
+// one before. Where some have been changed, the addresses of all are found before that (row_addresses.inc).
 #pragma once
 #include "row_overlay.h"
 

@@ -2,6 +2,7 @@
 #include "lookup.h"
 #include "prefetch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>

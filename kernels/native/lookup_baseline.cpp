@@ -1,6 +1,7 @@
 #include "lookup.h"
 #include "prefetch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>

@@ -2,21 +2,15 @@
 
 from collections.abc import Container
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from serving.commands.console import ERRORS, print_json
 from serving.commands.lazy_group import load_by_name
-from serving.commands.options.caller_options import (
-    TlsCaOption,
-    TlsCertificateOption,
-    TlsKeyOption,
-    TlsOption,
-    TokenFileOption,
-    caller_of,
-)
+from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import ModelOption
 from serving.remote.caller import CallerFiles
 from serving.remote.prediction import predict_remote
@@ -53,11 +47,6 @@ def predict_command(
     model: ModelOption = None,
     version: NamedVersionOption = None,
     tsv: Annotated[bool, typer.Option("--tsv", help="Stdin is TSV; default: JSON.")] = False,
-    tls: TlsOption = False,
-    tls_ca: TlsCaOption = None,
-    tls_certificate: TlsCertificateOption = None,
-    tls_key: TlsKeyOption = None,
-    token_file: TokenFileOption = None,
     verify: Annotated[
         bool,
         typer.Option(
@@ -66,6 +55,7 @@ def predict_command(
         ),
     ] = True,
     as_json: JsonOption = False,
+    **credentials: Any,
 ) -> None:
     """Score samples from a file, with a published version or on a running server.
 
@@ -80,7 +70,7 @@ def predict_command(
     def read(strings: Container[str]) -> Columns:
         return read_samples(samples, tsv=tsv, strings=strings)
 
-    files = CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file)
+    files = CallerOptions(**credentials).files()
     if address is not None:
         caller = caller_of(files)
         prediction = predict_remote(address, model, version, read, caller=caller)
@@ -98,3 +88,6 @@ def predict_command(
         return
     for line in prediction.lines():
         print(line)  # noqa: T201 - output for pipes
+
+
+declare_fields(predict_command, CallerOptions, before="verify")

@@ -5,7 +5,8 @@ step    reads the workers' reports, lets the policy decide, prepares the next ve
         being loaded; a version is offered when every attached worker has it
 
 It runs in a thread of a server of one process, and in a process of its own beside several workers.
-All that it knows is in the shared state: its successor goes on from there.
+All that it knows is in the shared state: its successor goes on from there. Which files were
+verified is known to the process that loaded first, and to its forks.
 """
 
 import logging
@@ -24,7 +25,12 @@ from serving.versions.load_phases import LoadPhases
 from serving.versions.load_requests import LoadRequests, settled
 from serving.versions.shared_state import SharedState
 from serving.versions.state import AssignedVersion, Failure, ModelState, WorkerReport
-from serving.versions.version_fetcher import FetchFront, VersionFetcher, reason_of
+from serving.versions.version_fetcher import (
+    FetchFront,
+    VerifiedFiles,
+    VersionFetcher,
+    reason_of,
+)
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import ShardedInferError, StorageError
 from sharded_infer.progress import Progress, no_progress
@@ -71,11 +77,13 @@ class RepositoryWatcher:
         shared_state: SharedState,
         metrics: ServerMetrics,
         settings: WatchSettings,
+        verified: VerifiedFiles,
     ) -> None:
         """Continues from the shared state.
 
         Args:
             metrics: have room for the models.
+            verified: what is not read again; its predecessor's, where they share a process.
         """
         self._repository = repository
         self._shared_state = shared_state
@@ -83,6 +91,7 @@ class RepositoryWatcher:
         self._settings = settings
         self._fetcher = VersionFetcher(
             repository,
+            verified,
             memory=settings.memory,
             processes=settings.workers,
             shares_copies=settings.shares_copies,

@@ -17,10 +17,28 @@ from sharded_infer.errors import NotFoundError, ShardedInferError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
 
-__all__ = ["FetchFront", "VersionFetcher", "reason_of"]
+__all__ = ["FetchFront", "VerifiedFiles", "VersionFetcher", "reason_of"]
 
 # Takes the repository, model and version.
 FetchFront = Callable[[Repository, str, int, Progress], Path]
+
+
+class VerifiedFiles:
+    """Files whose bytes were compared with a manifest, so that versions that share them are not."""
+
+    def __init__(self) -> None:
+        # By what differs for other files and other contents: their SHA-256.
+        self._digests: dict[tuple[int, ...], str] = {}
+
+    def verify(self, artifact: Artifact, progress: Progress, *, threads: int) -> set[str]:
+        """Verifies the other files of a version; returns their names."""
+        files = artifact.manifest.files
+        # Before their bytes are read: what is written meanwhile is not taken for what was read.
+        found = {name: _identity(artifact.path / name) for name in files}
+        new = {name for name in files if self._digests.get(found[name]) != files[name].sha256}
+        verify_files(artifact, progress, threads=threads, names=new)
+        self._digests |= {found[name]: files[name].sha256 for name in new}
+        return new
 
 
 class VersionFetcher:
@@ -29,6 +47,7 @@ class VersionFetcher:
     def __init__(
         self,
         repository: Repository,
+        verified: VerifiedFiles,
         *,
         memory: TableMemory | None,
         processes: int,
@@ -52,8 +71,7 @@ class VersionFetcher:
         self._shares_copies = shares_copies
         self._fetch_front = fetch_front
         self._spare_bytes = spare_bytes
-        # Of files that were verified, by what differs for other files: their SHA-256.
-        self._verified: dict[tuple[int, ...], str] = {}
+        self._verified = verified
         # Of versions that were prepared, by their folders.
         self._prepared: dict[Path, Manifest] = {}
 
@@ -94,7 +112,9 @@ class VersionFetcher:
         with phases.phase("verify"):
             try:
                 threads = 1 if beside_requests else usable_cores()
-                self._verify(Artifact(path, manifest), progress, threads)
+                artifact = Artifact(path, manifest)
+                new = self._verified.verify(artifact, progress, threads=threads)
+                self._read_large(artifact, manifest.memory_files & new, progress)
             except ShardedInferError:
                 self._repository.release(path)
                 raise
@@ -126,18 +146,6 @@ class VersionFetcher:
     def is_unchanged(self, model: str, failure: Failure) -> bool:
         """Whether what has failed would fail again."""
         return self.fingerprint(model, failure.version) == failure.fingerprint
-
-    def _verify(self, artifact: Artifact, progress: Progress, threads: int) -> None:
-        """Verifies the files that are not those of a version before, which was verified."""
-        files = artifact.manifest.files
-        known = {
-            name
-            for name, record in files.items()
-            if self._verified.get(_identity(artifact.path / name)) == record.sha256
-        }
-        verify_files(artifact, progress, threads=threads, names=files.keys() - known)
-        self._verified |= {_identity(artifact.path / name): files[name].sha256 for name in files}
-        self._read_large(artifact, artifact.manifest.memory_files - known, progress)
 
     def _read_large(self, artifact: Artifact, names: Collection[str], progress: Progress) -> None:
         """Has the page cache hold the tables in 2 MiB pages, before any process maps them."""

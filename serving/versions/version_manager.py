@@ -1,12 +1,13 @@
 """A server's following of its repository: what its processes share for it, and the first load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serving.errors import UnservedError
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.repository_watcher import RepositoryWatcher, WatchSettings
 from serving.versions.served_versions import ServedVersions
 from serving.versions.shared_state import SharedState
+from serving.versions.version_fetcher import VerifiedFiles
 from serving.versions.version_installer import VersionInstaller
 from sharded_infer.errors import NotFoundError
 from sharded_infer.progress import Progress, no_progress
@@ -21,10 +22,13 @@ class VersionManager:
     shared_state: SharedState
     metrics: ServerMetrics
     settings: WatchSettings
+    verified: VerifiedFiles = field(default_factory=VerifiedFiles)
 
     def watcher(self) -> RepositoryWatcher:
         """One that goes on from what the shared state says."""
-        return RepositoryWatcher(self.repository, self.shared_state, self.metrics, self.settings)
+        return RepositoryWatcher(
+            self.repository, self.shared_state, self.metrics, self.settings, self.verified
+        )
 
     def installer(self, store: ServedVersions, worker: int = 0) -> VersionInstaller:
         """The installer of a process."""

@@ -63,7 +63,8 @@ def open_overlay(path: Path, tables: Mapping[str, StoredTable]) -> dict[str, Ove
         ArtifactError: it does not hold changed rows of these tables; names the table.
         CapacityError: there is not enough memory to map it.
     """
-    mapped = map_table_file(path)
+    # Rows of it are read at random, as a table's are.
+    mapped = map_table_file(path, large=True)
     names = [name.removesuffix(_IDS) for name in mapped if name.endswith(_IDS)]
     if sorted(mapped) != sorted(name + end for name in names for end in (_IDS, _ROWS)):
         raise ArtifactError(

@@ -82,7 +82,7 @@ class HeldRows:
         ]
 
     def map_pages(self, progress: Progress = no_progress) -> bool:
-        """Maps the rows' pages before requests need them; see `table_memory`.
+        """Maps the rows' pages before requests need them, changed rows' too; see `table_memory`.
 
         Args:
             progress: called with the bytes.
@@ -90,7 +90,11 @@ class HeldRows:
         Returns:
             Whether the kernel supports it.
         """
-        done, total = 0, sum(memory.numel() for memory in self._memories)
+        overlays = [piece.overlay for piece in self._checked if piece.overlay is not None]
+        # Pieces of a table share them.
+        changed = {rows.data_ptr(): rows for overlay in overlays for rows in overlay.stored}
+        memories = [*self._memories, *changed.values()]
+        done, total = 0, sum(memory.numel() for memory in memories)
 
         def mapped(count: int) -> None:
             nonlocal done
@@ -98,7 +102,7 @@ class HeldRows:
             # A part that begins within a page is mapped from the page's first byte.
             progress("mapping tables", min(done, total), total)
 
-        return map_pages(self._memories, mapped)
+        return map_pages(memories, mapped)
 
     def check_files(self) -> None:
         """Refuses mapped tables that have lost rows; lookups check for themselves.

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -44,7 +43,7 @@ from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 from sharded_infer.quality.quality_gate import blame, check_labels, check_quality, golden_record
 from sharded_infer.quality.score_difference import ScoreDifference, largest_difference
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 from sharded_infer.samples.calibration import read_calibration
 from sharded_infer.samples.request import model_input_of
@@ -234,9 +233,7 @@ def publish(
                 imported=imported,
                 provenance=provenance,
             )
-            path = repository.commit(
-                staged, complete, sealing=Sealing(sign=partial(sign_with, keys)), progress=progress
-            )
+            path = repository.commit(staged, complete, sealing=Sealing.by(keys), progress=progress)
     remove_parts(repository, found)
     return PublishedVersion(
         path=path,

@@ -63,8 +63,8 @@ def store(
     """Versions 1 and 2 are signed by the key."""
     store = Store(location, partial(request.getfixturevalue, "s3"))
     for _ in range(2):
-        sign = partial(sign_with, read_signing_keys([key.private]))
-        publish_copy(store.repository, sealing=Sealing(sign=sign))
+        sealing = Sealing.by(read_signing_keys([key.private]))
+        publish_copy(store.repository, sealing=sealing)
     return store
 
 
@@ -90,12 +90,12 @@ def test_a_signed_manifest_under_another_number_or_model_is_refused(
     first = store.repository.manifest_text("small", 1)
     store.write("3/manifest.json", first)
     assert "says version 1, its folder 3" in refusal(store, key, 3)
-    sign = partial(sign_with, read_signing_keys([key.private]))
+    sealing = Sealing.by(read_signing_keys([key.private]))
     for _ in range(3):
-        publish_copy(store.repository, model="other", sealing=Sealing(sign=sign))
+        publish_copy(store.repository, model="other", sealing=sealing)
     other = store.repository.manifest_text("other", 3)
     store.write("3/manifest.json", other)
-    store.write(signatures_name(other), dump_signatures(sign(other)))
+    store.write(signatures_name(other), dump_signatures(sealing.sign(other)))
     assert "the manifest is of model 'other', its folder of 'small'" in refusal(store, key, 3)
 
 
@@ -217,8 +217,8 @@ def test_a_link_or_a_folder_in_the_place_of_signatures_is_refused(
     publish_copy: Publisher, key: KeyFiles, tmp_path: Path
 ) -> None:
     repository = Repository(tmp_path / "models")
-    sign = partial(sign_with, read_signing_keys([key.private]))
-    publish_copy(repository, sealing=Sealing(sign=sign))
+    sealing = Sealing.by(read_signing_keys([key.private]))
+    publish_copy(repository, sealing=sealing)
     path = tmp_path / "models" / "small" / signatures_name(repository.manifest_text("small", 1))
     trusting = Repository(repository.location, trusted_keys=[key.public])
     path.rename(tmp_path / "real")

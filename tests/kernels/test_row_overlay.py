@@ -99,7 +99,7 @@ def test_an_overlay_takes_one_bit_a_row_and_an_address_a_changed_one() -> None:
     ids = np.arange(0, rows, 100)
     overlay = RowOverlay.of(rows, rows, [OverlayLayer(ids, torch.zeros(len(ids), 12).byte())])
     assert overlay.count == len(ids)
-    assert overlay.index_bytes <= rows / 8 + rows / 128 + 8 * len(ids) + 128
+    assert overlay.index_bytes <= rows / 8 + rows / 64 + rows / 128 + 8 * len(ids) + 136
 
 
 def test_fbgemm_reads_no_changed_rows() -> None:

@@ -1,12 +1,13 @@
 """Effect and speed of a delta version, beside a whole release of the same table.
 
 One table of int8 rows is published and served on one core. In each round some of its rows are
-published by the command, as users do, while requests come: the time from the start of the command
+published by the command, on the load's core, while requests come: the time from its start
 until all answers may be of the new version, and the latency meanwhile. Lookups with as many changed
 rows in front of a table are measured beside lookups without, in this process.
 """
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from time import monotonic, perf_counter, sleep
+from time import monotonic, perf_counter
 
 import numpy as np
 import torch
@@ -29,22 +30,19 @@ from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayLayer, RowOverlay
 from serving.bench.load.cores import split_cpus
 from serving.bench.parts.lookup import private_memory
-from serving.bench.servers.releases import ReleaseRound, release_round, state_of
-from serving.bench.servers.serve import Loading, measure_closed
-from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.servers.releases import Released, ReleaseLoad, releasing, wait_until_served
+from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.workloads.workload import Workload
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.importing.changes.written_files import write_changes
 from sharded_infer.progress import Progress
+from sharded_infer.repositories.repository import Repository
 
 _DIM, _IDS = 128, 20
 _TABLE = "C0"
 _ROW_BYTES = RowFormat.INT8.row_bytes(_DIM)
-_MESSAGES, _CONNECTIONS = 64, 16
-_CAPACITY_SECONDS = 3.0
 _LOOKUP_ROUNDS, _LOOKUP_CALLS = 20, 200
-_POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,90 +58,52 @@ class DeltaMeasurement:
         lookup_ratio: of the times of lookups with changed rows, and without; the median.
     """
 
+    released: Released
     rows: int
     changed_rows: int
     table_bytes: int
-    rate: float
-    capacity: float
-    rounds: tuple[ReleaseRound, ...]
     written_bytes: tuple[int, ...]
     full_seconds: float
     full_bytes: int
     lookup_ratio: float
 
     @property
-    def publish_to_served_seconds(self) -> float:
-        """The median of the rounds."""
-        return median(one.load_seconds for one in self.rounds)
-
-    @property
     def bytes_over_changed(self) -> float:
         """Bytes written over those of the changed rows, as they are stored."""
         return median(self.written_bytes) / (self.changed_rows * _ROW_BYTES)
 
-    @property
-    def p99_ratio(self) -> float:
-        """The median of the rounds."""
-        return median(one.p99_ratio for one in self.rounds)
-
 
 def measure_deltas(
-    *,
-    gigabytes: float,
-    changed: float,
-    pairs: int,
-    share: float,
-    rounds: int,
-    seconds: float,
-    options: list[str],
-    progress: Progress,
+    *, gigabytes: float, changed: float, load: ReleaseLoad, progress: Progress
 ) -> DeltaMeasurement:
     """Publishes a table whole, then changes some of its rows in each round under load.
 
     Args:
         gigabytes: of the stored table.
         changed: share of its rows that each delta changes.
-        share: load as a share of the capacity.
-        seconds: load in each half of a round, in which a version must load.
-        options: further arguments of `sharded-infer serve`.
 
     Raises:
         ShardedInferError: a version could not be published, or did not load in time.
     """
     rows = int(gigabytes * 1e9 / _ROW_BYTES)
     workload = Workload("deltas", 1, rows, _DIM, _IDS, ragged=False, layers=(256,))
-    server_cpus, load_cpus = split_cpus()
-    loading = Loading(workload.messages(pairs, _MESSAGES), pairs, _CONNECTIONS, load_cpus)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         repository = Path(folder) / "repository"
         progress("publishing the table", 0, 1)
         workload.publish(repository)
         progress("publishing the table", 1, 1)
         coming = _ComingRows(repository, Path(folder), rows, max(1, int(rows * changed)))
-        with served(repository, ["--poll-seconds=0.1", *options], server_cpus) as server:
-            closed, _ = measure_closed(
-                server, loading, concurrency=_CONNECTIONS, seconds=_CAPACITY_SECONDS
-            )
-            rate = share * closed.requests_per_second
-            found = []
-            for number in range(rounds):
-                found.append(release_round(server, loading, coming.prepare, rate, seconds, number))
-                progress("deltas", number + 1, rounds)
-            full_seconds = _full_release(server, workload, repository)
-        last = max(int(path.name) for path in (repository / workload.name).glob("[0-9]*"))
-        files = (repository / workload.name / str(last)).rglob("*")
-        full_bytes = sum(path.stat().st_size for path in files if path.is_file())
+        with releasing(workload, repository, coming.prepare, load, progress) as (server, released):
+            full_seconds, full_bytes = _full_release(server, workload, repository)
     return DeltaMeasurement(
+        released=released,
         rows=rows,
         changed_rows=coming.changed,
         table_bytes=rows * _ROW_BYTES,
-        rate=rate,
-        capacity=closed.requests_per_second,
-        rounds=tuple(found),
         written_bytes=tuple(coming.written_bytes),
         full_seconds=full_seconds,
         full_bytes=full_bytes,
-        lookup_ratio=_lookup_ratio(rows, coming.changed, pairs, progress),
+        lookup_ratio=_lookup_ratio(rows, coming.changed, load.pairs, progress),
     )
 
 
@@ -169,30 +129,32 @@ class _ComingRows:
 
     def _publish(self, path: Path) -> int:
         words = ("publish", "--repository", self.repository, "--changed", path, "--json")
-        done = subprocess.run(  # noqa: S603 - our own command
+        with subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "serving.cli", *map(str, words)],
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ShardedInferError(f"publish --changed failed: {done.stderr.strip()}")
-        said = json.loads(done.stdout)
+        ) as process:
+            # The server keeps its core: where sessions share cores, priorities count within each.
+            os.sched_setaffinity(process.pid, split_cpus()[1])
+            out, errors = process.communicate()
+        if process.returncode:
+            raise ShardedInferError(f"publish --changed failed: {errors.strip()}")
+        said = json.loads(out)
         self.written_bytes.append(said["written_bytes"])
         return int(said["version"])
 
 
-def _full_release(server: ServerUnderTest, workload: Workload, repository: Path) -> float:
-    """Publishes the whole table once more; the seconds until it is served, without a load."""
-    began = monotonic()
-    workload.publish(repository)
-    version = max(int(path.name) for path in (repository / workload.name).glob("[0-9]*"))
+def _full_release(server: ServerUnderTest, workload: Workload, location: Path) -> tuple[float, int]:
+    """Publishes the whole table, without a load: seconds until it is served, and bytes."""
+    began, repository = monotonic(), Repository(location)
+    workload.publish(location)
+    version = repository.versions(workload.name)[-1]
     with InferenceServerClient(f"{server.target.host}:{server.target.port}") as client:
-        while (state := state_of(client, version)) != "READY":
-            if state == "UNAVAILABLE":
-                raise ShardedInferError(f"version {version} did not load")
-            sleep(_POLL_SECONDS)
-    return monotonic() - began
+        wait_until_served(client, version)
+    seconds = monotonic() - began
+    files = repository.manifest(workload.name, version).files
+    return seconds, sum(record.bytes for record in files.values())
 
 
 def _lookup_ratio(rows: int, changed: int, pairs: int, progress: Progress) -> float:
@@ -201,7 +163,7 @@ def _lookup_ratio(rows: int, changed: int, pairs: int, progress: Progress) -> fl
     generator = np.random.default_rng(0)
     memory = private_memory(rows * _ROW_BYTES, huge=True)
     ids = np.sort(generator.choice(rows, changed, replace=False)).astype(np.int64)
-    stored = torch.full((changed, _ROW_BYTES), 7, dtype=torch.uint8)
+    stored = private_memory(changed * _ROW_BYTES, huge=True).view(changed, _ROW_BYTES)
     overlay = RowOverlay.of(rows, rows, [OverlayLayer(ids, stored)])
     lookups = {
         name: PooledLookup(_tables(memory, rows, overlays))

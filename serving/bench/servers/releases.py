@@ -9,8 +9,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,7 +40,28 @@ _MESSAGES = 64
 _CONNECTIONS = 16
 _CAPACITY_SECONDS = 3.0
 _LEAD_SECONDS = 0.5  # of load before the version appears
-_POLL_SECONDS = 0.1
+_POLL_SECONDS = 0.05
+
+# Makes a version ready, unmeasured; returns what publishes it, which returns its number.
+Prepare = Callable[[], Callable[[], int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLoad:
+    """Settings of a load under which versions are released.
+
+    Attributes:
+        pairs: samples of a request.
+        share: of the capacity.
+        seconds: of load in each half of a round, in which a version must load.
+        options: further arguments of `sharded-infer serve`.
+    """
+
+    pairs: int
+    share: float
+    rounds: int
+    seconds: float
+    options: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +69,21 @@ class ReleaseRound:
     """One round: the same schedule without and with a release.
 
     Attributes:
-        load_seconds: from the version's appearance until it was served.
+        publish_seconds: from the call that publishes until it returned.
+        load_seconds: from the call until the version was served.
         quiet_ms: percentiles of requests due within those seconds, without a release.
         release_ms: the same with a release.
+        loading_quiet_ms: as `quiet_ms`, of requests due after the call returned.
+        loading_ms: as `release_ms`, of the same: the server's own part.
         failed: requests of both runs that were not OK.
     """
 
+    publish_seconds: float
     load_seconds: float
     quiet_ms: dict[str, float]
     release_ms: dict[str, float]
+    loading_quiet_ms: dict[str, float]
+    loading_ms: dict[str, float]
     failed: int
 
     @property
@@ -63,19 +91,23 @@ class ReleaseRound:
         """The p99 with the release over that without."""
         return self.release_ms["p99"] / self.quiet_ms["p99"]
 
+    @property
+    def loading_p99_ratio(self) -> float:
+        """The same of requests due after the version was published."""
+        return self.loading_ms["p99"] / self.loading_quiet_ms["p99"]
+
 
 @dataclass(frozen=True, slots=True)
-class ReleaseMeasurement:
+class Released:
     """Figures of all rounds.
 
     Attributes:
         capacity: requests answered a second in a closed loop of 16.
-        table_bytes: tables of each version.
+        rate: requests sent a second.
     """
 
     capacity: float
     rate: float
-    table_bytes: int
     rounds: tuple[ReleaseRound, ...]
 
     @property
@@ -83,43 +115,78 @@ class ReleaseMeasurement:
         """The median ratio of the rounds."""
         return median(one.p99_ratio for one in self.rounds)
 
+    @property
+    def loading_p99_ratio(self) -> float:
+        """The median ratio of the rounds."""
+        return median(one.loading_p99_ratio for one in self.rounds)
+
+    @property
+    def load_seconds(self) -> float:
+        """The median of the rounds."""
+        return median(one.load_seconds for one in self.rounds)
+
+    @property
+    def failed(self) -> int:
+        """Requests that were not OK."""
+        return sum(one.failed for one in self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMeasurement:
+    """Figures of versions as large as the served one.
+
+    Attributes:
+        table_bytes: tables of each version.
+    """
+
+    released: Released
+    table_bytes: int
+
 
 def measure_releases(
-    workload: BenchModel,
-    *,
-    pairs: int,
-    share: float,
-    rounds: int,
-    seconds: float,
-    options: list[str],
-    progress: Progress,
+    workload: BenchModel, load: ReleaseLoad, progress: Progress
 ) -> ReleaseMeasurement:
     """Publishes the model, serves it on one core, and releases it in each round under load.
-
-    Args:
-        share: load as a share of the capacity.
-        seconds: load in each half of a round, in which a version must load.
-        options: further arguments of `sharded-infer serve`.
 
     Raises:
         ShardedInferError: a version did not load in time.
     """
-    server_cpus, load_cpus = split_cpus()
-    loading = Loading(workload.messages(pairs, _MESSAGES), pairs, _CONNECTIONS, load_cpus)
     with tempfile.TemporaryDirectory(prefix="sharded-infer-bench-") as folder:
         workload.publish(Path(folder))
         coming = _Coming(Path(folder) / workload.name)
-        options = ["--poll-seconds=0.1", *options]
-        with served(Path(folder), options, server_cpus) as server:
-            closed, _ = measure_closed(
-                server, loading, concurrency=_CONNECTIONS, seconds=_CAPACITY_SECONDS
-            )
-            rate = share * closed.requests_per_second
-            found = []
-            for number in range(rounds):
-                found.append(release_round(server, loading, coming.prepare, rate, seconds, number))
-                progress("releases", number + 1, rounds)
-    return ReleaseMeasurement(closed.requests_per_second, rate, coming.table_bytes, tuple(found))
+        with releasing(workload, Path(folder), coming.prepare, load, progress) as (_, released):
+            return ReleaseMeasurement(released, coming.table_bytes)
+
+
+@contextmanager
+def releasing(
+    workload: BenchModel,
+    repository: Path,
+    prepare: Prepare,
+    load: ReleaseLoad,
+    progress: Progress,
+) -> Iterator[tuple[ServerUnderTest, Released]]:
+    """Serves a published model on one core, and releases a version in each round under load.
+
+    Yields:
+        The server, as long as it is wanted, and the figures.
+
+    Raises:
+        ShardedInferError: a version could not be published, or did not load in time.
+    """
+    server_cpus, load_cpus = split_cpus()
+    messages = workload.messages(load.pairs, _MESSAGES)
+    loading = Loading(messages, load.pairs, _CONNECTIONS, load_cpus)
+    with served(repository, ["--poll-seconds=0.1", *load.options], server_cpus) as server:
+        closed, _ = measure_closed(
+            server, loading, concurrency=_CONNECTIONS, seconds=_CAPACITY_SECONDS
+        )
+        rate = load.share * closed.requests_per_second
+        found = []
+        for number in range(load.rounds):
+            found.append(_round(server, loading, prepare, rate, load.seconds, number))
+            progress("releases", number + 1, load.rounds)
+        yield server, Released(closed.requests_per_second, rate, tuple(found))
 
 
 class _Coming:
@@ -150,11 +217,7 @@ class _Coming:
         return number
 
 
-# Makes a version ready, unmeasured; returns what publishes it, which returns its number.
-Prepare = Callable[[], Callable[[], int]]
-
-
-def release_round(
+def _round(
     server: ServerUnderTest,
     loading: Loading,
     prepare: Prepare,
@@ -183,28 +246,48 @@ def release_round(
         began = monotonic()
         running = threads.submit(load)
         sleep(_LEAD_SECONDS)
-        appeared = monotonic()
+        called = monotonic()
         version = publish()
+        published = monotonic()
         # The index is cheap to ask for; the metrics page would take the core for milliseconds.
-        while state_of(client, version) != "READY":
-            if running.done() or state_of(client, version) == "UNAVAILABLE":
-                running.result()
-                raise ShardedInferError("the version did not load while the load lasted")
-            sleep(_POLL_SECONDS)
-        took = monotonic() - appeared
+        wait_until_served(client, version, goes_on=lambda: not running.done())
+        ready = monotonic()
         release = running.result()
         quiet = quiet or load()
-    # The load's process begins a moment after it was asked for: both ends are taken wider.
-    start, end = appeared - began - _LEAD_SECONDS, appeared - began + took
+
+    def percentiles(result: LoadResult, first: float) -> dict[str, float]:
+        # The load's process begins a moment after it was asked for: both ends are taken wider.
+        return percentiles_ms(_due_within(result, first - began - _LEAD_SECONDS, ready - began))
+
     return ReleaseRound(
-        took,
-        percentiles_ms(_due_within(quiet, start, end)),
-        percentiles_ms(_due_within(release, start, end)),
-        sum(int((result.codes != 0).sum()) for result in (quiet, release)),
+        publish_seconds=published - called,
+        load_seconds=ready - called,
+        quiet_ms=percentiles(quiet, called),
+        release_ms=percentiles(release, called),
+        loading_quiet_ms=percentiles(quiet, published),
+        loading_ms=percentiles(release, published),
+        failed=sum(int((result.codes != 0).sum()) for result in (quiet, release)),
     )
 
 
-def state_of(client: InferenceServerClient, version: int) -> str:
+def wait_until_served(
+    client: InferenceServerClient, version: int, *, goes_on: Callable[[], bool] = lambda: True
+) -> None:
+    """Waits until all answers may be of a version.
+
+    Args:
+        goes_on: whether to wait longer.
+
+    Raises:
+        ShardedInferError: it did not load, or not in time.
+    """
+    while (state := _state_of(client, version)) != "READY":
+        if state == "UNAVAILABLE" or not goes_on():
+            raise ShardedInferError(f"version {version} did not load in time")
+        sleep(_POLL_SECONDS)
+
+
+def _state_of(client: InferenceServerClient, version: int) -> str:
     """The state of a version in the server; empty if it has not seen it."""
     entries = client.get_model_repository_index().models
     return next((str(one.state) for one in entries if one.version == str(version)), "")

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from serving.bench.servers.deltas import DeltaMeasurement, measure_deltas
-from serving.bench.servers.releases import ReleaseMeasurement, ReleaseRound, measure_releases
+from serving.bench.servers.releases import ReleaseLoad, ReleaseRound, measure_releases
 from serving.bench.workloads.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
@@ -64,35 +64,25 @@ def bench_releases_command(
     what changed rows cost lookups. --workload and --precision do not count then.
     """
     check_target(json_file)
+    load = ReleaseLoad(pairs, share, rounds, seconds, tuple(serve_option or ()))
     if delta:
         with progress_bars() as progress:
             found = measure_deltas(
-                gigabytes=gigabytes,
-                changed=changed,
-                pairs=pairs,
-                share=share,
-                rounds=rounds,
-                seconds=seconds,
-                options=serve_option or [],
-                progress=progress,
+                gigabytes=gigabytes, changed=changed, load=load, progress=progress
             )
         _print_deltas(found)
         write_json(json_file, _delta_fields(found))
         return
     with progress_bars() as progress:
         measured = measure_releases(
-            workload_named(workload).in_precision(precision),
-            pairs=pairs,
-            share=share,
-            rounds=rounds,
-            seconds=seconds,
-            options=serve_option or [],
-            progress=progress,
+            workload_named(workload).in_precision(precision), load, progress
         )
-    _print(measured)
+    released = measured.released
+    _print_rounds(released.rounds)
     OUT.print(
-        f"\n{workload}, {precision} tower, {pairs} pairs, {measured.rate:.0f} of "
-        f"{measured.capacity:.0f} requests/s, {size_text(measured.table_bytes)} of tables, "
+        f"\nmedian of the p99's ratio: {released.p99_ratio:.2f}\n"
+        f"\n{workload}, {precision} tower, {pairs} pairs, {released.rate:.0f} of "
+        f"{released.capacity:.0f} requests/s, {size_text(measured.table_bytes)} of tables, "
         f"one core of {os.cpu_count()}",
         highlight=False,
         soft_wrap=True,
@@ -101,53 +91,57 @@ def bench_releases_command(
         "workload": workload,
         "precision": precision,
         "pairs": pairs,
-        "capacity_requests_per_second": measured.capacity,
-        "requests_per_second": measured.rate,
+        "capacity_requests_per_second": released.capacity,
+        "requests_per_second": released.rate,
         "table_bytes": measured.table_bytes,
-        "p99_ratio": measured.p99_ratio,
-        "failed_requests": sum(one.failed for one in measured.rounds),
-        "rounds": _rounds(measured.rounds),
+        "p99_ratio": released.p99_ratio,
+        "failed_requests": released.failed,
+        "rounds": _rounds(released.rounds),
     }
     write_json(json_file, fields)
 
 
 def _delta_fields(found: DeltaMeasurement) -> dict[str, object]:
+    fields, released = asdict(found), found.released
+    del fields["released"]
     return {
-        "publish_to_served_seconds": found.publish_to_served_seconds,
+        "publish_to_served_seconds": released.load_seconds,
         "bytes_over_changed": found.bytes_over_changed,
-        "p99_ratio": found.p99_ratio,
-        "lookup_ratio": found.lookup_ratio,
-        **{name: value for name, value in asdict(found).items() if name != "rounds"},
-        "rounds": _rounds(found.rounds),
-        "failed_requests": sum(one.failed for one in found.rounds),
+        "p99_ratio": released.p99_ratio,
+        "loading_p99_ratio": released.loading_p99_ratio,
+        "rate": released.rate,
+        "capacity": released.capacity,
+        **fields,
+        "rounds": _rounds(released.rounds),
+        "failed_requests": released.failed,
     }
 
 
 def _rounds(rounds: Sequence[ReleaseRound]) -> list[dict[str, object]]:
-    return [asdict(one) | {"p99_ratio": one.p99_ratio} for one in rounds]
+    return [
+        asdict(one) | {"p99_ratio": one.p99_ratio, "loading_p99_ratio": one.loading_p99_ratio}
+        for one in rounds
+    ]
 
 
 def _print_deltas(found: DeltaMeasurement) -> None:
-    _print_rounds(found.rounds)
+    released = found.released
+    _print_rounds(released.rounds)
     OUT.print(
         f"\n{found.changed_rows:,} of {found.rows:,} rows changed, "
-        f"{size_text(found.table_bytes)} of table, {found.rate:.0f} of {found.capacity:.0f} "
-        f"requests/s, one core of {os.cpu_count()}\n"
-        f"from publish to served: {found.publish_to_served_seconds:.2f} s; whole: "
+        f"{size_text(found.table_bytes)} of table, {released.rate:.0f} of "
+        f"{released.capacity:.0f} requests/s, one core of {os.cpu_count()}\n"
+        f"from publish to served: {released.load_seconds:.2f} s; whole: "
         f"{found.full_seconds:.1f} s\n"
         f"written: {size_text(round(median(found.written_bytes)))}, "
         f"{found.bytes_over_changed:.2f} times the changed rows; whole: "
         f"{size_text(found.full_bytes)}\n"
-        f"p99 meanwhile: {found.p99_ratio:.2f} times that without\n"
+        f"p99 meanwhile: {released.p99_ratio:.2f} times that without; after it was published: "
+        f"{released.loading_p99_ratio:.2f}\n"
         f"lookups with changed rows: {found.lookup_ratio:.3f} times the time of those without",
         highlight=False,
         soft_wrap=True,
     )
-
-
-def _print(measured: ReleaseMeasurement) -> None:
-    _print_rounds(measured.rounds)
-    OUT.print(f"\nmedian of the p99's ratio: {measured.p99_ratio:.2f}", highlight=False)
 
 
 def _print_rounds(rounds: Sequence[ReleaseRound]) -> None:

@@ -14,6 +14,7 @@ from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.progress_bars import progress_bars
 from serving.commands.versions import only_model
+from serving.host.background import LOWEST, lower_priority
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.progress import Progress
@@ -70,6 +71,16 @@ class ChangeOptions:
             min=0.0,
         ),
     ] = 60.0
+    nice: Annotated[
+        int | None,
+        typer.Option(
+            help="Priority of publishing changed rows, as for nice(1): 0 to 19, the lowest. "
+            "Default: 19 with --follow, or where a process of this machine uses the base, as "
+            "servers do.",
+            min=0,
+            max=LOWEST,
+        ),
+    ] = None
 
     @property
     def are_given(self) -> bool:
@@ -92,7 +103,8 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
     repository = Repository(options["repository"])
     model = only_model(repository, changes.model)
     # Before files are read: whether there is such a model.
-    repository.versions(model)
+    versions = repository.versions(model)
+    _make_way(changes, repository, model, changes.base or versions[-1])
     if changes.follow is not None:
         _follow(changes, options, repository, model, as_json=as_json)
         return
@@ -100,6 +112,15 @@ def publish_changes(changes: ChangeOptions, options: Options, *, as_json: bool) 
         found = _found(changes, options, repository, model, progress)
         published = _publish(changes, options, repository, model, found, None, progress)
     _print(model, published, as_json=as_json)
+
+
+def _make_way(changes: ChangeOptions, repository: Repository, model: str, base: int) -> None:
+    """Leaves the cores to a server of this machine while it needs them."""
+    nice = changes.nice
+    if nice is None and (changes.follow is not None or repository.in_use(model, base)):
+        nice = LOWEST
+    if nice is not None:
+        lower_priority(nice)
 
 
 def _check(changes: ChangeOptions, options: Options) -> None:

@@ -1,6 +1,7 @@
 """Options of commands that call a running server: TLS, a certificate, a token."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -8,32 +9,6 @@ import typer
 
 from serving.remote.caller import TOKEN_VARIABLE, Caller, CallerFiles, read_caller
 
-TlsOption = Annotated[
-    bool,
-    typer.Option(
-        "--tls", help="Use TLS; the server's certificate must come from a public authority."
-    ),
-]
-TlsCaOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-ca",
-        metavar="FILE",
-        help="Use TLS; PEM file of the authorities that sign the server's certificate.",
-    ),
-]
-TlsCertificateOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--tls-certificate",
-        metavar="FILE",
-        help="PEM file of the certificates to show to the server (mTLS).",
-    ),
-]
-TlsKeyOption = Annotated[
-    Path | None,
-    typer.Option("--tls-key", metavar="FILE", help="PEM file of the certificate's private key."),
-]
 TokenFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -42,6 +17,47 @@ TokenFileOption = Annotated[
         help=f"File that contains only the token to send; default: the variable {TOKEN_VARIABLE}.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class CallerOptions:
+    """What is said of credentials; each field is an option."""
+
+    tls: Annotated[
+        bool,
+        typer.Option(
+            "--tls", help="Use TLS; the server's certificate must come from a public authority."
+        ),
+    ] = False
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-ca",
+            metavar="FILE",
+            help="Use TLS; PEM file of the authorities that sign the server's certificate.",
+        ),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-certificate",
+            metavar="FILE",
+            help="PEM file of the certificates to show to the server (mTLS).",
+        ),
+    ] = None
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(
+            "--tls-key", metavar="FILE", help="PEM file of the certificate's private key."
+        ),
+    ] = None
+    token_file: TokenFileOption = None
+
+    def files(self) -> CallerFiles:
+        """The files that were named."""
+        return CallerFiles(
+            self.tls, self.tls_ca, self.tls_certificate, self.tls_key, self.token_file
+        )
 
 
 def caller_of(files: CallerFiles) -> Caller:

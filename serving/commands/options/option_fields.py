@@ -6,14 +6,18 @@ from dataclasses import MISSING, Field, fields
 
 
 def declare_fields(
-    command: Callable[..., None], *options: type, optional: Collection[str] = ()
+    command: Callable[..., None],
+    *options: type,
+    optional: Collection[str] = (),
+    before: str | None = None,
 ) -> None:
     """Gives a command an option for each field: typer reads its signature.
 
     Args:
-        command: takes its own options, which come last, and the fields as `**values`.
+        command: takes its own options, and the fields as `**values`.
         options: dataclasses whose fields are `Annotated[type, typer.Option(...)]`.
         optional: fields that the command may go without, though they have no default.
+        before: the command's own option that the fields come before; None: its first.
     """
     shared = [
         inspect.Parameter(
@@ -30,7 +34,8 @@ def declare_fields(
         for one in inspect.signature(command).parameters.values()
         if one.kind is not inspect.Parameter.VAR_KEYWORD
     ]
-    command.__signature__ = inspect.Signature([*shared, *own])  # type: ignore[attr-defined]
+    at = next((n for n, one in enumerate(own) if one.name == before), 0)
+    command.__signature__ = inspect.Signature([*own[:at], *shared, *own[at:]])  # type: ignore[attr-defined]
 
 
 def _default(field: "Field[object]", *, is_optional: bool) -> object:

@@ -2,24 +2,17 @@
 
 from dataclasses import asdict
 from time import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from serving.commands.console import OUT, print_json
-from serving.commands.options.caller_options import (
-    TlsCaOption,
-    TlsCertificateOption,
-    TlsKeyOption,
-    TlsOption,
-    TokenFileOption,
-    caller_of,
-)
+from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.duration import seconds_of
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.option_fields import declare_fields
 from serving.commands.repo.arguments import LocationArgument, ModelArgument
 from serving.commands.repo.promotion_text import promotion_text
-from serving.remote.caller import CallerFiles
 from serving.remote.promotion.comparison import Comparison
 from serving.remote.promotion.promoter import STEPS, OnSilence, PromotionPlan, promote
 from sharded_infer.errors import InputError
@@ -83,12 +76,8 @@ def repo_promote_command(
             "--watch; waits until its lease is over.",
         ),
     ] = False,
-    tls: TlsOption = False,
-    tls_ca: TlsCaOption = None,
-    tls_certificate: TlsCertificateOption = None,
-    tls_key: TlsKeyOption = None,
-    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
+    **credentials: Any,
 ) -> None:
     """Promote a version step by step, and take it back if it is worse.
 
@@ -99,7 +88,7 @@ def repo_promote_command(
     reason is kept with the label (repo show), and the exit code is 1. After the last step TO is
     moved to the version, and all weights are taken away. With --json, prints one line a step.
     """
-    caller = caller_of(CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file))
+    caller = caller_of(CallerOptions(**credentials).files())
     plan = PromotionPlan(source, target, _read_steps(steps), watch, on_silence, lease)
 
     def told(promotion: Promotion, comparison: Comparison | None) -> None:
@@ -131,3 +120,6 @@ def _read_steps(text: str) -> tuple[int, ...]:
     if not all(word.isascii() and word.isdigit() for word in words):
         raise InputError(f"--steps: expected percents such as {_DEFAULT_STEPS}, got {text!r}")
     return tuple(map(int, words))
+
+
+declare_fields(repo_promote_command, CallerOptions, before="as_json")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 from time import monotonic, sleep, time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -12,18 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from serving.commands.console import OUT, print_json
-from serving.commands.options.caller_options import (
-    TlsCaOption,
-    TlsCertificateOption,
-    TlsKeyOption,
-    TlsOption,
-    TokenFileOption,
-    caller_of,
-)
+from serving.commands.options.caller_options import CallerOptions, caller_of
 from serving.commands.options.json_option import JsonOption
+from serving.commands.options.option_fields import declare_fields
 from serving.commands.options.version_options import ModelOption
 from serving.commands.repo.promotion_text import promotion_text
-from serving.remote.caller import CallerFiles
 from serving.remote.release_watch import Watched, WatchedVersion, watching
 from serving.remote.shadow_figures import ShadowFigures
 from sharded_infer.reports.html.text import visible
@@ -74,12 +67,8 @@ def repo_watch_command(
         typer.Option(help="Exit after this many seconds (exit code 2 with --until).", min=0),
     ] = None,
     interval: Annotated[float, typer.Option(help="Seconds between updates.", min=0.05)] = 0.5,
-    tls: TlsOption = False,
-    tls_ca: TlsCaOption = None,
-    tls_certificate: TlsCertificateOption = None,
-    tls_key: TlsKeyOption = None,
-    token_file: TokenFileOption = None,
     as_json: JsonOption = False,
+    **credentials: Any,
 ) -> None:
     """Show live which versions a server loads and serves, their states and reasons, and labels.
 
@@ -87,7 +76,7 @@ def repo_watch_command(
     The exit code tells a script how a release went. TLS and the token apply to the metrics page
     too.
     """
-    caller = caller_of(CallerFiles(tls, tls_ca, tls_certificate, tls_key, token_file))
+    caller = caller_of(CallerOptions(**credentials).files())
     deadline = None if timeout is None else monotonic() + timeout
     repository = None if location is None else Repository(location)
     with watching(address, metrics, caller) as watch:
@@ -211,3 +200,6 @@ def _age(seconds: float) -> str:
         if seconds >= unit:
             return f"{seconds / unit:.1f} {name}"
     return f"{seconds:.0f} s"
+
+
+declare_fields(repo_watch_command, CallerOptions, before="as_json")

@@ -7,7 +7,6 @@ report, since trained rows are not known any more.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -37,7 +36,7 @@ from sharded_infer.publishing.table_writer import check_room, with_hashes
 from sharded_infer.publishing.version_files import producer
 from sharded_infer.quality.quality_gate import golden_record
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 
 _CHUNK_BYTES = 4 * 2**20
@@ -85,7 +84,7 @@ def compact(
         StorageError: the disk is full or cannot be written, or a store cannot be reached.
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
-    sealing = Sealing(sign=partial(sign_with, read_signing_keys(sign_keys)))
+    sealing = Sealing.by(read_signing_keys(sign_keys))
     number = repository.versions(model)[-1] if version is None else version
     path = repository.fetch(model, number, progress)
     try:

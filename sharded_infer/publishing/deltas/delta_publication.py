@@ -12,7 +12,6 @@ serve it. What is trained is known of changed rows; of all others, what the base
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +59,7 @@ from sharded_infer.quality.finite_scores import refuse_nonfinite
 from sharded_infer.quality.fp32_model import TRAINED, Fp32Model
 from sharded_infer.quality.quality_gate import golden_record
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys, sign_with
+from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.precision import Precision
@@ -137,7 +136,7 @@ def publish_delta(
     """
     repository = repository if isinstance(repository, Repository) else Repository(repository)
     provenance = provenance_of(note, run_id, source_revision)
-    sealing = Sealing(sign=partial(sign_with, read_signing_keys(sign_keys)))
+    sealing = Sealing.by(read_signing_keys(sign_keys))
     number = _checked_base(repository, model, base)
     path = repository.fetch(model, number, progress)
     try:

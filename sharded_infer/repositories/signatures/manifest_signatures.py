@@ -1,10 +1,12 @@
 """The signatures of manifests in a repository: read, checked and added."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import Protocol, Self
 
 from sharded_infer.artifacts.manifest import Manifest, dump_manifest
+from sharded_infer.repositories.signatures.keys import SigningKey, sign_with
 from sharded_infer.repositories.signatures.signature_file import (
     dump_signatures,
     parse_signatures,
@@ -24,6 +26,11 @@ class Sealing:
 
     text: bytes | None = None
     sign: Callable[[bytes], Mapping[str, bytes]] = lambda _: {}
+
+    @classmethod
+    def by(cls, keys: Iterable[SigningKey]) -> Self:
+        """Written anew and signed by each key."""
+        return cls(sign=partial(sign_with, keys))
 
     def written(self, manifest: Manifest, number: int) -> bytes:
         """The manifest under a number, as it is to be stored."""

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import threading
 from collections.abc import Collection
 from dataclasses import replace
@@ -14,7 +15,7 @@ from prometheus_client import generate_latest
 from serving.config.version_policy import parse_policy
 from serving.errors import UnavailableError
 from serving.metrics.server_metrics import ServerMetrics
-from serving.versions.repository_watcher import RepositoryWatcher, WatchSettings
+from serving.versions.repository_watcher import WatchSettings
 from serving.versions.served_versions import ServedVersions
 from serving.versions.shared_state import SharedState
 from serving.versions.state import WorkerReport
@@ -335,6 +336,35 @@ def test_a_server_starts_with_the_version_before_a_broken_one(publisher: Publish
     assert server.index()[2][1].startswith("failed at golden: ")
 
 
+def test_files_of_a_version_before_are_verified_once(publisher: Publisher) -> None:
+    server = Server(publisher)
+    server.start()
+    home, read = publisher.repository / MODEL, []
+
+    def progress(what: str, _done: int, total: int) -> None:
+        if what == "verifying":
+            read.append(total)
+
+    def linked(version: int) -> Path:
+        coming = Path(shutil.copytree(home / "1", home / ".coming", copy_function=os.link))
+        # Whoever edits a link edits the first version.
+        shutil.copy(home / "1" / "manifest.json", coming / "own")
+        (coming / "own").replace(coming / "manifest.json")
+        edit_manifest(coming, lambda manifest: manifest.update(version=version))
+        return coming.rename(home / str(version))
+
+    linked(2)
+    server.watcher.look()
+    server.watcher.step(progress)
+    assert read == []
+    server.settle()
+    assert server.meant() == 2
+    flip_bit(next(linked(3).glob("tables/*.safetensors")))
+    server.settle()
+    assert server.meant() == 2
+    assert "altered" in server.index()[3][1]
+
+
 def test_a_label_that_is_nowhere_is_said_at_the_start(publisher: Publisher) -> None:
     with pytest.raises(NotFoundError, match="nothing to serve; labels:stable names no version"):
         Server(publisher, "labels:stable").start()
@@ -345,9 +375,7 @@ def test_versions_that_do_not_fit_are_not_loaded(publisher: Publisher) -> None:
     server.start()
     publisher.good()
     settings = replace(server.manager.settings, spare_bytes=2**60)
-    server.watcher = RepositoryWatcher(
-        server.repository, server.manager.shared_state, server.metrics, settings
-    )
+    server.watcher = replace(server.manager, settings=settings).watcher()
     server.settle()
     assert server.meant() == 1
     assert server.index()[2][1].startswith("failed at memory: ranker version 2 does not fit")

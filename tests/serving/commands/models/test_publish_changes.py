@@ -1,8 +1,11 @@
 """Publishing changed rows from the command line: once, from whole weights, and as they come."""
 
 import json
+import os
 import signal
+import threading
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from serving.commands.models.publish_changes import ChangeOptions, publish_changes
+from serving.commands.models.publish_options import PublishOptions
+from serving.host.background import LOWEST
 from sharded_infer import ChangedRows, write_changes
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.repositories.repository import Repository
@@ -101,6 +107,34 @@ def test_another_tower_comes_with_the_rows(repository: Path, tmp_path: Path) -> 
     assert base.read_bytes() != delta.read_bytes()
 
 
+def priority_of(thread: int) -> int:
+    return os.getpriority(os.PRIO_PROCESS, thread)
+
+
+@pytest.mark.parametrize(
+    ("in_use", "nice", "lowered"), [(False, None, False), (True, None, True), (True, 0, False)]
+)
+def test_cores_are_left_to_a_server_of_the_base(
+    repository: Path, tmp_path: Path, in_use: bool, nice: int | None, lowered: bool
+) -> None:
+    served = Repository(repository)
+    if in_use:
+        served.fetch("ranker", 1)
+    changed = [changes_file(tmp_path / "changed.safetensors", 1)]
+    options = dict.fromkeys(field.name for field in fields(PublishOptions))
+    options["repository"] = str(repository)
+    before, found = priority_of(threading.get_native_id()), []
+
+    def publish() -> None:
+        publish_changes(ChangeOptions(changed=changed, nice=nice), options, as_json=True)
+        found.append(priority_of(threading.get_native_id()))
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    thread.join()
+    assert found == [LOWEST if lowered else before]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -142,6 +176,7 @@ def test_files_are_published_as_they_come(repository: Path, tmp_path: Path) -> N
 
     process = follow()
     until(lambda: 2 in opened.versions("ranker"), "both files are one version")
+    assert priority_of(process.pid) == LOWEST
     assert through(2) == "step_10.safetensors"
     changes_file(folder / "step_11.safetensors", 11)
     until(lambda: 3 in opened.versions("ranker"), "the next file is a version")

@@ -58,6 +58,19 @@ def table_bytes(version: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (version / "tables").iterdir()}
 
 
+def test_changed_rows_are_mapped_with_the_tables(repository: Path) -> None:
+    def mapped(version: int) -> int:
+        told = [0]
+        model = open_model(repository / "ranker" / str(version))
+        model.map_pages(lambda _what, _done, total: told.append(total))
+        return told[-1]
+
+    if not mapped(1):
+        pytest.skip("this kernel does not map pages ahead")
+    published = publish_delta("ranker", drawn_changes(delta_spec(), seed=0), repository)
+    assert mapped(2) == mapped(1) + published.stored_bytes
+
+
 @pytest.mark.parametrize("row_format", RowFormat)
 def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
     row_format: RowFormat, tmp_path: Path
