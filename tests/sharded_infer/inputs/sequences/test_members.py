@@ -66,7 +66,7 @@ def test_the_spec_is_written_and_read_back() -> None:
         ("history", "history"),
         ("action", "history"),
     ]
-    assert SPEC.sequence_inputs == ("history", "history_lengths", "age", "place")
+    assert SPEC.sequence_numbers == {"age": 1, "place": 2}
 
 
 def test_a_model_without_sequences_has_no_such_field() -> None:
