@@ -9,6 +9,9 @@ from serving.protocol.wire_strings import BYTES, RAW_IDS, STRING_HASH, STRING_HA
 from sharded_infer.engines.model import Model
 from sharded_infer.specs.model_spec import ModelSpec
 
+# Parameters before an input's name: the sequence that it is in; before a sequence's name: how many
+# ids of a sample are used, and which.
+SEQUENCE, MAX_LENGTH, KEEP = "sequence.", "max_length.", "keep."
 # The platform and backend of every model here.
 PLATFORM = "sharded_infer"
 
@@ -51,7 +54,7 @@ class ModelDescription:
         versions: the model's versions that requests may name, ascending.
         max_batch: the most samples in a request.
         parameters: version numbers by `version.<name>`, for `default` and each label; and what is
-            said of inputs with raw ids.
+            said of inputs with raw ids, and of sequences.
     """
 
     name: str
@@ -91,11 +94,15 @@ def describe_model(
         TensorDescription(name, "INT64", (-1,), name not in spec.required_inputs)
         for name in spec.sparse_inputs
     ]
+    numbers = [
+        TensorDescription(name, "FP32", (-1,) if width == 1 else (-1, width), optional=True)
+        for name, width in spec.sequence_numbers.items()
+    ]
     return ModelDescription(
         name=model.name,
         versions=versions,
         max_batch=max_batch,
-        inputs=(*dense, *sparse),
+        inputs=(*dense, *sparse, *numbers),
         outputs=tuple(
             TensorDescription(output.name, "FP32", () if output.width is None else (output.width,))
             for output in model.artifact.manifest.tower.outputs
@@ -103,6 +110,7 @@ def describe_model(
         parameters={
             **{NAME_PARAMETER + name: str(version) for name, version in names.items()},
             **_raw_inputs(spec),
+            **_sequences(spec),
         },
     )
 
@@ -115,4 +123,12 @@ def _raw_inputs(spec: ModelSpec) -> dict[str, str]:
         if name in strings:
             hashed, seed = strings[name]
             found |= {STRING_HASH + name: hashed.value, STRING_HASH_SEED + name: str(seed)}
+    return found
+
+
+def _sequences(spec: ModelSpec) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, sequence in spec.sequences.items():
+        found |= {SEQUENCE + member: name for member in sequence.members}
+        found |= {MAX_LENGTH + name: str(sequence.max_length), KEEP + name: sequence.keep}
     return found

@@ -33,19 +33,29 @@ class Samples {
   std::int64_t smallest_ = kNone;  // of those that are not 1
 };
 
-// Bags of a feature that came, or -1.
-std::int64_t bags_of(const Request& request, std::int64_t feature) {
-  const std::int64_t at = 3 * request.model->sources[feature];
+// Bags of a sparse input that came, or -1.
+std::int64_t bags_of(const Request& request, std::int64_t source) {
+  const std::int64_t at = 3 * source;
   const Tensor& ids = request.tensors[at];
   if (ids.datatype == kFp32Type) return -1;
   if (request.present[at + 2]) {
     const Tensor& weights = request.tensors[at + 2];
     if (weights.datatype != kFp32Type || !same_shape(weights, ids)) return -1;
   }
-  if (!request.present[at + 1]) return ids.sizes[0];
-  const Tensor& lengths = request.tensors[at + 1];
-  if (!holds_integers(lengths) || ids.rank != 1 || lengths.rank != 1) return -1;
-  return lengths.sizes[0];
+  const Tensor* lengths = request.lengths_of(source);
+  if (lengths == nullptr) return ids.sizes[0];
+  if (!holds_integers(*lengths) || lengths->rank != 1) return -1;
+  // Padded: strings are of any size, so where a bag of them begins is not known.
+  if (ids.rank == 2 && (ids.sizes[0] != lengths->sizes[0] || ids.datatype == kBytesType)) return -1;
+  return lengths->sizes[0];
+}
+
+// Whether an input of a sequence came as the sequence's first one did, with as many samples and
+// without weights; or neither came.
+bool fits_sequence(const Request& request, std::int64_t source) {
+  const std::int64_t at = 3 * source, first = request.model->firsts[source];
+  if (request.present[at] != request.present[3 * first] || request.present[at + 2]) return false;
+  return !request.present[at] || bags_of(request, source) == bags_of(request, first);
 }
 
 bool add_dense(const Request& request, Samples& samples) {
@@ -65,6 +75,8 @@ bool group_all_at_once(Request& request, std::int64_t inputs, Samples& samples) 
   const Model& model = *request.model;
   const std::int64_t at = model.all_at_once();
   const bool weighted = request.present[at + 2];
+  for (std::int64_t source = 0; source < model.sparse; ++source)
+    if (model.firsts[source] >= 0) return false;
   // Beside them only the dense inputs, which are all there.
   if (!request.present[at] || !request.present[at + 1]) return false;
   if (inputs != model.dense + 2 + weighted) return false;
@@ -88,13 +100,14 @@ bool group_features(Request& request, Samples& samples) {
   bool shares = false;
   for (std::int64_t feature = 0; feature < model.features; ++feature) {
     request.own[feature] = 0;
-    const std::int64_t at = 3 * model.sources[feature];
+    const std::int64_t source = model.sources[feature], at = 3 * source;
+    if (model.in_sequence(feature) && !fits_sequence(request, source)) return false;
     if (!request.present[at]) {
-      if (model.required[model.sources[feature]]) return false;
+      if (model.required[source]) return false;
       if (request.present[at + 1] || request.present[at + 2]) return false;
       continue;
     }
-    const std::int64_t bags = bags_of(request, feature);
+    const std::int64_t bags = bags_of(request, source);
     if (bags < 0) return false;
     samples.add(bags);
     request.own[feature] = bags != 1;

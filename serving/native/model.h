@@ -10,8 +10,10 @@ namespace sharded_infer {
 enum Policy : std::int32_t { kRefuse = 0, kIgnore = 1, kModulo = 2 };
 
 // Inputs a request may have are numbered: sparse input s is 3s, its lengths 3s + 1, its weights
-// 3s + 2; then the dense inputs; then sparse.values, sparse.lengths and sparse.weights.
-// A feature is a sparse input in one of its tables: several may be copies of one input.
+// 3s + 2; then the dense inputs; then sparse.values, sparse.lengths and sparse.weights; then lengths
+// of whole sequences, but those with a sparse input's name, whose lengths they are.
+// A feature is a sparse input in one of its tables: several may be copies of one input. The numbers
+// of a sequence are a sparse input too: the bits of each are an id of a table of 2^32 rows.
 struct Model {
   std::int64_t features;
   std::int64_t sparse;  // inputs; numbered as features first have them
@@ -34,9 +36,27 @@ struct Model {
   const std::int64_t* name_starts;    // [inputs + 1]
   std::int64_t slot_mask;             // slots - 1; slots is a power of two, above the inputs
   std::int32_t* slots;                // [slots]: an input, or -1
+  std::int64_t whole_lengths;         // inputs that are lengths of whole sequences
+  const std::int32_t* lengths;        // [sparse]: the input with its sequence's lengths, or -1
+  const std::int32_t* firsts;         // [sparse]: the first one of its sequence, or -1
+  const std::int64_t* numbers;        // [sparse]: numbers that come with an id, or 0: it has ids
+  std::int64_t has_numbers;           // whether any has
 
-  std::int64_t inputs() const { return 3 * sparse + dense + 3; }
+  std::int64_t inputs() const { return 3 * sparse + dense + 3 + whole_lengths; }
   std::int64_t all_at_once() const { return 3 * sparse + dense; }
+
+  // Whether a feature's rows are not pooled.
+  bool in_sequence(std::int64_t feature) const { return firsts[sources[feature]] >= 0; }
+
+  // How many numbers come with an id of an input, or 0.
+  std::int64_t numbers_of(std::int64_t input) const {
+    return input < 3 * sparse && input % 3 == 0 ? numbers[input / 3] : 0;
+  }
+
+  // Values of a sparse input for each of its lengths' ids.
+  std::int64_t values_of_id(std::int64_t source) const {
+    return numbers[source] > 0 ? numbers[source] : 1;
+  }
 
   // Whether an input may be BYTES.
   bool takes_strings(std::int64_t input) const {

@@ -34,7 +34,7 @@ enum SparseField : std::uint32_t {
   kIdsPerBag = 6,
 };
 
-enum DenseField : std::uint32_t { kDenseName = 1, kValues = 2 };
+enum DenseField : std::uint32_t { kDenseName = 1, kValues = 2, kDenseLengths = 3 };
 
 // A field's first occurrence only: more would be merged, which no usual client relies on.
 bool first_time(std::uint32_t& seen, std::uint32_t field) {
@@ -78,7 +78,8 @@ bool read_sparse(Bytes message, SparseFeature& feature) {
 }
 
 struct DenseInput {
-  Bytes name, values;
+  Bytes name, values, lengths;
+  bool has_lengths = false;
 };
 
 bool read_dense(Bytes message, DenseInput& input) {
@@ -93,6 +94,8 @@ bool read_dense(Bytes message, DenseInput& input) {
       input.name = bytes;
     else if (field == kValues)
       input.values = bytes;
+    else if (field == kDenseLengths)
+      input.lengths = bytes, input.has_lengths = true;
     else
       return false;
   }
@@ -127,7 +130,10 @@ class InputsReader {
   std::int64_t inputs() const { return inputs_; }
 
   // Whether candidates' dense inputs have a row for each: one row for many is the user's to send.
-  bool has_row_for_each() const { return candidates_ <= 1 || !single_row_; }
+  // Numbers that were divided evenly were so among all candidates.
+  bool has_row_for_each() const {
+    return (candidates_ <= 1 || !single_row_) && (divided_ == 0 || divided_ == candidates_);
+  }
 
  private:
   bool add(const SparseFeature& feature, bool user) {
@@ -135,6 +141,9 @@ class InputsReader {
     if (found < 0 || found >= 3 * model_.sparse || found % 3 != 0) return false;
     if (!take(found)) return false;
     Tensor& ids = request_.tensors[found];
+    // Numbers of no ids look like ids.
+    if (model_.numbers_of(found) > 0 && (feature.ids.size > 0 || feature.long_ids.size > 0))
+      return false;
     const bool is_long = feature.has(kLongIds);
     if (!set(ids, is_long ? feature.long_ids : feature.ids, is_long ? kInt64Type : kUint32Type))
       return false;
@@ -177,8 +186,9 @@ class InputsReader {
 
   bool add(const DenseInput& input, bool user) {
     const std::int32_t found = find(input.name);
+    if (found >= 0 && model_.numbers_of(found) > 0) return add_numbers(found, input, user);
     const std::int64_t dense = found - 3 * model_.sparse;
-    if (found < 0 || dense < 0 || dense >= model_.dense || !take(found)) return false;
+    if (found < 0 || input.has_lengths || dense < 0 || dense >= model_.dense || !take(found)) return false;
     Tensor& tensor = request_.tensors[found];
     if (!set(tensor, input.values, kFp32Type)) return false;
     const std::int64_t width = model_.widths[dense];
@@ -188,6 +198,26 @@ class InputsReader {
     tensor.sizes[1] = width;
     if (!user && tensor.sizes[0] == 1) single_row_ = true;
     return !user || tensor.sizes[0] == 1;
+  }
+
+  // Numbers that come with the ids of a sequence: their bits, of the shape of the ids.
+  bool add_numbers(std::int32_t found, const DenseInput& input, bool user) {
+    Tensor& tensor = request_.tensors[found];
+    const std::int64_t width = model_.numbers_of(found);
+    if (!take(found) || !set(tensor, input.values, kUint32Type)) return false;
+    if (tensor.elements % width != 0) return false;
+    tensor.sizes[0] = tensor.elements / width;
+    if (input.has_lengths)
+      return !user && take(found + 1) &&
+             set(request_.tensors[found + 1], input.lengths, kUint32Type);
+    if (!user && divided_ != 0 && divided_ != candidates_) return false;
+    if (!user) divided_ = candidates_;
+    const std::int64_t bags = user ? 1 : candidates_;
+    if (bags == 0 || tensor.sizes[0] % bags != 0) return false;
+    tensor.rank = 2;
+    tensor.sizes[1] = tensor.sizes[0] / bags;
+    tensor.sizes[0] = bags;
+    return true;
   }
 
   // A vector of packed numbers.
@@ -224,6 +254,7 @@ class InputsReader {
   std::int64_t inputs_ = 0;
   std::int64_t candidates_ = 0;  // bags of the candidates' feature that has most
   bool single_row_ = false;      // a dense input of the candidates has but one
+  std::int64_t divided_ = 0;     // candidates that numbers were divided among, or 0
   std::int32_t previous_ = -1;
 };
 

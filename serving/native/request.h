@@ -2,11 +2,13 @@
 //
 //   scan: read the message; match names and contents; check datatypes and shapes;
 //         the batch is the largest number of samples, all others are it or 1;
-//         features of 1 sample, and absent ones beside such, go to a group that all samples share
+//         features of 1 sample, and absent ones beside such, go to a group that all samples share;
+//         of a sequence all inputs came, or none
 //   fill: for each group and feature: lengths as int64, not negative, with the right sum;
 //         ids as int64, strings hashed, raw ones mapped to rows (raw_ids.h);
 //         others inside their table: outside they are refused, dropped or wrapped;
-//         without the table's padding;
+//         without the table's padding; in sequences -1 takes the place of what is left out;
+//         lengths of a sequence's inputs are equal; the bits of its numbers;
 //         weights, or ones; then the dense inputs
 //
 // This is what `RequestReader` and `InputPolicy` do; what they would refuse is never accepted here.
@@ -20,7 +22,7 @@ struct Tensor {
   const std::uint8_t* data;
   std::int64_t bytes;
   std::int64_t elements;
-  std::int64_t sizes[2];
+  std::int64_t sizes[2];  // of a sequence's numbers: of the ids that they come with
   std::int32_t rank;
   std::int32_t datatype;
 };
@@ -60,7 +62,7 @@ struct Request {
   Bytes* contents;           // [inputs]: as they came
   std::int32_t* successors;  // [inputs + 1]: what came after each input the last time, or -1
   std::uint8_t* own;         // [features]: in the first group
-  std::int64_t* starts;      // [sparse]: of all at once, where each input's ids begin
+  std::int64_t* starts;      // [sparse]: where its ids of all at once begin, or lengths in a sequence
   std::int64_t* dense_at;    // [dense]: in words
   std::int64_t* dense_rows;  // [dense]
   std::int64_t* unknown;     // [mapped]: by `fill`, unknown raw ids
@@ -74,6 +76,13 @@ struct Request {
     const std::int32_t found = model->slots[model->slot_of(name)];
     if (found >= 0) expected = found;
     return found;
+  }
+
+  // The tensor with the lengths of a sparse input's bags: its own, or its sequence's; null: none.
+  const Tensor* lengths_of(std::int64_t source) const {
+    if (present[3 * source + 1]) return &tensors[3 * source + 1];
+    const std::int32_t whole = model->lengths[source];
+    return whole >= 0 && present[whole] ? &tensors[whole] : nullptr;
   }
 
   // Whether the message, a ModelInferRequest, is usual and its shapes fit; then `layout` says what

@@ -40,7 +40,8 @@ class TensorVisitor {
     tensor.sizes[1] = input.sizes[1];
     tensor.rank = input.rank;
     tensor.datatype = input.datatype;
-    return true;
+    const std::int64_t numbers = model_.numbers_of(found);
+    return numbers == 0 || to_ids(tensor, numbers);
   }
 
   bool contents(Bytes bytes) {
@@ -67,6 +68,16 @@ class TensorVisitor {
   std::int64_t inputs() const { return inputs_; }
 
  private:
+  // Numbers of a sequence as ids: FP32 [B, L] or [N], or [N, numbers] of several for each id.
+  static bool to_ids(Tensor& tensor, std::int64_t numbers) {
+    if (tensor.datatype != kFp32Type) return false;
+    tensor.datatype = kUint32Type;
+    if (numbers == 1) return true;
+    if (tensor.rank != 2 || tensor.sizes[1] != numbers) return false;
+    tensor.rank = 1;
+    return true;
+  }
+
   Request& request_;
   const Model& model_;
   std::int64_t inputs_ = 0;

@@ -64,6 +64,11 @@ class Model(ctypes.Structure):
         ("name_starts", ctypes.c_void_p),
         ("slot_mask", ctypes.c_int64),
         ("slots", ctypes.c_void_p),
+        ("whole_lengths", ctypes.c_int64),
+        ("lengths", ctypes.c_void_p),
+        ("firsts", ctypes.c_void_p),
+        ("numbers", ctypes.c_void_p),
+        ("has_numbers", ctypes.c_int64),
     )
 
 

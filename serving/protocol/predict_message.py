@@ -37,7 +37,8 @@ class PredictInputs:
 
     def __init__(self, spec: ModelSpec) -> None:
         self._features = frozenset(spec.sparse_inputs)
-        self._widths = dict(spec.dense.inputs)
+        self._numbers = spec.sequence_numbers
+        self._widths = {**spec.dense.inputs, **self._numbers}
         self._strings = spec.string_inputs
 
     def arrays(self, request: Any) -> dict[str, Array]:
@@ -49,13 +50,50 @@ class PredictInputs:
         found: dict[str, Array] = {}
         for inputs, is_user in ((request.user, True), (request.candidates, False)):
             for feature in inputs.sparse:
-                self._check(feature.name, found, is_sparse=True)
-                _put_feature(found, feature, self._ids(feature), is_user=is_user)
+                ids = self._ids(feature)
+                # Clients take numbers of no ids for ids.
+                width = 0 if len(ids) else self._numbers.get(feature.name, 0)
+                self._check(feature.name, found, is_sparse=not width)
+                _put_feature(found, feature, ids, is_user=is_user)
+                if width:
+                    shape = found[feature.name].shape
+                    found[feature.name] = np.empty(
+                        shape if width == 1 else (*shape, width), np.float32
+                    )
             for dense in inputs.dense:
                 self._check(dense.name, found, is_sparse=False)
                 candidates = 1 if is_user else _candidates(inputs.sparse, found)
-                found[dense.name] = self._dense(dense, candidates, is_user=is_user)
+                if dense.name in self._numbers:
+                    self._put_numbers(found, dense, candidates, is_user=is_user)
+                else:
+                    found[dense.name] = self._dense(dense, candidates, is_user=is_user)
         return found
+
+    def _put_numbers(
+        self, found: dict[str, Array], dense: Any, candidates: int, *, is_user: bool
+    ) -> None:
+        name, width = dense.name, self._numbers[dense.name]
+        values = np.array(dense.values, np.float32)
+        if dense.lengths and is_user:
+            raise RequestError(
+                f"input {name!r}: the user's numbers are of one bag; lengths are for candidates"
+            )
+        if len(values) % width:
+            raise RequestError(
+                f"input {name!r}: expected {counted(width, 'number')} for each id, got "
+                f"{len(values)}"
+            )
+        if dense.lengths:
+            found[f"{name}.lengths"] = np.array(dense.lengths, np.int64)
+            found[name] = values.reshape(-1, width) if width > 1 else values
+            return
+        bags = 1 if is_user else max(candidates, 1)
+        if len(values) % (bags * width):
+            raise RequestError(
+                f"input {name!r}: the numbers of {counted(len(values) // width, 'id')} cannot make "
+                f"equal bags of {counted(bags, 'candidate')}; other bags need lengths"
+            )
+        found[name] = values.reshape(bags, -1, width)
 
     def _ids(self, feature: Any) -> NDArray[np.int64]:
         """A feature's ids, int64 `[N]`; strings are hashed."""
@@ -84,7 +122,8 @@ class PredictInputs:
         known = self._features if is_sparse else self._widths
         if name in (self._widths if is_sparse else self._features):
             if is_sparse:
-                raise RequestError(f"{name!r} is a dense input: expected floats, got integers")
+                kind = "numbers of a sequence" if name in self._numbers else "a dense input"
+                raise RequestError(f"{name!r} is {kind}: expected floats, got integers")
             raise RequestError(
                 f"{name!r} is a feature: expected integers, got floats (what pandas makes of "
                 "integers where some are missing)"
@@ -99,6 +138,10 @@ class PredictInputs:
 
     def _dense(self, dense: Any, candidates: int, *, is_user: bool) -> Array:
         width = self._widths[dense.name]
+        if dense.lengths:
+            raise RequestError(
+                f"dense input {dense.name!r}: expected a row for each candidate, got lengths"
+            )
         values = np.array(dense.values, np.float32)
         # Where no feature says how many candidates there are, dense inputs do.
         rows = candidates if is_user or candidates > 1 else len(values) // width

@@ -12,74 +12,41 @@ Integers are ids, floats are dense:
     floats [B, K]         a row, B = 1            one row for each candidate
     sequences of floats   -                       one row for each candidate, all of one width
 
+Numbers that come with the ids of a sequence have the forms of the ids, as floats. Where K come with
+each id, they have another dimension of K:
+
+    floats [L], [L, K]    those of L ids          (floats [B, L]) of L ids for each candidate
+    floats [B, L, K]      B = 1                   of L ids for each candidate
+    sequences of floats   -                       of as many ids for each candidate; also [L, K]
+    Bags                  of one bag              of one bag for each candidate: floats [N], [N, K]
+
 Strings and bytes are ids too, in every form of integers: the server hashes them.
 
 `FEATURE.weights` beside a feature has a weight for each of its ids, in the same form.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from kernels.wording import counted
-from sharded_infer.client.strings import encoded
+from sharded_infer.client.arrays import as_array, as_bytes, is_text
+from sharded_infer.client.bags import (
+    Bags,
+    DenseInput,
+    Input,
+    SparseFeature,
+    ragged_rows,
+    read_bags,
+    row_width,
+)
 from sharded_infer.errors import RequestError
 
 # A mapping of arrays by name, a pandas DataFrame, or anything shaped like a KeyedJaggedTensor.
 Inputs: TypeAlias = Any
-
-
-@dataclass(frozen=True, slots=True)
-class Bags:
-    """A feature's ids with the length of each bag.
-
-    Attributes:
-        values: int or strings `[N]`, one bag after another.
-        lengths: int `[B]`, with sum N.
-        weights: fp32 `[N]`; None means 1.
-    """
-
-    values: ArrayLike
-    lengths: ArrayLike
-    weights: ArrayLike | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SparseFeature:
-    """A feature's ids as they are sent.
-
-    Attributes:
-        ids: int `[N]`, or bytes objects `[N]` of ids that are strings.
-        lengths: int `[B]`; None: `ids_per_bag`, or one bag of all ids.
-        ids_per_bag: of every bag; 0: `lengths`, or one bag of all ids.
-        weights: fp32 `[N]`; None means 1.
-    """
-
-    name: str
-    ids: NDArray[Any]
-    lengths: NDArray[np.integer[Any]] | None = None
-    ids_per_bag: int = 0
-    weights: NDArray[np.floating[Any]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DenseInput:
-    """A dense input's numbers as they are sent: rows one after another.
-
-    Attributes:
-        values: fp32, of all rows.
-        shape: as given: `[K]` or `[B, K]`.
-    """
-
-    name: str
-    values: NDArray[np.floating[Any]]
-    shape: tuple[int, ...]
-
-
-Input: TypeAlias = SparseFeature | DenseInput
 
 
 def read_inputs(inputs: Inputs | Sequence[Inputs] | None, *, is_user: bool) -> list[Input]:
@@ -147,7 +114,7 @@ def _named(inputs: Mapping[str, Any], *, is_user: bool) -> Iterator[Input]:
             continue
         one = _input(name, value, is_user=is_user)
         if (weights := inputs.get(f"{name}.weights")) is not None:
-            one = _weighted(one, _array(f"{name}.weights", weights))
+            one = _weighted(one, as_array(f"{name}.weights", weights))
         yield one
 
 
@@ -155,7 +122,7 @@ def _weighted(one: Input, weights: NDArray[Any]) -> SparseFeature:
     if not isinstance(one, SparseFeature):
         raise RequestError(f"input {one.name!r}: weights are of ids, it holds floats")
     if weights.dtype == object:
-        weights = np.asarray(_ragged(f"{one.name}.weights", weights).values)
+        weights = np.asarray(ragged_rows(f"{one.name}.weights", weights).values)
     flat = weights.reshape(-1)
     if flat.size != one.ids.size or (flat.size and flat.dtype.kind not in "fiu"):
         raise RequestError(
@@ -168,11 +135,11 @@ def _weighted(one: Input, weights: NDArray[Any]) -> SparseFeature:
 def _jagged(batch: Any, *, is_user: bool) -> Iterator[Input]:
     """The features of a KeyedJaggedTensor: values and lengths feature by feature."""
     keys = list(batch.keys())
-    values = _array("values", batch.values())
-    lengths = _array("lengths", batch.lengths())
+    values = as_array("values", batch.values())
+    lengths = as_array("lengths", batch.lengths())
     read_weights = getattr(batch, "weights_or_none", None)
     found = read_weights() if callable(read_weights) else None
-    weights = None if found is None else _array("weights", found)
+    weights = None if found is None else as_array("weights", found)
     if not keys or lengths.size % len(keys):
         raise RequestError(
             f"lengths: expected the same number for each of {counted(len(keys), 'feature')}, got "
@@ -190,19 +157,19 @@ def _jagged(batch: Any, *, is_user: bool) -> Iterator[Input]:
             lengths.reshape(len(keys), -1)[index],
             None if weights is None else weights[part],
         )
-        yield _bags(key, bags, is_user=is_user)
+        yield read_bags(key, bags, is_user=is_user)
 
 
 def _input(name: str, value: Any, *, is_user: bool) -> Input:
     if isinstance(value, Bags):
-        return _bags(name, value, is_user=is_user)
-    array = _array(name, value)
-    if _is_text(array):
-        array = _encoded(name, array)
+        return read_bags(name, value, is_user=is_user)
+    array = as_array(name, value)
+    if is_text(array):
+        array = as_bytes(name, array)
     elif array.dtype == object:
-        rows = _ragged(name, array)
-        if (width := _row_width(rows)) is None:
-            return _bags(name, rows, is_user=is_user)
+        rows = ragged_rows(name, array)
+        if (width := row_width(rows)) is None:
+            return read_bags(name, rows, is_user=is_user)
         # What a DataFrame has as rows of numbers.
         array = np.asarray(rows.values).reshape(-1, width)
     if array.size == 0:
@@ -235,82 +202,7 @@ def _candidate_ids(name: str, array: NDArray[Any]) -> SparseFeature:
 
 
 def _dense(name: str, array: NDArray[Any], *, is_user: bool) -> DenseInput:
-    if array.ndim > 2 or (is_user and array.ndim == 2 and len(array) != 1):
-        wanted = "[K] or [1, K]" if is_user else "[B] or [B, K]"
+    if array.ndim > 3 or (is_user and array.ndim == 3 and len(array) != 1):
+        wanted = "[K], [L, K] or [1, L, K]" if is_user else "[B], [B, K] or [B, L, K]"
         raise RequestError(f"input {name!r}: expected {wanted}, got {list(array.shape)}")
     return DenseInput(name, array.reshape(-1), array.shape)
-
-
-def _bags(name: str, bags: Bags, *, is_user: bool) -> SparseFeature:
-    ids, lengths = _array(name, bags.values).reshape(-1), _array(name, bags.lengths).reshape(-1)
-    ids, lengths = (part if part.size else part.astype(np.int64) for part in (ids, lengths))
-    if ids.dtype == object:
-        ids = _encoded(name, ids)
-    for what, numbers, kinds in (("ids", ids, "iuO"), ("lengths", lengths, "iu")):
-        if numbers.dtype.kind not in kinds:
-            said = "integers or strings" if numbers is ids else "integers"
-            raise RequestError(f"input {name!r}: {what} must be {said}, got {numbers.dtype}")
-    if lengths.size and lengths.min() < 0:
-        raise RequestError(f"input {name!r}: a length is negative: {lengths.min()}")
-    if lengths.sum() != ids.size:
-        raise RequestError(
-            f"input {name!r}: the lengths add up to {lengths.sum()}, but "
-            f"{counted(ids.size, 'id')} came"
-        )
-    weights = None if bags.weights is None else _array(name, bags.weights).reshape(-1)
-    if weights is not None and weights.size != ids.size:
-        raise RequestError(
-            f"input {name!r}: {counted(weights.size, 'weight')} for {counted(ids.size, 'id')}"
-        )
-    if not is_user:
-        return SparseFeature(name, ids, lengths, weights=weights)
-    if lengths.size != 1:
-        raise RequestError(f"input {name!r}: a user has one bag, got {lengths.size}")
-    return SparseFeature(name, ids, weights=weights)
-
-
-def _ragged(name: str, rows: NDArray[Any]) -> Bags:
-    """Sequences of ids of different lengths."""
-    bags = [np.atleast_1d(_array(name, row)) for row in rows.reshape(-1)]
-    if any(bag.dtype == object and bag.size and not _is_text(bag) for bag in bags):
-        raise RequestError(f"input {name!r}: expected a sequence of ids for each bag")
-    full = [bag for bag in bags if bag.size]
-    values = np.concatenate(full) if full else np.empty(0, np.int64)
-    return Bags(values, np.array([bag.size for bag in bags], np.int64))
-
-
-def _row_width(rows: Bags) -> int | None:
-    """The width of rows of floats; None if they are ids or differ in length."""
-    values, lengths = np.asarray(rows.values), np.asarray(rows.lengths)
-    alike = values.dtype.kind == "f" and lengths.size and (lengths == lengths[0]).all()
-    return int(lengths[0]) if alike and lengths[0] else None
-
-
-def _is_text(array: NDArray[Any]) -> bool:
-    """Whether an array has strings, rather than sequences or numbers."""
-    return array.dtype == object and array.size > 0 and isinstance(array.flat[0], str | bytes)
-
-
-def _encoded(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    """Strings as bytes objects, in an array of the same shape."""
-    found = np.empty(array.size, object)
-    found[:] = encoded(f"input {name!r}", array.reshape(-1))
-    return found.reshape(array.shape)
-
-
-def _array(name: str, value: Any) -> NDArray[Any]:
-    """A value as an array; ragged sequences and strings as an array of objects."""
-    try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "SUT":
-            return array
-        # NumPy's arrays of bytes lose zeros at the end: lists are read anew.
-        return array.astype(object) if hasattr(value, "dtype") else np.array(value, object)
-    except ValueError:
-        # NumPy refuses sequences of different lengths.
-        rows = list(value)
-        ragged = np.empty(len(rows), object)
-        ragged[:] = rows
-        return ragged
-    except (TypeError, RuntimeError) as error:
-        raise RequestError(f"input {name!r}: {error}") from error

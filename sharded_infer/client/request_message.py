@@ -80,7 +80,8 @@ def _inputs(inputs: Iterable[Input]) -> bytes:
 
 
 def _dense(dense: DenseInput) -> bytes:
-    return text_field(1, dense.name) + packed_field(2, dense.values, "<f4")
+    sent = text_field(1, dense.name) + packed_field(2, dense.values, "<f4")
+    return sent if dense.lengths is None else sent + packed_field(3, dense.lengths, "<u4")
 
 
 def _sparse(feature: SparseFeature) -> bytes:

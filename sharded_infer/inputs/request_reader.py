@@ -147,6 +147,9 @@ class RequestReader:
                     self._check_limit(len(array))
                 bags[name] = self._read_feature(name, array, inputs)
             elif name in self._sequences.numbers:
+                # As [B, 0] of ids.
+                if np.size(array) == 0:
+                    self._check_limit(len(array))
                 bags[name] = self._read_numbers(name, array, inputs)
             elif name not in self._dense:
                 self._check_companion(name, inputs)

@@ -45,6 +45,15 @@ def _required(value: Any) -> Any:
     return tuple(value) if names else value
 
 
+def _pooling(value: Any) -> Any:
+    if value == "none":
+        raise ValueError(
+            'expected "sum" or "mean", got "none": features of [sequences] are not pooled; name '
+            "this table's there"
+        )
+    return value
+
+
 _STRICT = ConfigDict(extra="forbid")
 
 
@@ -72,7 +81,7 @@ class TableSpec:
     name: Name
     rows: Annotated[int, Field(ge=1, lt=2**48)]
     dim: Annotated[int, Field(ge=1, le=8192)]
-    pooling: Literal["sum", "mean"] | None = None
+    pooling: Annotated[Literal["sum", "mean"] | None, BeforeValidator(_pooling)] = None
     features: tuple[Name, ...] = ()
     weights: str | None = None
     format: RowFormat | None = None
@@ -311,6 +320,9 @@ class ModelSpec:
                 {name} & {*self.dense.inputs, *self.sequence_numbers}
             ):
                 raise ValueError(f"sequences: {name}: the tower has another input {min(clash)!r}")
+        tables = {table.name for table in self.tables}
+        if clash := tables.intersection(self.sequence_numbers):
+            raise ValueError(f"sequences: dense: {min(clash)!r} is a table's name, too")
         allowed = {*self.sequences, *self.dense.inputs, *(f.name for f in self.features)}
         if unknown := [one for one in self.tower.user_inputs if one not in allowed]:
             raise ValueError(

@@ -59,12 +59,14 @@ class SparseFeature(_message.Message):
     def __init__(self, name: _Optional[str] = ..., ids: _Optional[_Iterable[int]] = ..., long_ids: _Optional[_Iterable[int]] = ..., lengths: _Optional[_Iterable[int]] = ..., weights: _Optional[_Iterable[float]] = ..., ids_per_bag: _Optional[int] = ..., strings: _Optional[bytes] = ..., string_lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class DenseInput(_message.Message):
-    __slots__ = ("name", "values")
+    __slots__ = ("name", "values", "lengths")
     NAME_FIELD_NUMBER: _ClassVar[int]
     VALUES_FIELD_NUMBER: _ClassVar[int]
+    LENGTHS_FIELD_NUMBER: _ClassVar[int]
     name: str
     values: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ...) -> None: ...
+    lengths: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., values: _Optional[_Iterable[float]] = ..., lengths: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class PredictResponse(_message.Message):
     __slots__ = ("model", "version", "request_id", "outputs", "timing", "default_tables", "unknown_ids", "label")

@@ -19,6 +19,27 @@ bool all_finite(const std::int64_t* words, std::int64_t count) {
   return sum == 0.0f;
 }
 
+// The numbers of sequences, whose bits lie among the ids.
+bool numbers_are_finite(const HeldCall& call, const Model& model) {
+  constexpr std::int64_t kExponent = 0x7f800000;
+  for (int number = 0; number < 2; ++number) {
+    const Group& group = call.layout.groups[number];
+    const std::int64_t* lengths = call.words.get() + group.lengths_at;
+    const std::int64_t* values = call.words.get() + group.values_at;
+    for (std::int64_t feature = 0; feature < model.features; ++feature) {
+      if (call.own[std::size_t(feature)] == (number == 1)) continue;
+      std::int64_t count = 0;
+      for (std::int64_t bag = 0; bag < group.bags; ++bag) count += lengths[bag];
+      const bool checked = model.numbers[model.sources[feature]] > 0;
+      for (std::int64_t at = 0; checked && at < count; ++at)
+        if ((values[at] & kExponent) == kExponent) return false;
+      lengths += group.bags;
+      values += count;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 void Calls::set_names(const Name* names, std::int64_t count, const NamedShare* shares,
@@ -159,6 +180,7 @@ bool Calls::decode(Bytes message, Form form, Route& route, HeldCall& call) {
   // What is not finite may be refused.
   for (const Group& group : call.layout.groups)
     if (group.weighted && !all_finite(call.words.get() + group.weights_at, group.ids)) return false;
+  if (model.has_numbers && !numbers_are_finite(call, model)) return false;
   for (std::int64_t dense = 0; dense < model.dense; ++dense) {
     const std::int64_t* at = call.words.get() + call.dense_at[std::size_t(dense)];
     if (!all_finite(at, call.dense_rows[std::size_t(dense)] * model.widths[dense])) return false;

@@ -64,8 +64,6 @@ class InputReader:
         if limits is not None and _most_inputs(spec) > limits.max_inputs:
             # Compiled code counts no inputs: it knows the model's, and takes none twice.
             self.native = None
-        if spec.sequences:
-            self.native = None
         self._portable = PortableReader(
             spec, max_batch=max_batch, limits=limits, id_maps=id_maps, unknown_ids=unknown
         )
@@ -140,4 +138,6 @@ class InputReader:
 
 def _most_inputs(spec: ModelSpec) -> int:
     """The model's inputs, with companions."""
-    return 3 * len(spec.sparse_inputs) + len(spec.dense.inputs) + len((VALUES, LENGTHS, WEIGHTS))
+    jagged = len(spec.sparse_inputs) + len(spec.sequence_numbers)
+    others = len(spec.sequences) + len((VALUES, LENGTHS, WEIGHTS))
+    return 3 * jagged + len(spec.dense.inputs) + others

@@ -22,6 +22,7 @@ from serving.protocol.native_library import (
 )
 from serving.protocol.readers.named_tensors import named_tensors
 from serving.protocol.readers.native_id_maps import NativeIdMaps
+from serving.protocol.readers.native_sequences import NativeSequences
 from serving.protocol.readers.unknown_ids import UnknownIds
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.errors import InputError
@@ -92,6 +93,8 @@ class NativeReader:
         self.widths = tuple(spec.dense.inputs.values())
         names = [f"{name}{end}" for name in sparse.names for end in ("", ".lengths", ".weights")]
         names += [*spec.dense.inputs, VALUES, LENGTHS, WEIGHTS]
+        sequences = NativeSequences(spec, sparse.names, len(names))
+        names += sequences.names
         encoded = [name.encode() for name in names]
         self._inputs = len(names)
         slots = 1 << (2 * self._inputs).bit_length()
@@ -114,10 +117,13 @@ class NativeReader:
             np.array(self.widths, np.int64),
             np.cumsum([0, *map(len, encoded)], dtype=np.int64),
             np.full(slots, -1, np.int32),
+            sequences.lengths,
+            sequences.firsts,
+            sequences.numbers,
         )
         addresses = [address_of(array) for array in self._held]
         sources, required, hashes, seeds, rows, policies, paddings = addresses[:7]
-        maps, unknown, widths, starts, table = addresses[7:]
+        maps, unknown, widths, starts, table, lengths, firsts, numbers = addresses[7:]
         self.model = Model(
             len(features),
             len(sparse.names),
@@ -140,6 +146,11 @@ class NativeReader:
             starts,
             slots - 1,
             table,
+            len(sequences.names),
+            lengths,
+            firsts,
+            numbers,
+            bool(spec.sequence_numbers),
         )
         LIBRARIES[1].sharded_infer_index_names(self.model)
         self._patterns: dict[bytes, tuple[tuple[int, ...], tuple[int, ...]]] = {}

@@ -76,6 +76,12 @@ class SequenceMembers:
             return rows[np.arange(ids[1]) < lengths[:, None]].reshape(-1), lengths * width
         if lengths is None:
             lengths = np.ones(ids[0], np.int64)
+        # A sum of huge lengths could wrap around to the right total.
+        if lengths.size and int(lengths.max()) > ids[0]:
+            raise RequestError(
+                f"input {name!r}: a length of {int(lengths.max())}, but numbers of "
+                f"{counted(ids[0], 'id')} came"
+            )
         if int(lengths.sum()) != ids[0]:
             raise RequestError(
                 f"input {name!r}: the lengths sum to {int(lengths.sum())}, but numbers of "

@@ -164,7 +164,7 @@ def test_a_data_frame_has_rows_of_numbers_and_weights_as_samples_have() -> None:
         ({"tags": [[1], [2, 3]], "tags.weights": [[1.0], [2.0]]}, "'tags': expected 3 weights"),
         ({"price": [0.5, 1.5], "price.weights": [1.0, 1.0]}, "'price': weights are of ids"),
         ({"item": [1, 2], "item.weights": ["a", "b"]}, "'item': expected 2 weights.* got 2 of"),
-        ({"mask": [[1.0], [1.0, 2.0]]}, "'mask': ids must be integers"),
+        ({"mask": [[[1.0]], [1.0, 2.0]]}, "'mask': expected as many numbers for each id"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused_by_name(columns: dict[str, Any], words: str) -> None:
@@ -222,16 +222,17 @@ def test_torchrecs_own_is_read() -> None:
         ({"candidates": {"f": Bags(["a"], [2])}}, "'f': the lengths add up to 2, but 1 id came"),
         ({"candidates": {"f": "a"}}, r"'f': expected \[B\] or \[B, L\], got \[\]"),
         ({"candidates": {"f": 3}}, r"'f': expected \[B\] or \[B, L\], got \[\]"),
-        ({"candidates": {"f": np.zeros((1, 1, 1))}}, r"'f': expected \[B\] or \[B, K\]"),
+        ({"candidates": {"f": np.zeros((1, 1, 1, 1))}}, r"'f': expected \[B\], \[B, K\] or"),
         ({"candidates": {"f": Bags([1, 2], [1])}}, "'f': the lengths add up to 1, .* 2 ids"),
         ({"candidates": {"f": Bags([1], [2, -1])}}, "'f': a length is negative: -1"),
         ({"candidates": {"f": Bags([1], [1], [1, 2])}}, "'f': 2 weights for 1 id"),
-        ({"candidates": {"f": Bags([0.5], [1])}}, "'f': ids must be integers"),
+        ({"candidates": {"f": Bags([0.5], [1], [1])}}, "'f': weights are of ids"),
+        ({"candidates": {"f": Bags([True], [1])}}, "'f': ids must be integers"),
         ({"candidates": {"f": [[1], 2, "x"]}}, "'f'"),
         ({"candidates": 5}, "expected a mapping of arrays by name.*got int"),
         ({"user": {"f": np.zeros((2, 2), np.int64)}}, "'f': a user has one bag"),
         ({"user": {"f": Bags([1, 2], [1, 1])}}, "'f': a user has one bag, got 2"),
-        ({"user": {"f": np.zeros((2, 2))}}, r"'f': expected \[K\] or \[1, K\]"),
+        ({"user": {"f": np.zeros((2, 2, 2))}}, r"'f': expected \[K\], \[L, K\] or \[1, L, K\]"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_by_name(fields: dict[str, Any], words: str) -> None:

@@ -67,6 +67,7 @@ def test_the_spec_is_written_and_read_back() -> None:
         ("action", "history"),
     ]
     assert SPEC.tower_sequences["history"].width == 12
+    assert SPEC.sequence_numbers == {"age": 1, "place": 2}
 
 
 def test_a_model_without_sequences_has_no_such_field() -> None:
@@ -85,16 +86,28 @@ def test_a_model_without_sequences_has_no_such_field() -> None:
         ({"h": {"max_length": 3, "features": ["item"], "dense": {"item": 1}}}, "'item'"),
         ({"price": {"max_length": 3, "features": ["item"]}}, "another input 'price'"),
         ({"h": {"max_length": 3, "features": ["item"], "keep": "middle"}}, "keep"),
+        (
+            {"h": {"max_length": 3, "features": ["seen"], "dense": {"item": 1}}},
+            "'item' is a table's name, too",
+        ),
     ],
 )
 def test_a_sequence_that_does_not_fit_the_tables_is_refused(sequences: Any, words: str) -> None:
     fields = {
         "name": "ranker",
-        "tables": [{"name": "item", "rows": 5, "dim": 4}],
+        "tables": [{"name": "item", "rows": 5, "dim": 4, "features": ["seen"]}]
+        if "seen" in str(sequences)
+        else [{"name": "item", "rows": 5, "dim": 4}],
         "dense": {"inputs": {"price": 1}},
         "sequences": sequences,
     }
     with pytest.raises(SpecError, match=words):
+        parse_spec(fields)
+
+
+def test_a_table_that_is_not_pooled_is_refused_with_where_to_say_so() -> None:
+    fields = {"name": "m", "tables": [{"name": "item", "rows": 5, "dim": 4, "pooling": "none"}]}
+    with pytest.raises(SpecError, match=r"'item': pooling: expected.*name this table's there"):
         parse_spec(fields)
 
 
