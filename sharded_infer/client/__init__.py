@@ -6,8 +6,8 @@ with Client("ranker:8001") as client:
 """
 
 from sharded_infer.client.async_client import AsyncClient
+from sharded_infer.client.bags import Bags
 from sharded_infer.client.call_settings import CallSettings, RetryPolicy
-from sharded_infer.client.inputs import Bags
 from sharded_infer.client.prediction import PredictError, Prediction, Timing
 from sharded_infer.client.strings import hash_strings
 from sharded_infer.client.sync_client import Client

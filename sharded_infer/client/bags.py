@@ -87,8 +87,8 @@ def read_bags(name: str, bags: Bags, *, is_user: bool) -> Input:
     if are_numbers:
         if weights is not None:
             raise RequestError(f"input {name!r}: weights are of ids, it holds floats")
-        sent = None if is_user else lengths
-        return DenseInput(name, values.reshape(-1), (lengths.size,), sent)
+        numbers: NDArray[Any] = values.reshape(-1)
+        return DenseInput(name, numbers, (lengths.size,), None if is_user else lengths)
     if weights is not None and weights.size != values.size:
         raise RequestError(
             f"input {name!r}: {counted(weights.size, 'weight')} for {counted(values.size, 'id')}"

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sharded_infer.client.inputs import DenseInput, Input, Inputs, SparseFeature, read_inputs
+from sharded_infer.client.bags import DenseInput, Input, SparseFeature
+from sharded_infer.client.inputs import Inputs, read_inputs
 from sharded_infer.errors import RequestError
 from sharded_infer.v1.wire import (
     bytes_field,

@@ -109,7 +109,9 @@ def _numbers(name: str, width: int, values: Mapping[str, Column], place: Place) 
     counts, numbers = [], []
     for number, cell in enumerate(cells_of(column)):
         of_sample = [] if cell is None else cell if isinstance(cell, list) else [cell]
-        rows = [one if isinstance(one, list) else [one] for one in of_sample]
+        # Parquet has arrays of arrays.
+        plain = [one.tolist() if isinstance(one, np.ndarray) else one for one in of_sample]
+        rows = [one if isinstance(one, list) else [one] for one in plain]
         if any(len(row) != width or not all(map(is_number, row)) for row in rows):
             raise RequestError(
                 f"{place(number)}, {name!r}: expected a list with {counted(width, 'number')} for "
