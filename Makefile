@@ -100,6 +100,7 @@ docs: setup
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python docs/generate_operators.py
+	$(BIN)/python docs/generate_rest_api.py
 
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \
