@@ -56,6 +56,7 @@ FULL_FILES = (
     "tests/docker/test_kubernetes.py",
     "tests/docker/test_metrics_end_to_end.py",
     "tests/docker/test_prometheus_rules.py",
+    "tests/docs/test_site.py",
     "tests/end_to_end/test_clients.py",
     "tests/end_to_end/test_cluster_bits.py",
     "tests/end_to_end/test_cut_network.py",
@@ -241,6 +242,7 @@ PAIRWISE_FILES = (
 # has one left when the others are done. All others come at random.
 LONGEST_FILES = (
     "tests/docker/test_image_steps.py",
+    "tests/docs/test_site.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
     "tests/end_to_end/test_ray_cluster.py",
     "tests/serving/commands/bench/test_bench_serve.py",
