@@ -159,6 +159,7 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_no_text_ends_a_command_with_a_traceback",
     ),
     "tests/conformance/test_description.py": ("test_a_log_setting_holds_in_every_worker",),
+    "tests/docs/test_blocks.py": ("test_a_page_runs_from_its_first_block_to_its_last",),
     "tests/end_to_end/test_predictor.py": ("test_retries_bridge_the_death_of_a_worker",),
     "tests/serving/commands/test_lazy_group.py": ("test_help_imports_nothing_heavy",),
     "tests/serving/config/test_setting_sources.py": (
@@ -242,6 +243,7 @@ PAIRWISE_FILES = (
 # has one left when the others are done. All others come at random.
 LONGEST_FILES = (
     "tests/docker/test_image_steps.py",
+    "tests/docs/test_blocks.py",
     "tests/docs/test_site.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
     "tests/end_to_end/test_ray_cluster.py",
