@@ -176,13 +176,14 @@ class Walk:
     def _serve(self, block: Block, words: list[str], variables: Mapping[str, str]) -> None:
         """Starts a server and waits until it is ready; one at its address ends before."""
         options = dict(pairwise(words))
-        place = options.get("--host", "localhost"), options.get("--port", "8001")
-        if place in self._servers:
-            server, out = self._servers.pop(place)
-            _end(server, signal.SIGTERM)
-            out.close()
+        host, port = options.get("--host", "localhost"), options.get("--port", "8001")
+        for other in [*self._servers]:
+            if other[1] == port and (host == other[0] or "0.0.0.0" in (host, other[0])):  # noqa: S104 - no socket
+                server, out = self._servers.pop(other)
+                _end(server, signal.SIGTERM)
+                out.close()
         server, out = self._start([*words, "--json"], variables, to_log=True)
-        self._servers[place] = server, out
+        self._servers[host, port] = server, out
         for line in _lines(server, out):
             if line.startswith("{"):
                 return
