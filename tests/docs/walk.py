@@ -166,6 +166,7 @@ class Walk:
             if _lasts(words):
                 printed = [next(_lines(process, out), "")]
                 _end(process, signal.SIGINT)
+                assert printed[0], f"{block}: {command.text} says nothing"
             else:
                 printed = [*_lines(process, out)]
                 code = process.wait(_SECONDS)
@@ -229,9 +230,8 @@ def _answers(url: str) -> bool:
 
 
 def _lasts(words: list[str]) -> bool:
-    """Whether a command runs until it is told to end."""
-    follows = words[0] == "publish" and "--follow" in words
-    return follows or (words[:2] == ["repo", "watch"] and "--until" not in words)
+    """Whether a command goes on until it is told to end."""
+    return words[0] == "publish" and "--follow" in words
 
 
 def _lines(process: ForkedProcess, out: IO[str]) -> Iterator[str]:
