@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-again test-all soak lint docs protos dashboards requirements gpu-check clean
+.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-again test-all soak lint docs site protos dashboards requirements gpu-check clean
 
 setup: $(STAMP)
 
@@ -100,7 +100,12 @@ docs: setup
 	$(BIN)/python docs/generate_configuration.py
 	$(BIN)/python docs/generate_metrics.py
 	$(BIN)/python docs/generate_operators.py
+	$(BIN)/python docs/generate_rest_api.py
 	$(BIN)/python -m tests.compatibility.surface
+
+# The documentation for browsers, in build/site: any static server shows it. A warning is an error.
+site: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 protos: setup
 	$(BIN)/python -m grpc_tools.protoc --proto_path=protos --python_out=. --pyi_out=. \

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -128,14 +129,13 @@ def take_pictures(url: str, target: Path) -> None:
                 page.wait_for_selector("body[data-drawn]")
                 page.wait_for_selector("#plan figure")
                 page.wait_for_timeout(4500)
-                picture = target / f"live-page-{width}-{theme}.png"
-                page.screenshot(path=picture, full_page=True)
-                with Image.open(picture) as taken:
+                picture = target / f"live-page-{width}-{theme}.webp"
+                with Image.open(BytesIO(page.screenshot(full_page=True))) as taken:
                     # Colours of small things stay apart too.
                     few = taken.convert("RGB").quantize(
                         160, method=Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE
                     )
-                few.save(picture, optimize=True)
+                few.convert("RGB").save(picture, lossless=True, quality=100, method=6)
                 print(f"{picture}: {picture.stat().st_size:,} bytes")  # noqa: T201
                 page.close()
         browser.close()

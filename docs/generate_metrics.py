@@ -48,8 +48,8 @@ for an unknown model have `model="unknown"`.
 - **ModelStatistics** of the protocol come from the same counts: `inference_count` is samples, and
   `execution_count` batches. `batch_stats` has batches by size, with the time of reading their
   requests, of lookups and tower, and of writing the responses. A batch counts at the size [to which
-  it was padded](serving.md): 20 for 17 to 20 samples, or on [GPUs](gpu.md) the size of its graph,
-  32. Each worker keeps the first 128 sizes, which are all up to 1,024 and some above.
+  it was padded](serving.md): 20 for 17 to 20 samples, or 32 on [GPUs](gpu.md), the size of its
+  graph. Each worker keeps the first 128 sizes, which are all up to 1,024 and some above.
 - **Exemplars.** With `Accept: application/openmetrics-text`, as Prometheus sends with
   `--enable-feature=exemplar-storage`, the buckets of `sharded_infer_request_seconds` name the last
   traced request in them.

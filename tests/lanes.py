@@ -59,6 +59,7 @@ FULL_FILES = (
     "tests/docker/test_kubernetes.py",
     "tests/docker/test_metrics_end_to_end.py",
     "tests/docker/test_prometheus_rules.py",
+    "tests/docs/test_site.py",
     "tests/end_to_end/test_clients.py",
     "tests/end_to_end/test_cluster_bits.py",
     "tests/end_to_end/test_cut_network.py",
@@ -166,6 +167,7 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_no_text_ends_a_command_with_a_traceback",
     ),
     "tests/conformance/test_description.py": ("test_a_log_setting_holds_in_every_worker",),
+    "tests/docs/test_blocks.py": ("test_a_page_runs_from_its_first_block_to_its_last",),
     "tests/end_to_end/test_predictor.py": ("test_retries_bridge_the_death_of_a_worker",),
     "tests/serving/commands/test_lazy_group.py": ("test_help_imports_nothing_heavy",),
     "tests/serving/config/test_setting_sources.py": (
@@ -249,6 +251,8 @@ PAIRWISE_FILES = (
 # has one left when the others are done. All others come at random.
 LONGEST_FILES = (
     "tests/docker/test_image_steps.py",
+    "tests/docs/test_blocks.py",
+    "tests/docs/test_site.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
     "tests/end_to_end/test_ray_cluster.py",
     "tests/serving/commands/bench/test_bench_serve.py",

@@ -33,7 +33,7 @@ _CALL = re.compile(r"(?:\$ )?(?:[A-Z_]+=\S+ )*sharded-infer (.*)")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-@pytest.mark.parametrize("reference", ["cli", "configuration", "operators"])
+@pytest.mark.parametrize("reference", ["cli", "configuration", "operators", "rest_api"])
 def test_a_generated_reference_is_what_the_code_says(reference: str) -> None:
     done = subprocess.run(
         [sys.executable, f"docs/generate_{reference}.py", "--check"],

@@ -120,7 +120,9 @@ def publish_delta(
         tower: as trained, with the base's inputs and outputs; None: the base's. An int8 tower's
             integers are chosen on the golden requests.
         samples: golden requests, as for `publish`; None takes the base's.
-        note, run_id, source_revision: as for `publish`.
+        note: as for `publish`, and so are the next two.
+        run_id: of the training run.
+        source_revision: of the code that trained the model.
         followed: name of the last file of changes that is in, for who follows a folder of them.
         sign_keys: as for `publish`.
         progress: called with the current step and its progress.
