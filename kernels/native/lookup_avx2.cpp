@@ -1,13 +1,14 @@
 #if defined(__x86_64__)
 #include "lookup.h"
 #include "prefetch.h"
+#include "target.h"
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 #include <immintrin.h>
 
-#pragma GCC target("avx2,f16c,fma")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX2)
 
 namespace sharded_infer {
 namespace {
@@ -19,4 +20,6 @@ namespace {
 void lookup_avx2(const Lookup& lookup) { run(lookup); }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif
