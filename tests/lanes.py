@@ -52,7 +52,7 @@ FULL_FILES = (
     "tests/conformance/test_listening.py",
     "tests/conformance/test_model_control.py",
     "tests/docker/test_dashboards.py",
-    "tests/docker/test_image_steps.py",
+    "tests/docker/test_image.py",
     "tests/docker/test_kubernetes.py",
     "tests/docker/test_metrics_end_to_end.py",
     "tests/docker/test_prometheus_rules.py",
@@ -66,6 +66,7 @@ FULL_FILES = (
     "tests/end_to_end/test_din.py",
     "tests/end_to_end/test_fronts.py",
     "tests/end_to_end/test_full_disk.py",
+    "tests/end_to_end/test_installed_wheel.py",
     "tests/end_to_end/test_keepalive.py",
     "tests/end_to_end/test_leases.py",
     "tests/end_to_end/test_live_hosts.py",
@@ -107,6 +108,7 @@ FULL_FILES = (
     "tests/gpu_check/test_gpu_check.py",
     "tests/kernels/gpu/test_triton_compiled.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
+    "tests/release/test_release.py",
     "tests/serving/bench/load/test_generator.py",
     "tests/serving/bench/load/test_http_generator.py",
     "tests/serving/bench/parts/test_device_scenarios.py",
@@ -240,7 +242,7 @@ PAIRWISE_FILES = (
 # Files that take most of a minute and more, the longest first: workers begin with them, and none
 # has one left when the others are done. All others come at random.
 LONGEST_FILES = (
-    "tests/docker/test_image_steps.py",
+    "tests/docker/test_image.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
     "tests/end_to_end/test_ray_cluster.py",
     "tests/serving/commands/bench/test_bench_serve.py",

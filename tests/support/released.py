@@ -51,7 +51,7 @@ def _tree_digest() -> str:
     ).stdout
     digest = hashlib.sha256()
     for name in filter(None, listed.split("\0")):
-        # Neither tests nor pages are in any of them.
-        if not name.startswith(("tests/", "docs/")) and (ROOT / name).is_file():
+        # None of these is in any of them.
+        if not name.startswith(("tests/", "docs/", "docker/")) and (ROOT / name).is_file():
             digest.update(f"{name}\0".encode() + (ROOT / name).read_bytes())
     return digest.hexdigest()[:16]
