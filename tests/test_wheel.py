@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.released import NEEDS_SOURCES, released_wheel
+from tests.support.released import ASKS_FOR_RELEASE, released_wheel
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"kernels", "quant", "sharded_infer", "serving"}
@@ -25,7 +25,7 @@ for one in command.extensions:
     print(one.name, *one.depends)
 """
 
-pytestmark = NEEDS_SOURCES
+pytestmark = ASKS_FOR_RELEASE
 
 
 @pytest.fixture(scope="module")

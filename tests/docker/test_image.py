@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.docker.built_image import Image, built_image, missing
-from tests.support.released import NEEDS_SOURCES
+from tests.support.released import ASKS_FOR_RELEASE
 from tests.support.server_processes import free_port
 from tests.support.servers import publish_ranker
 
@@ -16,9 +16,8 @@ MOST_BYTES = 1_200_000_000
 _SECONDS = 180.0
 
 pytestmark = [
-    NEEDS_SOURCES,
+    *ASKS_FOR_RELEASE,
     pytest.mark.skipif(missing() is not None, reason=str(missing())),
-    pytest.mark.timeout(1800),
 ]
 
 

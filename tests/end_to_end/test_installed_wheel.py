@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from release.openssl import VERSION
 from release.source_tree import project_version
 from serving.commands.doctor import examine
-from tests.support.released import NEEDS_SOURCES, released, released_wheel
+from tests.support.released import ASKS_FOR_RELEASE, released, released_wheel
 from tests.support.server_processes import free_port
 from tests.support.servers import read_ready
 
@@ -50,7 +50,7 @@ tables = {"item": nn.EmbeddingBag(100, 8, mode="sum")}
 print(publish(spec, tables, Tower(), sys.argv[1], topologies=["cpu:1"]).location)
 """
 
-pytestmark = NEEDS_SOURCES
+pytestmark = ASKS_FOR_RELEASE
 
 
 @dataclass(frozen=True, slots=True)

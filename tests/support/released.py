@@ -15,9 +15,13 @@ from release.wheel import NGHTTP2
 
 ROOT = Path(__file__).parents[2]
 _FOLDER = ROOT / "build" / "release-of-tests"
-NEEDS_SOURCES = pytest.mark.skipif(
-    not NGHTTP2.is_dir(), reason="libnghttp2's sources are not there: make nghttp2"
-)
+# Of tests that ask for a release: whichever is first waits until it is made.
+ASKS_FOR_RELEASE = [
+    pytest.mark.skipif(
+        not NGHTTP2.is_dir(), reason="libnghttp2's sources are not there: make nghttp2"
+    ),
+    pytest.mark.timeout(1800),
+]
 
 
 @cache
