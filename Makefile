@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0$(if $(filter Linux,$(shell uname -s)),+cpu)
 STAMP := $(VENV)/.installed
 
-.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-again test-all soak lint docs site protos dashboards requirements gpu-check clean
+.PHONY: setup bench-setup triton bench-peers nghttp2 demo test test-rest test-again test-all soak lint docs site protos dashboards requirements release gpu-check clean
 
 setup: $(STAMP)
 
@@ -42,16 +42,16 @@ $(TRITON): $(STAMP)
 	  $$($(BIN)/python -c 'from serving.bench.servers.triton_server import NUMPY, PACKAGE; print(NUMPY, PACKAGE)')
 	touch $(TRITON)
 
-# The sources that the images build libnghttp2 of; a test builds a wheel with them.
+# The sources of the wheels' libnghttp2.
 NGHTTP2 := build/nghttp2
 
 nghttp2: $(NGHTTP2)
 
-$(NGHTTP2): docker/nghttp2.txt $(STAMP)
+$(NGHTTP2): release/nghttp2.txt $(STAMP)
 	rm -rf $(NGHTTP2) build/nghttp2.download
 	mkdir -p $(NGHTTP2)
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --no-binary ngh2 \
-	  --dest build/nghttp2.download --requirement docker/nghttp2.txt
+	  --dest build/nghttp2.download --requirement release/nghttp2.txt
 	tar --extract --file build/nghttp2.download/*.tar.gz --directory $(NGHTTP2) --strip-components 3 \
 	  --wildcards '*/vendor/nghttp2/*'
 	touch $(NGHTTP2)
@@ -117,6 +117,10 @@ dashboards: setup
 # What the images install: the versions that are installed here.
 requirements: setup
 	$(BIN)/python docker/pin_requirements.py
+
+# Wheels, source distribution, SBOM and checksums of the commit, in dist/.
+release: setup nghttp2
+	$(BIN)/python -m release
 
 # On a machine with a CUDA card, torch and Triton: nothing of ours need be built or installed for it.
 gpu-check:

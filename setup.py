@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: the load generator and libnghttp2 are built only if asked for."""
+"""What pyproject.toml cannot say: what is built only if asked for, and that any Python opens it."""
 
 import os
 import re
@@ -6,13 +6,17 @@ from glob import glob
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 # `make setup` sets it to 1.
 VARIABLE = "SHARDED_INFER_BENCH"
 # A folder of nghttp2's sources, for wheels that carry libnghttp2; else the system's is opened.
 NGHTTP2 = "SHARDED_INFER_NGHTTP2"
+# A folder with libssl.a and libcrypto.a of OpenSSL 3, for wheels that carry it; else the same.
+OPENSSL = "SHARDED_INFER_OPENSSL"
 _SERVING = "serving._native"
+_ARCHIVES = ("libssl.a", "libcrypto.a")
 _MACROS = (
     "BUILDING_NGHTTP2",
     "NGHTTP2_STATICLIB",
@@ -24,7 +28,7 @@ _MACROS = (
 
 
 class BuildCompiledCode(build_ext):
-    """Builds what pyproject.toml lists and, if asked, the load generator and libnghttp2."""
+    """Builds what pyproject.toml lists and, if asked, the load generator and others' libraries."""
 
     def finalize_options(self) -> None:
         """Adds the load generator, which opens libnghttp2 when it runs, and looks for sources."""
@@ -49,15 +53,30 @@ class BuildCompiledCode(build_ext):
         self._nghttp2 = Path(sources) / "lib" if sources else None
         if self._nghttp2 is not None and not (self._nghttp2 / "nghttp2_session.c").is_file():
             raise FileNotFoundError(f"{NGHTTP2}: {self._nghttp2} has no sources of nghttp2")
+        built = os.environ.get(OPENSSL)
+        # The one that needs the other comes first.
+        self._openssl = [Path(built) / name for name in _ARCHIVES] if built else []
+        for archive in self._openssl:
+            if not archive.is_file():
+                raise FileNotFoundError(f"{OPENSSL}: there is no {archive}")
         super().finalize_options()
 
+    def get_ext_filename(self, fullname: str) -> str:
+        """The file of one: ctypes opens it, so its name has no version of Python's."""
+        return f"{fullname.replace('.', os.sep)}.so"
+
     def build_extension(self, ext: Extension) -> None:
-        """Builds one; libnghttp2 becomes a part of the one that serves."""
-        if ext.name == _SERVING and self._nghttp2 is not None:
-            # Whoever asks for it wants no wheel without it, nor one of a build before.
-            ext.optional, self.force = False, True
-            ext.define_macros.append(("SHARDED_INFER_LINKED_NGHTTP2", "1"))
-            ext.extra_objects += self._built_nghttp2(self._nghttp2)
+        """Builds one; libnghttp2 and OpenSSL become parts of the one that serves."""
+        if ext.name == _SERVING:
+            if self._nghttp2 is not None:
+                ext.define_macros.append(("SHARDED_INFER_LINKED_NGHTTP2", "1"))
+                ext.extra_objects += self._built_nghttp2(self._nghttp2)
+            if self._openssl:
+                ext.define_macros.append(("SHARDED_INFER_LINKED_OPENSSL", "1"))
+                ext.extra_objects += map(str, self._openssl)
+            if ext.extra_objects:
+                # Whoever asks for them wants no wheel without them, nor one of a build before.
+                ext.optional, self.force = False, True
         super().build_extension(ext)
 
     def _built_nghttp2(self, folder: Path) -> list[str]:
@@ -89,4 +108,12 @@ def _write_version(folder: Path, target: Path) -> None:
     (target / "nghttp2ver.h").write_text(text)
 
 
-setup(cmdclass={"build_ext": BuildCompiledCode})
+class BuildWheel(bdist_wheel):
+    """Builds a wheel for every Python 3 of a platform: no part is linked to Python."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """The wheel's tag."""
+        return "py3", "none", super().get_tag()[2]
+
+
+setup(cmdclass={"build_ext": BuildCompiledCode, "bdist_wheel": BuildWheel})

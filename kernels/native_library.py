@@ -8,7 +8,6 @@ import ctypes
 import importlib.util
 import os
 from enum import IntEnum
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+FILE_NAME = "_native.so"
 # Environment variable: the name of the fastest instruction set that may be used.
 MAX_INSTRUCTION_SET = "SHARDED_INFER_MAX_INSTRUCTION_SET"
 _Nothing = ctypes.c_char * 0
@@ -36,7 +36,7 @@ def library_path(package: str) -> Path | None:
     """Path of a package's compiled library, which is not loaded; None if it was not built."""
     spec = importlib.util.find_spec(package)
     folders = (spec and spec.submodule_search_locations) or ()
-    paths = (Path(folder) / f"_native{s}" for folder in folders for s in EXTENSION_SUFFIXES)
+    paths = (Path(folder) / FILE_NAME for folder in folders)
     return next((path for path in paths if path.is_file()), None)
 
 

@@ -1,63 +1,20 @@
 import hashlib
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
+
+from tests.support.released import ASKS_FOR_RELEASE, released_wheel
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"kernels", "quant", "sharded_infer", "serving"}
 BENCH, NGHTTP2 = "SHARDED_INFER_BENCH", "SHARDED_INFER_NGHTTP2"
-SOURCES = ROOT / "build" / "nghttp2"
-# Serves from the wheel's files, and says what of libnghttp2 the process has mapped.
-SERVING = """
-import json
-import os
-import signal
-import sys
-import threading
-from pathlib import Path
-from urllib.request import urlopen
-
-import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
-
-import serving.process.server
-from serving.config.server_config import ServerConfig
-from serving.transport.library import transport_library
-
-
-def ask(ready):
-    with grpc.insecure_channel(ready.grpc_url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        live = stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=60).live
-    told = {
-        "live": live,
-        "transport": ready.transport,
-        "http2": transport_library().http2_text(),
-        "place": serving.process.server.__file__,
-        "mapped": "libnghttp2.so" in Path("/proc/self/maps").read_text(),
-    }
-    print(json.dumps(told), flush=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-def on_ready(ready):
-    threading.Thread(target=ask, args=(ready,)).start()
-
-
-config = ServerConfig(
-    sys.argv[1], model_control="explicit", port=0, http_port=0, grace_seconds=0, transport="native"
-)
-serving.process.server.serve(config, on_ready=on_ready)
-"""
+OPENSSL = "SHARDED_INFER_OPENSSL"
 # The compiled modules that an install would build.
 EXTENSIONS = """
 import setuptools
@@ -68,38 +25,13 @@ for one in command.extensions:
     print(one.name, *one.depends)
 """
 
-
-def built_wheel(
-    tmp_path_factory: pytest.TempPathFactory, more: Mapping[str, str] = MappingProxyType({})
-) -> zipfile.ZipFile:
-    # Built from a copy: a build leaves folders beside its sources.
-    copy = tmp_path_factory.mktemp("source")
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],  # noqa: S607
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    for name in filter(None, tracked.split("\0")):
-        if (ROOT / name).is_file():
-            (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            (copy / name).write_bytes((ROOT / name).read_bytes())
-    out = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), "."],
-        cwd=copy,
-        env={name: text for name, text in os.environ.items() if name != BENCH} | dict(more),
-        capture_output=True,
-        check=True,
-    )
-    (path,) = out.glob("*.whl")
-    return zipfile.ZipFile(path)
+pytestmark = ASKS_FOR_RELEASE
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    return built_wheel(tmp_path_factory)
+def wheel() -> Iterator[zipfile.ZipFile]:
+    with zipfile.ZipFile(released_wheel()) as opened:
+        yield opened
 
 
 def test_the_wheel_holds_our_packages_and_nothing_else(wheel: zipfile.ZipFile) -> None:
@@ -154,12 +86,8 @@ def test_the_wheel_pins_torch_and_fbgemm_as_a_pair(wheel: zipfile.ZipFile) -> No
     assert "Requires-Dist: fbgemm-gpu-cpu==1.8.*" in text
 
 
-def test_the_wheel_holds_the_compiled_encoder_where_there_is_a_compiler(
-    wheel: zipfile.ZipFile,
-) -> None:
-    if shutil.which("g++") is None:
-        pytest.skip("no g++ on this machine")
-    assert any(name.startswith("quant/_native") for name in wheel.namelist())
+def test_the_wheel_holds_what_is_compiled_and_no_sources(wheel: zipfile.ZipFile) -> None:
+    assert all(f"{package}/_native.so" in wheel.namelist() for package in PACKAGES)
     assert not any(name.endswith((".cpp", ".inc", ".h")) for name in wheel.namelist())
 
 
@@ -184,41 +112,16 @@ def test_the_load_generator_is_built_where_it_is_asked_for(asked: str, is_built:
     assert headers <= set(words) if is_built else not headers & set(words)
 
 
-def test_a_wheel_with_libnghttp2_serves_without_the_systems(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    if not SOURCES.is_dir():
-        pytest.skip("make nghttp2 brings its sources")
-    with built_wheel(tmp_path_factory, {NGHTTP2: str(SOURCES)}) as wheel:
-        wheel.extractall(tmp_path / "site")
-    (tmp_path / "repository").mkdir()
+@pytest.mark.parametrize(("variable", "lacks"), [(NGHTTP2, "lib has no"), (OPENSSL, "libssl.a")])
+def test_libraries_that_are_none_end_the_build(variable: str, lacks: str, tmp_path: Path) -> None:
+    places = ("--build-lib", str(tmp_path / "lib"), "--build-temp", str(tmp_path / "temp"))
     done = subprocess.run(
-        [sys.executable, "-c", SERVING, str(tmp_path / "repository")],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["place"].startswith(str(tmp_path)) and not told["mapped"]
-    assert (told["live"], told["transport"]) == (True, "native")
-    version = re.search(
-        r"project\(nghttp2 VERSION ([\d.]+)", (SOURCES / "CMakeLists.txt").read_text()
-    )
-    assert version is not None and told["http2"] == f"libnghttp2 {version[1]}, built in"
-
-
-def test_sources_that_are_none_end_the_build(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "setup.py", "-q", "build_ext", "--build-lib", str(tmp_path / "lib"),
-         "--build-temp", str(tmp_path / "temp")],
+        [sys.executable, "setup.py", "-q", "build_ext", *places],
         cwd=ROOT,
-        env={**os.environ, NGHTTP2: str(tmp_path)},
+        env={**os.environ, variable: str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
-    assert done.returncode != 0 and f"{NGHTTP2}: {tmp_path}/lib has no sources" in done.stderr
+    )
+    assert done.returncode != 0
+    assert f"{variable}: " in done.stderr and f"{tmp_path}/{lacks}" in done.stderr

@@ -1,12 +1,13 @@
 #if defined(__x86_64__)
 #include "dense.h"
+#include "target.h"
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 #include <immintrin.h>
 
-#pragma GCC target("avx2,f16c,fma")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX2)
 
 namespace sharded_infer {
 namespace {
@@ -18,4 +19,6 @@ namespace {
 void dense_step_avx2(const DenseStep& step) { run(step); }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif

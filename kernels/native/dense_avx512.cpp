@@ -1,12 +1,13 @@
 #if defined(__x86_64__)
 #include "dense.h"
+#include "target.h"
 
 #include <cmath>
 #include <cstring>
 #include <vector>
 #include <immintrin.h>
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,fma,prefer-vector-width=512")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
 
 namespace sharded_infer {
 namespace {
@@ -18,4 +19,6 @@ namespace {
 void dense_step_avx512(const DenseStep& step) { run(step); }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif

@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 #include "lookup.h"
 #include "prefetch.h"
+#include "target.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +9,7 @@
 #include <vector>
 #include <immintrin.h>
 
-#pragma GCC target("avx2,f16c,fma")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX2)
 
 namespace sharded_infer {
 namespace {
@@ -20,4 +21,6 @@ namespace {
 void lookup_avx2(const Lookup& lookup) { run(lookup); }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif

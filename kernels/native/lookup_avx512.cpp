@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 #include "lookup.h"
 #include "prefetch.h"
+#include "target.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +9,7 @@
 #include <vector>
 #include <immintrin.h>
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,fma,prefer-vector-width=512")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
 
 namespace sharded_infer {
 namespace {
@@ -20,4 +21,6 @@ namespace {
 void lookup_avx512(const Lookup& lookup) { run(lookup); }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif

@@ -2,6 +2,8 @@
 #pragma once
 #include <cstdint>
 
+#include "processor.h"
+
 namespace sharded_infer {
 
 // Ids whose rows are fetched before they are needed. Measured on Zen 5 with rows of 132 bytes: 16
@@ -13,7 +15,7 @@ constexpr std::int64_t kLine = 64;  // bytes of a cache line
 // of several lines, its second has more; on AMD's the first is up to a fifth faster.
 inline bool fetches_into_first_cache() {
 #if defined(__x86_64__)
-  static const bool first = !__builtin_cpu_is("intel");
+  static const bool first = !processor().is_intel;
   return first;
 #else
   return true;

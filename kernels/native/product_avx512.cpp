@@ -1,12 +1,13 @@
 #include "product.h"
 
 #include "instruction_sets.h"
+#include "target.h"
 
 #if defined(__x86_64__)
 #include <cstring>
 #include <immintrin.h>
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,fma,prefer-vector-width=512")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
 
 namespace sharded_infer {
 namespace {
@@ -159,8 +160,9 @@ void multiply(const Product& product) {
 bool has_product(std::int32_t factors) {
   if (!has(kAvx512)) return false;
   // A matrix unit, which oneDNN's products use, is several times as fast.
-  if (factors == kByteQuads) return __builtin_cpu_supports("avx512vnni") && !__builtin_cpu_supports("amx-int8");
-  return factors == kFloats || (__builtin_cpu_supports("avx512bf16") && !__builtin_cpu_supports("amx-bf16"));
+  const Processor& here = processor();
+  if (factors == kByteQuads) return here.avx512_vnni && !here.amx_int8;
+  return factors == kFloats || (here.avx512_bf16 && !here.amx_bf16);
 }
 
 void product_avx512(const Product& product) {
@@ -170,6 +172,8 @@ void product_avx512(const Product& product) {
 }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #else
 namespace sharded_infer {
 bool has_product(std::int32_t) { return false; }

@@ -1,11 +1,12 @@
 #if defined(__x86_64__)
+#include "../../kernels/native/target.h"
 #include "encode.h"
 
 #include <cmath>
 #include <cstring>
 #include <immintrin.h>
 
-#pragma GCC target("avx2,f16c,fma")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX2)
 
 namespace sharded_infer {
 namespace {
@@ -19,4 +20,6 @@ std::int64_t encode_avx2(const Encoding& encoding, std::int32_t* refusal) {
 }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif

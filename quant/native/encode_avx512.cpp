@@ -1,11 +1,12 @@
 #if defined(__x86_64__)
+#include "../../kernels/native/target.h"
 #include "encode.h"
 
 #include <cmath>
 #include <cstring>
 #include <immintrin.h>
 
-#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx2,f16c,fma,prefer-vector-width=512")
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
 
 namespace sharded_infer {
 namespace {
@@ -19,4 +20,6 @@ std::int64_t encode_avx512(const Encoding& encoding, std::int32_t* refusal) {
 }
 
 }  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
 #endif

@@ -58,7 +58,7 @@ def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
         folder: where table files are to lie.
     """
     checks: tuple[Callable[[], Finding], ...] = (
-        *(_python, _torch, _fbgemm, _cpu, _compiled, _http2, _kernels, _gpus, _huge_pages),
+        *(_python, _torch, _fbgemm, _cpu, _compiled, _http2, _tls, _kernels, _gpus, _huge_pages),
     )
     return [
         *(check() for check in checks),
@@ -122,6 +122,15 @@ def _http2() -> Finding:
     if refusal := transport_refusal():
         return Finding("http2", Verdict.NOTE, f"grpcio carries the calls, more slowly: {refusal}")
     return Finding("http2", Verdict.OK, transport_library().http2_text())
+
+
+def _tls() -> Finding:
+    if transport_refusal():
+        return Finding("tls", Verdict.OK, "grpcio's own")
+    if text := transport_library().tls_text():
+        return Finding("tls", Verdict.OK, text)
+    detail = "OpenSSL 3 is not installed: no TLS and no tokens but with --transport grpcio"
+    return Finding("tls", Verdict.NOTE, detail)
 
 
 def _kernels() -> Finding:

@@ -19,14 +19,15 @@ OTHER_VARIABLES = (
     *(
         PREFIX + name
         for name in (
-            # Of an install: whether the load generator is built.
+            # Of an install: what is built.
             "BENCH",
             "CACHE",
             "CACHE_SIZE",
             "DATA",
             "MAX_INSTRUCTION_SET",
+            "NGHTTP2",
+            "OPENSSL",
             "SOAK",
-            "TEST_IMAGE",
             # A command's, for the server that it calls.
             "TOKEN",
         )

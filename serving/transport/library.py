@@ -135,7 +135,19 @@ class TransportLibrary:
         number = self.waiting.sharded_infer_transport_http2_version(None, 0)
         version = ".".join(str(number >> shift & 0xFF) for shift in (16, 8, 0))
         is_linked = self.waiting.sharded_infer_transport_http2_is_linked()
-        return f"libnghttp2 {version}, {'built in' if is_linked else 'of the system'}"
+        return f"libnghttp2 {version}, {_whose(is_linked)}"
+
+    def tls_text(self) -> str | None:
+        """The version of OpenSSL, and whose it is; None where it is missing."""
+        text = ctypes.create_string_buffer(_ERROR_BYTES)
+        if not self.waiting.sharded_infer_transport_tls_version(text, _ERROR_BYTES):
+            return None
+        is_linked = self.waiting.sharded_infer_transport_tls_is_linked()
+        return f"{text.value.decode()}, {_whose(is_linked)}"
+
+
+def _whose(is_linked: bool) -> str:
+    return "built in" if is_linked else "of the system"
 
 
 def _declare(library: ctypes.CDLL) -> None:
@@ -144,6 +156,8 @@ def _declare(library: ctypes.CDLL) -> None:
         "start": (server, (ctypes.POINTER(SettingsStruct), text, size)),
         "http2_version": (ctypes.c_int32, (text, size)),
         "http2_is_linked": (ctypes.c_int32, ()),
+        "tls_version": (ctypes.c_int32, (text, size)),
+        "tls_is_linked": (ctypes.c_int32, ()),
         "counters": (ctypes.POINTER(CountersStruct), (server,)),
         "fetch": (ctypes.c_int32, (server, server, *(ctypes.c_int32,) * 3)),
         "respond": (None, (server, ctypes.c_uint64, text, size, ctypes.c_int32)),

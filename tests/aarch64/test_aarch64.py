@@ -1,14 +1,14 @@
 """The compiled code on 64-bit ARM: all of it compiles, and its kernels have the bits of x86-64's.
 
-A cross compiler builds it and qemu runs it. The compiler's baseline has NEON there, whose products
-and sums are fused: lookups and crosses have the bits of AVX2.
+Cross compilers build it, the system's and that of the wheels, and qemu runs it. Their baseline has
+NEON there, whose products and sums are fused: lookups and crosses have the bits of AVX2.
 """
 
 import shutil
 import struct
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from kernels.fused_tables import FusedTables
 from kernels.native_library import InstructionSet
 from kernels.row_format import RowFormat
 from quant.encoding.native_encoder import encode_native
+from release.toolchain import Processor, environment
 from tests.support.lookup_cases import BATCHES, CASES, fill, store
 
 ROOT = Path(__file__).parents[2]
@@ -45,9 +46,18 @@ needs_avx2 = pytest.mark.skipif(
 )
 
 
-def build(sources: list[str], arguments: list[str], out: Path) -> Path:
-    command = [COMPILER, *arguments, *(str(ROOT / source) for source in sources), "-o", str(out)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+def build(
+    sources: list[str], arguments: list[str], out: Path, compiler: Sequence[str] = (COMPILER,)
+) -> Path:
+    command = [*compiler, *arguments, *(str(ROOT / source) for source in sources), "-o", str(out)]
+    finished = subprocess.run(
+        command,
+        env=environment(Processor.AARCH64, 0),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert finished.returncode == 0, finished.stderr
     return out
 
@@ -65,8 +75,8 @@ def test_the_load_generator_compiles(tmp_path: Path) -> None:
     build(["serving/bench/native/http2_load.cpp"], arguments, tmp_path / "library.so")
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=[COMPILER, Processor.AARCH64.compilers[1]])
+def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     sources = [
         "tests/aarch64/run_kernels.cpp",
         "kernels/native/lookup_baseline.cpp",
@@ -74,7 +84,8 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "quant/native/encode_baseline.cpp",
     ]
     arguments = next(e for e in EXTENSIONS if e["name"] == "kernels._native")["extra-compile-args"]
-    return build(sources, arguments, tmp_path_factory.mktemp("aarch64") / "run_kernels")
+    out = tmp_path_factory.mktemp("aarch64") / "run_kernels"
+    return build(sources, arguments, out, request.param.split())
 
 
 def run(program: Path, cases: list[bytes], expected: list[bytes]) -> None:

@@ -38,11 +38,10 @@ def test_every_base_is_one_exact_version_of_python() -> None:
 
 
 @pytest.mark.parametrize("stage", FINAL_STAGES)
-def test_images_run_without_root_and_take_nothing_from_the_builder(stage: str) -> None:
+def test_images_run_without_root_and_install_nothing_themselves(stage: str) -> None:
     user, _, group = values(stage, "USER")[-1].partition(":")
     assert int(user) > 0 and int(group) > 0
     assert not any("pip" in step for step in values(stage, "RUN"))
-    assert [value for value in values(stage, "COPY") if "--from=builder" in value] == []
 
 
 def test_a_compiler_is_only_where_kernels_are_compiled_for_a_gpu() -> None:
@@ -77,19 +76,15 @@ def test_packages_of_the_system_leave_no_lists_behind() -> None:
     for step in (one["value"] for one in instructions() if one["instruction"] == "RUN"):
         if "apt-get install" in step:
             assert "--no-install-recommends" in step and "rm -rf /var/lib/apt/lists/*" in step
-        if "pip install" in step or "pip wheel" in step:
+        if "pip install" in step:
             assert step.count("--no-cache-dir") == 1, step
 
 
-def test_libnghttp2_is_built_of_pinned_sources_into_the_wheel() -> None:
-    (download,) = [step for step in values("builder", "RUN") if "pip download" in step]
-    assert "--requirement /nghttp2.txt" in download and "--no-cache-dir" in download
-    *_, pinned = (DOCKER / "nghttp2.txt").read_text().splitlines()
-    found = re.fullmatch(r"ngh2==([\d.]+) --hash=sha256:[0-9a-f]{64}", pinned)
-    assert found is not None and f"/sources/ngh2-{found[1]}.tar.gz" in download
-    (wheel,) = [step for step in values("builder", "RUN") if "pip wheel" in step]
-    assert wheel.startswith("SHARDED_INFER_NGHTTP2=/sources/vendor/nghttp2 ")
-    assert any("setup.py" in copied.split() for copied in values("builder", "COPY"))
+def test_the_releases_own_wheel_is_installed_and_nothing_is_compiled() -> None:
+    assert "dist/*.whl /wheels/" in values("packages", "COPY")
+    steps = [step for stage in ("cpu", "cuda") for step in values(f"packages-{stage}", "RUN")]
+    assert any("--no-index --find-links /wheels sharded-infer" in step for step in steps)
+    assert not any("g++" in step or "pip wheel" in step for step in steps)
 
 
 def test_the_image_for_processors_takes_torchs_build_without_cuda() -> None:
@@ -129,7 +124,7 @@ def _needed() -> dict[str, Requirement]:
     return {canonicalize_name((one := Requirement(line)).name): one for line in lines}
 
 
-def test_what_is_copied_is_there_and_sent_to_the_builder() -> None:
+def test_what_is_copied_is_sent_to_the_builder() -> None:
     ignore = (ROOT / ".dockerignore").read_text().splitlines()
     sent = {line.removeprefix("!") for line in ignore if line.startswith("!")}
     copied = {
@@ -139,7 +134,8 @@ def test_what_is_copied_is_there_and_sent_to_the_builder() -> None:
         for source in one["value"].split()[:-1]
     }
     assert copied == sent
-    assert [name for name in copied if not (ROOT / name).exists()] == []
+    # What `make release` makes is not there yet.
+    assert [name for name in copied if not (ROOT / name).exists()] == ["dist/*.whl"]
 
 
 def _compose() -> Any:

@@ -4,9 +4,10 @@ import shutil
 import subprocess
 import tempfile
 import tomllib
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any
+
+from kernels.native_library import FILE_NAME
 
 PACKAGES = ("kernels", "sharded_infer", "quant")
 _SECONDS = 120
@@ -32,7 +33,7 @@ def build_missing(root: Path) -> list[str]:
 
 
 def _is_built(folder: Path) -> bool:
-    return any((folder / f"_native{suffix}").is_file() for suffix in EXTENSION_SUFFIXES)
+    return (folder / FILE_NAME).is_file()
 
 
 def _build(compiler: str, module: dict[str, Any], root: Path, package: str) -> None:
@@ -47,6 +48,6 @@ def _build(compiler: str, module: dict[str, Any], root: Path, package: str) -> N
         for process in running:
             process.wait(_SECONDS)
         if all(made.exists() for made in objects):
-            target = str(root / package / "_native.so")
+            target = str(root / package / FILE_NAME)
             command = [compiler, "-shared", *map(str, objects), "-o", target, "-ldl"]
             subprocess.run(command, cwd=root, timeout=_SECONDS, check=False)

@@ -52,6 +52,23 @@ EXPORTED std::int32_t sharded_infer_transport_http2_is_linked() {
   return sharded_infer::nghttp2::Library::kIsLinked;
 }
 
+// Writes the version of OpenSSL: 1, or 0 and the reason where it is missing.
+EXPORTED std::int32_t sharded_infer_transport_tls_version(char* text, std::int64_t text_bytes) {
+  try {
+    const sharded_infer::openssl::Library library;
+    std::snprintf(text, std::size_t(text_bytes), "%s", library.version(0));
+    return 1;
+  } catch (const std::exception& failure) {
+    std::snprintf(text, std::size_t(text_bytes), "%s", failure.what());
+    return 0;
+  }
+}
+
+// Whether OpenSSL is part of this library.
+EXPORTED std::int32_t sharded_infer_transport_tls_is_linked() {
+  return sharded_infer::openssl::Library::kIsLinked;
+}
+
 EXPORTED const Counters* sharded_infer_transport_counters(const Server* server) {
   return &server->counters();
 }

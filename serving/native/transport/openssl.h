@@ -1,6 +1,7 @@
 // The part of OpenSSL 3's interface that is used, as its own headers declare it.
 //
 // The libraries are looked for when a server has TLS or tokens, or a client TLS, not when this is compiled or loaded.
+// With SHARDED_INFER_LINKED_OPENSSL they are part of this library (setup.py).
 #pragma once
 #include <dlfcn.h>
 
@@ -76,51 +77,66 @@ struct Library {
   void (*error_text)(unsigned long, char*, std::size_t);
   unsigned char* (*sha256)(const unsigned char*, std::size_t, unsigned char*);
   int (*same_bytes)(const void*, const void*, std::size_t);  // constant in time; 0: the same
+  const char* (*version)(int kind);                          // 0: its name, number and day
 
+#ifdef SHARDED_INFER_LINKED_OPENSSL
+#define SHARDED_INFER_FIND(library, symbol, function)                  \
+  {                                                                    \
+    extern void linked_##symbol() __asm__(#symbol);                    \
+    function = reinterpret_cast<decltype(function)>(&linked_##symbol); \
+  }
+  static constexpr bool kIsLinked = true;
+  Library() {
+#else
+#define SHARDED_INFER_FIND(library, symbol, function) find(library, #symbol, function);
+  static constexpr bool kIsLinked = false;
   // Throws std::runtime_error where the libraries are not installed.
   Library() {
     void* ssl = open("libssl.so.3");
     void* crypto = open("libcrypto.so.3");
-    find(ssl, "TLS_server_method", server_method);
-    find(ssl, "TLS_client_method", client_method);
-    find(ssl, "SSL_CTX_new", context_new);
-    find(ssl, "SSL_CTX_free", context_free);
-    find(ssl, "SSL_CTX_ctrl", context_control);
-    find(ssl, "SSL_CTX_set_options", set_options);
-    find(ssl, "SSL_CTX_use_certificate_chain_file", use_chain);
-    find(ssl, "SSL_CTX_use_PrivateKey_file", use_key);
-    find(ssl, "SSL_CTX_check_private_key", check_key);
-    find(ssl, "SSL_CTX_load_verify_locations", load_authorities);
-    find(ssl, "SSL_load_client_CA_file", load_client_names);
-    find(ssl, "SSL_CTX_set_client_CA_list", set_client_names);
-    find(ssl, "SSL_CTX_set_verify", set_verify);
-    find(ssl, "SSL_CTX_set_alpn_select_cb", set_choose_protocol);
-    find(ssl, "SSL_CTX_set_alpn_protos", offer_protocols);
-    find(ssl, "SSL_CTX_set_default_passwd_cb", set_password);
-    find(ssl, "SSL_CTX_set_session_id_context", set_session_context);
-    find(ssl, "SSL_new", ssl_new);
-    find(ssl, "SSL_free", ssl_free);
-    find(ssl, "SSL_set_fd", set_fd);
-    find(ssl, "SSL_ctrl", ssl_control);
-    find(ssl, "SSL_set1_host", require_name);
-    find(ssl, "SSL_get0_param", parameters);
-    find(ssl, "SSL_accept", accept);
-    find(ssl, "SSL_connect", connect);
-    find(ssl, "SSL_get_verify_result", verify_result);
-    find(ssl, "SSL_read", read);
-    find(ssl, "SSL_write", write);
-    find(ssl, "SSL_shutdown", shutdown);
-    find(ssl, "SSL_pending", pending);
-    find(ssl, "SSL_get_error", error);
-    find(ssl, "SSL_get0_alpn_selected", chosen_protocol);
-    find(crypto, "X509_VERIFY_PARAM_set1_ip_asc", require_address);
-    find(crypto, "X509_verify_cert_error_string", verify_text);
-    find(crypto, "ERR_clear_error", clear_errors);
-    find(crypto, "ERR_get_error", next_error);
-    find(crypto, "ERR_error_string_n", error_text);
-    find(crypto, "SHA256", sha256);
-    find(crypto, "CRYPTO_memcmp", same_bytes);
+#endif
+    SHARDED_INFER_FIND(ssl, TLS_server_method, server_method)
+    SHARDED_INFER_FIND(ssl, TLS_client_method, client_method)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_new, context_new)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_free, context_free)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_ctrl, context_control)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_options, set_options)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_use_certificate_chain_file, use_chain)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_use_PrivateKey_file, use_key)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_check_private_key, check_key)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_load_verify_locations, load_authorities)
+    SHARDED_INFER_FIND(ssl, SSL_load_client_CA_file, load_client_names)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_client_CA_list, set_client_names)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_verify, set_verify)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_alpn_select_cb, set_choose_protocol)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_alpn_protos, offer_protocols)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_default_passwd_cb, set_password)
+    SHARDED_INFER_FIND(ssl, SSL_CTX_set_session_id_context, set_session_context)
+    SHARDED_INFER_FIND(ssl, SSL_new, ssl_new)
+    SHARDED_INFER_FIND(ssl, SSL_free, ssl_free)
+    SHARDED_INFER_FIND(ssl, SSL_set_fd, set_fd)
+    SHARDED_INFER_FIND(ssl, SSL_ctrl, ssl_control)
+    SHARDED_INFER_FIND(ssl, SSL_set1_host, require_name)
+    SHARDED_INFER_FIND(ssl, SSL_get0_param, parameters)
+    SHARDED_INFER_FIND(ssl, SSL_accept, accept)
+    SHARDED_INFER_FIND(ssl, SSL_connect, connect)
+    SHARDED_INFER_FIND(ssl, SSL_get_verify_result, verify_result)
+    SHARDED_INFER_FIND(ssl, SSL_read, read)
+    SHARDED_INFER_FIND(ssl, SSL_write, write)
+    SHARDED_INFER_FIND(ssl, SSL_shutdown, shutdown)
+    SHARDED_INFER_FIND(ssl, SSL_pending, pending)
+    SHARDED_INFER_FIND(ssl, SSL_get_error, error)
+    SHARDED_INFER_FIND(ssl, SSL_get0_alpn_selected, chosen_protocol)
+    SHARDED_INFER_FIND(crypto, X509_VERIFY_PARAM_set1_ip_asc, require_address)
+    SHARDED_INFER_FIND(crypto, X509_verify_cert_error_string, verify_text)
+    SHARDED_INFER_FIND(crypto, ERR_clear_error, clear_errors)
+    SHARDED_INFER_FIND(crypto, ERR_get_error, next_error)
+    SHARDED_INFER_FIND(crypto, ERR_error_string_n, error_text)
+    SHARDED_INFER_FIND(crypto, SHA256, sha256)
+    SHARDED_INFER_FIND(crypto, CRYPTO_memcmp, same_bytes)
+    SHARDED_INFER_FIND(crypto, OpenSSL_version, version)
   }
+#undef SHARDED_INFER_FIND
 
   // What OpenSSL says of the last failure.
   std::string last_error() const {
@@ -129,6 +145,7 @@ struct Library {
     return text;
   }
 
+#ifndef SHARDED_INFER_LINKED_OPENSSL
  private:
   static void* open(const char* name) {
     // Never closed. Python's own ssl module may have opened the same one.
@@ -141,6 +158,7 @@ struct Library {
     function = reinterpret_cast<Function>(dlsym(handle, symbol));
     if (function == nullptr) throw std::runtime_error(std::string("OpenSSL has no ") + symbol);
   }
+#endif
 };
 
 }  // namespace sharded_infer::openssl

@@ -5,11 +5,11 @@ import os
 import shutil
 import subprocess
 import sys
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
 
+from kernels.native_library import FILE_NAME
 from serving.host.installation import COMPILED_CODE, CompiledCode, missing_text
 
 CHECKOUT = Path(__file__).parents[3]
@@ -24,7 +24,7 @@ def test_a_library_beside_the_modules_is_found_and_not_loaded(
     (package / "__init__.py").touch()
     code = CompiledCode(package.name, "Python does it", serves=True)
     assert not code.is_built()
-    (package / f"_native{EXTENSION_SUFFIXES[0]}").write_bytes(b"no library at all")
+    (package / FILE_NAME).write_bytes(b"no library at all")
     assert code.is_built()
     assert not CompiledCode("no_such_package", "", serves=True).is_built()
 

@@ -1,0 +1,1 @@
+"""Makes the files of a release: wheels, source distribution, SBOM and checksums."""
