@@ -81,6 +81,7 @@ def test_the_honest_version_is_opened(version: Path) -> None:
         (seen(max_length=2**63), "sequences: seen: max_length: "),
         (seen(dense={"age": 2**40}), "sequences: seen: dense: age: "),
         (seen(dense={"candidate": 1}), "'candidate' is defined more than once"),
+        (seen(dense={"item": 1}), "the dense input 'item' has the name of a table"),
         (seen(keep="middle"), "sequences: seen: keep: "),
         (seen(pad="both"), "sequences: seen: pad: "),
         (seen(pickle="os.system"), "sequences: seen: pickle: "),
