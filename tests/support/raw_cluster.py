@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
 from kernels.row_format import RowFormat
@@ -82,15 +83,26 @@ MAPS = {table.name: entries_of(table) for table in SPEC.mapped_tables}
 
 
 def publish_raw_cluster(
-    repository: Path, hosts: int, kinds: Sequence[str], *, name: str = "raw", seed: int = 0
+    repository: Path,
+    hosts: int,
+    kinds: Sequence[str],
+    *,
+    spec: ModelSpec = SPEC,
+    tower: nn.Module | None = None,
+    name: str = "raw",
+    seed: int = 0,
 ) -> Path:
-    """A version with a plan by chance, as `random_plan` makes it; its folder."""
+    """A version with a plan by chance, as `random_plan` makes it; its folder.
+
+    Args:
+        spec: of the same tables.
+    """
     generator = torch.Generator().manual_seed(3)
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
     sources = {name: source_of(entries) for name, entries in MAPS.items()}
     topology = f"cpu:{2 * hosts}"
-    spec = replace(SPEC, name=name)
-    path = publish(spec, weights, Sum(), repository, topologies=(topology,), id_maps=sources).path
+    spec, tower = replace(spec, name=name), tower or Sum()
+    path = publish(spec, weights, tower, repository, topologies=(topology,), id_maps=sources).path
     manifest = open_artifact(path).manifest
     plan = random_plan(
         np.random.default_rng([hosts, seed]),
