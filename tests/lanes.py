@@ -91,6 +91,7 @@ FULL_FILES = (
     "tests/end_to_end/test_rest.py",
     "tests/end_to_end/test_rolling_cluster.py",
     "tests/end_to_end/test_security.py",
+    "tests/end_to_end/test_sequence_cluster.py",
     "tests/end_to_end/test_sequence_requests.py",
     "tests/end_to_end/test_server.py",
     "tests/end_to_end/test_server_memory.py",

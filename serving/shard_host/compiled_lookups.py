@@ -119,8 +119,9 @@ class CompiledLookups:
         pieces = (_Piece * len(lookups.pieces))()
         id_maps = {one.table.name: one for one in lookups.id_maps if one is not None}
         maps = NativeIdMaps(lookups.spec, id_maps)
-        tables = (feature.table.name for feature in lookups.spec.table_features)
-        addresses = dict(zip(tables, maps.of_features.tolist(), strict=True))
+        tables = [feature.table.name for feature in lookups.spec.table_features]
+        # Behind them are the numbers of sequences.
+        addresses = dict(zip(tables, maps.of_features[: len(tables)].tolist(), strict=True))
         described = zip(pieces, lookups.pieces, lookups.first_rows, lookups.id_maps, strict=True)
         for piece, lookup, first_row, id_map in described:
             _describe(piece, lookup, kernel.formats[lookup.tables.row_format])

@@ -14,6 +14,7 @@ from safetensors.numpy import load, load_file, save
 from sharded_infer.errors import ArtifactError, InputError
 from sharded_infer.files.regular_file import open_regular, read_regular
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.sequences.members import SequenceMembers
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec
 
@@ -188,6 +189,8 @@ def _check_inputs(
         raise InputError(f"sparse.values: expected int64, got {batch.values.dtype}")
     if batch.weights is not None and batch.weights.dtype != np.float32:
         raise InputError(f"sparse.weights: expected fp32, got {batch.weights.dtype}")
+    names = SparseInputs(spec).names
+    SequenceMembers(spec).check(dict(zip(names, batch.lengths, strict=True)))
     for (name, width), array in zip(spec.dense.inputs.items(), dense, strict=True):
         if array.dtype != np.float32 or array.shape != (samples, width):
             raise InputError(

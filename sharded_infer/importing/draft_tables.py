@@ -15,7 +15,7 @@ from sharded_infer.errors import SpecError
 from sharded_infer.importing.draft_layers import LayerWeight, layer_weight
 from sharded_infer.specs.spec_file import parse_spec
 
-_TORCHREC = re.compile(r"(?:.*\.)?(?:embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
+_TORCHREC = re.compile(r"(?:.*\.)?(embedding_bags|embeddings|embedding)\.([^.]+)\.weight")
 # Last words of a key that say nothing about which table it is.
 _GENERIC = re.compile(r"\d+|emb|embed|embedding|embeddings|embedding_bag|weight|weights|table")
 _MAX_DIM = 8192
@@ -33,6 +33,7 @@ class DraftedTable:
     Attributes:
         name: a valid name, unique among the tables.
         found_by_name: whether the key follows from the name and can be left out.
+        pooled: whether its rows are pooled, as far as the key tells; else each is used alone.
         dim: elements of a row, certain or guessed.
         stored: the row format of a quantized weight, certain or guessed.
         doubts: why a field is guessed, by field.
@@ -41,6 +42,7 @@ class DraftedTable:
     name: str
     key: str
     found_by_name: bool
+    pooled: bool
     rows: int
     dim: int
     stored: RowFormat | None
@@ -109,7 +111,14 @@ def _draft(
     if name != own:
         doubts["name"] = f"the checkpoint says {own!a}, which cannot be this table's name"
     return DraftedTable(
-        name, key, _is_found(source, name, key, rows, width, stored), rows, width, stored, doubts
+        name,
+        key,
+        _is_found(source, name, key, rows, width, stored),
+        not _is_of_rows(key),
+        rows,
+        width,
+        stored,
+        doubts,
     )
 
 
@@ -161,9 +170,15 @@ def _is_found(
     return found.key == key
 
 
+def _is_of_rows(key: str) -> bool:
+    """Whether a key is that of a TorchRec `EmbeddingCollection`'s table."""
+    torchrec = _TORCHREC.fullmatch(bare_key(key))
+    return torchrec is not None and torchrec[1] == "embeddings"
+
+
 def _own_name(key: str) -> str:
     if torchrec := _TORCHREC.fullmatch(key):
-        return torchrec[1]
+        return torchrec[2]
     *parents, name = key.removesuffix(".weight").split(".")
     words = name
     while parents and _GENERIC.fullmatch(name):

@@ -5,6 +5,7 @@ modules, or with scores that they gave. Neither side is rounded, so the bound is
 the largest number.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -75,8 +76,8 @@ def check_import(
 ) -> ImportReport | None:
     """Compares the model that was read with the trained model, as far as possible.
 
-    With modules in memory, each feature's pooled embeddings are compared with the modules' outputs,
-    then the scores. With recorded scores, only the scores.
+    With modules in memory, each feature's pooled embeddings, or the rows of its sequence, are
+    compared with the modules' outputs, then the scores. With recorded scores, only the scores.
 
     Args:
         model: its spec comes from `resolve_spec`.
@@ -130,42 +131,51 @@ def _against_modules(
 ) -> tuple[float, float, float]:
     """The largest differences of embeddings and of scores, as shares, and the largest allowed."""
     spec = model.spec
-    pooled = [_Difference() for _ in spec.features]
+    gaps = [_Difference() for _ in spec.table_features]
     scored = {name: _Difference() for name in spec.tower.outputs}
     parts = list(parts)
     total, done = sum(part.batch_size for part in parts), 0
     for batch in (batch for part in parts for batch in batches(part)):
         [read] = model.pooled(batch, [TRAINED])
-        dims = [feature.table.dim for feature in spec.features]
-        # Rows of sequences come behind.
-        own = list(torch.split(read, [*dims, read.shape[1] - sum(dims)], dim=1))
-        theirs = trained.pooled(batch)
-        for place, found in theirs.items():
-            _check_shape(spec, place, found, own[place])
-            pooled[place].add(found, own[place])
-            own[place] = found.float()
+        columns, as_trained = _feature_columns(model, batch), read.clone()
+        for place, found in trained.embeddings(batch).items():
+            own = read[:, columns[place]]
+            _check_shape(spec, place, found, own)
+            gaps[place].add(found, own)
+            as_trained[:, columns[place]] = found.float()
         whole = trained.scores(batch)
-        expected = model.score(batch, torch.cat(own, 1)) if whole is None else whole
+        expected = model.score(batch, as_trained) if whole is None else whole
         _add_scores(scored, expected, model.score(batch, read))
         done += batch.batch_size
         progress("comparing with the trained model", done, total)
-    for feature, gap in zip(spec.features, pooled, strict=True):
+    for feature, gap in zip(spec.table_features, gaps, strict=True):
         if not gap.share <= gap.allowed(bound):
             raise gap.refusal(
                 f"model {spec.name!r}: feature {feature.name!r}, table {feature.table.name!r}: "
-                "pooled embeddings differ from the trained module's",
+                + ("rows of the sequence" if feature.sequence else "pooled embeddings")
+                + " differ from the trained module's",
                 gap.allowed(bound),
                 ": its weights, pooling or ids are not those of the model",
             )
-    widest = max(gap.allowed(bound) for gap in pooled)
+    widest = max(gap.allowed(bound) for gap in gaps)
     for name, gap in scored.items():
         if not gap.share <= gap.allowed(widest):
             raise gap.refusal(
                 f"model {spec.name!r}: output {name!r} differs from the trained model's",
                 gap.allowed(widest),
-                "; all pooled embeddings agree: the tower, its dense inputs or its outputs do not",
+                "; all embeddings agree: the tower, its dense inputs or its outputs do not",
             )
-    return max(f.share for f in pooled), max(f.share for f in scored.values()), widest
+    return max(f.share for f in gaps), max(f.share for f in scored.values()), widest
+
+
+def _feature_columns(model: Fp32Model, batch: ModelInput) -> list[Tensor]:
+    """The columns of `Fp32Model.pooled` that each of the spec's `table_features` fills."""
+    found: dict[tuple[str, str], list[Tensor]] = defaultdict(list)
+    start = 0
+    for feature, dim in model.columns(batch):
+        found[feature.name, feature.table.name].append(torch.arange(start, start + dim))
+        start += dim
+    return [torch.cat(found[f.name, f.table.name]) for f in model.spec.table_features]
 
 
 def _against_recorded(
@@ -211,7 +221,7 @@ def _add_scores(
 
 def _check_shape(spec: ModelSpec, place: int, found: Tensor, own: Tensor) -> None:
     if found.shape != own.shape:
-        feature = spec.features[place]
+        feature = spec.table_features[place]
         raise WeightsError(
             f"feature {feature.name!r}, table {feature.table.name!r}: its module returns "
             f"{list(found.shape)}, expected {list(own.shape)}"

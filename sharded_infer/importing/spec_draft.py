@@ -14,6 +14,7 @@ from sharded_infer.errors import WeightsError
 from sharded_infer.importing.draft_layers import LayerWeight
 from sharded_infer.importing.draft_tables import DraftedTable, draft_tables
 from sharded_infer.importing.draft_tower import DraftedTower, draft_tower
+from sharded_infer.specs.sequence_input import LENGTHS
 from sharded_infer.specs.spec_file import parse_spec
 
 _MARK = "# CHECK: "
@@ -23,20 +24,30 @@ _HEAD = (
     "marked CHECK."
 )
 _LEFT_OUT = 40  # weights of layers that are named
+DEFAULT_MAX_LENGTH = 200
+_UNPOOLED = (
+    "an EmbeddingCollection looks rows up one by one. Features of equal lengths are one sequence. "
+    'A feature of one id, such as a candidate, is in none; its table needs pooling = "sum"'
+)
 _ORDER = "tables, and each one's features, in the order of their embeddings in the tower's input"
 
 
-def draft_spec(source: WeightSource, name: str) -> str:
+def draft_spec(source: WeightSource, name: str, *, max_length: int = DEFAULT_MAX_LENGTH) -> str:
     """The text of a `model.toml` for a checkpoint.
+
+    Args:
+        max_length: of each sequence: a feature of a TorchRec `EmbeddingCollection`.
 
     Returns:
         TOML that `load_spec` reads; lines with a guess end with a comment, `# CHECK: ...`.
 
     Raises:
-        SpecError: `name` is not a valid name.
+        SpecError: `name` is not a valid name, or `max_length` no length of a sequence.
         WeightsError: no weight of the checkpoint could be a table, or one cannot be read.
     """
-    parse_spec({"name": name, "tables": [{"name": "table", "rows": 1, "dim": 1}]}, "the draft")
+    sequences: dict[str, object] = {"x": {"max_length": max_length, "features": ["table"]}}
+    tables_of_one = [{"name": "table", "rows": 1, "dim": 1}]
+    parse_spec({"name": name, "tables": tables_of_one, "sequences": sequences}, "the draft")
     try:
         tower = draft_tower(source)
         tables, left_out = draft_tables(source, tower=tower.keys, dim=tower.dim, taken=tower.inputs)
@@ -50,6 +61,7 @@ def draft_spec(source: WeightSource, name: str) -> str:
     lines = [_HEAD, "", f"name = {_string(name)}", "", _MARK + _ORDER]
     for table in tables:
         lines += ["", *_table_lines(table)]
+    lines += _sequence_lines([table for table in tables if not table.pooled], tower, max_length)
     lines += _left_out_lines(left_out)
     lines += ["", *_quantization_lines(tables), *_tower_lines(tower, tables)]
     return "\n".join(lines) + "\n"
@@ -62,7 +74,8 @@ def count_checks(draft: str) -> int:
 
 def _table_lines(table: DraftedTable) -> list[str]:
     fields: dict[str, object] = {"name": table.name, "rows": table.rows, "dim": table.dim}
-    fields |= {"pooling": "sum", "features": [table.name]}
+    fields |= {"pooling": "sum"} if table.pooled else {}
+    fields |= {"features": [table.name]}
     if not table.found_by_name:
         fields["weights"] = table.key
     if table.stored is not None:
@@ -73,6 +86,23 @@ def _table_lines(table: DraftedTable) -> list[str]:
         **table.doubts,
     }
     return ["[[tables]]", *_fields(fields, doubts)]
+
+
+def _sequence_lines(
+    tables: Sequence[DraftedTable], tower: DraftedTower, max_length: int
+) -> list[str]:
+    """A sequence for each table whose rows are used one by one."""
+    taken = {"embeddings", *tower.inputs}
+    lines = ["", _MARK + _UNPOOLED] if tables else []
+    for table in tables:
+        name = table.name
+        while {name, name + LENGTHS} & taken:
+            name += "_sequence"
+        taken |= {name, name + LENGTHS}
+        fields = {"max_length": max_length, "features": [table.name]}
+        doubts = {"max_length": "ids of a sample that are used"}
+        lines += ["", f"[sequences.{name}]", *_fields(fields, doubts)]
+    return lines
 
 
 def _left_out_lines(layers: Sequence[LayerWeight]) -> list[str]:

@@ -22,12 +22,15 @@ from sharded_infer.importing.trained_tables import (
 )
 from sharded_infer.inputs.id_policy import IdPolicy
 from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.quality.fp32_model import checked_bags
+from sharded_infer.inputs.sequences.layout import SequenceLayout
+from sharded_infer.quality.fp32_model import checked_bags, with_bags
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
 
 # What scores a batch: dense inputs by name, and all features as a KeyedJaggedTensor.
 WholeModel = Callable[[Mapping[str, Tensor], Any], Mapping[str, Tensor]]
+# Ids `[N]`, lengths `[B]` and weights `[N]` or None of one feature.
+_Part = tuple[Tensor, Tensor, Tensor | None]
 _ROWS = 65_536  # of a table, looked at together
 
 
@@ -48,6 +51,8 @@ class TrainedModel:
             keys = weight_keys(spec, source)
         except SourceError as error:
             raise WeightsError(str(error)) from error
+        self._layout = SequenceLayout(spec)
+        self._features = spec.table_features
         self._spec = spec
         self._whole: WholeModel | None = source.whole
         modules = source.embeddings()
@@ -58,13 +63,13 @@ class TrainedModel:
             tables = {collection.key(config.name): config for config in collection.configs}
             places = {
                 place: tables[keys[feature.table.name]].name
-                for place, feature in enumerate(spec.features)
+                for place, feature in enumerate(self._features)
                 if keys[feature.table.name] in tables and place not in taken
             }
-            if places and callable(getattr(collection.module, "embedding_bag_configs", None)):
+            if places and collection.is_callable:
                 self._collections.append((collection, places))
                 taken |= set(places)
-        for place, feature in enumerate(spec.features):
+        for place, feature in enumerate(self._features):
             module = modules.get(keys[feature.table.name])
             if module is not None:
                 _check_norms(feature, module)
@@ -84,8 +89,8 @@ class TrainedModel:
         """Features whose modules can be called."""
         return len(self._modules) + sum(len(places) for _, places in self._collections)
 
-    def pooled(self, model_input: ModelInput) -> dict[int, Tensor]:
-        """Pooled embeddings, by the feature's position in the spec.
+    def embeddings(self, model_input: ModelInput) -> dict[int, Tensor]:
+        """Pooled embeddings and rows of sequences, by the feature's place in `table_features`.
 
         Args:
             model_input: one jagged batch of all features. Ids outside their tables are treated as
@@ -93,7 +98,7 @@ class TrainedModel:
 
         Returns:
             `[B, dim]` on the host, in the dtype that the module returns, of each feature whose
-            module can be called.
+            module can be called; `[B, L * dim]` of one of a sequence, padded to L.
 
         Raises:
             SpecError: the samples have weights, and a module ignores or refuses them.
@@ -105,10 +110,11 @@ class TrainedModel:
         for collection, places in self._collections:
             found |= self._from_collection(collection, places, parts)
         for place, module in self._modules.items():
-            feature = self._spec.features[place]
+            feature = self._features[place]
             with _named(f"table {feature.table.name!r}: its {type(module).__name__}"):
                 found[place] = _from_module(feature, module, *parts[place]).detach().cpu()
-        return found
+        # Of a sequence each place is a bag.
+        return {place: rows.reshape(model_input.batch_size, -1) for place, rows in found.items()}
 
     def scores(self, model_input: ModelInput) -> dict[str, NDArray[np.float32]] | None:
         """The whole model's scores by output, fp32 `[B]` or `[B, K]`.
@@ -116,7 +122,7 @@ class TrainedModel:
         None if only the model's embeddings are known.
 
         Raises:
-            SpecError, WeightsError, InputError, RequestError: as `pooled`.
+            SpecError, WeightsError, InputError, RequestError: as `embeddings`.
         """
         if self._whole is None or not self._collections:
             return None
@@ -127,26 +133,37 @@ class TrainedModel:
             scores = self._whole(dense, jagged)
         return {name: tensor.float().cpu().numpy() for name, tensor in scores.items()}
 
-    def _parts(self, model_input: ModelInput) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-        """Ids `[N]`, lengths `[B]` and weights `[N]` or None of each feature."""
+    def _parts(self, model_input: ModelInput) -> list[_Part]:
+        """The bags of each feature; those of a sequence are its padded places, of an id or none."""
         bags = checked_bags(self._policy, model_input)
         counts = bags.lengths.sum(1).tolist()
         values = torch.split(bags.values, counts)
         scales = [None] * len(counts) if bags.weights is None else torch.split(bags.weights, counts)
-        return list(zip(values, bags.lengths, scales, strict=True))
+        parts = list(zip(values, bags.lengths, scales, strict=True))[: len(self._spec.features)]
+        for sequence in self._layout.lay_out(with_bags(model_input, bags)):
+            lengths = tensor_of(sequence.bags.lengths)
+            values = torch.split(tensor_of(sequence.bags.values), lengths.sum(1).tolist())
+            parts += [
+                (ids, of_places, None) for ids, of_places in zip(values, lengths, strict=True)
+            ]
+        return parts
 
     def _from_collection(
         self,
         collection: TorchRecCollection,
         places: Mapping[int, str],
-        parts: list[tuple[Tensor, Tensor, Tensor | None]],
+        parts: list[_Part],
     ) -> dict[int, Tensor]:
+        given = parts
+        if not collection.pools:
+            # Of rows that are not pooled it does not matter whose they are.
+            given = [(ids, torch.tensor([len(ids)]), scales) for ids, _, scales in parts]
         with _named(f"its {type(collection.module).__name__}"):
-            pooled = collection.module(self._jagged(collection, places, parts))
-            by_name = pooled.to_dict()
+            returned = collection.module(self._jagged(collection, places, given))
+            by_name = returned.to_dict() if collection.pools else returned
         found = {}
         for place, table in places.items():
-            name = self._spec.features[place].name
+            name = self._features[place].name
             # Of a feature of several tables TorchRec says which.
             named = name if name in by_name else f"{name}@{table}"
             if named not in by_name:
@@ -154,19 +171,23 @@ class TrainedModel:
                     f"feature {name!r}: its {type(collection.module).__name__} has no such "
                     f"feature, only {', '.join(by_name)}"
                 )
-            found[place] = by_name[named].detach().cpu()
+            if collection.pools:
+                found[place] = by_name[named].detach().cpu()
+            else:
+                rows = by_name[named].values().detach().cpu()
+                found[place] = _pooled(self._features[place], rows, *parts[place][1:])
         return found
 
     def _jagged(
         self,
         collection: TorchRecCollection,
         places: Mapping[int, str],
-        parts: list[tuple[Tensor, Tensor, Tensor | None]],
+        parts: list[_Part],
     ) -> Any:
         """A KeyedJaggedTensor of the collection's own features; those that we lack have no ids."""
-        weighted = collection.module.is_weighted()
-        given = {self._spec.features[place].name: place for place in places}
-        samples = len(parts[0][1])
+        weighted = collection.pools and collection.module.is_weighted()
+        given = {self._features[place].name: place for place in places}
+        samples = len(parts[next(iter(places))][1])
         nothing = torch.empty(0, dtype=torch.int64), torch.zeros(samples, dtype=torch.int64), None
         names = dict.fromkeys(name for c in collection.configs for name in c.feature_names)
         chosen = [parts[given[name]] if name in given else nothing for name in names]
@@ -194,14 +215,7 @@ def _from_module(
 ) -> Tensor:
     device = _device(module)
     if not isinstance(module, nn.EmbeddingBag):
-        rows: Tensor = module(values.to(device)).float()
-        if scales is not None:
-            rows = rows * scales.to(device)[:, None]
-        owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths).to(device)
-        sums = torch.zeros(len(lengths), rows.shape[-1], device=device).index_add_(0, owners, rows)
-        if feature.table.pooling == "mean":
-            sums = sums / lengths.clamp(min=1).to(device)[:, None]
-        return sums
+        return _pooled(feature, module(values.to(device)).cpu(), lengths, scales)
     if scales is not None and bool((scales == 1).all()):
         scales = None
     if scales is not None and module.mode != "sum":
@@ -214,6 +228,18 @@ def _from_module(
     weights = None if scales is None else scales.to(device, module.weight.dtype)
     pooled: Tensor = module(values.to(device), starts.to(device), per_sample_weights=weights)
     return pooled
+
+
+def _pooled(feature: FeatureSpec, rows: Tensor, lengths: Tensor, scales: Tensor | None) -> Tensor:
+    """Rows `[N, dim]` of a module that does not pool, as the spec pools them: fp32 `[B, dim]`."""
+    rows = rows.float()
+    if scales is not None:
+        rows = rows * scales[:, None]
+    owners = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    sums = torch.zeros(len(lengths), rows.shape[-1]).index_add_(0, owners, rows)
+    if feature.table.pooling == "mean":
+        sums = sums / lengths.clamp(min=1)[:, None]
+    return sums
 
 
 def _check_norms(feature: FeatureSpec, module: nn.Module) -> None:

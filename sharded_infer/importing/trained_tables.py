@@ -27,6 +27,11 @@ STORED_FORMATS = {
     "INT4": RowFormat.INT4,
     "INT2": RowFormat.INT2,
 }
+_HAS_ID_MAPS = "; give its state dict, and id_maps=id_maps_of(it)"
+# Methods that give the configs of a collection that pools, and of one that does not.
+_CONFIGS = {True: "embedding_bag_configs", False: "embedding_configs"}
+# Where a collection that changes features keeps the one that looks them up.
+_WRAPPED = "_embedding_module."
 _QUANTIZED = (RowFormat.INT8, RowFormat.INT4, RowFormat.INT2)
 
 
@@ -40,6 +45,7 @@ class TrainedTable:
         tells_padding: whether such modules can have a padding id.
         padding_idx: the id that the module leaves out of its bags.
         refusal: why a spec cannot describe the module; empty if one can.
+        pools: whether the module pools bags, or looks up rows alone; None: either.
     """
 
     said_by: str
@@ -49,32 +55,47 @@ class TrainedTable:
     tells_padding: bool = False
     padding_idx: int | None = None
     refusal: str = ""
+    pools: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TorchRecCollection:
-    """A TorchRec `EmbeddingBagCollection`, recognised by its parts.
+    """A TorchRec `EmbeddingBagCollection` or `EmbeddingCollection`, recognised by its parts.
 
     Attributes:
         prefix: of its state dict's keys in the weights.
+        pools: whether it pools; else it returns a row for each id.
+        processors: what it does with features before their lookup; empty if it only looks up.
     """
 
     prefix: str
     module: Any
     configs: Sequence[Any]
+    pools: bool
+    processors: tuple[str, ...] = ()
 
     def key(self, table: str) -> str:
         """The key of a table's weight."""
-        return f"{self.prefix}embedding_bags.{table}.weight"
+        folder = "embedding_bags" if self.pools else "embeddings"
+        return f"{self.prefix}{folder}.{table}.weight"
+
+    @property
+    def is_callable(self) -> bool:
+        """Whether it can be called here: one that TorchRec has sharded cannot."""
+        return callable(getattr(self.module, _CONFIGS[self.pools], None))
 
 
 def torchrec_collections(source: LiveSource) -> list[TorchRecCollection]:
     """The collections among the modules, outer ones first."""
     found = []
+    processors: dict[str, tuple[str, ...]] = {}
     for prefix, module in source.submodules():
-        configs = _configs(module, "embedding_bag_configs")
-        if configs:
-            found.append(TorchRecCollection(prefix, module, configs))
+        of_owner = processors.get(prefix.removesuffix(_WRAPPED), ())
+        own = tuple(p.lstrip("_") for p in PROCESSORS if hasattr(module, p))
+        processors[prefix] = own
+        for pools, name in _CONFIGS.items():
+            if configs := _configs(module, name):
+                found.append(TorchRecCollection(prefix, module, configs, pools, own or of_owner))
     return found
 
 
@@ -115,6 +136,8 @@ def _check_order(spec: ModelSpec, source: LiveSource) -> None:
     """Refuses an order of features other than the collection's, which the tower was trained on."""
     order = [(feature.name, feature.table.name) for feature in spec.features]
     for collection in torchrec_collections(source):
+        if not collection.pools:
+            continue
         theirs = [(f, config.name) for config in collection.configs for f in config.feature_names]
         if set(theirs) >= set(order) and [pair for pair in theirs if pair in set(order)] != order:
             raise SpecError(
@@ -137,32 +160,18 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 padding_idx=module.padding_idx,
                 refusal=_unknown_pooling(module.mode),
             )
-    for prefix, module in source.submodules():
-        name = type(module).__name__
-        expected = (
-            "expected an EmbeddingBagCollection, or the weights as a dict of tensors by table"
-        )
-        if any(n.endswith("managed_collision_collection") for n, _ in module.named_children()):
-            expected = "give its state dict, and id_maps=id_maps_of(it),"
-        for config in _configs(module, "embedding_configs"):
-            found[f"{prefix}embeddings.{config.name}.weight"] = TrainedTable(
-                name,
-                refusal=f"a TorchRec {name} looks up sequences and does not pool; {expected} where "
-                "every feature has one id",
-            )
     for collection in torchrec_collections(source):
         name = type(collection.module).__name__
-        processors = [p.lstrip("_") for p in PROCESSORS if hasattr(collection.module, p)]
-        maps_ids = processors == ["managed_collision_collection"]
         for config in collection.configs:
-            pooling = config.pooling.value.lower()
+            pooling = config.pooling.value.lower() if collection.pools else None
             stored = STORED_FORMATS.get(config.data_type.value)
-            refusal = _unknown_pooling(pooling)
-            if processors:
+            refusal = "" if pooling is None else _unknown_pooling(pooling)
+            if collection.processors:
+                first = collection.processors[0]
                 refusal = (
-                    f"its {name} changes features before their lookup ({processors[0]}), which a "
+                    f"its {name} changes features before their lookup ({first}), which a "
                     "spec cannot describe"
-                    + ("; give its state dict, and id_maps=id_maps_of(it)" if maps_ids else "")
+                    + (_HAS_ID_MAPS if first == "managed_collision_collection" else "")
                 )
             found[collection.key(config.name)] = TrainedTable(
                 f"its {type(config).__name__} in the {name}",
@@ -170,6 +179,7 @@ def trained_tables(source: LiveSource) -> dict[str, TrainedTable]:
                 tuple(config.feature_names),
                 stored if stored in _QUANTIZED else None,
                 refusal=refusal,
+                pools=collection.pools,
             )
     return found
 
@@ -208,6 +218,8 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
             f"table {table.name!r}: the spec says padding_idx {table.padding_idx}, "
             f"{said.said_by} has {theirs}; leave it out of the spec to take the module's"
         )
+    if said.pools is not None and said.features:
+        _check_pooled(spec, table, said)
     fields: dict[str, object] = {}
     if said.padding_idx is not None:
         fields["padding_idx"] = said.padding_idx
@@ -218,6 +230,23 @@ def _from_module(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> dict[
     if said.stored is not None and spec.fixed_format(table) is None:
         fields["format"] = str(said.stored)
     return fields
+
+
+def _check_pooled(spec: ModelSpec, table: TableSpec, said: TrainedTable) -> None:
+    """Refuses a sequence of a module that pools, and bags of one that does not."""
+    unpooled = {name for one in spec.sequences.values() for name in one.features}
+    for name in table.features or said.features or ():
+        if said.pools and name in unpooled:
+            raise SpecError(
+                f"table {table.name!r}: the spec has feature {name!r} in a sequence, "
+                f"{said.said_by} pools it"
+            )
+        if not said.pools and name not in unpooled and table.pooling is None:
+            raise SpecError(
+                f"table {table.name!r}: {said.said_by} does not pool feature {name!r}, and the "
+                "spec has it in no sequence; put it into [sequences], or give the table a pooling, "
+                "where each of its bags has one id"
+            )
 
 
 def weight_keys(spec: ModelSpec, source: WeightSource) -> Mapping[str, str]:

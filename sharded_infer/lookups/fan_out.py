@@ -93,8 +93,8 @@ def _named(error: UnknownIdError, asked: Mapping[int, Sequence[_Asked]]) -> Requ
     lookup, step, _ = asked[error.host][where.group]
     feature = lookup.route.features[int(step.part.positions[where.entry])]
     return RequestError(
-        f"feature {feature.name!r}, sample {where.bag}: id {where.raw_id} is not in the id map of "
-        f"table {feature.table.name!r}"
+        f"feature {feature.name!r}, sample {lookup.sample_of(where.bag)}: id {where.raw_id} is not "
+        f"in the id map of table {feature.table.name!r}"
     )
 
 

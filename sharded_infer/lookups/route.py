@@ -139,6 +139,10 @@ class GroupLookup:
         self._unknown: dict[int, NDArray[np.int64]] = {}
         self.saved = 0  # rows not looked up because samples share a bag
 
+    def sample_of(self, bag: int) -> int:
+        """The sample that a bag belongs to; the request, where samples share it."""
+        return bag // self._places
+
     def ask(self) -> list[tuple[RemoteStep, ChosenBags]]:
         """What other hosts are to look up, with ids relative to their pieces.
 

@@ -8,11 +8,12 @@
     shard     = read + write + send + receive + map
     device    = launch_seconds + sum of its shards
 
-ids are batch * pooling factor, over the table's features; outputs are batch * features * columns. A
-row at a random offset touches row_bytes + granule - 1 bytes of granules on average. A column shard
-reads every row's header again and receives all ids; a row shard receives its share of the ids but
-writes and sends whole vectors (partial sums); each of n replicas serves 1/n of the batches. `hit`
-is the share of accesses to the rows that fit the cache, which tables share by the bytes they read.
+ids are batch * pooling factor, over the table's features; outputs are batch * vectors * columns: a
+vector for each pooled feature, and one for each id of a sequence, which is not pooled. A row at a
+random offset touches row_bytes + granule - 1 bytes of granules on average. A column shard reads
+every row's header again and receives all ids; a row shard receives its share of the ids but writes
+and sends whole vectors (partial sums); each of n replicas serves 1/n of the batches. `hit` is the
+share of accesses to the rows that fit the cache, which tables share by the bytes they read.
 
 If one front has the tower, links to the tower are those within a host, and launch_seconds of a rank
 of another host include the round trip. `front_traffic` has what asking costs the front.
@@ -24,72 +25,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
-from sharded_infer.planning.id_map_memory import map_bytes_of
-from sharded_infer.planning.plan import Plan, Shard, StoredTable
+from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology import Device, Topology
-from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
-from sharded_infer.specs.id_map_spec import HashedRows
-from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.feature_statistics import share_of_hottest
 
 ID_BYTES = 8
 OUTPUT_BYTES = 4
 _LINE_BYTES = 64  # of an id map, for most ids
 DEFAULT_BATCH = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class TableUse:
-    """A table, and how a batch uses it.
-
-    Attributes:
-        features: statistics of each feature that looks rows up in it.
-        map_bytes: of its id map; 0: it has none.
-        in_parts: whether hosts of parts of its rows map their ids, which a hash spreads evenly.
-    """
-
-    table: StoredTable
-    features: tuple[FeatureStatistics, ...] = (FeatureStatistics(),)
-    map_bytes: int = 0
-    in_parts: bool = False
-
-    @property
-    def pooling_factor(self) -> float:
-        """Ids for each sample, over all its features."""
-        return sum(feature.pooling_factor for feature in self.features)
-
-
-def table_uses(
-    spec: ModelSpec, statistics: Mapping[str, FeatureStatistics] | None = None
-) -> tuple[TableUse, ...]:
-    """A model's tables and how they are used.
-
-    Args:
-        spec: its own statistics are used if none are given.
-    """
-    known = {**spec.statistics, **(statistics or {})}
-    features: dict[str, list[FeatureStatistics]] = {table.name: [] for table in spec.tables}
-    for feature in spec.table_features:
-        features[feature.table.name].append(known.get(feature.name, FeatureStatistics()))
-    mapped = {table.name for table in spec.mapped_tables}
-    return tuple(
-        TableUse(
-            StoredTable(t.name, t.rows, t.dim, spec.row_format(t)),
-            tuple(features[t.name]),
-            map_bytes_of(t.rows) if t.name in mapped else 0,
-            is_partitionable(t),
-        )
-        for t in spec.tables
-    )
-
-
-def is_partitionable(table: TableSpec) -> bool:
-    """Whether rows may stand in parts by the hashes of their ids.
-
-    Not those that a hash of MPZCH chooses for unknown ids: it may choose any of a bucket.
-    """
-    id_map = table.id_map
-    is_indexed = id_map is not None and id_map.hashed is None
-    return is_indexed and not isinstance(id_map and id_map.unknown, HashedRows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +48,7 @@ class CostRates:
         map_id: for each raw id that is mapped.
         granule: bytes that every access moves at least.
         ids: of a batch.
-        vectors: pooled vectors of a batch.
+        vectors: that lookups return for a batch.
     """
 
     read_byte: float
@@ -247,7 +191,7 @@ class CostModel:
             map_id=_LINE_BYTES / device.memory_bandwidth if self.map_bytes(use.table.name) else 0.0,
             granule=device.granule_bytes,
             ids=self.batch * use.pooling_factor,
-            vectors=self.batch * len(use.features),
+            vectors=self.batch * use.vectors,
         )
 
     def _hit(self, use: TableUse, device: Device) -> float:
@@ -287,6 +231,8 @@ def plan_key(load: CostModel) -> str:
             del uses[name]["map_bytes"]
         if not load.is_cut_in_parts(name):
             del uses[name]["in_parts"]
+        if not load.uses[name].unpooled:
+            del uses[name]["unpooled"]
     devices = [asdict(device) for device in load.topology.devices]
     network = load.topology.network_bandwidth
     fields = [_PLANNER_VERSION, load.batch, network, devices, [*uses.values()]]

@@ -4,17 +4,18 @@
     received = bags * columns * 4        (fp32 sums; stored rows come where they have fewer bytes)
     front    = hosts * call_seconds + sent / send_bandwidth + received / receive_bandwidth
 
-ids and bags are those of a shard for a batch; width is 1, 2, 4 or 8 bytes, as the table's rows
-need. Raw ids have 8: those of a table with an id map, in shards with all its rows or in parts by
-the hashes of its ids. A row shard answers partial sums of whole vectors, a column shard receives
-all ids.
+ids and bags are those of a shard for a batch, where each id of a sequence is a bag. width is 1, 2,
+4 or 8 bytes, as the table's rows need. Raw ids have 8: those of a table with an id map, in shards
+with all its rows or in parts by the hashes of its ids. A row shard answers partial sums of whole
+vectors, a column shard receives all ids.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sharded_infer.planning.cost_model import OUTPUT_BYTES, CostModel, TableUse
+from sharded_infer.planning.cost_model import OUTPUT_BYTES, CostModel
 from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology import FrontCosts
 
 _ID_WIDTHS = (1, 2, 4, 8)
@@ -27,7 +28,7 @@ class Traffic:
 
     Attributes:
         sent: ids and lengths of bags, to hosts.
-        received: pooled sums, from hosts; at most.
+        received: pooled sums and rows, from hosts; at most.
     """
 
     sent: float = 0.0
@@ -89,7 +90,7 @@ def _of_shard(shard: Shard, load: CostModel) -> Traffic:
 
 
 def _traffic(use: TableUse, batch: int, share: float, columns: int, *, raw: bool) -> Traffic:
-    bags = batch * len(use.features)
+    bags = batch * use.vectors
     numbers = 2**64 if raw else use.table.rows
     width = next(width for width in _ID_WIDTHS if numbers <= 1 << 8 * width)
     ids = batch * use.pooling_factor * share

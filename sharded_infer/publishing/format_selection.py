@@ -29,8 +29,8 @@ from quant.sources.table_weight import TableWeight, find_weight
 from quant.sources.weight_source import SourceError, WeightSource
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import SpecError, WeightsError
-from sharded_infer.planning.cost_model import table_uses
 from sharded_infer.planning.plan import StoredTable
+from sharded_infer.planning.table_use import TableUse, table_uses
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec, is_too_narrow
@@ -92,7 +92,7 @@ def plan_formats(
     free = [table for table in spec.tables if table.name not in formats]
     budget = None
     if spec.quantization.has_budget:
-        uses = {use.table.name: use.features for use in table_uses(spec, statistics)}
+        uses = {use.table.name: use for use in table_uses(spec, statistics)}
         measured = _Budget(spec, weights, uses, formats, progress)
         budget = measured.choose(free, formats, reasons)
     else:
@@ -144,7 +144,7 @@ class _Budget:
         self,
         spec: ModelSpec,
         weights: Mapping[str, TableWeight],
-        uses: Mapping[str, Sequence[FeatureStatistics]],
+        uses: Mapping[str, TableUse],
         fixed: Mapping[str, RowFormat],
         progress: Progress,
     ) -> None:
@@ -154,7 +154,7 @@ class _Budget:
         losses, power = {}, 0.0
         for number, table in enumerate(spec.tables):
             progress("sampling tables", number, len(spec.tables))
-            features = uses[table.name]
+            use = uses[table.name]
             formats = (
                 [fixed[table.name]] if table.name in fixed else list(spec.quantization.formats)
             )
@@ -162,7 +162,7 @@ class _Budget:
                 measured = measure_losses(
                     weights[table.name],
                     formats,
-                    partial(_uses, features, table.rows),
+                    partial(_uses, use.features, table.rows),
                     clip=spec.quantization.clip,
                 )
             except UnrepresentableRowError as error:
@@ -170,7 +170,7 @@ class _Budget:
                     f"table {table.name!r}: a sampled row {error.reason}, so not all of "
                     f"{', '.join(formats)} can be tried; see quantization.formats"
                 ) from error
-            vectors = _rows_a_sample(table, features)
+            vectors = _rows_a_sample(table, use)
             power += vectors * measured.power
             stored = weights[table.name].stored is not None
             losses[table.name] = {
@@ -240,13 +240,19 @@ def _reason(chosen: Candidate, useful: Sequence[Candidate]) -> str:
     return "chosen by the budget: " + ("; ".join(parts) or "no other format was allowed")
 
 
-def _rows_a_sample(table: TableSpec, features: Sequence[FeatureStatistics]) -> float:
-    """The number of rows whose squared errors add up in a sample's pooled vectors.
+def _rows_a_sample(table: TableSpec, use: TableUse) -> float:
+    """The number of rows whose squared errors add up in a sample's vectors.
 
-    A sum of n rows has n times a row's squared error, a mean of n rows 1/n times.
+    A sum of n rows has n times a row's squared error, and so have n rows of a sequence; a mean of n
+    rows has 1/n times.
     """
     if table.pooling != "mean":
-        return sum(f.pooling_factor for f in features)
+        return use.pooling_factor
+    rows = sum(f.pooling_factor for f in use.unpooled)
+    return rows + _of_means(use.features) - _of_means(use.unpooled)
+
+
+def _of_means(features: Sequence[FeatureStatistics]) -> float:
     return sum(1 / max(1.0, f.pooling_factor) for f in features)
 
 

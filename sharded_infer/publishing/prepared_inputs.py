@@ -9,9 +9,10 @@ from torch import nn
 
 from sharded_infer.errors import ArtifactError, NotFoundError, SpecError
 from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.planning.cost_model import CostModel, TableUse, plan_key, table_uses
+from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.plan import Plan, check_plan
 from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.table_use import TableUse, table_uses
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.format_selection import FormatPlan

@@ -73,7 +73,9 @@ def with_frequencies(
         ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
         for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
             if (name := spec.input_features[number].table.name) in read:
-                read[name].append(group.values[start:end])
+                rows = group.values[start:end]
+                # In sequences -1 takes the place of an id that is left out.
+                read[name].append(rows[rows >= 0])
     return {
         name: source
         if source.frequencies is not None

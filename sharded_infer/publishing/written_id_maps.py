@@ -87,12 +87,12 @@ class WrittenIdMaps:
         return replace(made, groups=(inputs.to_features(raw),), ids_checked=False)
 
     def _known(self, feature: str) -> NDArray[np.int64] | None:
-        """Raw ids that every table of a feature takes; None if one without an index has rows."""
+        """Raw ids that every table of a feature takes; None if there is none, or one has rows."""
         tables = [one.table for one in self.spec.table_features if one.name == feature]
         mapped = [table for table in tables if table.name in self.maps]
         if mapped:
             ids = self.candidates[mapped[0].name]
-        elif all(table.id_map is not None for table in tables):
+        elif tables and all(table.id_map is not None for table in tables):
             ids = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, _CANDIDATES)
         else:
             return None

@@ -80,7 +80,7 @@ class Fp32Model:
         if not self.spec.sequences:
             return pooled
         parts = [[one] for one in pooled]
-        of_sequences = self._layout.lay_out(_with_bags(model_input, bags))
+        of_sequences = self._layout.lay_out(with_bags(model_input, bags))
         for sequence in of_sequences:
             chosen = [self.spec.table_features[at] for at in sequence.bags.features]
             places = Bags(tensor_of(sequence.bags.values), tensor_of(sequence.bags.lengths))
@@ -199,7 +199,8 @@ def _first(bags: Bags, features: int) -> Bags:
     return Bags(bags.values[:end], lengths, weights)
 
 
-def _with_bags(model_input: ModelInput, bags: Bags) -> ModelInput:
+def with_bags(model_input: ModelInput, bags: Bags) -> ModelInput:
+    """The input with other ids, those of `checked_bags`, and without weights."""
     group = model_input.groups[0]
     changed = JaggedBatch(group.features, bags.values.numpy(), bags.lengths.numpy())
     return replace(model_input, groups=(changed,))

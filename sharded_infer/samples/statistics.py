@@ -34,8 +34,10 @@ def statistics_of(spec: ModelSpec, samples: object) -> dict[str, FeatureStatisti
     found = {}
     for name, number in largest.items():
         table = spec.table_features[number].table
+        # In checked sequences -1 takes the place of an id that is left out.
+        nothing = {table.padding_idx, *([-1] if model_input.ids_checked else [])}
         bags = [
-            [i for i in batch.values[end - length : end].tolist() if i != table.padding_idx]
+            [i for i in batch.values[end - length : end].tolist() if i not in nothing]
             for end, length in zip(ends[number], batch.lengths[number], strict=True)
         ]
         if table.id_map is None or model_input.ids_checked:

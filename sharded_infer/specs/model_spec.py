@@ -315,6 +315,11 @@ class ModelSpec:
                     f"sequences: {name}: {unknown[0]!r} is not one of the tables' features"
                     f"{did_you_mean(unknown[0], known)}"
                 )
+            # Whatever is found by a table's name must not be found for numbers.
+            if alike := sorted({*sequence.dense} & {table.name for table in self.tables}):
+                raise ValueError(
+                    f"sequences: {name}: the dense input {alike[0]!r} has the name of a table"
+                )
             others = {*self.dense.inputs, *self.sequence_numbers, *self.sequences} - {name}
             if clash := {name, name + LENGTHS} & {*others, "embeddings"} | (
                 {name} & {*self.dense.inputs, *self.sequence_numbers}

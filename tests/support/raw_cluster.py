@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
 from kernels.row_format import RowFormat
@@ -83,12 +84,23 @@ MAPS = {table.name: entries_of(table) for table in SPEC.mapped_tables}
 
 
 def publish_raw_cluster(
-    repository: Path, hosts: int, kinds: Sequence[str], *, name: str = "raw", seed: int = 0
+    repository: Path,
+    hosts: int,
+    kinds: Sequence[str],
+    *,
+    spec: ModelSpec = SPEC,
+    tower: nn.Module | None = None,
+    name: str = "raw",
+    seed: int = 0,
 ) -> Path:
-    """A version with a plan by chance, as `random_plan` makes it; its folder."""
+    """A version with a plan by chance, as `random_plan` makes it; its folder.
+
+    Args:
+        spec: of the same tables.
+    """
     topologies, sources = (f"cpu:{2 * hosts}",), raw_sources()
-    spec, weights = replace(SPEC, name=name), trained_weights()
-    path = publish(spec, weights, Sum(), repository, topologies=topologies, id_maps=sources).path
+    spec, weights, tower = replace(spec, name=name), trained_weights(), tower or Sum()
+    path = publish(spec, weights, tower, repository, topologies=topologies, id_maps=sources).path
     manifest = open_artifact(path).manifest
     plan = random_plan(
         np.random.default_rng([hosts, seed]),

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from kernels.row_format import RowFormat
 from serving.bench.workloads.dlrm_v2_shape import DIM, IDS_OF_A_BAG, ROWS
-from sharded_infer.planning.cost_model import CostModel, TableUse
+from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Shard, StoredTable
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology import Topology
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics

@@ -11,11 +11,12 @@ from serving.commands.console import OUT, check_target, write_json, write_target
 from serving.commands.models.quantization import counted_statistics
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
-from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel, table_uses
+from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel
 from sharded_infer.planning.plan_moves import Move, moves_between
 from sharded_infer.planning.plan_result import PlanResult
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.replanner import replan
+from sharded_infer.planning.table_use import table_uses
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.reports.plan.figures import (
     host_reports,

@@ -18,6 +18,9 @@ def spec_command(
     out: Annotated[
         Path | None, typer.Option(help="File to write, such as model.toml; default: print it.")
     ] = None,
+    max_length: Annotated[
+        int, typer.Option(help="Ids of each sequence: a feature of an EmbeddingCollection.")
+    ] = 200,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
 ) -> None:
     """Draft a model.toml from a checkpoint's names and shapes.
@@ -28,7 +31,9 @@ def spec_command(
     if out is not None and out.exists() and not force:
         raise SpecError(f"{out}: exists; --force overwrites it")
     source = load_by_name("quant.sources.checkpoint:open_weights")(checkpoint)
-    draft = load_by_name("sharded_infer.importing.spec_draft:draft_spec")(source, name)
+    draft = load_by_name("sharded_infer.importing.spec_draft:draft_spec")(
+        source, name, max_length=max_length
+    )
     if out is None:
         typer.echo(draft, nl=False)
     else:

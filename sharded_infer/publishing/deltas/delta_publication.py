@@ -45,9 +45,10 @@ from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.changes.changed_rows import Changes, check_changes
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
-from sharded_infer.planning.cost_model import CostModel, table_uses
+from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Plan, dump_plan
 from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.table_use import table_uses
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.publishing.deltas.changed_ids import changed_ids, write_id_maps

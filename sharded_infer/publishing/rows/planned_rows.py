@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from sharded_infer.lookups.placement import place
-from sharded_infer.planning.cost_model import is_partitionable
+from sharded_infer.planning.table_use import is_partitionable
 from sharded_infer.progress import Progress
 from sharded_infer.publishing.format_selection import FormatPlan
 from sharded_infer.publishing.prepared_inputs import PlannedTables, plan_tables

@@ -12,9 +12,10 @@ from heapq import nlargest
 
 from kernels.wording import counted
 from sharded_infer.byte_sizes import size_text
-from sharded_infer.planning.cost_model import CostModel, table_uses
+from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Plan
 from sharded_infer.planning.plan_result import PlanResult, figures_of
+from sharded_infer.planning.table_use import table_uses
 from sharded_infer.reports.html.text import escaped, escaped_name, time_text
 from sharded_infer.reports.plan.rank_parts import (
     Kind,

@@ -10,12 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
+from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.engines.model import Model, open_model
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, QuantizationSpec, TableSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from tests.sharded_infer.lookups.test_random_plans import random_plan
+from tests.support.raw_cluster import replace_plan
 from tests.support.torchrec_models import Table, TorchRec, torchrec
 
 # TorchRec wants one dim for all tables of a collection. Several features share a table.
@@ -122,6 +125,16 @@ def assert_same_bits(left: Tensor, right: Tensor) -> None:
     assert torch.equal(left.contiguous().view(torch.int32), right.contiguous().view(torch.int32))
 
 
+def assert_same_rows(
+    expected: Sequence[Tensor], found: Sequence[Tensor], batch: JaggedBatch
+) -> None:
+    for rows, padded, lengths in zip(expected, found, batch.lengths, strict=True):
+        for sample, length in enumerate(lengths.tolist()):
+            end = int(lengths[: sample + 1].sum())
+            assert_same_bits(padded[sample, :length], rows[end - length : end])
+            assert not padded[sample, length:].any()
+
+
 @pytest.mark.parametrize("topology", ["cpu:1", "cpu:3"])
 @pytest.mark.parametrize("tables", [WIDE, ODD], ids=["wide", "odd"])
 @pytest.mark.parametrize(
@@ -143,12 +156,21 @@ def test_rows_have_torchrecs_bits(
     published = publish(spec, weights, Sums(list(spec.sequences)), tmp_path, topologies=[topology])
     quantized = rec.quantized(nn.Sequential(module), dtype)[0]
     expected = theirs(rec, quantized, tables, batch)
-    found = ours(open_model(published.path), batch)
-    for rows, padded, lengths in zip(expected, found, batch.lengths, strict=True):
-        for sample, length in enumerate(lengths.tolist()):
-            end = int(lengths[: sample + 1].sum())
-            assert_same_bits(padded[sample, :length], rows[end - length : end])
-            assert not padded[sample, length:].any()
+    assert_same_rows(expected, ours(open_model(published.path), batch), batch)
+
+
+@pytest.mark.parametrize("kind", ["rows", "grid"])
+def test_rows_that_are_cut_have_torchrecs_bits(kind: str, rec: TorchRec, tmp_path: Path) -> None:
+    module, batch = collection(rec, WIDE), batch_of(WIDE, seed=2)
+    spec = spec_of(WIDE, RowFormat.INT8)
+    weights = {t.name: module.embeddings[t.name].weight.detach().clone() for t in WIDE}
+    tower = Sums(list(spec.sequences))
+    path = publish(spec, weights, tower, tmp_path, topologies=["cpu:4"]).path
+    tables = open_artifact(path).manifest.stored_tables()
+    plan = random_plan(np.random.default_rng(0), 2, kinds=(kind,), tables=tables, name="cpu:4")
+    replace_plan(path, plan)
+    expected = theirs(rec, rec.quantized(nn.Sequential(module))[0], WIDE, batch)
+    assert_same_rows(expected, ours(open_model(path), batch), batch)
 
 
 @pytest.mark.parametrize("keep", ["first", "last"])

@@ -12,6 +12,7 @@ from quant.sources.checkpoint import weights_of
 from sharded_infer.errors import SpecError
 from sharded_infer.importing.trained_tables import resolve_spec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.torchrec_models import TABLES, Table, TorchRec, torchrec
 
 ONE = ModelSpec("one", (TableSpec("genres", rows=9, dim=4),))
@@ -155,12 +156,21 @@ def test_the_row_format_of_a_quantized_collection_is_taken(
     assert {t.format for t in resolved(of_tables(*TABLES), collection).tables} == {stored}
 
 
-def test_a_collection_of_sequences_is_refused(rec: TorchRec) -> None:
+def test_a_feature_of_rows_is_in_a_sequence_or_has_a_pooling(rec: TorchRec) -> None:
     config = rec.configs.EmbeddingConfig(
         name="genres", num_embeddings=9, embedding_dim=4, feature_names=["genres"]
     )
-    with pytest.raises(SpecError, match="table 'genres': a TorchRec EmbeddingCollection.*not pool"):
-        resolved(ONE, rec.embeddings.EmbeddingCollection(tables=[config]))
+    rows = rec.embeddings.EmbeddingCollection(tables=[config])
+    with pytest.raises(
+        SpecError, match=r"'genres': .*EmbeddingCollection does not pool.*\[sequences\]"
+    ):
+        resolved(ONE, rows)
+    assert resolved(with_pooling("sum"), rows).tables[0].features == ("genres",)
+    sequence = replace(ONE, sequences={"genres": SequenceSpec(9, features=("genres",))})
+    assert resolved(sequence, rows).sequences == sequence.sequences
+    bags = rec.collection([Table("genres", 9, 4, ("genres",))])
+    with pytest.raises(SpecError, match="has feature 'genres' in a sequence, .* pools it"):
+        resolved(sequence, bags)
 
 
 def test_feature_processors_are_refused(rec: TorchRec) -> None:

@@ -9,14 +9,17 @@ from hypothesis import strategies as st
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
-from sharded_infer.planning.cost_model import CostModel, TableUse, plan_key
+from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.front_traffic import Traffic, traffic_by_host
 from sharded_infer.planning.plan import Plan, Shard, StoredTable, dump_plan, load_plan
 from sharded_infer.planning.plan_result import figures_of
 from sharded_infer.planning.replanner import replan
+from sharded_infer.planning.table_use import TableUse, table_uses
 from sharded_infer.planning.topology import Device, FrontCosts, Topology
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.planning.test_planner import checked, load_of, plain, tables_used
 
 FRONT = FrontCosts(
@@ -84,6 +87,32 @@ def test_a_front_pays_for_calls_ids_and_sums(
         waited = FRONT.round_trip_seconds if device.host else 0.0
         expected = device.launch_seconds + load.seconds(shard) + waited
         assert figures.seconds[shard.rank] == pytest.approx(expected)
+
+
+def test_rows_of_a_sequence_are_sent_one_by_one() -> None:
+    table = TableSpec("t", 300, 8, pooling="mean", features=("a", "b"), format=RowFormat.INT8)
+    known = {"a": FeatureStatistics(1.0), "b": FeatureStatistics(2.0)}
+    sequence = SequenceSpec(50, features=("b",))
+    spec = ModelSpec("m", (table,), statistics=known, sequences={"b": sequence})
+    [use] = table_uses(spec)
+    assert (use.pooling_factor, use.vectors) == (3.0, 3.0)
+    load = CostModel({"t": use}, topology_of(None, None), batch=10)
+    found = traffic_by_host(Plan(load.topology, (Shard("t", 1, 0, 300, 0, 8),)), load)
+    # 30 ids of 2 bytes, 10 bags and 20 rows; as many vectors of 8 columns.
+    assert found == {1: Traffic(60 + 30, 30 * 8 * 4)}
+    pooled = CostModel({"t": replace(use, unpooled=())}, load.topology, batch=10)
+    assert plan_key(pooled) != plan_key(load)
+    rates = load.rates("t", load.topology.devices[1])
+    assert (rates.ids, rates.vectors) == (30.0, 30.0)
+
+
+def test_a_sequence_is_as_long_as_it_may_be_where_nothing_is_known() -> None:
+    table = TableSpec("t", 300, 8)
+    spec = ModelSpec("m", (table,), sequences={"t": SequenceSpec(50, features=("t",))})
+    assert table_uses(spec)[0].vectors == 50
+    longer = {"t": FeatureStatistics(80.0)}
+    assert table_uses(spec, longer)[0].pooling_factor == 50
+    assert table_uses(spec, {"t": FeatureStatistics(7.0)})[0].vectors == 7
 
 
 def test_a_small_hot_table_is_kept_and_the_reason_is_told() -> None:

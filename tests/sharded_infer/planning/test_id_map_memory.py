@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from kernels.row_format import RowFormat
-from sharded_infer.planning.cost_model import CostModel, TableUse, plan_key, table_uses
+from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.front_traffic import traffic_by_host
 from sharded_infer.planning.id_map_memory import map_bytes_of
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.plan_result import figures_of
 from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.table_use import TableUse, table_uses
 from sharded_infer.planning.topology import Device, FrontCosts, Topology
 from sharded_infer.reports.plan.figures import rank_reports
 from sharded_infer.specs.feature_statistics import FeatureStatistics

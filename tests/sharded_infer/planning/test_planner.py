@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
-from sharded_infer.planning.cost_model import CostModel, TableUse
+from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan, dump_plan, load_plan
 from sharded_infer.planning.plan_result import PlanResult, figures_of
 from sharded_infer.planning.planner import TIME_RESOLUTION, make_plan
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics

@@ -6,11 +6,12 @@ import pytest
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import PlanError
-from sharded_infer.planning.cost_model import CostModel, TableUse
+from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Plan, Shard, StoredTable, check_plan
 from sharded_infer.planning.plan_moves import Move, moves_between
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.replanner import Replan, replan
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.specs.feature_statistics import FeatureStatistics
 

@@ -1,5 +1,6 @@
 """Versions with id maps that others trained: embeddings equal those of their modules."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from sharded_infer import (
 from sharded_infer.errors import SpecError
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.written_id_maps import id_map_sources
+from sharded_infer.specs.sequence_spec import SequenceSpec
 
 Ids = NDArray[np.int64]
 mc_modules = pytest.importorskip("torchrec.modules.mc_modules")
@@ -38,6 +40,7 @@ bags = pytest.importorskip("torchrec.modules.embedding_modules")
 # TorchRec's own.
 pytestmark = pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")
 ROWS, DIM, BATCH = 512, 16, 300
+MANAGED = ("users", "ads")
 CPU = torch.device("cpu")
 
 
@@ -191,6 +194,50 @@ def test_embeddings_of_a_quantized_collection_of_sequences_are_equal_to_the_bit(
         wanted[kept, at * DIM : (at + 1) * DIM] = out[name].values()
     inputs = {**ids, "age": np.zeros((800, 1), np.float32)}
     assert torch.equal(model.engine.embeddings(make_input(model.spec, inputs))[:800], wanted)
+
+
+class Histories(nn.Module):
+    """A tower of two sequences."""
+
+    def forward(
+        self, users: Tensor, users_lengths: Tensor, ads: Tensor, ads_lengths: Tensor, age: Tensor
+    ) -> Tensor:
+        return users.mean((1, 2)) + ads.mean((1, 2)) + age.squeeze(1)
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_sequences_of_managed_collisions_have_their_rows(quantized: bool, tmp_path: Path) -> None:
+    module = _collection(pooled=False)
+    id_maps = id_maps_of(module)
+    module = _quantized(module) if quantized else module
+    sequences = {n: SequenceSpec(5, features=(f"{n}_id",), pad_to="max_length") for n in MANAGED}
+    stored = RowFormat.INT8 if quantized else RowFormat.FP32
+    spec = replace(_spec(stored), sequences=sequences)
+    made = publish(spec, module.state_dict(), Histories(), tmp_path, id_maps=id_maps)
+    lengths = np.random.default_rng(0).integers(0, 6, (2, BATCH))
+    ids = [
+        np.random.default_rng(seed).permutation(np.concatenate([_ids(400, seed), _ids(400, 9)]))
+        for seed in (1, 2)
+    ]
+    sent = [some[:count] for some, count in zip(ids, lengths.sum(1), strict=True)]
+    given = jagged_tensor.KeyedJaggedTensor(
+        keys=[f"{name}_id" for name in MANAGED],
+        values=torch.from_numpy(np.concatenate(sent)),
+        lengths=torch.from_numpy(lengths.ravel()),
+    )
+    with torch.no_grad():
+        out = module(given)
+    out = out[0] if isinstance(out, tuple) else out
+    inputs: dict[str, Any] = {"age": np.zeros((BATCH, 1), np.float32)}
+    for name, some, counts in zip(MANAGED, sent, lengths, strict=True):
+        inputs |= {f"{name}_id": some, f"{name}_id.lengths": counts}
+    model = open_model(made.path)
+    found = model.engine.embeddings(make_input(model.spec, inputs))[:BATCH]
+    for part, name, counts in zip(found.split(5 * DIM, 1), MANAGED, lengths, strict=True):
+        rows = part.reshape(BATCH, 5, DIM)
+        is_used = torch.arange(5) < torch.from_numpy(counts)[:, None]
+        assert torch.equal(rows[is_used], out[f"{name}_id"].values())
+        assert not rows[~is_used].any()
 
 
 def test_rows_of_dynamicemb_are_those_of_their_ids(tmp_path: Path) -> None:

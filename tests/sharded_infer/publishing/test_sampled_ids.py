@@ -12,12 +12,13 @@ from sharded_infer.errors import RequestError, SpecError, WeightsError
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.publishing.quantization import open_format_plan, quantize
-from sharded_infer.publishing.sampled_ids import mapped_samples
+from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
 from sharded_infer.quality.fp32_model import Fp32Model
 from sharded_infer.quality.quality import CalibrationSamples
 from sharded_infer.samples.statistics import statistics_of
 from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.raw_ids import SPEC, RawModel, Sum, publish_raw, raw_request, source_of
 
 ITEM = TableSpec("item", rows=8, dim=2, id_map=IdMapSpec("error"))
@@ -57,6 +58,19 @@ def test_an_unknown_id_is_refused_or_left_out() -> None:
     rows = replace(TINY, tables=(*TINY.tables, TableSpec("shop", rows=3, dim=1)))
     (group,) = mapped_samples(rows, [{"item": 77, "shop": [3, 2]}], sources, leave_out=True).groups
     assert group.values.tolist() == [1, 2]
+
+
+def test_an_unknown_id_of_a_sequence_is_no_row() -> None:
+    samples, sources = [{"item": [77, 6, -5]}, {"item": [77]}], {"item": source_of(KNOWN)}
+    spec = replace(TINY, sequences={"item": SequenceSpec(9, features=("item",))})
+    mapped = mapped_samples(spec, samples, sources, leave_out=True)
+    assert mapped.groups[0].values.tolist() == [1, -1, 0, 1]
+    counted = statistics_of(spec, mapped)["item"]
+    assert counted.pooling_factor == 1.5 and sum(counted.histogram) == pytest.approx(1)
+    frequencies = with_frequencies(spec, samples, sources)["item"].frequencies
+    assert frequencies is not None
+    [(rows, counts)] = frequencies()
+    assert rows.tolist() == [0, 1] and counts.tolist() == [1, 2]
 
 
 def test_maps_that_do_not_fit_are_refused() -> None:

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from kernels.row_format import RowFormat
-from sharded_infer.planning.cost_model import CostModel, TableUse, plan_key
+from sharded_infer.planning.cost_model import CostModel, plan_key
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.specs.feature_statistics import (
     FeatureStatistics,

@@ -20,12 +20,19 @@ from sharded_infer.engines.device.runtime.simulated_runtime import SimulatedRunt
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.golden_check import check_golden
 from sharded_infer.engines.model import Model, open_model
-from sharded_infer.errors import InputError, PlanError, RequestError
+from sharded_infer.errors import DeviceError, InputError, PlanError, RequestError
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TowerSpec
+from sharded_infer.specs.model_spec import (
+    GateSpec,
+    ModelSpec,
+    QuantizationSpec,
+    TableSpec,
+    TowerSpec,
+)
 from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.sharded_infer.engines.test_executor import SIZES, differences, request_of, requests_of
 
 # On the second a table is split by rows; on the third one rank is the host's memory.
@@ -87,6 +94,23 @@ def test_an_id_that_is_refused_names_its_feature(model: Model) -> None:
     samples.groups[0].values[0] = 10**6
     with pytest.raises(RequestError, match=f"feature '{model.spec.features[0].name}'"):
         run_batch(model, [samples])
+
+
+def test_a_model_with_sequences_is_refused_by_name(tmp_path: Path) -> None:
+    class Positions(nn.Module):
+        def forward(self, item: torch.Tensor, item_lengths: torch.Tensor) -> torch.Tensor:
+            return item.sum((1, 2)) + item_lengths.to(torch.float32)
+
+    spec = ModelSpec(
+        "history",
+        (TableSpec("item", 20, 8),),
+        quantization=QuantizationSpec("fp32"),
+        sequences={"item": SequenceSpec(8, features=("item",))},
+    )
+    weights = {"item": torch.ones(20, 8)}
+    made = publish(spec, weights, Positions(), tmp_path, topologies=("h100:1",))
+    with pytest.raises(DeviceError, match="model 'history': sequences are looked up on the host"):
+        open_model(made.path, devices=SIMULATED)
 
 
 def test_rows_are_counted_by_rank(planned: Path) -> None:

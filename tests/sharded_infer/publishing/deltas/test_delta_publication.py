@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
@@ -29,6 +29,7 @@ from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_diff import diff_versions
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.delta_model import (
     Scorer,
     changed,
@@ -91,6 +92,33 @@ def test_three_deltas_in_a_chain_have_the_bits_of_a_whole_publication(
     manifest = open_artifact(compacted.path).manifest
     assert (manifest.base, manifest.overlays, manifest.format_version) == (None, None, 1)
     verify_files(open_artifact(compacted.path), blocks=True)
+    assert_same_bits(compacted.path, whole, spec)
+
+
+class Positions(nn.Module):
+    """Weighs each position of a sequence by its own number."""
+
+    def forward(self, seen: Tensor, seen_lengths: Tensor, embeddings: Tensor) -> Tensor:
+        positions = torch.arange(seen.shape[1], dtype=torch.float32)[None, :, None]
+        rows = (seen / (1 + positions)).mean((1, 2))
+        return torch.tanh(rows + embeddings.mean(1) + seen_lengths.to(torch.float32) / 10)
+
+
+def test_rows_of_sequences_change_as_all_others(tmp_path: Path) -> None:
+    sequences = {"seen": SequenceSpec(10, features=("item", "x"))}
+    spec = replace(delta_spec(), sequences=sequences)
+    weights, tower = trained_rows(spec), Positions()
+    publish_whole(spec, weights, tmp_path / "deltas", tower=tower)
+    for seed in range(2):
+        changes = drawn_changes(spec, seed, new=20)
+        published = publish_delta("ranker", changes, tmp_path / "deltas")
+        spec, weights = changed(spec, weights, changes)
+    whole = publish_whole(spec, weights, tmp_path / "whole", tower=tower)
+    assert_same_bits(published.path, whole, spec)
+    compacted = compact(tmp_path / "deltas", "ranker")
+    assert table_bytes(compacted.path) == table_bytes(whole)
+    manifest = open_artifact(compacted.path).manifest
+    assert (manifest.base, manifest.format_version) == (None, 2)
     assert_same_bits(compacted.path, whole, spec)
 
 

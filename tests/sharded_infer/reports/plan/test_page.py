@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kernels.row_format import RowFormat
-from sharded_infer.planning.cost_model import CostModel, TableUse
+from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Plan, Shard, StoredTable
 from sharded_infer.planning.plan_result import PlanResult, figures_of
 from sharded_infer.planning.planner import make_plan
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.planning.topology import Device, FrontCosts, Topology
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.reports.plan.figures import host_reports
