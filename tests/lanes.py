@@ -253,7 +253,6 @@ PAIRWISE_FILES = (
 # Files that take most of a minute and more, the longest first: workers begin with them, and none
 # has one left when the others are done. All others come at random.
 LONGEST_FILES = (
-    "tests/docker/test_image_steps.py",
     "tests/docs/test_blocks.py",
     "tests/docs/test_site.py",
     "tests/docker/test_image.py",

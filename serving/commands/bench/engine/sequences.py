@@ -11,12 +11,14 @@ from serving.commands.console import OUT, write_json
 from serving.commands.progress_bars import progress_bars
 from sharded_infer.specs.precision import Precision
 
-_ROWS = 500_000
+# As many rows do not fit any cache.
+_MOST_ROWS = 500_000
 
 
 def bench_sequences(
     workload: str,
     *,
+    max_rows: int,
     precisions: Sequence[Precision],
     history: int,
     candidates: int,
@@ -31,7 +33,7 @@ def bench_sequences(
             found[precision] = measure_sequences(
                 SEQUENCE_MODELS[workload],
                 precision=precision,
-                rows=_ROWS,
+                rows=min(max_rows, _MOST_ROWS),
                 history=history,
                 candidates=candidates,
                 rounds=rounds,
