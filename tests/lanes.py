@@ -131,6 +131,7 @@ FULL_FILES = (
     "tests/serving/commands/bench/test_bench_quantize.py",
     "tests/serving/commands/bench/test_bench_ranking.py",
     "tests/serving/commands/bench/test_bench_releases.py",
+    "tests/serving/commands/bench/test_bench_sequences.py",
     "tests/serving/commands/bench/test_bench_serve.py",
     "tests/serving/commands/models/test_publish_changes.py",
     "tests/serving/commands/models/test_quantize.py",
