@@ -93,6 +93,7 @@ FULL_FILES = (
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_sequence_cluster.py",
     "tests/end_to_end/test_sequence_requests.py",
+    "tests/end_to_end/test_sequence_demo.py",
     "tests/end_to_end/test_server.py",
     "tests/end_to_end/test_server_memory.py",
     "tests/end_to_end/test_shadow.py",
@@ -156,6 +157,7 @@ FULL_FILES = (
     "tests/sharded_infer/towers/split/test_user_split.py",
     "tests/sharded_infer/towers/test_sequences.py",
     "tests/sharded_infer/towers/test_tower_kernels.py",
+    "tests/sharded_infer/zoo/test_published_sequence_towers.py",
     "tests/support/test_forked_command.py",
     "tests/test_wheel.py",
 )

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -15,16 +16,37 @@ from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
 from serving.demo.raw_ids import RawIdsResult
-from serving.demo.run import DemoResult, HostsResult, LatencyMs, run_demo
+from serving.demo.result import DemoResult, HostsResult, RankingResult
+from serving.demo.run import run_demo
+from serving.demo.scoring import LatencyMs
+from serving.demo.sequences.run import run_sequence_demo
 from sharded_infer.byte_sizes import size_text
 
 # Set where a browser can be seen; BROWSER is what `webbrowser` runs.
 _DISPLAYS = ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY")
 
 
+class DemoModel(StrEnum):
+    """The architectures that the demo trains."""
+
+    DLRM = "dlrm"
+    DIN = "din"
+    SASREC = "sasrec"
+    BST = "bst"
+    HSTU = "hstu"
+
+
 def demo_command(
+    model: Annotated[
+        DemoModel,
+        typer.Option(help="What to train: a DLRM on clicks, or a model of histories on ratings."),
+    ] = DemoModel.DLRM,
     data: Annotated[
         Path | None, typer.Option(help="Click log in Criteo's format; default: generate one.")
+    ] = None,
+    ratings: Annotated[
+        Path | None,
+        typer.Option(help="MovieLens's ratings.dat or ratings.csv; default: generate one."),
     ] = None,
     rows: Annotated[
         int, typer.Option(help="Rows to generate, or the most rows to read.", min=10)
@@ -59,7 +81,7 @@ def demo_command(
         ),
     ] = None,
 ) -> None:
-    """Train a DLRM on click logs, publish, serve and score it over gRPC.
+    """Train a model on clicks or ratings, publish, serve and score it over gRPC.
 
     With --hosts, the same requests also go to one process, and again after a replica was killed:
     the scores must be equal, to the bit.
@@ -67,9 +89,18 @@ def demo_command(
     With --raw-ids, tables have id maps of the categories that were trained on. The server must
     count exactly the others as unknown ids.
 
+    With --model din, sasrec, bst or hstu, the model scores items by a user's history of ratings.
+    Requests with one history and many candidates go to a server without the user cache, and twice
+    to one with it: the server must count hits, and the scores must be equal, to the bit.
+
     Exit code 0 only if every step held and the served scores rank as well as the fp32 model's.
     """
     check_target(json_file)
+    if model is DemoModel.DLRM:
+        _refuse(model, {"--ratings": ratings is not None})
+    else:
+        others = {"--data": data is not None, "--hosts": hosts is not None, "--raw-ids": raw_ids}
+        _refuse(model, others)
 
     shows_page = opens_page(browser, os.environ, is_terminal=sys.stdout.isatty())
 
@@ -80,19 +111,38 @@ def demo_command(
             _open_page(page)
 
     with progress_bars() as progress:
-        result = run_demo(
-            data=data,
-            rows=rows,
-            repository=repository,
-            port=port,
-            hosts=hosts,
-            raw_ids=raw_ids,
-            keep=keep,
-            on_serving=on_serving,
-            progress=progress,
-        )
+        if model is DemoModel.DLRM:
+            result = run_demo(
+                data=data,
+                rows=rows,
+                repository=repository,
+                port=port,
+                hosts=hosts,
+                raw_ids=raw_ids,
+                keep=keep,
+                on_serving=on_serving,
+                progress=progress,
+            )
+        else:
+            result = run_sequence_demo(
+                model.value,
+                ratings=ratings,
+                rows=rows,
+                repository=repository,
+                port=port,
+                keep=keep,
+                on_serving=on_serving,
+                progress=progress,
+            )
     _print_demo(result)
     write_json(json_file, result.fields())
+
+
+def _refuse(model: DemoModel, given: Mapping[str, bool]) -> None:
+    for option, is_given in given.items():
+        if is_given:
+            others = "dlrm" if model is not DemoModel.DLRM else "din, sasrec, bst or hstu"
+            raise typer.BadParameter(f"{option} is for --model {others}, got {model.value}")
 
 
 def opens_page(wanted: bool | None, variables: Mapping[str, str], *, is_terminal: bool) -> bool:
@@ -132,6 +182,7 @@ def _print_demo(result: DemoResult) -> None:
     ratio = result.artifact_table_bytes / result.fp32_bytes
     rows: list[tuple[str, str]] = [
         ("rows trained on / scored", f"{result.training_rows:,} / {result.scored_rows:,}"),
+        *_popularity_rows(result),
         ("AUC, fp32 model", f"{result.auc_fp32:.4f}"),
         ("AUC, served scores", f"{result.auc_served:.4f}"),
         ("largest score difference", f"{result.max_abs_score_diff:.2g}"),
@@ -142,6 +193,7 @@ def _print_demo(result: DemoResult) -> None:
         ("latency p50 / p95 / p99", _latency_text(result.latency_ms)),
         *(() if result.raw_ids is None else _raw_ids_rows(result.raw_ids)),
         *(() if result.hosts is None else _hosts_rows(result.hosts)),
+        *(() if result.ranking is None else _ranking_rows(result.ranking)),
         ("gRPC", result.grpc_url),
         ("live page", _live_page(result.metrics_url)),
         ("metrics", result.metrics_url),
@@ -174,6 +226,21 @@ def _hosts_rows(hosts: HostsResult) -> list[tuple[str, str]]:
         ("the same, a replica killed", _latency_text(hosts.latency_after_loss_ms)),
         ("scores of all three", "equal, to the bit"),
         ("tables of the shard hosts", ", ".join(map(size_text, hosts.table_bytes))),
+    ]
+
+
+def _popularity_rows(result: DemoResult) -> list[tuple[str, str]]:
+    found = result.auc_popularity
+    return [] if found is None else [("AUC, popularity", f"{found:.4f}")]
+
+
+def _ranking_rows(ranking: RankingResult) -> list[tuple[str, str]]:
+    return [
+        ("ranking requests", f"{ranking.requests:,}, of {ranking.candidates:,} candidates"),
+        ("latency p50 / p95 / p99", _latency_text(ranking.latency_ms)),
+        ("the same, user cached", _latency_text(ranking.hit_latency_ms)),
+        ("user cache, misses then hits", f"{ranking.misses:,}, {ranking.hits:,}"),
+        ("scores of all three", "equal, to the bit"),
     ]
 
 

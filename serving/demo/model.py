@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kernels.wording import counted
 from serving.demo.criteo import DENSE_COUNT, FEATURES, ClickLog, Examples, Vocabulary, read_clicks
 from serving.demo.generated_clicks import generate_clicks
 from serving.demo.raw_ids import hashed_texts, id_maps_of
+from serving.demo.scoring import RequestArrays
 from serving.demo.training import BATCH_SIZE, TrainedModel, train
 from sharded_infer.errors import InputError
 from sharded_infer.importing.id_maps.id_map_source import IdMapSource
@@ -86,6 +88,19 @@ def model_input(examples: Examples) -> ModelInput:
     ids = examples.values if examples.texts is None else hashed_texts(examples.texts)
     batch = JaggedBatch(features, ids, examples.lengths.astype(np.int64))
     return ModelInput(len(examples), (batch,), (examples.dense,))
+
+
+def request_arrays(examples: Examples) -> RequestArrays:
+    """Lines as a request's inputs, by name: with their texts where these are kept."""
+    # A bag may be empty, so every feature comes with its lengths.
+    arrays: dict[str, NDArray[np.generic]] = {"dense": examples.dense}
+    ends = np.cumsum(examples.lengths.sum(axis=1))
+    ids = examples.values if examples.texts is None else examples.texts
+    for index, name in enumerate(FEATURES):
+        lengths = examples.lengths[index]
+        arrays[name] = ids[ends[index] - lengths.sum() : ends[index]]
+        arrays[f"{name}.lengths"] = lengths
+    return arrays
 
 
 def _read(data: Path | None, rows: int, progress: Progress) -> ClickLog:

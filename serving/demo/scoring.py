@@ -1,7 +1,7 @@
 """Scores samples through a running server."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
@@ -9,10 +9,22 @@ import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
-from serving.demo.criteo import FEATURES, Examples
 from serving.remote.triton_inputs import triton_inputs
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.progress import Progress
+from sharded_infer.quality.auc import auc
+
+MAX_AUC_DIFFERENCE = 0.001
+
+RequestArrays = Mapping[str, NDArray[np.generic]]
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMs:
+    """Percentiles of a request's latency, milliseconds."""
+
+    p50: float
+    p95: float
+    p99: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +32,7 @@ class Scoring:
     """The server's scores and latencies.
 
     Attributes:
-        scores: fp32 `[N]`.
+        scores: fp32 `[N]`, of all requests.
         latencies_ms: of each request, fp64 `[requests]`.
         pairs_per_second: samples scored by wall-clock second, one request at a time.
     """
@@ -29,58 +41,71 @@ class Scoring:
     latencies_ms: NDArray[np.float64]
     pairs_per_second: float
 
+    @property
+    def latency(self) -> LatencyMs:
+        """The percentiles over its requests."""
+        p50, p95, p99 = np.percentile(self.latencies_ms, (50, 95, 99))
+        return LatencyMs(float(p50), float(p95), float(p99))
 
-def score(
-    url: str,
-    model: str,
-    examples: Examples,
-    *,
-    sizes: Sequence[int],
-    passes: int,
-    progress: Progress,
-) -> Scoring:
-    """Sends samples in requests of several sizes, one after another.
+
+def ranges(samples: int, sizes: Sequence[int], passes: int) -> Iterator[tuple[int, int]]:
+    """Start and end of the samples of each request.
 
     Args:
-        sizes: samples of a request, in turn until all are scored.
-        passes: number of times to score all; the scores are those of the first pass.
+        samples: of a pass.
+        sizes: samples of a request, in turn until all are in one; fewer at the end of a pass.
+    """
+    turn = itertools.cycle(sizes)
+    for _ in range(passes):
+        start = 0
+        while start < samples:
+            end = min(start + next(turn), samples)
+            yield start, end
+            start = end
+
+
+def score(
+    url: str, model: str, requests: Iterable[RequestArrays], on_scored: Callable[[int], None]
+) -> Scoring:
+    """Sends requests, at least one, one after another.
+
+    Args:
+        requests: the inputs of each, by name.
+        on_scored: called after each request with the samples that have been scored.
 
     Raises:
         ShardedInferError: the server refused a request.
     """
     scores: list[NDArray[np.float32]] = []
     latencies: list[float] = []
-    turn = itertools.cycle(sizes)
+    scored = 0
     with triton.InferenceServerClient(url) as client:
-        for number in range(passes):
-            start = 0
-            while start < len(examples):
-                batch = examples.slice(start, start + next(turn))
-                inputs = _inputs(batch)
-                began = perf_counter()
-                try:
-                    result = client.infer(model, inputs, client_timeout=60)
-                except triton.InferenceServerException as error:
-                    raise ShardedInferError(f"the server refused a request: {error}") from error
-                latencies.append(perf_counter() - began)
-                answer = result.as_numpy("score")
-                if number == 0:
-                    scores.append(answer)
-                start += len(batch)
-                done = number * len(examples) + start
-                progress("scoring through gRPC", done, passes * len(examples))
-    return Scoring(
-        np.concatenate(scores), np.array(latencies) * 1e3, passes * len(examples) / sum(latencies)
-    )
+        for arrays in requests:
+            inputs = triton_inputs(arrays)
+            began = perf_counter()
+            try:
+                result = client.infer(model, inputs, client_timeout=60)
+            except triton.InferenceServerException as error:
+                raise ShardedInferError(f"the server refused a request: {error}") from error
+            latencies.append(perf_counter() - began)
+            scores.append(result.as_numpy("score"))
+            scored += scores[-1].size
+            on_scored(scored)
+    return Scoring(np.concatenate(scores), np.array(latencies) * 1e3, scored / sum(latencies))
 
 
-def _inputs(batch: Examples) -> list[triton.InferInput]:
-    # A bag may be empty, so every feature comes with its lengths.
-    arrays: dict[str, NDArray[np.generic]] = {"dense": batch.dense}
-    ends = np.cumsum(batch.lengths.sum(axis=1))
-    ids = batch.values if batch.texts is None else batch.texts
-    for index, name in enumerate(FEATURES):
-        lengths = batch.lengths[index]
-        arrays[name] = ids[ends[index] - lengths.sum() : ends[index]]
-        arrays[f"{name}.lengths"] = lengths
-    return triton_inputs(arrays)
+def compare_aucs(
+    labels: NDArray[np.float32], trained: NDArray[np.float32], served: NDArray[np.float32]
+) -> tuple[float, float]:
+    """The AUCs of the fp32 model's scores and of the served ones, each fp32 `[N]`.
+
+    Raises:
+        ShardedInferError: they differ by more than `MAX_AUC_DIFFERENCE`.
+    """
+    auc_fp32, auc_served = auc(labels, trained), auc(labels, served)
+    if abs(auc_served - auc_fp32) > MAX_AUC_DIFFERENCE:
+        raise ShardedInferError(
+            f"the served scores' AUC is {auc_served:.5f}, the fp32 model's {auc_fp32:.5f}: "
+            f"they may differ by {MAX_AUC_DIFFERENCE}"
+        )
+    return auc_fp32, auc_served

@@ -19,12 +19,15 @@ from sharded_infer.zoo.history import (
 )
 from sharded_infer.zoo.mlp import MLP
 
+_POSITIONS_DEVIATION = 0.02
+
 
 class CandidateBlock(nn.Module):
     """A transformer block of steps and a candidate behind them, of which it returns the candidate.
 
-    Equations 2 to 6 of Chen et al. 2019, without dropout. The steps' keys and values do not depend
-    on the candidate.
+    Equations 2 to 6 of Chen et al. 2019, without dropout, and with `x + g(LayerNorm(x))` in place
+    of `LayerNorm(x + g(x))`, which needs warm-up (Xiong et al. 2020, arXiv:2002.04745). The steps'
+    keys and values do not depend on the candidate.
     """
 
     def __init__(self, dim: int, heads: int) -> None:
@@ -47,9 +50,9 @@ class CandidateBlock(nn.Module):
             padding: bool `[B, L]`, true for steps that nothing attends to.
             candidate: float `[B, dim]`.
         """
-        last = candidate.unsqueeze(1)
+        last = self.attention_norm(candidate).unsqueeze(1)
         query = split_heads(self.query(last), self.heads)  # [B, heads, 1, d]
-        keys, values = self._keys_values(steps)  # [B, heads, L, d]
+        keys, values = self._keys_values(self.attention_norm(steps))  # [B, heads, L, d]
         last_key, last_value = self._keys_values(last)
         unseen = padding.unsqueeze(1).unsqueeze(2)
         logits = (query @ keys.transpose(2, 3)).masked_fill(unseen, -math.inf)
@@ -57,9 +60,9 @@ class CandidateBlock(nn.Module):
         logits = torch.cat([logits, (query * last_key).sum(3, keepdim=True)], dim=3)
         weights = torch.softmax(logits / math.sqrt(query.shape[3]), dim=3)  # [B, heads, 1, L + 1]
         mixed = weights[:, :, :, :-1] @ values + weights[:, :, :, -1:] * last_value
-        candidate = self.attention_norm(candidate + self.attended(mixed.flatten(1)))
-        fed: Tensor = self.feed_forward_norm(candidate + self.feed_forward(candidate))
-        return fed
+        candidate = candidate + self.attended(mixed.flatten(1))
+        fed: Tensor = self.feed_forward(self.feed_forward_norm(candidate))
+        return candidate + fed
 
     def _keys_values(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         keys, values = self.keys_values(rows).chunk(2, dim=2)
@@ -104,6 +107,8 @@ class BST(nn.Module):
             raise SpecError(f"a BST's top layers must end with 1, got {list(top)}")
         self.steps = nn.Linear(history.width, self.dim)
         self.positions = nn.Embedding(time_buckets, self.dim)
+        # Small beside trained rows: torch's own deviation of 1 would hide what they say.
+        nn.init.normal_(self.positions.weight, std=_POSITIONS_DEVIATION)
         self.block = CandidateBlock(self.dim, heads)
         self.top = MLP([2 * self.dim + sum(feature_dims), *top], activate_last=False)
 

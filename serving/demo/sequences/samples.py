@@ -1,7 +1,6 @@
 """Samples of a rating log: a user's history, and an item that the user rated next or never."""
 
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -13,7 +12,6 @@ from sharded_infer.errors import InputError
 
 MAX_LENGTH = 50  # of a history: the last ones
 
-_COLUMNS = ("user", "item", "history", "action", "age", "label")
 _TRAINING_SHARE = 0.8
 # Of a user who has rated nearly all items, few draws are negatives; the last are left out.
 _DRAWS = 20
@@ -38,12 +36,12 @@ class PaddedHistories:
 class SequenceSamples:
     """N samples. A sample's history is a range of the log, which all samples share.
 
-    Rows of users and items are 1 upwards for those of the training part, 0 for all others.
+    Rows of items are 1 upwards for those of the training part, 0 for all others.
 
     Attributes:
-        log: with rows in place of users and items.
-        user_rows, item_rows: the number of rows that exist.
-        users, candidates: int64 `[N]`, rows.
+        log: with rows in place of items.
+        item_rows: the number of rows that exist.
+        candidates: int64 `[N]`, rows.
         labels: fp32 `[N]`, 1 where the user rated the candidate at that time.
         times: int64 `[N]`, seconds.
         ends: int64 `[N]`, where the history ends in the log, exclusive.
@@ -51,9 +49,7 @@ class SequenceSamples:
     """
 
     log: RatingLog
-    user_rows: int
     item_rows: int
-    users: NDArray[np.int64]
     candidates: NDArray[np.int64]
     labels: NDArray[np.float32]
     times: NDArray[np.int64]
@@ -67,9 +63,7 @@ class SequenceSamples:
         """The samples at `positions`, in that order."""
         return type(self)(
             log=self.log,
-            user_rows=self.user_rows,
             item_rows=self.item_rows,
-            users=self.users[positions],
             candidates=self.candidates[positions],
             labels=self.labels[positions],
             times=self.times[positions],
@@ -112,11 +106,9 @@ def split_samples(log: RatingLog, seed: int) -> SplitSamples:
     """
     moment = np.quantile(log.times, _TRAINING_SHARE, method="higher")
     trained = log.times < moment
-    known_users, known_items = np.unique(log.users[trained]), np.unique(log.items[trained])
-    rows = RatingLog(
-        _rows_of(log.users, known_users), _rows_of(log.items, known_items), log.actions, log.times
-    )
-    negatives = _negatives(log.users, rows.items, known_items.size, np.random.default_rng(seed))
+    known = np.unique(log.items[trained])
+    rows = replace(log, items=_rows_of(log.items, known))
+    negatives = _negatives(log.users, rows.items, known.size, np.random.default_rng(seed))
     starts = np.searchsorted(log.users, log.users)
 
     def part(name: str, chosen: NDArray[np.bool_]) -> SequenceSamples:
@@ -133,9 +125,7 @@ def split_samples(log: RatingLog, seed: int) -> SplitSamples:
         places = places[order]
         return SequenceSamples(
             log=rows,
-            user_rows=known_users.size + 1,
-            item_rows=known_items.size + 1,
-            users=rows.users[places],
+            item_rows=known.size + 1,
             candidates=np.concatenate([rows.items[rated], negatives[unrated]])[order],
             labels=np.repeat(np.array([1, 0], np.float32), [rated.size, unrated.size])[order],
             times=log.times[places],
@@ -151,26 +141,6 @@ def popularity(samples: SequenceSamples, training: SequenceSamples) -> NDArray[n
     positives = training.candidates[training.labels == 1]
     counts = np.bincount(positives, minlength=training.item_rows)
     return counts[samples.candidates].astype(np.float64)
-
-
-def write_samples(path: Path, samples: SequenceSamples) -> None:
-    """Writes samples as TSV, as `sharded_infer.samples` reads them: a column an input, and `label`.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
-    try:
-        with path.open("w", encoding="ascii", newline="\n") as output:
-            output.write("\t".join(_COLUMNS) + "\n")
-            for position in range(len(samples)):
-                one = samples.select(slice(position, position + 1))
-                length, padded = int(one.lengths[0]), one.padded()
-                lists = (padded.items, padded.actions, padded.ages.astype(np.int64))
-                cells = [str(one.users[0]), str(one.candidates[0])]
-                cells += [",".join(map(str, numbers[0, :length].tolist())) for numbers in lists]
-                output.write("\t".join([*cells, str(int(one.labels[0]))]) + "\n")
-    except OSError as error:
-        raise InputError(f"cannot write samples {path}: {error.strerror}") from error
 
 
 def _rows_of(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,11 @@
 """What a load says of memory, and what it refuses."""
 
 import logging
+from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import serving.versions.version_loader
 from serving.host.table_copies import TableCopies, shared_copies
@@ -14,10 +17,15 @@ from serving.versions.version_loader import VersionLoader
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import CapacityError
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.servers import MODEL, Ranker
 
 
-def load(ranker: Ranker, memory: TableMemory, copies: TableCopies | None = None) -> LoadPhases:
+def load(
+    repository: Path, memory: TableMemory = TableMemory.MAP, copies: TableCopies | None = None
+) -> LoadPhases:
     metrics = ServerMetrics()
     metrics.follow(MODEL, slots=3, labels=())
     counters = metrics.releases(MODEL)
@@ -25,7 +33,7 @@ def load(ranker: Ranker, memory: TableMemory, copies: TableCopies | None = None)
     overrides = ServingOverrides(memory=memory, copies=copies)
     loader = VersionLoader(topology=None, max_batch=4, overrides=overrides)
     phases = LoadPhases("open")
-    loader.load(ranker.repository / MODEL / "1", counters.version(1), phases=phases)
+    loader.load(repository / MODEL / "1", counters.version(1), phases=phases)
     return phases
 
 
@@ -33,7 +41,7 @@ def test_a_load_says_what_it_takes_and_what_there_is(
     ranker: Ranker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker, TableMemory.MAP)
+        load(ranker.repository, TableMemory.MAP)
     (said,) = (r.getMessage() for r in caplog.records if "are available" in r.getMessage())
     assert said.startswith(f"{MODEL} version 1 takes ") and "its tables" in said and "(map)" in said
 
@@ -43,7 +51,7 @@ def test_a_copy_that_cannot_fit_is_refused_with_figures(
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
     with pytest.raises(CapacityError, match=r"ranker version 1 does not fit: it takes .*1.00 kB"):
-        load(ranker, TableMemory.HUGE)
+        load(ranker.repository, TableMemory.HUGE)
 
 
 def test_a_copy_that_another_process_made_takes_no_memory(
@@ -55,17 +63,17 @@ def test_a_copy_that_another_process_made_takes_no_memory(
     needed = needed_bytes(manifest, TableMemory.HUGE, 1)
     monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: needed - 1)
     with pytest.raises(CapacityError, match="does not fit"):
-        load(ranker, TableMemory.HUGE, copies)
+        load(ranker.repository, TableMemory.HUGE, copies)
     files = [ranker.repository / MODEL / "1" / name for name in manifest.table_files]
     held = [copies.copy(file, lambda _: None) for file in files]
-    assert "golden" in load(ranker, TableMemory.HUGE, copies).seconds and held
+    assert "golden" in load(ranker.repository, TableMemory.HUGE, copies).seconds and held
 
 
 def test_mapped_tables_larger_than_memory_are_served_and_it_is_said(
     ranker: Ranker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
-    assert "golden" in load(ranker, TableMemory.MAP).seconds
+    assert "golden" in load(ranker.repository, TableMemory.MAP).seconds
     (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert "are mapped, but 1.00 kB of memory are available" in warned
 
@@ -75,7 +83,7 @@ def test_a_limit_on_the_address_space_is_named(
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "address_space_left", lambda: 1000)
     with pytest.raises(CapacityError, match=r"1.00 kB are left .* \(ulimit -v\)"):
-        load(ranker, TableMemory.MAP)
+        load(ranker.repository, TableMemory.MAP)
 
 
 def test_where_tables_lie_in_huge_pages_nothing_is_to_be_looked_at(
@@ -83,7 +91,7 @@ def test_where_tables_lie_in_huge_pages_nothing_is_to_be_looked_at(
 ) -> None:
     """Its tables are smaller than one huge page: small ones are as they should be."""
     with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker, TableMemory.HUGE)
+        load(ranker.repository, TableMemory.HUGE)
     (said,) = (r for r in caplog.records if "its tables are copied" in r.getMessage())
     assert said.levelno == logging.INFO and "/sys/" not in said.getMessage()
 
@@ -93,7 +101,7 @@ def test_tables_that_should_lie_in_huge_pages_and_do_not_are_warned_of(
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "HUGE_PAGE_BYTES", 1)
     monkeypatch.setattr(Model, "huge_page_bytes", lambda _: 0)
-    load(ranker, TableMemory.HUGE)
+    load(ranker.repository, TableMemory.HUGE)
     (said,) = (r for r in caplog.records if "its tables are copied" in r.getMessage())
     assert said.levelno == logging.WARNING and "/sys/kernel/mm" in said.getMessage()
 
@@ -102,7 +110,7 @@ def test_auto_maps_tables_and_says_which_pages_they_have(
     ranker: Ranker, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker, TableMemory.AUTO)
+        load(ranker.repository, TableMemory.AUTO)
     (said,) = (r for r in caplog.records if "its tables are" in r.getMessage())
     assert said.levelno == logging.INFO
     assert "version 1: its tables are mapped: 0 B in 2 MiB pages, " in said.getMessage()
@@ -113,7 +121,31 @@ def test_auto_asks_for_no_large_pages_of_tables_that_are_larger_than_memory(
 ) -> None:
     monkeypatch.setattr(serving.versions.version_loader, "available_bytes", lambda: 1000)
     with caplog.at_level(logging.INFO, logger="sharded_infer"):
-        load(ranker, TableMemory.AUTO)
+        load(ranker.repository, TableMemory.AUTO)
     assert any("(map), its tower" in r.getMessage() for r in caplog.records)
     (warned,) = (r.getMessage() for r in caplog.records if r.levelno == logging.WARNING)
     assert "are mapped, but 1.00 kB of memory are available" in warned
+
+
+class Sum(nn.Module):
+    """The sum of a history."""
+
+    def forward(self, history: Tensor, history_lengths: Tensor) -> Tensor:
+        there = torch.arange(history.shape[1]) < history_lengths.unsqueeze(1)
+        return torch.sigmoid((history.sum(2) * there).sum(1))
+
+
+def test_a_load_says_what_a_sample_with_a_history_costs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # One sample counts as more work than 1: its history counts too.
+    spec = ModelSpec(
+        MODEL,
+        (TableSpec("item", 50, 8, features=("history",)),),
+        sequences={"history": SequenceSpec(max_length=40, features=("history",))},
+    )
+    publish(spec, {"item": nn.Embedding(50, 8)}, Sum(), tmp_path)
+    with caplog.at_level(logging.INFO, logger="sharded_infer"):
+        load(tmp_path)
+    (said,) = (r for r in caplog.records if r.getMessage().startswith("loaded "))
+    assert vars(said)["one_sample_ms"] > 0

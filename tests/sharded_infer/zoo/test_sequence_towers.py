@@ -19,7 +19,7 @@ WIDTH = DIM + ACTION
 OPTIONS: dict[str, dict[str, object]] = {
     "din": {"attention": 6, "top": [7, 1]},
     "sasrec": {"blocks": 2, "heads": 2},
-    "bst": {"heads": 2, "time_buckets": 40, "top": [7, 1]},
+    "bst": {"heads": 2, "time_buckets": 40, "top": [16, 1]},
     "hstu": {"layers": 2, "heads": 2, "time_buckets": 40, "top": [7, 1]},
 }
 TOWERS = pytest.mark.parametrize("architecture", OPTIONS)
@@ -193,13 +193,14 @@ def test_bst_follows_its_formula_with_the_candidate_as_the_last_step() -> None:
         ages = torch.cat([given["age"][row, :length, 0], torch.zeros(1)])
         rows = torch.cat([tower.steps(given["history"][row, :length]), pooled[None, :DIM]])
         rows = rows + tower.positions(time_buckets(ages, 40))
-        keys, values = block.keys_values(rows).chunk(2, dim=1)
-        queries, mixed = block.query(rows), torch.zeros_like(rows)
+        normed = block.attention_norm(rows)
+        keys, values = block.keys_values(normed).chunk(2, dim=1)
+        queries, mixed = block.query(normed), torch.zeros_like(rows)
         for head in (slice(0, DIM // 2), slice(DIM // 2, DIM)):
             logits = queries[:, head] @ keys[:, head].T / math.sqrt(DIM // 2)
             mixed[:, head] = torch.softmax(logits, 1) @ values[:, head]
-        rows = block.attention_norm(rows + block.attended(mixed))
-        rows = block.feed_forward_norm(rows + block.feed_forward(rows))
+        rows = rows + block.attended(mixed)
+        rows = rows + block.feed_forward(block.feed_forward_norm(rows))
         expected = tower.top(torch.cat([rows[-1], pooled, rows[-1] * pooled[:DIM]]))[0]
         torch.testing.assert_close(tower.logits(**given)[row], expected)
 

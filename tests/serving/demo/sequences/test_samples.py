@@ -1,6 +1,5 @@
-"""Samples of ratings: no look into the future, negatives, padding, and files."""
+"""Samples of ratings: no look into the future, negatives, and padding."""
 
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from serving.demo.sequences.samples import (
     SplitSamples,
     popularity,
     split_samples,
-    write_samples,
 )
 from sharded_infer.errors import InputError
-from sharded_infer.samples.file import read_samples
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +54,7 @@ def test_the_held_out_part_is_later_and_knows_only_trained_items(
     assert 0.78 < (log.times < held_out.times.min()).mean() <= 0.8
     assert (np.diff(training.times) >= 0).all() and (np.diff(held_out.times) >= 0).all()
     assert np.isin(held_out.candidates, training.candidates[training.labels == 1]).all()
-    rows = np.unique(training.users)
-    np.testing.assert_array_equal(rows, np.arange(1, training.user_rows))
-    assert (held_out.users == 0).any() and (held_out.log.items[held_out.ends] > 0).all()
+    assert (held_out.log.items[held_out.ends] > 0).all()
 
 
 def test_negatives_are_as_many_and_the_user_never_rated_them(
@@ -97,24 +92,6 @@ def test_popularity_counts_the_training_parts_ratings(split: SplitSamples) -> No
     for position in (0, 1, 50):
         same = training.candidates == split.held_out.candidates[position]
         assert found[position] == (same & (training.labels == 1)).sum()
-
-
-def test_samples_in_a_file_are_read_back(tmp_path: Path, split: SplitSamples) -> None:
-    samples = split.training.select(slice(0, 60))
-    path = tmp_path / "samples.tsv"
-    write_samples(path, samples)
-    columns = read_samples(path).values
-    assert list(columns) == ["user", "item", "history", "action", "age", "label"]
-    padded = samples.padded()
-    for position, length in enumerate(samples.lengths.tolist()):
-        assert columns["item"][position] == [samples.candidates[position]]
-        assert columns["label"][position] == [samples.labels[position]]
-        for name, array in (
-            ("history", padded.items), ("action", padded.actions), ("age", padded.ages)
-        ):  # fmt: skip
-            assert columns[name][position] == array[position, :length].tolist()
-    with pytest.raises(InputError, match="cannot write samples"):
-        write_samples(tmp_path / "absent" / "samples.tsv", samples)
 
 
 def test_the_same_seed_draws_the_same_negatives(log: RatingLog, split: SplitSamples) -> None:

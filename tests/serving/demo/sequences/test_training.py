@@ -45,7 +45,7 @@ def trained(
 
 def test_a_model_ranks_held_out_candidates_better_than_popularity(tmp_path: Path) -> None:
     split = samples_of(tmp_path, 20000)
-    scores = trained("din", split, epochs=3).scores(split.held_out, 512)
+    scores = trained("bst", split, epochs=3).scores(split.held_out, 512)
     labels = split.held_out.labels
     baseline = auc(labels, popularity(split.held_out, split.training))
     assert auc(labels, scores) > baseline + 0.05

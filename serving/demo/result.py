@@ -1,0 +1,88 @@
+"""The demo's figures."""
+
+from dataclasses import asdict, dataclass
+
+from serving.demo.raw_ids import RawIdsResult
+from serving.demo.scoring import LatencyMs
+
+
+@dataclass(frozen=True, slots=True)
+class HostsResult:
+    """What was measured with shard hosts.
+
+    Attributes:
+        table_bytes: of each host's rows, by its number in the plan.
+        bits_equal: whether every score is that of the same plan in one process.
+        one_process_latency_ms: of the same requests, in one process.
+        requests_after_loss: answered after a replica was killed; every score as before.
+        process_ids: of shard hosts that are left running.
+    """
+
+    table_bytes: tuple[int, ...]
+    bits_equal: bool
+    one_process_latency_ms: LatencyMs
+    requests_after_loss: int
+    latency_after_loss_ms: LatencyMs
+    process_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RankingResult:
+    """Requests that send a history once, and candidates: without and with the user cache.
+
+    Attributes:
+        requests: each with another user, sent to a server without the cache, then twice to one
+            with it.
+        candidates: of each request.
+        misses, hits: of the user cache, as the server counted them: one each for a request.
+        bits_equal: whether all three scores of each candidate are equal.
+        latency_ms: without the cache.
+        hit_latency_ms: of the hits.
+    """
+
+    requests: int
+    candidates: int
+    misses: int
+    hits: int
+    bits_equal: bool
+    max_abs_score_diff: float
+    latency_ms: LatencyMs
+    hit_latency_ms: LatencyMs
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The demo's figures; the fields are the keys of `--json`.
+
+    Attributes:
+        model: the architecture.
+        auc_popularity: of the candidates' ratings in the training part; None for clicks.
+        hosts: None without shard hosts.
+        raw_ids: None where clients sent rows.
+        ranking: None for models without a history.
+    """
+
+    model: str
+    auc_fp32: float
+    auc_popularity: float | None
+    auc_served: float
+    max_abs_score_diff: float
+    fp32_bytes: int
+    artifact_table_bytes: int
+    requests: int
+    pairs_per_second: float
+    latency_ms: LatencyMs
+    metrics_url: str
+    grpc_url: str
+    repository: str
+    version: int
+    training_rows: int
+    scored_rows: int
+    server_pid: int | None
+    hosts: HostsResult | None
+    raw_ids: RawIdsResult | None
+    ranking: RankingResult | None
+
+    def fields(self) -> dict[str, object]:
+        """The figures for JSON."""
+        return asdict(self)

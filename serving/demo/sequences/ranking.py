@@ -1,0 +1,118 @@
+"""Ranking requests of the demo: a history once, and many candidates."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from serving.demo.result import RankingResult
+from serving.demo.scoring import Scoring, score
+from serving.demo.sequences.model import SequenceDemo
+from serving.demo.server_process import ServerProcess
+from serving.remote.scraped_metrics import scraped_samples
+from sharded_infer.errors import InputError, ShardedInferError
+
+_USERS = 100
+_CANDIDATES = 200
+_SEED = 0
+_USER_STATES = "sharded_infer_user_states_total"
+
+
+class Ranking:
+    """Held-out histories, no two alike, and candidates that are drawn from all items."""
+
+    def __init__(self, demo: SequenceDemo) -> None:
+        """Chooses the histories.
+
+        Raises:
+            InputError: all are empty.
+        """
+        held_out = demo.split.held_out
+        seen = np.flatnonzero(held_out.lengths)[-20 * _USERS :]
+        if not seen.size:
+            raise InputError("the held-out part has no history, expected at least one")
+        items = held_out.select(seen).padded().items
+        _, firsts = np.unique(items, axis=0, return_index=True)
+        self._users = held_out.select(seen[np.sort(firsts)[-_USERS:]])
+        self._candidates = np.random.default_rng(_SEED).integers(
+            1, held_out.item_rows, (len(self._users), _CANDIDATES)
+        )
+        self._demo = demo
+
+    @property
+    def pairs(self) -> int:
+        """The candidates of all requests."""
+        return self._candidates.size
+
+    def scores(self, server: ServerProcess, on_scored: Callable[[int], None]) -> Scoring:
+        """Sends a request for each history, one after another.
+
+        Args:
+            on_scored: called after each with the candidates that have been scored.
+
+        Raises:
+            ShardedInferError: the server refused one.
+        """
+        requests = (
+            self._demo.arrays(self._users.select(slice(number, number + 1)), candidates)
+            for number, candidates in enumerate(self._candidates)
+        )
+        return score(server.grpc_url, self._demo.spec.name, requests, on_scored)
+
+    def with_cache(
+        self, alone: Scoring, server: ServerProcess, on_scored: Callable[[int], None]
+    ) -> RankingResult:
+        """Sends all requests twice to a server with an empty user cache.
+
+        Args:
+            alone: of the same requests, without the cache.
+            on_scored: as in `scores`.
+
+        Raises:
+            ShardedInferError: the first are not all misses and the second all hits, a score has
+                other bits than without the cache, or it differs from the fp32 model's by more than
+                the gate allows.
+        """
+        counts = [self._user_states(server)]
+        found = []
+        for _ in range(2):
+            found.append(self.scores(server, on_scored))
+            counts.append(self._user_states(server))
+        requests = len(self._users)
+        (first_hits, misses), (hits, last_misses) = np.diff(counts, axis=0).tolist()
+        if (first_hits, misses, hits, last_misses) != (0, requests, requests, 0):
+            raise ShardedInferError(
+                f"{requests} histories were sent twice: expected as many misses, then hits, of the "
+                f"user cache; the server counted {misses} misses and {first_hits} hits, then "
+                f"{last_misses} misses and {hits} hits"
+            )
+        for scoring in found:
+            if not np.array_equal(scoring.scores, alone.scores):
+                most = np.abs(scoring.scores - alone.scores).max()
+                raise ShardedInferError(
+                    f"scores with the user cache differ from those without by up to {most:.2g}"
+                )
+        return RankingResult(
+            requests=requests,
+            candidates=_CANDIDATES,
+            misses=misses,
+            hits=hits,
+            bits_equal=True,
+            max_abs_score_diff=self._demo.difference(self._trained_scores(), alone.scores),
+            latency_ms=alone.latency,
+            hit_latency_ms=found[1].latency,
+        )
+
+    def _trained_scores(self) -> NDArray[np.float32]:
+        each = np.repeat(np.arange(len(self._users)), _CANDIDATES)
+        pairs = replace(self._users.select(each), candidates=self._candidates.ravel())
+        return self._demo.trained_scores(pairs)
+
+    def _user_states(self, server: ServerProcess) -> tuple[int, int]:
+        """The hits and misses of the user cache that the server has counted."""
+        counted = {"hit": 0, "miss": 0}
+        for sample in scraped_samples(server.metrics_url):
+            if sample.name == _USER_STATES and sample.labels["model"] == self._demo.spec.name:
+                counted[sample.labels["result"]] += int(sample.value)
+        return counted["hit"], counted["miss"]

@@ -1,0 +1,129 @@
+"""Runs the demo of a model with a history, and returns figures."""
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import torch
+
+from serving.demo.result import DemoResult
+from serving.demo.scoring import Scoring, compare_aucs, ranges, score
+from serving.demo.sequences.model import SequenceDemo, train_sequence_demo
+from serving.demo.sequences.ranking import Ranking
+from serving.demo.sequences.samples import popularity
+from serving.demo.server_process import ServerProcess, server_process
+from sharded_infer.progress import Progress
+from sharded_infer.publishing.publication import PublishedVersion, publish
+from sharded_infer.quality.auc import auc
+
+REQUEST_SIZES = (1, 16, 64, 270)
+_USER_CACHE = ("--user-cache-mib", "64")
+_CALIBRATION_SAMPLES = 1024
+_PASSES = 3  # over the held-out samples, so that a p99 is of many requests
+
+
+def run_sequence_demo(
+    architecture: str,
+    *,
+    ratings: Path | None,
+    rows: int,
+    repository: Path | None,
+    port: int,
+    keep: bool,
+    on_serving: Callable[[str], None],
+    progress: Progress,
+) -> DemoResult:
+    """Trains, publishes and serves a model; scores held-out samples, and ranks candidates.
+
+    A first server, without the user cache, scores the held-out samples. The second has the cache.
+
+    Args:
+        architecture: of the zoo; one with a history.
+        ratings: a log in MovieLens's format; None generates one.
+        rows: ratings to generate, or the most ratings to read.
+        repository: where to publish; None takes a temporary folder (kept with `keep`).
+        port: the second server's gRPC port; 0 picks a free one.
+        keep: leave the second server running.
+        on_serving: called with `metrics_url` when the second server answers.
+
+    Raises:
+        ShardedInferError: a bad log, a refused version, a refused request, served scores that
+            are further from the fp32 model's than the gate allows, a user cache that misses, or
+            that changes a bit.
+    """
+    # A busy machine makes two intra-op threads slower than one, by far.
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        if repository is None:
+            repository = Path(tempfile.mkdtemp(prefix="sharded-infer-demo-"))
+            if not keep:
+                stack.callback(shutil.rmtree, repository, ignore_errors=True)
+        demo = train_sequence_demo(architecture, ratings, rows, progress)
+        held_out = demo.split.held_out
+        ranking = Ranking(demo)
+        published = _publish(demo, repository, progress)
+        trained = demo.trained_scores(held_out)
+
+        def on_ranked(candidates: int) -> None:
+            progress("ranking through gRPC", candidates, ranking.pairs)
+
+        with server_process(repository) as server:
+            scoring = _score(demo, server, progress)
+            alone = ranking.scores(server, on_ranked)
+        served = scoring.scores[: len(held_out)]
+        aucs = compare_aucs(held_out.labels, trained, served)
+        difference = demo.difference(trained, served)
+        server = stack.enter_context(
+            server_process(repository, port=port, keep=keep, options=_USER_CACHE)
+        )
+        on_serving(server.metrics_url)
+        ranked = ranking.with_cache(alone, server, on_ranked)
+        return DemoResult(
+            model=architecture,
+            auc_fp32=aucs[0],
+            auc_popularity=auc(held_out.labels, popularity(held_out, demo.split.training)),
+            auc_served=aucs[1],
+            max_abs_score_diff=difference,
+            fp32_bytes=published.fp32_bytes,
+            artifact_table_bytes=published.table_bytes,
+            requests=len(scoring.latencies_ms),
+            pairs_per_second=scoring.pairs_per_second,
+            latency_ms=scoring.latency,
+            metrics_url=server.metrics_url,
+            grpc_url=server.grpc_url,
+            repository=str(repository),
+            version=published.version,
+            training_rows=len(demo.split.training),
+            scored_rows=len(held_out),
+            server_pid=server.process.pid if keep else None,
+            hosts=None,
+            raw_ids=None,
+            ranking=ranked,
+        )
+
+
+def _publish(demo: SequenceDemo, repository: Path, progress: Progress) -> PublishedVersion:
+    newest = demo.split.training.select(slice(-_CALIBRATION_SAMPLES, None))
+    return publish(
+        demo.spec,
+        demo.trained.tables,
+        demo.trained.tower,
+        repository,
+        calibration={**demo.arrays(newest), "label": newest.labels},
+        progress=progress,
+    )
+
+
+def _score(demo: SequenceDemo, server: ServerProcess, progress: Progress) -> Scoring:
+    held_out = demo.split.held_out
+    return score(
+        server.grpc_url,
+        demo.spec.name,
+        (
+            demo.arrays(held_out.select(slice(start, end)))
+            for start, end in ranges(len(held_out), REQUEST_SIZES, _PASSES)
+        ),
+        lambda samples: progress("scoring through gRPC", samples, _PASSES * len(held_out)),
+    )
