@@ -118,7 +118,9 @@ class UserStage:
         for request, state in enumerate(states):
             if state is None:
                 state = self._user(batch, found, request, int(firsts[request]), len(counts))
-                if cache is not None:
+                # Default rows are this answer's alone, which says so.
+                first = int(firsts[request])
+                if cache is not None and not any(d[first] for d in found.work.defaults.values()):
                     cache.keep(keys[request], state)
             users.append(state)
         computed = states.count(None)

@@ -14,7 +14,7 @@ from sharded_infer.engines.model import open_model
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec
+from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
 from tests.support.fronts import SECONDS, hosts_file
 from tests.support.raw_cluster import replace_plan
@@ -37,6 +37,7 @@ SPEC = ModelSpec(
         TableSpec("kind", 6, 4, default_row=KIND),
         TableSpec("shop", 9, 4),
     ),
+    tower=TowerSpec(user_inputs=("seen",)),
     quantization=QuantizationSpec("fp32"),
     sequences={
         "seen": SequenceSpec(20, features=("clicks", "kind"), dense={"age": 1}),
@@ -114,8 +115,9 @@ def front(
     version: Path, hosts: dict[int, ShardHostProcess], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("front")
-    named = ("--shard-hosts", hosts_file(folder, hosts, "timeout_ms = 2000"), "--memory", "map")
-    with running_server(version.parents[1], folder / "log", *named) as running:
+    named = ("--shard-hosts", hosts_file(folder, hosts, "timeout_ms = 2000"))
+    options = ("--memory", "map", "--user-cache-mib", 16)
+    with running_server(version.parents[1], folder / "log", *named, *options) as running:
         yield running
 
 
@@ -162,8 +164,9 @@ def expected_of(arrays: Arrays, *, is_lost: bool) -> list[float]:
 
 def test_a_front_has_the_bits_of_one_process(version: Path, front: RunningServer) -> None:
     whole = open_model(version)
-    for seed, batch in enumerate((1, 3, 40)):
-        arrays = inputs_of(batch, seed)
+    # The second time, users' states are there.
+    for batch in (1, 1, 3, 40, 40):
+        arrays = inputs_of(batch, batch)
         with front.stub() as stub:
             found = scores_of(stub.ModelInfer(infer_request(arrays), timeout=SECONDS))["score"]
         np.testing.assert_array_equal(found, whole.predict(arrays)["score"])
@@ -175,8 +178,9 @@ def test_default_rows_stand_in_their_places_for_a_lost_host(
 ) -> None:
     hosts[LOST].process.kill()
     hosts[LOST].process.wait()
-    for seed, batch in enumerate((1, 30)):
-        arrays = inputs_of(batch, seed)
+    # The second time too: such states are not kept.
+    for batch in (2, 30, 2, 30):
+        arrays = inputs_of(batch, batch)
         with front.stub() as stub:
             answer = stub.ModelInfer(infer_request(arrays), timeout=SECONDS)
         np.testing.assert_array_equal(scores_of(answer)["score"], expected_of(arrays, is_lost=True))
