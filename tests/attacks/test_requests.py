@@ -206,15 +206,15 @@ CASES: dict[str, tuple[Any, grpc.StatusCode, tuple[str, ...]]] = {
         INVALID,
         ("'user'", "[B] or [B, L]", "[3, 1, 1]"),
     ),
-    "jagged ids of two dimensions": (
-        with_inputs(user=np.zeros((3, 1), np.int64), user__lengths=int32(1, 1, 1)),
+    "padded ids that are fewer than their lengths": (
+        with_inputs(user=np.zeros((3, 1), np.int64), user__lengths=int32(1, 2, 1)),
         INVALID,
-        ("'user'", "[N] and [B]", "[3, 1]"),
+        ("'user.lengths'", "a length of 2", "'user' has 1 id"),
     ),
     "lengths of two dimensions": (
         with_inputs(user__lengths=np.ones((3, 1), np.int32)),
         INVALID,
-        ("'user.lengths'", "[N] and [B]", "[3, 1]"),
+        ("'user.lengths'", "[B]", "[3, 1]"),
     ),
     "weights of another shape": (
         with_inputs(user__weights=fp32(2)),

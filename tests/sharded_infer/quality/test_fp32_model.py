@@ -135,7 +135,7 @@ def test_other_outputs_than_the_specs_are_refused(
     trained_spec: ModelSpec, trained_weights: dict[str, Tensor], result: object
 ) -> None:
     model_input = generate_samples(trained_spec, SAMPLES)
-    with pytest.raises(TowerError, match=r"tower: expected the outputs \['score'\], got"):
+    with pytest.raises(TowerError, match=r"expected the outputs \['score'\]"):
         scored(echoing(trained_spec), trained_weights, Echo(result), model_input)
 
 

@@ -137,9 +137,6 @@ def test_rows_are_ordered_by_how_often_samples_read_them(
     sharded_infer(*files.of("publish", "--order-rows", "frequency", "-r", plain)).refused(
         "order_rows: expected a table with an id map that knows how often its ids are used"
     )
-    for part in (("--part", "1/2"), ("--join", 2)):
-        done = sharded_infer(*files.of("publish", *options, "-r", plain, *part))
-        assert done.code == 1 and "rows" in done.err and "part" in done.err
 
 
 @pytest.mark.parametrize(
