@@ -1,6 +1,5 @@
 """Samples of ratings: no look into the future, negatives, and padding."""
 
-
 import numpy as np
 import pytest
 
