@@ -64,7 +64,7 @@ class Trained:
         ).eval()
         if architecture != "sasrec":
             # An untrained MLP gives all samples nearly the same score.
-            self.tower.top.layers[-1].weight.data *= 10
+            self.tower.top.layers[-1].weight.data *= 5
         self.architecture = architecture
 
     def spec(self, rows: RowFormat, precision: Precision) -> ModelSpec:
@@ -132,7 +132,7 @@ def test_a_published_tower_keeps_its_gate_and_scores_as_torch(
     architecture: str, rows: RowFormat, precision: Precision, tmp_path: Path
 ) -> None:
     trained = Trained(architecture)
-    calibration = trained.samples(tuple(n % 24 for n in range(64)), 64, seed=1)
+    calibration = trained.samples(tuple(n % 24 for n in range(128)), 128, seed=1)
     published = publish(
         trained.spec(rows, precision),
         trained.tables,
@@ -146,7 +146,7 @@ def test_a_published_tower_keeps_its_gate_and_scores_as_torch(
     shared = [trained.samples((length,), 9, seed=3 + length) for length in LENGTHS]
     for arrays in (own, *shared):
         expected = trained.scores(arrays)
-        assert expected.std() > 0.02
+        assert expected.std() > 0.01
         np.testing.assert_allclose(
             model.predict(arrays)["score"], expected, rtol=0, atol=BOUNDS[rows, precision]
         )
