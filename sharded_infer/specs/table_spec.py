@@ -1,0 +1,164 @@
+"""A table of a model, and its features."""
+
+import dataclasses
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from kernels.row_format import RowFormat
+from sharded_infer.specs.default_row import DefaultRow
+from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, HashedRows, IdMapSpec, SharedRows
+from sharded_infer.specs.names import Name
+
+
+def _required(value: Any) -> Any:
+    # What says nothing is written as nothing: older readers know no such field.
+    if value is None or value is False or value in ([], ()):
+        return None
+    names = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+    if value is not True and not names:
+        raise ValueError(f"expected true, false or names of features, got {value!r}")
+    return tuple(value) if names else value
+
+
+def _pooling(value: Any) -> Any:
+    if value == "none":
+        raise ValueError(
+            'expected "sum" or "mean", got "none": features of [sequences] are not pooled; name '
+            "this table's there"
+        )
+    return value
+
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
+class TableSpec:
+    """One embedding matrix `[rows, dim]` and the features that look rows up in it.
+
+    Attributes:
+        pooling: "sum" or "mean"; None takes the trained module's, or "sum" without a module. A
+            published spec has one.
+        features: features that use the table; other tables may use them too. None takes those of
+            the trained module, or the table's own name.
+        weights: the weight's key in the checkpoint; None tries the table's usual names.
+        format: None takes the model's default.
+        out_of_range: what to do with an id outside `[0, rows)`.
+        padding_idx: an id in `[0, rows)` that adds nothing and does not count in a mean, as in
+            `nn.EmbeddingBag`.
+        required: features, or True for all, that every request must send, possibly with empty bags;
+            None: a feature that is left out is an empty bag.
+        default_row: "zeros" or `dim` numbers, which stand for rows that no shard host can look
+            up; None: requests that need them fail.
+        id_map: requests have raw ids, which it maps to rows; None: they have rows.
+    """
+
+    name: Name
+    rows: Annotated[int, Field(ge=1, lt=2**48)]
+    dim: Annotated[int, Field(ge=1, le=8192)]
+    pooling: Annotated[Literal["sum", "mean"] | None, BeforeValidator(_pooling)] = None
+    features: tuple[Name, ...] = ()
+    weights: str | None = None
+    format: RowFormat | None = None
+    out_of_range: Literal["error", "ignore", "modulo"] = "error"
+    padding_idx: Annotated[int, Field(strict=True)] | None = None
+    required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
+    default_row: DefaultRow = None
+    id_map: IdMapSpec | None = None
+
+    @model_validator(mode="after")
+    def _padding_is_a_row(self) -> "TableSpec":
+        if self.padding_idx is not None and not 0 <= self.padding_idx < self.rows:
+            raise ValueError(
+                f"padding_idx: expected a row, 0 to {self.rows - 1}, got {self.padding_idx}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _required_are_features(self) -> "TableSpec":
+        names = self.features or (self.name,)
+        if unknown := sorted(set(self.required_features) - set(names)):
+            raise ValueError(
+                f"required: {unknown[0]!r} is not one of the table's features: {', '.join(names)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _default_row_has_all_columns(self) -> "TableSpec":
+        row = self.default_row
+        if isinstance(row, tuple) and len(row) != self.dim:
+            raise ValueError(f'default_row: expected "zeros" or {self.dim} numbers, got {len(row)}')
+        return self
+
+    @model_validator(mode="after")
+    def _id_map_fits(self) -> "TableSpec":
+        if self.id_map is None:
+            return self
+        if self.id_map.hashed is None and self.rows > MOST_MAPPED_ROWS:
+            raise ValueError(
+                f"id_map: expected a table of at most {MOST_MAPPED_ROWS} rows, got {self.rows}"
+            )
+        if self.out_of_range != "error":
+            raise ValueError("out_of_range: expected none beside id_map, whose unknown says it")
+        if self.padding_idx is not None:
+            raise ValueError(
+                "padding_idx: expected none beside id_map"
+                + (': leave the id out of the map, with "zero"' if not self.id_map.hashed else "")
+            )
+        self._check_unknown_rows(self.id_map)
+        return self
+
+    def _check_unknown_rows(self, id_map: IdMapSpec) -> None:
+        unknown = id_map.unknown
+        rows = unknown.rows if isinstance(unknown, SharedRows) else ()
+        if outside := [row for row in rows if row >= self.rows]:
+            raise ValueError(
+                f"id_map.unknown.rows: expected rows, 0 to {self.rows - 1}, got {outside[0]}"
+            )
+        if isinstance(unknown, HashedRows):
+            size = self.rows // unknown.buckets
+            if unknown.rows != self.rows or self.rows % unknown.buckets:
+                raise ValueError(
+                    f"id_map.unknown: expected the table's {self.rows} rows in equal buckets, got "
+                    f"{unknown.rows} in {unknown.buckets}"
+                )
+            if unknown.reserved is not None and not 1 <= unknown.reserved <= size:
+                raise ValueError(
+                    f"id_map.unknown.reserved: expected 1 to {size}, got {unknown.reserved}"
+                )
+        if id_map.partition is not None:
+            smallest = id_map.partition.smallest(self.rows)
+            if smallest < 1:
+                raise ValueError(
+                    f"id_map.partition: expected parts of the table's {self.rows} rows"
+                )
+            if isinstance(unknown, HashedRows) or max(rows, default=0) >= smallest:
+                raise ValueError(
+                    "id_map.partition: expected rows of unknown ids in each part, of which the "
+                    f"smallest has {smallest}"
+                )
+
+    @property
+    def required_features(self) -> tuple[str, ...]:
+        """Its features that every request must send."""
+        if self.required is True:
+            return self.features or (self.name,)
+        return self.required or ()
+
+
+# Made of tables that were checked, which pydantic would check again for each feature.
+@dataclasses.dataclass(frozen=True, slots=True)
+class FeatureSpec:
+    """A feature in one of its tables: some columns of the tower's `embeddings`, or of a sequence.
+
+    Attributes:
+        name: its input's name on the wire; unique within the table.
+        table: the table that it looks rows up in.
+        sequence: the sequence that it is in, unpooled; None: its bags are pooled.
+    """
+
+    name: str
+    table: TableSpec
+    sequence: str | None = None
