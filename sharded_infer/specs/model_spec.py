@@ -174,9 +174,6 @@ class ModelSpec:
                 {name} & {*self.dense.inputs, *self.sequence_numbers}
             ):
                 raise ValueError(f"sequences: {name}: the tower has another input {min(clash)!r}")
-        tables = {table.name for table in self.tables}
-        if clash := tables.intersection(self.sequence_numbers):
-            raise ValueError(f"sequences: dense: {min(clash)!r} is a table's name, too")
         allowed = {*self.sequences, *self.dense.inputs, *(f.name for f in self.features)}
         if unknown := [one for one in self.tower.user_inputs if one not in allowed]:
             raise ValueError(

@@ -300,6 +300,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "bench serve --token-file": ("bench", "serve", "--address", "127.0.0.1:9", "--token-file"),
         "bench peers --triton": ("bench", "peers", "--triton"),
         "demo --data": ("demo", "--data"),
+        "demo --ratings": ("demo", "--model", "din", "--ratings"),
         "serve --config": ("serve", place, repository, "--print-config", "--config"),
         "serve-shards --config": (*shards, "--print-config", "--config"),
         "cluster manifest file": ("cluster", "manifest", "--kubernetes"),

@@ -103,11 +103,13 @@ def test_an_id_that_is_left_out_leaves_zeros_and_its_companion_stays(version: Pa
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) for t in TABLES}
     for model in (open_model(version), front_of(version)[0]):
         asked = checked(model, inputs)
-        found = model.engine.embeddings(asked)[0, WITH.embedding_width :][: 8 * 32].view(8, 32)
+        width, dim = WITH.tower_sequences["seen"].width, weights["item"].shape[1]
+        rows = model.engine.embeddings(asked)[0, WITH.embedding_width :]
+        found = rows[: 8 * width].view(8, width)
         expected = weights["item"][row].to(torch.bfloat16).float()
-        assert torch.equal(found[0, :12], expected) and torch.equal(found[2, :12], expected)
-        assert not found[1, :12].any() and not found[3:].any()
-        assert (found[:3, 12:].abs().sum(1) > 0).all()
+        assert torch.equal(found[0, :dim], expected) and torch.equal(found[2, :dim], expected)
+        assert not found[1, :dim].any() and not found[3:].any()
+        assert (found[:3, dim:].abs().sum(1) > 0).all()
 
 
 def test_an_unknown_id_is_refused_by_its_sample(version: Path) -> None:

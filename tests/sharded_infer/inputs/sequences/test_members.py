@@ -88,7 +88,7 @@ def test_a_model_without_sequences_has_no_such_field() -> None:
         ({"h": {"max_length": 3, "features": ["item"], "keep": "middle"}}, "keep"),
         (
             {"h": {"max_length": 3, "features": ["seen"], "dense": {"item": 1}}},
-            "'item' is a table's name, too",
+            "'item' has the name of a table",
         ),
     ],
 )
