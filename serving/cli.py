@@ -70,7 +70,7 @@ COMMANDS = (
     CommandEntry(
         "demo",
         "serving.commands.demo:demo_command",
-        "Train a model on clicks or ratings, publish, serve and score it.",
+        "Train a model on logs, publish, serve and score it.",
     ),
     CommandEntry(
         "repo",

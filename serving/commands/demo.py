@@ -81,7 +81,7 @@ def demo_command(
         ),
     ] = None,
 ) -> None:
-    """Train a model on clicks or ratings, publish, serve and score it.
+    """Train a model on logs, publish, serve and score it.
 
     With --hosts, the same requests also go to one process, and again after a replica was killed:
     the scores must be equal, to the bit.
