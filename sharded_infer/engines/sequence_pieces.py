@@ -13,6 +13,7 @@ from torch import Tensor
 
 from sharded_infer.inputs.sequences.layout import GRAIN
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
+from sharded_infer.specs.sequence_spec import SequenceSpec
 from sharded_infer.tensors import tensor_of
 
 Ints = NDArray[np.int64]
@@ -71,22 +72,20 @@ def _runs(positions: Ints) -> Iterator[slice]:
 
 
 def shortened(
-    sequence: SequenceRows, chosen: Sequence[int] | Ints, *, pads_left: bool, fixed: bool
+    sequence: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints
 ) -> SequenceRows:
-    """Some samples' sequences, padded to the longest of them.
+    """Some samples' sequences, as the tower takes them by themselves: padded to the longest.
 
     Args:
-        chosen: their rows; none twice.
-        pads_left: whether zeros come first.
-        fixed: whether all positions stay.
+        chosen: their rows, ascending; none twice.
     """
     rows = tensor_of(np.asarray(chosen))
     lengths = sequence.lengths[rows]
     padded = sequence.rows.shape[1]
     wanted = padded
-    if not fixed:
+    if spec.pad_to == "longest":
         wanted = min(-(-max(int(lengths.max()), 1) // GRAIN) * GRAIN, padded)
-    part = slice(padded - wanted, None) if pads_left else slice(0, wanted)
+    part = slice(padded - wanted, None) if spec.pad == "left" else slice(0, wanted)
 
     def taken(array: Tensor) -> Tensor:
         # A view of one sample.

@@ -51,7 +51,7 @@ def score_pieces(
         for one, spec in zip(found.sequences, sequences, strict=True):
             own = len(one.lengths) == samples
             at = piece.samples if own or piece.request is None else [piece.request]
-            spread = shortened_for(one, spec, at).spread(count, rows, None)
+            spread = shortened(one, spec, at).spread(count, rows, None)
             padded += rows * spread.rows.shape[1]
             inputs += spread.inputs
         scores = score(inputs, _rows_of(found.pooled, chosen, rows))
@@ -73,13 +73,6 @@ def _owners(batch: ModelInput, sequences: Sequence[SequenceRows]) -> Ints | None
     if batch.repeats is None:
         return np.zeros(batch.batch_size, np.int64)
     return np.repeat(np.arange(len(batch.repeats)), batch.repeats)
-
-
-def shortened_for(
-    one: SequenceRows, spec: SequenceSpec, chosen: Sequence[int] | Ints
-) -> SequenceRows:
-    """Some samples' sequences as the tower takes them by themselves."""
-    return shortened(one, chosen, pads_left=spec.pad == "left", fixed=spec.pad_to == "max_length")
 
 
 def _rows_of(array: Tensor, chosen: Tensor, rows: int) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharded_infer.engines.sequence_runs import shortened_for
+from sharded_infer.engines.sequence_pieces import shortened
 from sharded_infer.engines.user_cache import State, UserCache
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookups import LookedUp
@@ -138,7 +138,7 @@ class UserStage:
         for one, (name, spec) in zip(found.sequences, self._spec.sequences.items(), strict=True):
             if name in self._is_users:
                 at = request if len(one.lengths) == requests else first
-                alone = shortened_for(one, spec, [at])
+                alone = shortened(one, spec, [at])
                 given |= zip(spec.inputs(name), alone.inputs, strict=True)
         embeddings = found.pooled[first : first + 1, self._by_user]
         return self._split.user([given[name] for name in self._split.shared], embeddings)
