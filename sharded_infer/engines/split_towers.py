@@ -69,7 +69,9 @@ class SplitTowers:
 
     def _split(self, features: tuple[int, ...]) -> SplitTower | None:
         try:
-            made = self._tower.split(self._runs(features))
+            shared = set(features)
+            kinds = [at in shared for at in range(len(self._dims))]
+            made = self._tower.split(runs_of(kinds, self._dims))
         except TowerError as error:
             _LOG.warning("what requests share is computed for every pair: %s", error)
             return None
@@ -78,7 +80,13 @@ class SplitTowers:
             self._kernel_bytes += self._sizes * added_kernel_bytes(parts, self._tower.program)
         return made
 
-    def _runs(self, features: Sequence[int]) -> list[Run]:
-        shared = set(features)
-        by_kind = itertools.groupby(range(len(self._dims)), key=shared.__contains__)
-        return [Run(kind, sum(self._dims[one] for one in found)) for kind, found in by_kind]
+
+def runs_of(shared: Sequence[bool], dims: Sequence[int]) -> list[Run]:
+    """The runs of columns by request and by pair.
+
+    Args:
+        shared: of each feature, whether a request has it once.
+        dims: columns of each.
+    """
+    by_kind = itertools.groupby(range(len(dims)), key=shared.__getitem__)
+    return [Run(kind, sum(dims[at] for at in found)) for kind, found in by_kind]

@@ -9,7 +9,6 @@ A state depends on its request alone, to the bit: so a cached one is as good as 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from itertools import groupby
 
 import numpy as np
 import torch
@@ -17,13 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.engines.sequence_pieces import shortened
+from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.lookups.lookups import LookedUp
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes
-from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.tower import Tower
 
 LookUp = Callable[[ModelInput], LookedUp]
@@ -47,11 +46,7 @@ class UserStage:
         names = frozenset(spec.tower.user_inputs)
         pooled = [feature.name in names for feature in spec.features]
         dims = [feature.table.dim for feature in spec.features]
-        runs = [
-            Run(kind, sum(dims[at] for at in found))
-            for kind, found in groupby(range(len(dims)), key=pooled.__getitem__)
-        ]
-        self._split = tower.split_user(names, runs)
+        self._split = tower.split_user(names, runs_of(pooled, dims))
         columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(torch.tensor(dims))
         self._by_user, self._own = (flags.nonzero()[:, 0] for flags in (columns, ~columns))
         self._names = tower.inputs.names[:-1]
@@ -117,9 +112,9 @@ class UserStage:
         users: list[State] = []
         for request, state in enumerate(states):
             if state is None:
-                state = self._user(batch, found, request, int(firsts[request]), len(counts))
-                # Default rows are this answer's alone, which says so.
                 first = int(firsts[request])
+                state = self._user(batch, found, request, first, len(counts))
+                # Default rows are this answer's alone, which says so.
                 if cache is not None and not any(d[first] for d in found.work.defaults.values()):
                     cache.keep(keys[request], state)
             users.append(state)
