@@ -258,7 +258,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
         "publish --sign-key": (*publish, "--sign-key"),
         "publish --changed": (*change, "--changed"),
         "publish --tower": (*change, "--base", "1", "--tower"),
-        "publish --follow": (*change, "--follow"),
+        "publish --follow": (*change, "--nice", 0, "--follow"),
         "cluster publish --spec": (*on_ray, *weights, "--spec"),
         "cluster publish --weights": (*on_ray, *spec, "--weights"),
         "cluster publish --topology": (*on_ray, *spec, *weights, "--topology"),

@@ -319,6 +319,7 @@ def sharded_infer(
 ) -> Iterator[Command]:
     """Runs the command in this process, as its entry point does."""
     threads = torch.get_num_threads()
+    priority = os.getpriority(os.PRIO_PROCESS, 0)
     # pytest-xdist says 80: tables are then cut.
     monkeypatch.delenv("COLUMNS", raising=False)
 
@@ -337,6 +338,8 @@ def sharded_infer(
 
     yield call
     torch.set_num_threads(threads)
+    # It cannot be raised again by everybody: later tests and their servers would have it.
+    assert os.getpriority(os.PRIO_PROCESS, 0) == priority, "publish changes here with --nice 0"
 
 
 @contextmanager
