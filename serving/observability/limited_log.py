@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TextIO
 
 _SECONDS = 1.0
-# Of different lines. Beyond, the oldest are forgotten, and may come again sooner.
+# Of different lines in a second. Beyond, the oldest are forgotten, and may come again sooner.
 _MOST_KNOWN = 4096
 # Loggers of what reads clients' bytes.
 _READERS = frozenset(("asyncio", "concurrent", "grpc"))
@@ -76,9 +76,16 @@ class LimitedLog(logging.StreamHandler[TextIO]):
     def _write(self, key: _Key, record: logging.LogRecord, now: float) -> None:
         self._written.pop(key, None)
         self._written[key] = now
-        if len(self._written) > _MOST_KNOWN:
-            del self._written[next(iter(self._written))]
+        self._forget(now)
         super().emit(record)
+
+    def _forget(self, now: float) -> None:
+        """Forgets lines that may come again by now, which have no end while a server lives."""
+        while self._written:
+            oldest, at = next(iter(self._written.items()))
+            if now - at < _SECONDS and len(self._written) <= _MOST_KNOWN:
+                return
+            del self._written[oldest]
 
 
 def _without_clients_words(record: logging.LogRecord) -> logging.LogRecord:

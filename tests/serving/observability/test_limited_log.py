@@ -91,6 +91,16 @@ def test_a_flood_of_different_lines_is_not_kept(log: Log) -> None:
     assert len(log.handler._written) < 5000 and len(log.lines()) == 20_000
 
 
+def test_lines_that_may_come_again_are_not_kept(log: Log) -> None:
+    ours = log.named("sharded_infer")
+    for number in range(100):
+        ours.info("version %d", number)
+        log.clock.seconds += 0.5
+    assert len(log.handler._written) <= 2
+    ours.info("version 99")
+    assert log.lines() == [f"INFO version {number}" for number in range(100)]
+
+
 @pytest.mark.parametrize("name", ["grpc._server", "grpc._cython.cygrpc", "asyncio",
                                   "concurrent.futures"])  # fmt: skip
 def test_no_word_of_a_client_is_written_for_a_library(log: Log, name: str) -> None:
