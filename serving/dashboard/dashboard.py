@@ -177,8 +177,8 @@ class Dashboard:
                 return drawn.content
         return None
 
-    def _read(self, at: float) -> Reading:
-        return read_metrics(self._registry.collect(), at)
+    def _read(self, at: float, before: Reading | None) -> Reading:
+        return read_metrics(self._registry.collect(), at, before)
 
     def _phases(self, model: str) -> dict[str, float]:
         reading = self._history.newest(0.0)

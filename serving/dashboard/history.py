@@ -17,11 +17,13 @@ _MOST = int(KEPT_SECONDS / _SPACING_SECONDS)
 class History:
     """Readings in the order of time. Thread-safe."""
 
-    def __init__(self, read: Callable[[float], Reading], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, read: Callable[[float, Reading | None], Reading], clock: Callable[[], float]
+    ) -> None:
         """Begins empty.
 
         Args:
-            read: takes a reading; its argument is the time, in seconds since 1970.
+            read: takes a reading, by the time in seconds since 1970 and the reading before.
             clock: seconds since 1970.
         """
         self._read = read
@@ -44,7 +46,7 @@ class History:
                 readings.clear()
             if readings and now - readings[-1].at < within_seconds:
                 return readings[-1]
-            reading = self._read(now)
+            reading = self._read(now, readings[-1] if readings else None)
             if len(readings) > 1 and now - readings[-2].at < _SPACING_SECONDS:
                 readings.pop()
             readings.append(reading)

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from serving.dashboard.plans import DrawnPlan
-from serving.dashboard.reading import Key, Reading
+from serving.dashboard.reading import Key, Reading, Series
 from serving.dashboard.swaps import DEFAULT
 from serving.versions.state import DesiredState, ModelState
 
@@ -35,20 +35,19 @@ def metrics_fields(readings: Sequence[Reading]) -> dict[str, Any]:
         name: {"kind": family.kind, "help": family.help}
         for name, family in readings[-1].families.items()
     }
-    places: dict[Key, int] = {}
-    boundaries: dict[Key, tuple[float, ...]] = {}
-    for reading in readings:
-        for key in reading.values:
-            places.setdefault(key, len(places))
-        boundaries |= reading.boundaries
+    # By what tells them from others, in the order in which they came; their last boundaries count.
+    known: dict[Key, Series] = {}
+    # Most readings share their series.
+    for shared in {id(reading.series): reading.series for reading in readings}.values():
+        known.update((one.key, one) for one in shared)
     series = [
-        {"family": key[0], "labels": dict(key[1]), "boundaries": boundaries.get(key, ())}
-        for key in places
+        {"family": one.family, "labels": dict(one.labels), "boundaries": one.boundaries}
+        for one in known.values()
     ]
-    rows = [
-        {"at": reading.at, "values": [reading.values.get(key) for key in places]}
-        for reading in readings
-    ]
+    rows = []
+    for reading in readings:
+        values = reading.values()
+        rows.append({"at": reading.at, "values": [values.get(key) for key in known]})
     return {"families": families, "series": series, "readings": rows}
 
 

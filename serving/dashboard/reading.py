@@ -1,9 +1,11 @@
 """A reading: the metrics at one moment, as plain numbers."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from prometheus_client.core import Metric
 
@@ -36,21 +38,50 @@ class Described:
     help: str
 
 
+class Series(NamedTuple):
+    """A series of a family.
+
+    Attributes:
+        width: how many numbers it has: 1, or of a histogram its count, its sum and, if the series
+            has boundaries, the counts of its buckets with the overflow bucket last.
+        boundaries: upper bounds of the buckets.
+    """
+
+    family: str
+    labels: Labels
+    width: int = 1
+    boundaries: tuple[float, ...] = ()
+
+    @property
+    def key(self) -> Key:
+        """What tells it from all others."""
+        return self.family, self.labels
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The metrics at one moment.
+    """The metrics at one moment; hundreds are kept, of which only the numbers differ.
 
     Attributes:
         at: seconds since 1970.
-        values: by family and labels: a number, or for a histogram its count, its sum and, if the
-            series has boundaries, the counts of its buckets with the overflow bucket last.
-        boundaries: upper bounds of the buckets, for the series that have them.
+        series: in the order of their numbers; the same object in readings of the same series.
+        numbers: of all series.
+        families: by name; the same object in readings of the same families.
     """
 
     at: float
-    values: dict[Key, Value]
-    boundaries: dict[Key, tuple[float, ...]] = field(repr=False)
-    families: dict[str, Described] = field(repr=False)
+    series: tuple[Series, ...]
+    numbers: "array[float]"
+    families: dict[str, Described]
+
+    def values(self) -> dict[Key, Value]:
+        """The number of each series, or those of a histogram."""
+        found: dict[Key, Value] = {}
+        first = 0
+        for one in self.series:
+            found[one.key] = self._value(first, one.width)
+            first += one.width
+        return found
 
     def by_label(self, family: str, label: str, **wanted: str) -> dict[str, float]:
         """A family's numbers by one label.
@@ -59,45 +90,58 @@ class Reading:
             wanted: required values of other labels.
         """
         found = {}
-        for (name, labels), value in self.values.items():
+        for (name, labels), value in self.values().items():
             named = dict(labels)
             same = all(named.get(other) == text for other, text in wanted.items())
             if name == family and same and label in named and isinstance(value, float):
                 found[named[label]] = value
         return found
 
+    def _value(self, first: int, width: int) -> Value:
+        return self.numbers[first] if width == 1 else tuple(self.numbers[first : first + width])
 
-def read_metrics(metrics: Iterable[Metric], at: float) -> Reading:
+
+def read_metrics(metrics: Iterable[Metric], at: float, before: Reading | None = None) -> Reading:
     """Takes a reading of metrics.
 
     Args:
         metrics: from a registry; those of other libraries are left out.
         at: seconds since 1970.
+        before: a reading whose series this one shares.
     """
-    values: dict[Key, Value] = {}
-    boundaries: dict[Key, tuple[float, ...]] = {}
+    series: list[Series] = []
+    numbers = array("d")
     families: dict[str, Described] = {}
     for metric in metrics:
         if metric.name in _LEFT_OUT:
             continue
         families[metric.name] = Described(metric.type, metric.documentation)
         if metric.type == "histogram":
-            for key, (value, upper) in _histogram(metric).items():
-                values[key] = value
-                if upper:
-                    boundaries[key] = upper
+            for one, values in _histogram(metric):
+                series.append(one)
+                numbers.extend(values)
             continue
         for sample in metric.samples:
             # Beside a counter's total there may be when it was made.
             named = sample.name in {metric.name, f"{metric.name}_total"}
             # JSON knows no others.
             if named and math.isfinite(sample.value):
-                values[metric.name, tuple(sample.labels.items())] = float(sample.value)
-    return Reading(at, values, boundaries, families)
+                series.append(Series(metric.name, tuple(sample.labels.items())))
+                numbers.append(sample.value)
+    if before is None:
+        return Reading(at, tuple(series), numbers, families)
+    known = {one: one for one in before.series}
+    shared = tuple(known.get(one, one) for one in series)
+    return Reading(
+        at,
+        before.series if shared == before.series else shared,
+        numbers,
+        before.families if families == before.families else families,
+    )
 
 
-def _histogram(metric: Metric) -> dict[Key, tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Value of each series, and the boundaries of its buckets if requested."""
+def _histogram(metric: Metric) -> Iterator[tuple[Series, tuple[float, ...]]]:
+    """Each series and its numbers."""
     cumulative: dict[Labels, list[tuple[float, float]]] = {}
     sums: dict[Labels, float] = {}
     for sample in metric.samples:
@@ -107,14 +151,13 @@ def _histogram(metric: Metric) -> dict[Key, tuple[tuple[float, ...], tuple[float
             cumulative.setdefault(labels, []).append(bucket)
         elif sample.name.endswith("_sum"):
             sums[labels] = float(sample.value)
-    found: dict[Key, tuple[tuple[float, ...], tuple[float, ...]]] = {}
     for labels, buckets in cumulative.items():
         totals = [total for _, total in buckets]
         head = (totals[-1], sums.get(labels, 0.0))
         if metric.name in _WITH_BUCKETS:
-            counts = [total - below for below, total in pairwise((0.0, *totals))]
+            counts = (total - below for below, total in pairwise((0.0, *totals)))
             upper = tuple(boundary for boundary, _ in buckets[:-1])
-            found[metric.name, labels] = ((*head, *counts), upper)
+            values = (*head, *counts)
+            yield Series(metric.name, labels, len(values), upper), values
         else:
-            found[metric.name, labels] = (head, ())
-    return found
+            yield Series(metric.name, labels, len(head)), head

@@ -1,5 +1,7 @@
 """What the live page keeps: readings, their history, swaps of versions, and drawn plans."""
 
+import tracemalloc
+from array import array
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,6 +13,7 @@ from serving.dashboard.history import KEPT_SECONDS, History
 from serving.dashboard.plans import Plans
 from serving.dashboard.reading import Reading, read_metrics
 from serving.dashboard.swaps import Swap, Swaps
+from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.state import DesiredState, Failure, ModelState
 from tests.serving.dashboard.test_dashboard import Clock, assigned_version
 from tests.support.servers import MODEL, Ranker
@@ -21,8 +24,8 @@ def clock() -> Clock:
     return Clock()
 
 
-def empty(at: float) -> Reading:
-    return Reading(at, {}, {}, {})
+def empty(at: float, _: Reading | None) -> Reading:
+    return Reading(at, (), array("d"), {})
 
 
 def test_the_history_is_bounded_in_time_and_in_number(clock: Clock) -> None:
@@ -53,8 +56,49 @@ def test_series_with_boundaries_of_their_own_keep_them() -> None:
         metric.add_sample("sharded_infer_request_seconds_sum", {"version": version}, 0.5)
     reading = read_metrics([metric], 1.0)
     first, second = (("sharded_infer_request_seconds", (("version", v),)) for v in "12")
-    assert reading.values == {first: (2.0, 0.5, 1.0, 1.0), second: (3.0, 0.5, 1.0, 1.0, 1.0)}
-    assert reading.boundaries == {first: (0.1,), second: (0.1, 0.2)}
+    assert reading.values() == {first: (2.0, 0.5, 1.0, 1.0), second: (3.0, 0.5, 1.0, 1.0, 1.0)}
+    assert {s.key: s.boundaries for s in reading.series} == {first: (0.1,), second: (0.1, 0.2)}
+
+
+def total(**by_version: float) -> Metric:
+    metric = Metric("sharded_infer_samples", "Samples.", "counter")
+    for version, value in by_version.items():
+        metric.add_sample("sharded_infer_samples_total", {"version": version}, value)
+    return metric
+
+
+def test_readings_in_a_row_share_all_but_their_numbers() -> None:
+    first = read_metrics([total(v1=1.0, v2=2.0)], 1.0)
+    second = read_metrics([total(v1=3.0, v2=4.0)], 2.0, first)
+    assert second.series is first.series and second.families is first.families
+    assert list(second.values().values()) == [3.0, 4.0]
+    # One version goes, and one comes.
+    third = read_metrics([total(v2=5.0, v3=6.0)], 3.0, second)
+    assert third.series[0] is first.series[1] and third.families is first.families
+    assert [labels for _, labels in third.values()] == [(("version", v),) for v in ("v2", "v3")]
+
+
+def test_a_history_takes_little_memory(clock: Clock) -> None:
+    metrics = ServerMetrics(1, most_versions=5)
+    releases = metrics.follow(MODEL, slots=5)
+    for version in range(1, 6):
+        releases.assign(version, {*range(1, version)})
+    history = History(
+        lambda at, before: read_metrics(metrics.registry.collect(), at, before), clock
+    )
+    history.newest()
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            clock.now += 2.0
+            history.newest()
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    numbers = len(history.newest().numbers)
+    assert len(history.since(0)) == 21 and numbers > 400
+    # Numbers of 8 bytes; labels and Python's numbers would take 25 times as much.
+    assert taken < 20 * 3 * 8 * numbers
 
 
 def test_what_is_no_number_is_left_out() -> None:
@@ -62,7 +106,7 @@ def test_what_is_no_number_is_left_out() -> None:
     for version, value in (("1", float("nan")), ("2", float("inf")), ("3", 0.5)):
         metric.add_sample("sharded_infer_hot_row_share", {"version": version}, value)
     reading = read_metrics([metric], 1.0)
-    assert list(reading.values.values()) == [0.5]
+    assert list(reading.values().values()) == [0.5]
     assert reading.by_label("sharded_infer_hot_row_share", "version") == {"3": 0.5}
 
 
