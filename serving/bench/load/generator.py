@@ -136,6 +136,7 @@ class _Outcome:
 
     calls: NDArray[np.void]
     links: NDArray[np.void]
+    began: float
     seconds: float
     responses: dict[int, bytes]
     errors: dict[int, str]
@@ -172,12 +173,14 @@ def _run(target: Target, messages: Sequence[bytes], settings: LoadSettings) -> _
             raise InputError(
                 f"{target.authority}: no HTTP/2 connection without TLS: {_text(error.value)}"
             )
+        ended = time.monotonic()
         cpu_share = (time.thread_time() - cpu_begin) / (time.perf_counter() - begin)
         report = LoadReport()
         LIBRARY.sharded_infer_load_report(handle, report)
         return _Outcome(
             calls=_copy(report.calls, report.call_count, CALL),
             links=_copy(report.links, settings.connections, LINK),
+            began=ended - report.seconds,
             seconds=report.seconds,
             responses=_responses(LIBRARY, handle, len(framed)),
             errors=_errors(LIBRARY, handle),
@@ -201,6 +204,7 @@ def _result(outcome: _Outcome, *, start: float, window_seconds: float) -> LoadRe
         codes=calls["code"].copy(),
         message_index=calls["message"].copy(),
         response_bytes=calls["response_bytes"].copy(),
+        began=outcome.began + start,
         seconds=outcome.seconds - start,
         window_seconds=window_seconds,
         ok_in_window=int(np.count_nonzero(in_window)),

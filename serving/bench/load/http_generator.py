@@ -94,9 +94,9 @@ def run_http_closed(
     check_positive("seconds", seconds)
     requests = [http_message(message, target) for message in messages]
     load = _Load(target, requests, warm_up_seconds + seconds, keep_responses)
-    begin, cpu_begin = time.perf_counter(), time.thread_time()
+    begin, cpu_begin = time.monotonic(), time.thread_time()
     load.run(concurrency)
-    elapsed = time.perf_counter() - begin
+    elapsed = time.monotonic() - begin
     return load.result(
         warm_up_seconds, seconds, elapsed, (time.thread_time() - cpu_begin) / elapsed
     )
@@ -134,7 +134,7 @@ class _Load:
     def run(self, concurrency: int) -> None:
         with selectors.DefaultSelector() as selector:
             self._connections = [_Connection(n, self._connect()) for n in range(concurrency)]
-            self._start = time.perf_counter()
+            self._start = time.monotonic()
             for connection in self._connections:
                 selector.register(connection.socket, selectors.EVENT_READ, connection)
                 self._begin(connection)
@@ -158,7 +158,7 @@ class _Load:
         self._next += 1
         connection.came.clear()
         connection.calls += 1
-        connection.begun = time.perf_counter()
+        connection.begun = time.monotonic()
         # Reading says that a connection is lost.
         with suppress(OSError):
             connection.socket.sendall(self._requests[connection.message])
@@ -172,14 +172,14 @@ class _Load:
         end = connection.came.find(b"\r\n\r\n") + 4
         length = _LENGTH.search(connection.came, 0, end) if end > 3 else None
         if length is not None and len(connection.came) >= end + int(length[1]):
-            self._over(connection, end, time.perf_counter())
+            self._over(connection, end, time.monotonic())
             lost = _CLOSE.search(connection.came, 0, end) is not None
         elif part:
             return
         else:
-            self._over(connection, 0, time.perf_counter())
+            self._over(connection, 0, time.monotonic())
             lost = True
-        is_last = time.perf_counter() - self._start >= self._seconds
+        is_last = time.monotonic() - self._start >= self._seconds
         if lost or is_last:
             selector.unregister(connection.socket)
         if is_last:
@@ -218,6 +218,7 @@ class _Load:
             codes=code.astype(np.uint8),
             message_index=message.astype(np.int32),
             response_bytes=size.astype(np.int32),
+            began=self._start + warm_up,
             seconds=elapsed - warm_up,
             window_seconds=window,
             ok_in_window=int(np.count_nonzero((code == 0) & (ends <= window))),

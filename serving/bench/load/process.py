@@ -36,7 +36,7 @@ _ARRAYS = (
     "connection_calls",
     "reconnects",
 )
-_NUMBERS = ("seconds", "window_seconds", "ok_in_window", "cpu_share")
+_NUMBERS = ("began", "seconds", "window_seconds", "ok_in_window", "cpu_share")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ class LoadResult:
         codes: uint8 `[N]`, gRPC status codes.
         message_index: int32 `[N]`, which message was sent.
         response_bytes: int32 `[N]`, length of the response message.
+        began: the start, seconds of the monotonic clock.
         seconds: from the start to the end of the last call.
         window_seconds: time in which calls began, to which rates refer.
         ok_in_window: calls answered OK within that time.
@@ -44,6 +45,7 @@ class LoadResult:
     codes: NDArray[np.uint8]
     message_index: NDArray[np.int32]
     response_bytes: NDArray[np.int32]
+    began: float
     seconds: float
     window_seconds: float
     ok_in_window: int

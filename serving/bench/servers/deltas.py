@@ -2,12 +2,14 @@
 
 One table of int8 rows is published and served on one core. In each round some of its rows are
 published by the command, on the load's core, while requests come: the time from its start
-until all answers may be of the new version, and the latency meanwhile. Lookups with as many changed
+until all answers may be of the new version, and the latency meanwhile. The same command for a copy
+of the repository, which nobody serves, shows what it costs by itself. Lookups with as many changed
 rows in front of a table are measured beside lookups without, in this process.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +33,11 @@ from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayLayer, RowOverlay
 from serving.bench.load.cores import split_cpus
 from serving.bench.parts.lookup import private_memory
-from serving.bench.servers.releases import Released, ReleaseLoad, releasing, wait_until_served
+from serving.bench.servers.release_round import wait_until_served
+from serving.bench.servers.releases import Released, ReleaseLoad, releasing
 from serving.bench.servers.server_under_test import ServerUnderTest
 from serving.bench.workloads.workload import Workload
+from serving.host.background import LOWEST
 from sharded_infer.errors import ShardedInferError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.importing.changes.written_files import write_changes
@@ -43,6 +48,7 @@ _DIM, _IDS = 128, 20
 _TABLE = "C0"
 _ROW_BYTES = RowFormat.INT8.row_bytes(_DIM)
 _LOOKUP_ROUNDS, _LOOKUP_CALLS = 20, 200
+_LINKED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +98,10 @@ def measure_deltas(
         progress("publishing the table", 0, 1)
         workload.publish(repository)
         progress("publishing the table", 1, 1)
-        coming = _ComingRows(repository, Path(folder), rows, max(1, int(rows * changed)))
-        with releasing(workload, repository, coming.prepare, load, progress) as (server, released):
+        elsewhere = Path(folder) / "elsewhere"
+        shutil.copytree(repository, elsewhere, copy_function=_link_large)
+        coming = _ComingRows(repository, elsewhere, Path(folder), rows, max(1, int(rows * changed)))
+        with releasing(workload, repository, coming, load, progress) as (server, released):
             full_seconds, full_bytes = _full_release(server, workload, repository)
     return DeltaMeasurement(
         released=released,
@@ -109,28 +117,49 @@ def measure_deltas(
 
 @dataclass(slots=True)
 class _ComingRows:
-    """Files of changed rows, each published by the command."""
+    """Files of changed rows, each published by the command.
+
+    Attributes:
+        elsewhere: a copy of the repository that nobody serves.
+    """
 
     repository: Path
+    elsewhere: Path
     folder: Path
     rows: int
     changed: int
+    written: int = 0
     written_bytes: list[int] = field(default_factory=list)
 
     def prepare(self) -> Callable[[], int]:
         """Writes a file of changed rows; what publishes it."""
-        number = len(self.written_bytes)
-        generator = np.random.default_rng(number)
+        path = self._write()
+
+        def publish() -> int:
+            said = self._publish(path, self.repository)
+            self.written_bytes.append(said["written_bytes"])
+            return int(said["version"])
+
+        return publish
+
+    def prepare_elsewhere(self) -> Callable[[], object]:
+        """Writes a file of changed rows; what publishes it where nobody serves it."""
+        return partial(self._publish, self._write(), self.elsewhere)
+
+    def _write(self) -> Path:
+        self.written += 1
+        generator = np.random.default_rng(self.written)
         ids = generator.choice(self.rows, self.changed, replace=False)
         values = torch.from_numpy(generator.standard_normal((self.changed, _DIM), np.float32))
-        path = self.folder / f"changed-{number}.safetensors"
+        path = self.folder / f"changed-{self.written}.safetensors"
         write_changes({_TABLE: ChangedRows(ids, values / _DIM)}, path)
-        return partial(self._publish, path)
+        return path
 
-    def _publish(self, path: Path) -> int:
-        words = ("publish", "--repository", self.repository, "--changed", path, "--json")
+    def _publish(self, path: Path, repository: Path) -> Any:
+        # The priority that the command takes beside a server.
+        words = ("publish", "--repository", repository, "--changed", path, "--nice", LOWEST)
         with subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "serving.cli", *map(str, words)],
+            [sys.executable, "-m", "serving.cli", *map(str, words), "--json"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -140,9 +169,13 @@ class _ComingRows:
             out, errors = process.communicate()
         if process.returncode:
             raise ShardedInferError(f"publish --changed failed: {errors.strip()}")
-        said = json.loads(out)
-        self.written_bytes.append(said["written_bytes"])
-        return int(said["version"])
+        return json.loads(out)
+
+
+def _link_large(source: str, target: str) -> None:
+    """Links the table's file; small ones are of one repository, such as locks."""
+    copy = os.link if os.path.getsize(source) > _LINKED_BYTES else shutil.copy2
+    copy(source, target)
 
 
 def _full_release(server: ServerUnderTest, workload: Workload, location: Path) -> tuple[float, int]:
