@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from torch import Tensor, nn
 
 from sharded_infer.artifacts.artifact import open_artifact
 from sharded_infer.engines.model import open_model
+from sharded_infer.importing.changes.changed_rows import ChangedRows
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import ModelSpec, QuantizationSpec, TableSpec, TowerSpec
 from sharded_infer.specs.sequence_spec import SequenceSpec
@@ -27,8 +30,10 @@ from tests.support.servers import (
     scores_of,
 )
 from tests.support.shard_host_processes import ShardHostProcess, end_all, running_shard_host
+from tests.support.waiting import until
 
 HOSTS, LOST = 2, 1
+QUICK = ("--poll-seconds", 0.1)
 ITEM, KIND = (0.25,) * 8, (-0.5,) * 4
 SPEC = ModelSpec(
     MODEL,
@@ -101,6 +106,7 @@ def hosts(
                     version.parents[1],
                     number,
                     logs / f"host{number}",
+                    *QUICK,
                     exit_code=None if number == LOST else 0,
                 )
             )
@@ -116,7 +122,7 @@ def front(
 ) -> Iterator[RunningServer]:
     folder = tmp_path_factory.mktemp("front")
     named = ("--shard-hosts", hosts_file(folder, hosts, "timeout_ms = 2000"))
-    options = ("--memory", "map", "--user-cache-mib", 16)
+    options = ("--memory", "map", "--user-cache-mib", 16, *QUICK)
     with running_server(version.parents[1], folder / "log", *named, *options) as running:
         yield running
 
@@ -162,7 +168,8 @@ def expected_of(arrays: Arrays, *, is_lost: bool) -> list[float]:
     return scores
 
 
-def test_a_front_has_the_bits_of_one_process(version: Path, front: RunningServer) -> None:
+def has_the_bits_of_one_process(version: Path, front: RunningServer) -> None:
+    """Sums on the hosts are those of one process, and of a loop."""
     whole = open_model(version)
     # The second time, users' states are there.
     for batch in (1, 1, 3, 40, 40):
@@ -173,11 +180,34 @@ def test_a_front_has_the_bits_of_one_process(version: Path, front: RunningServer
         np.testing.assert_array_equal(found, expected_of(arrays, is_lost=False))
 
 
-def test_default_rows_stand_in_their_places_for_a_lost_host(
-    front: RunningServer, hosts: dict[int, ShardHostProcess]
-) -> None:
-    hosts[LOST].process.kill()
-    hosts[LOST].process.wait()
+def has_changed_rows_of_both_hosts(version: Path, front: RunningServer) -> None:
+    """The cache of users has states of the version before, which must not be used."""
+    arrays = inputs_of(40, 40)
+    with front.stub() as stub:
+        before = scores_of(stub.ModelInfer(infer_request(arrays), timeout=SECONDS))["score"]
+        generator = torch.Generator().manual_seed(1)
+        for name, ids in (("item", [3, 20, 31, 59]), ("kind", [1, 4])):
+            rows = torch.randint(-8, 9, (len(ids), ROWS[name].shape[1]), generator=generator) / 2
+            ROWS[name][ids] = rows
+            changes = {name: ChangedRows(np.array(ids), rows)}
+            published = publish_delta(MODEL, changes, version.parents[1])
+        last = str(published.version)
+
+        def answer() -> Any:
+            return stub.ModelInfer(infer_request(arrays), timeout=SECONDS)
+
+        until(lambda: answer().model_version == last, f"version {last} is served")
+        expected = expected_of(arrays, is_lost=False)
+        assert not np.array_equal(before, expected)
+        # The second time, users' states are there.
+        for _ in range(2):
+            np.testing.assert_array_equal(scores_of(answer())["score"], expected)
+
+
+def has_default_rows_in_their_places(front: RunningServer, lost: ShardHostProcess) -> None:
+    """Of the rows of a host that is gone."""
+    lost.process.kill()
+    lost.process.wait()
     # The second time too: such states are not kept.
     for batch in (2, 30, 2, 30):
         arrays = inputs_of(batch, batch)
@@ -186,3 +216,12 @@ def test_default_rows_stand_in_their_places_for_a_lost_host(
         np.testing.assert_array_equal(scores_of(answer)["score"], expected_of(arrays, is_lost=True))
         told = answer.parameters["sharded_infer_default_tables"].string_param
         assert sorted(told.split(",")) == ["item", "kind"]
+
+
+def test_histories_are_scored_by_rows_of_hosts_changed_rows_and_rows_for_a_lost_host(
+    version: Path, front: RunningServer, hosts: dict[int, ShardHostProcess]
+) -> None:
+    # In this order: changes and the loss stay.
+    has_the_bits_of_one_process(version, front)
+    has_changed_rows_of_both_hosts(version, front)
+    has_default_rows_in_their_places(front, hosts[LOST])

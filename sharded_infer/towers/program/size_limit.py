@@ -2,11 +2,17 @@
 
 Operators may make a tensor of any size out of a few numbers: `full`, `expand`, a product of a
 column and a row. A small file could take all memory of the machine that opens it.
+
+The results of usual operators are bounded by what they take. Only where that says too little are
+shapes computed by torch's functions of shapes: they import SymPy and torch's compiler, 2 s of a
+server's start and 70 MB.
 """
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
@@ -24,6 +30,30 @@ _RESHAPED: Final[Mapping[Any, Any]] = dict.fromkeys(
     torch.ops.aten.reshape.default,
 )
 
+# Results as large as the tensors that they take, broadcast.
+# fmt: off
+_POINTWISE: Final = frozenset((
+    "abs", "add", "clamp", "clamp_max", "clamp_min", "div", "exp", "gelu", "hardtanh",
+    "leaky_relu", "log", "mul", "neg", "pow", "relu", "rsqrt", "sigmoid", "silu", "softplus",
+    "sqrt", "sub", "tanh",
+))
+# fmt: on
+# No larger than the largest tensor that they take.
+# fmt: off
+_NO_LARGER: Final = frozenset((
+    "_softmax", "_to_copy", "_unsafe_view", "alias", "amax", "clone", "detach", "flatten",
+    "layer_norm", "mean", "native_layer_norm", "permute", "reshape", "select", "slice",
+    "softmax", "split", "split_with_sizes", "squeeze", "sum", "t", "transpose", "unbind",
+    "unsqueeze", "view",
+))
+# fmt: on
+_JOINED: Final = frozenset(("cat", "stack"))
+# Where the two factors stand among the tensors.
+_PRODUCTS: Final = {
+    "addmm": (1, 2), "bmm": (0, 1), "int8_linear": (0, 1), "linear": (0, 1), "matmul": (0, 1),
+    "mm": (0, 1),
+}  # fmt: skip
+
 
 def check_sizes(program: GraphModule, inputs: Sequence[Tensor], where: str) -> None:
     """Computes the shapes of a program's tensors, without the tensors.
@@ -38,6 +68,15 @@ def check_sizes(program: GraphModule, inputs: Sequence[Tensor], where: str) -> N
     """
     try:
         with torch.no_grad():
+            _BoundedRun(program).run(*inputs)
+            return
+    except _UnboundedError:
+        pass
+    except Exception:
+        # As below.
+        return
+    try:
+        with torch.no_grad():
             _Shapes(program).run(*(tensor.to(_META) for tensor in inputs))
     except _TooLargeError as error:
         raise TowerError(f"{where}: {error}") from None
@@ -48,6 +87,50 @@ def check_sizes(program: GraphModule, inputs: Sequence[Tensor], where: str) -> N
 
 class _TooLargeError(Exception):
     """A tensor is too large."""
+
+
+class _UnboundedError(Exception):
+    """What an operator takes does not tell that its result is small."""
+
+
+class _BoundedRun(Interpreter):
+    """One run of a graph, as far as what each operator takes bounds what it makes."""
+
+    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Calls an operator; raises `_UnboundedError` instead where its result may be large."""
+        if isinstance(target, torch._ops.OpOverload):
+            tensors = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, Tensor)]
+            if _most_numbers(target.overloadpacket.__name__, tensors) > MOST_NUMBERS:
+                raise _UnboundedError
+        return super().call_function(target, args, kwargs)
+
+
+def _most_numbers(operator: str, tensors: Sequence[Tensor]) -> float:
+    """A bound of the numbers of an operator's result."""
+    if not tensors:
+        return float("inf")
+    numbers = [tensor.numel() for tensor in tensors]
+    if operator in _POINTWISE:
+        return prod(np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors)))
+    if operator in _NO_LARGER:
+        return max(numbers)
+    if operator in _JOINED:
+        return sum(numbers)
+    if operator == "index":
+        return numbers[0] * prod(np.broadcast_shapes(*(tuple(one.shape) for one in tensors[1:])))
+    if operator in _PRODUCTS:
+        first, second = (numbers[at] for at in _PRODUCTS[operator])
+        inner = tensors[_PRODUCTS[operator][0]].shape[-1]
+        return first * second / max(inner, 1) ** 2
+    return float("inf")
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [
+        one
+        for value in values
+        for one in (_flat(value) if isinstance(value, list | tuple) else [value])
+    ]
 
 
 class _Shapes(Interpreter):
