@@ -92,6 +92,7 @@ FULL_FILES = (
     "tests/end_to_end/test_rolling_cluster.py",
     "tests/end_to_end/test_security.py",
     "tests/end_to_end/test_sequence_cluster.py",
+    "tests/end_to_end/test_sequence_commands.py",
     "tests/end_to_end/test_sequence_demo.py",
     "tests/end_to_end/test_sequence_requests.py",
     "tests/end_to_end/test_server.py",
