@@ -33,9 +33,12 @@ _RESHAPED: Final[Mapping[Any, Any]] = dict.fromkeys(
 # Results as large as the tensors that they take, broadcast.
 # fmt: off
 _POINTWISE: Final = frozenset((
-    "abs", "add", "clamp", "clamp_max", "clamp_min", "div", "exp", "gelu", "hardtanh",
-    "leaky_relu", "log", "mul", "neg", "pow", "relu", "rsqrt", "sigmoid", "silu", "softplus",
-    "sqrt", "sub", "tanh",
+    "abs", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_not", "bitwise_or", "clamp",
+    "clamp_max", "clamp_min", "cos", "div", "eq", "erf", "exp", "ge", "gelu", "gt",
+    "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log1p", "logical_and",
+    "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg",
+    "pow", "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt",
+    "square", "sub", "tanh", "where",
 ))
 # fmt: on
 # No larger than the largest tensor that they take.
