@@ -225,7 +225,10 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_a_rewritten_operator_is_lowered_as_any_other",
         "test_a_snippet_scores_as_its_module_does_once_stored_and_read_back",
     ),
-    "tests/test_docs.py": ("test_the_notebook_is_typed_as_strictly_as_its_user_wants",),
+    "tests/test_docs.py": (
+        "test_the_notebook_is_typed_as_strictly_as_its_user_wants",
+        "test_the_notebook_of_the_python_page_runs_and_scores",
+    ),
 }
 
 # What is slow for every test that asks for it: an object store is a process of its own.
