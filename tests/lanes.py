@@ -184,6 +184,9 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
         "test_a_worker_killed_while_it_counts_leaves_at_most_one_request_in_part",
         "test_workers_share_a_page_and_a_killed_ones_successor_counts_on",
     ),
+    "tests/serving/protocol/readers/test_native_reader.py": (
+        "test_every_form_is_read_as_the_portable_path_reads_it",
+    ),
     "tests/serving/protocol/test_predict_message.py": (
         "test_every_form_is_read_as_the_protocols_form_is",
         "test_mutated_messages_are_read_as_the_portable_path_reads_them",
