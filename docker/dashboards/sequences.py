@@ -36,7 +36,7 @@ def sequences_and_users() -> list[Builder[Panel]]:
             ),
             Query(
                 f"sum by (model) ({rate(of_version('sharded_infer_user_states_total', _HIT))}) "
-                f"/ sum by (model) ({hits})",
+                f"/ clamp_min(sum by (model) ({hits}), 1e-9)",
                 "{{model}}",
             ),
             unit=units.PercentUnit,
