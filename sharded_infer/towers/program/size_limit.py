@@ -1,4 +1,4 @@
-"""Refuses a program that makes tensors too large to be meant, before anything of it is computed.
+"""Refuses a program that makes tensors too large to be meant, before such a tensor is made.
 
 Operators may make a tensor of any size out of a few numbers: `full`, `expand`, a product of a
 column and a row. A small file could take all memory of the machine that opens it.
@@ -103,7 +103,12 @@ class _BoundedRun(Interpreter):
         """Calls an operator; raises `_UnboundedError` instead where its result may be large."""
         if isinstance(target, torch._ops.OpOverload):
             tensors = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, Tensor)]
-            if _most_numbers(target.overloadpacket.__name__, tensors) > MOST_NUMBERS:
+            try:
+                most = _most_numbers(target.overloadpacket.__name__, tensors)
+            except (IndexError, ValueError) as error:
+                # Shapes that do not go together here: masks among indices, or more than NumPy has.
+                raise _UnboundedError from error
+            if most > MOST_NUMBERS:
                 raise _UnboundedError
         return super().call_function(target, args, kwargs)
 
