@@ -1,6 +1,7 @@
 """Opens a stored tower program and checks it against the expected inputs and outputs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from sharded_infer.towers.program.archive import read_program
 from sharded_infer.towers.program.graph import NAMES
 from sharded_infer.towers.program.names import ProgramNames
 from sharded_infer.towers.program.recorded_sequences import check_sequences
-from sharded_infer.towers.program.size_limit import check_sizes
+from sharded_infer.towers.program.size_limit import run_bounded
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 
 __all__ = ["Outputs", "open_program", "run_program"]
@@ -45,9 +46,9 @@ def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> Gra
     names: ProgramNames = program.meta[NAMES]
     check_sequences(names.sequences, inputs.sequences, str(path))
     for lengths in dict.fromkeys((inputs.lengths(1), inputs.longest)):
-        zeros = inputs.zeros(lengths)
-        check_sizes(program, zeros, str(path))
-        run_program(program, zeros, outputs, str(path))
+        run_program(
+            partial(run_bounded, program, str(path)), inputs.zeros(lengths), outputs, str(path)
+        )
     for kind, recorded, expected in (
         ("inputs", names.inputs, inputs.names),
         ("outputs", names.outputs, tuple(outputs)),
@@ -61,7 +62,10 @@ def open_program(path: Path, inputs: TowerInputs, outputs: Sequence[str]) -> Gra
 
 
 def run_program(
-    program: torch.nn.Module, inputs: Sequence[torch.Tensor], outputs: Sequence[str], where: str
+    program: Callable[..., tuple[torch.Tensor, ...]],
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[str],
+    where: str,
 ) -> Outputs:
     """Runs a program once and checks its outputs.
 

@@ -3,137 +3,114 @@
 Operators may make a tensor of any size out of a few numbers: `full`, `expand`, a product of a
 column and a row. A small file could take all memory of the machine that opens it.
 
-The results of usual operators are bounded by what they take. Only where that says too little are
-shapes computed by torch's functions of shapes: they import SymPy and torch's compiler, 2 s of a
+The results of most operators are bounded by what they take. Only where that says too little is a
+shape computed by torch's functions of shapes: they import SymPy and torch's compiler, 2 s of a
 server's start and 70 MB.
 """
 
-from collections.abc import Mapping, Sequence
-from math import prod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf, prod
 from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Interpreter
 
 from sharded_infer.errors import TowerError
 
-__all__ = ["MOST_NUMBERS", "check_sizes"]
+__all__ = ["BOUNDED", "MOST_NUMBERS", "UNTOLD", "run_bounded"]
 
 # Of a tensor, at the sizes that a program is opened with: scores of attention over 4,096 positions
 # in 16 heads, for four samples.
 MOST_NUMBERS: Final = 2**30
 _META: Final = torch.device("meta")
-_RESHAPED: Final[Mapping[Any, Any]] = dict.fromkeys(
-    (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default),
-    torch.ops.aten.reshape.default,
-)
-
-# Results as large as the tensors that they take, broadcast.
-# fmt: off
-_POINTWISE: Final = frozenset((
-    "abs", "add", "addcdiv", "addcmul", "bitwise_and", "bitwise_not", "bitwise_or", "clamp",
-    "clamp_max", "clamp_min", "cos", "div", "eq", "erf", "exp", "ge", "gelu", "gt",
-    "hardsigmoid", "hardswish", "hardtanh", "le", "leaky_relu", "log", "log1p", "logical_and",
-    "logical_not", "logical_or", "lt", "masked_fill", "maximum", "minimum", "mul", "ne", "neg",
-    "pow", "reciprocal", "relu", "rsqrt", "sigmoid", "silu", "sin", "softplus", "sqrt",
-    "square", "sub", "tanh", "where",
-))
-# fmt: on
-# No larger than the largest tensor that they take.
-# fmt: off
-_NO_LARGER: Final = frozenset((
-    "_softmax", "_to_copy", "_unsafe_view", "alias", "amax", "clone", "detach", "flatten",
-    "layer_norm", "mean", "native_layer_norm", "permute", "reshape", "select", "slice",
-    "softmax", "split", "split_with_sizes", "squeeze", "sum", "t", "transpose", "unbind",
-    "unsqueeze", "view",
-))
-# fmt: on
-_JOINED: Final = frozenset(("cat", "stack"))
-# Where the two factors stand among the tensors.
-_PRODUCTS: Final = {
-    "addmm": (1, 2), "bmm": (0, 1), "int8_linear": (0, 1), "linear": (0, 1), "matmul": (0, 1),
-    "mm": (0, 1),
-}  # fmt: skip
 
 
-def check_sizes(program: GraphModule, inputs: Sequence[Tensor], where: str) -> None:
-    """Computes the shapes of a program's tensors, without the tensors.
+def run_bounded(program: GraphModule, where: str, *inputs: Tensor) -> Any:
+    """Runs a program, unless it makes a tensor of more than `MOST_NUMBERS`.
 
     Args:
-        program: not changed.
-        inputs: of the sizes that it is about to run with.
         where: names the program in messages.
 
+    Returns:
+        What the program returns.
+
     Raises:
-        TowerError: a tensor has more than `MOST_NUMBERS`.
+        TowerError: a tensor would be too large; besides, what the program raises.
     """
     try:
-        with torch.no_grad():
-            _BoundedRun(program).run(*inputs)
-            return
-    except _UnboundedError:
-        pass
-    except Exception:
-        # As below.
-        return
-    try:
-        with torch.no_grad():
-            _Shapes(program).run(*(tensor.to(_META) for tensor in inputs))
+        return _BoundedRun(program).run(*inputs)
     except _TooLargeError as error:
         raise TowerError(f"{where}: {error}") from None
-    except Exception:
-        # Shapes are wrong, or follow from values: the run that comes next says so.
-        return
 
 
 class _TooLargeError(Exception):
     """A tensor is too large."""
 
 
-class _UnboundedError(Exception):
-    """What an operator takes does not tell that its result is small."""
-
-
 class _BoundedRun(Interpreter):
-    """One run of a graph, as far as what each operator takes bounds what it makes."""
+    """A run that computes how large a result is before it is made."""
+
+    def __init__(self, program: GraphModule) -> None:
+        super().__init__(program)
+        # Torch would log an error, and import its compiler to do so.
+        self.extra_traceback = False
 
     def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Calls an operator; raises `_UnboundedError` instead where its result may be large."""
-        if isinstance(target, torch._ops.OpOverload):
-            tensors = [one for one in _flat((*args, *kwargs.values())) if isinstance(one, Tensor)]
-            try:
-                most = _most_numbers(target.overloadpacket.__name__, tensors)
-            except (IndexError, ValueError) as error:
-                # Shapes that do not go together here: masks among indices, or more than NumPy has.
-                raise _UnboundedError from error
-            if most > MOST_NUMBERS:
-                raise _UnboundedError
+        """Calls an operator; raises `_TooLargeError` for its result."""
+        if isinstance(target, torch._ops.OpOverload) and not _is_bounded(target, args, kwargs):
+            _check_shapes(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
 
-def _most_numbers(operator: str, tensors: Sequence[Tensor]) -> float:
-    """A bound of the numbers of an operator's result."""
-    if not tensors:
-        return float("inf")
-    numbers = [tensor.numel() for tensor in tensors]
-    if operator in _POINTWISE:
-        return prod(np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors)))
-    if operator in _NO_LARGER:
-        return max(numbers)
-    if operator in _JOINED:
-        return sum(numbers)
-    if operator == "index":
-        return numbers[0] * prod(np.broadcast_shapes(*(tuple(one.shape) for one in tensors[1:])))
-    if operator in _PRODUCTS:
-        first, second = (numbers[at] for at in _PRODUCTS[operator])
-        inner = tensors[_PRODUCTS[operator][0]].shape[-1]
-        return first * second / max(inner, 1) ** 2
-    return float("inf")
+def _is_bounded(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether what an operator takes says that its result is small enough."""
+    bound = BOUNDED.get(target.overloadpacket.__name__)
+    if bound is None:
+        return False
+    names = [argument.name for argument in target._schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    values = {name: given[name] for name in names if name in given}
+    tensors = [one for one in _flat(values.values()) if isinstance(one, Tensor)]
+    # A sum over no numbers has more numbers than what it takes.
+    if any(tensor.numel() == 0 for tensor in tensors):
+        return False
+    try:
+        return bound(tensors, values) <= MOST_NUMBERS
+    except (IndexError, KeyError, TypeError, ValueError):
+        # Shapes that do not go together, or have more dimensions than NumPy's.
+        return False
 
 
-def _flat(values: Sequence[Any]) -> list[Any]:
+def _check_shapes(target: torch._ops.OpOverload, args: Any, kwargs: dict[str, Any]) -> None:
+    """Calls an operator on tensors without memory; raises `_TooLargeError` for its result."""
+    if "device" in (argument.name for argument in target._schema.arguments):
+        kwargs = {**kwargs, "device": _META}
+    try:
+        made = target(*_without_memory(args), **_without_memory(kwargs))
+    except Exception:
+        # The arguments are wrong: the call itself says so.
+        return
+    for one in _flat([made]):
+        if isinstance(one, Tensor) and one.numel() > MOST_NUMBERS:
+            raise _TooLargeError(
+                f"operator {target} makes a tensor {list(one.shape)}, expected at most "
+                f"{MOST_NUMBERS} numbers"
+            )
+
+
+def _without_memory(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(_META)
+    if isinstance(value, dict):
+        return {name: _without_memory(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_without_memory(one) for one in value)
+    return value
+
+
+def _flat(values: Iterable[Any]) -> list[Any]:
     return [
         one
         for value in values
@@ -141,37 +118,126 @@ def _flat(values: Sequence[Any]) -> list[Any]:
     ]
 
 
-class _Shapes(Interpreter):
-    """One run of a graph on tensors without memory."""
-
-    def fetch_attr(self, target: str) -> Any:
-        """A constant, without its memory."""
-        found = super().fetch_attr(target)
-        return found.to(_META) if isinstance(found, Tensor) else found
-
-    def run_node(self, n: Node) -> Any:
-        """Runs an operator; raises `_TooLargeError` for its result."""
-        result = super().run_node(n)
-        for one in result if isinstance(result, list | tuple) else [result]:
-            _check(one, str(n.target))
-        return result
-
-    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Calls an operator; what it makes of numbers has no memory either."""
-        schema = getattr(target, "_schema", None)
-        names = [] if schema is None else [argument.name for argument in schema.arguments]
-        if "device" in names[: len(args)]:
-            at = names.index("device")
-            args = (*args[:at], _META, *args[at + 1 :])
-        elif "device" in names:
-            kwargs = {**kwargs, "device": _META}
-        # Kernels differ in the strides that they give their results.
-        return super().call_function(_RESHAPED.get(target, target), args, kwargs)
+# An upper bound of the numbers of a result, from an operator's tensors and all its arguments by
+# their names in its schema.
+_Bound = Callable[[Sequence[Tensor], Mapping[str, Any]], float]
 
 
-def _check(result: object, operator: str) -> None:
-    if isinstance(result, Tensor) and result.numel() > MOST_NUMBERS:
-        raise _TooLargeError(
-            f"operator {operator} makes a tensor {list(result.shape)}, expected at most "
-            f"{MOST_NUMBERS} numbers"
-        )
+def _broadcast(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    return prod(np.broadcast_shapes(*(tuple(tensor.shape) for tensor in tensors)))
+
+
+def _largest(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    return max(tensor.numel() for tensor in tensors)
+
+
+def _together(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _all_pairs(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    return prod(tensor.numel() for tensor in tensors)
+
+
+def _product(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    first, second = tensors[:2]
+    return first.numel() * second.numel() / first.shape[-1] ** 2
+
+
+def _product_added(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
+    return max(_product(tensors[1:], values), tensors[0].numel())
+
+
+def _attention(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    queries, keys, rows = tensors[:3]
+    vectors = queries.numel() / queries.shape[-1]
+    return vectors * max(keys.numel() / keys.shape[-1], rows.numel())
+
+
+def _embedded(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    rows, ids = tensors
+    return ids.numel() * rows.shape[-1]
+
+
+def _gathered(tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    return tensors[1].numel()
+
+
+def _sized(_tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
+    return float(prod(values["size"]))
+
+
+def _expanded(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
+    shape, sizes = tensors[0].shape, values["size"]
+    kept = [1] * (len(sizes) - len(shape)) + list(shape)
+    return prod(have if size == -1 else size for have, size in zip(kept, sizes, strict=True))
+
+
+def _repeated(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
+    times = values["repeats" if "repeats" in values else "dims"]
+    return float(tensors[0].numel() * prod(times))
+
+
+def _padded(tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
+    shape, pads = tensors[0].shape, values["pad"]
+    added = [abs(before) + abs(after) for before, after in zip(pads[::2], pads[1::2], strict=True)]
+    added += [0] * (len(shape) - len(added))
+    return float(prod(size + more for size, more in zip(reversed(shape), added, strict=True)))
+
+
+def _counted(_tensors: Sequence[Tensor], values: Mapping[str, Any]) -> float:
+    step = abs(values.get("step", 1))
+    return float(abs(values["end"] - values.get("start", 0)) / step + 1) if step else inf
+
+
+def _one_number(_tensors: Sequence[Tensor], _values: Mapping[str, Any]) -> float:
+    return 1
+
+
+def _of(bound: _Bound, operators: str) -> dict[str, _Bound]:
+    return dict.fromkeys(operators.split(), bound)
+
+
+# By an operator's name.
+BOUNDED: Final[Mapping[str, _Bound]] = {
+    **_of(
+        _broadcast,
+        "abs add addcdiv addcmul atan bitwise_and bitwise_not bitwise_or bitwise_xor ceil celu "
+        "clamp clamp_max clamp_min cos cosine_similarity div elu eq erf exp exp2 expand_as expm1 "
+        "floor floor_divide fmod ge gelu gt hardsigmoid hardswish hardtanh isfinite isinf isnan "
+        "le leaky_relu lerp log log10 log1p log2 log_sigmoid logaddexp logical_and logical_not "
+        "logical_or logical_xor logit lt masked_fill max maximum min minimum mish mul nan_to_num "
+        "ne neg pow reciprocal relu relu6 remainder round rsqrt rsub selu sigmoid sign silu sin "
+        "softplus sqrt square sub tanh threshold trunc where",
+    ),
+    **_of(
+        _largest,
+        "_log_softmax _native_batch_norm_legit_no_training _prelu_kernel _safe_softmax _softmax "
+        "_to_copy _unsafe_view alias all amax amin any argmax argmin argsort batch_norm bucketize "
+        "chunk clone contiguous copy cumprod cumsum detach diagonal dropout fill flatten flip "
+        "full_like glu group_norm index_put layer_norm lift_fresh_copy linalg_vector_norm "
+        "log_softmax logsumexp mT mean movedim narrow native_layer_norm norm numpy_T ones_like "
+        "permute prelu prod reshape reshape_as rms_norm roll scatter scatter_add select "
+        "select_scatter slice slice_scatter softmax sort split split_with_sizes squeeze std sum "
+        "swapaxes swapdims t tensor_split to topk transpose tril triu type_as unbind unflatten "
+        "unsqueeze var var_mean view view_as zeros_like",
+    ),
+    **_of(_together, "cat column_stack concat hstack stack vstack"),
+    **_of(_all_pairs, "dot index index_select mv outer take_along_dim tensordot"),
+    **_of(_product, "bmm int8_linear linear matmul mm"),
+    **_of(_product_added, "addmm baddbmm"),
+    **_of(_attention, "scaled_dot_product_attention"),
+    **_of(_embedded, "embedding"),
+    **_of(_gathered, "gather"),
+    **_of(_sized, "full new_full new_ones new_zeros ones zeros"),
+    **_of(_expanded, "broadcast_to expand"),
+    **_of(_repeated, "repeat tile"),
+    **_of(_padded, "constant_pad_nd pad"),
+    **_of(_counted, "arange"),
+    **_of(_one_number, "scalar_tensor sym_numel sym_size"),
+}
+# Operators whose results are bounded by torch's functions of shapes alone.
+UNTOLD: Final = frozenset((
+    "bilinear", "conv1d", "conv2d", "diag_embed", "einsum", "eye", "linspace", "one_hot",
+    "repeat_interleave", "tril_indices", "triu_indices", "unfold",
+))  # fmt: skip

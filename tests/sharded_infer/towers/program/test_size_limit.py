@@ -1,21 +1,131 @@
-"""Shapes of a program, computed before it runs."""
+"""How large the tensors of a program may be."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import Graph, GraphModule
+
+from sharded_infer.errors import TowerError
+from sharded_infer.towers.program.operators import ALLOWED
+from sharded_infer.towers.program.size_limit import BOUNDED, UNTOLD, run_bounded
 from tests.support.fresh_process import run_alone
 
+_ATEN = torch.ops.aten
+_LARGE = 2**20
 
-def test_shapes_are_computed_without_torchs_compiler_which_can_be_imported_later() -> None:
+
+def program_of(operator: Any, *args: Any, **kwargs: Any) -> GraphModule:
+    """One operator; tensors among its arguments are constants."""
+    graph, root = Graph(), nn.Module()
+
+    def constant(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return [constant(one) for one in value] if isinstance(value, list) else value
+        name = f"constant{len(list(root.buffers()))}"
+        root.register_buffer(name, value)
+        return graph.get_attr(name)
+
+    arguments = [constant(value) for value in args]
+    named = {name: constant(value) for name, value in kwargs.items()}
+    graph.output((graph.call_function(operator, tuple(arguments), named),))
+    return GraphModule(root, graph)
+
+
+def test_the_bound_of_each_allowed_operator_is_known_or_said_to_be_unknown() -> None:
+    names = {
+        operator.overloadpacket.__name__
+        for operator in ALLOWED.values()
+        if isinstance(operator, torch._ops.OpOverload)
+    }
+    assert names == {*BOUNDED, *UNTOLD} and not UNTOLD.intersection(BOUNDED)
+
+
+@pytest.mark.parametrize(
+    ("operator", "args", "kwargs"),
+    [
+        (_ATEN.full.default, ([_LARGE, _LARGE], 1.0), {}),
+        (_ATEN.zeros.default, ([_LARGE, _LARGE],), {}),
+        (_ATEN.new_zeros.default, (torch.zeros(1), [_LARGE, _LARGE]), {}),
+        (_ATEN.expand.default, (torch.zeros(2, 1), [_LARGE, -1, _LARGE]), {}),
+        (_ATEN.repeat.default, (torch.zeros(2), [_LARGE, _LARGE]), {}),
+        (_ATEN.tile.default, (torch.zeros(2), [_LARGE, _LARGE]), {}),
+        (_ATEN.constant_pad_nd.default, (torch.zeros(1, 1), [0, _LARGE, _LARGE, 0]), {}),
+        (_ATEN.arange.default, (2**40,), {}),
+        (_ATEN.arange.start_step, (0, 1, 2.0**-40), {}),
+        (_ATEN.eye.default, (_LARGE,), {}),
+        (_ATEN.one_hot.default, (torch.zeros(4, dtype=torch.long), 2**40), {}),
+        (_ATEN.diag_embed.default, (torch.zeros(_LARGE),), {}),
+        (_ATEN.repeat_interleave.self_int, (torch.zeros(4), 2**40), {}),
+        (_ATEN.tril_indices.default, (_LARGE, _LARGE), {}),
+        (_ATEN.outer.default, (torch.zeros(_LARGE), torch.zeros(_LARGE)), {}),
+        (_ATEN.add.Tensor, (torch.zeros(_LARGE, 1), torch.zeros(_LARGE)), {}),
+        (_ATEN.mm.default, (torch.zeros(_LARGE, 1), torch.zeros(1, _LARGE)), {}),
+        (
+            _ATEN.linear.default,
+            (torch.zeros(_LARGE, 1),),
+            {"bias": torch.zeros(_LARGE), "weight": torch.zeros(_LARGE, 1)},
+        ),
+        (_ATEN.mm.default, (torch.zeros(_LARGE, 0), torch.zeros(0, _LARGE)), {}),
+        (_ATEN.sum.dim_IntList, (torch.zeros(_LARGE, _LARGE, 0), [2]), {}),
+        (_ATEN.einsum.default, ("i,j->ij", [torch.zeros(_LARGE), torch.zeros(_LARGE)]), {}),
+        (_ATEN.bilinear.default, tuple(torch.zeros(_LARGE, 1) for _ in range(2)), {}),
+        (
+            _ATEN.scaled_dot_product_attention.default,
+            (torch.zeros(1, 1, _LARGE, 1), torch.zeros(1, 1, 1, 1), torch.zeros(1, 1, 1, _LARGE)),
+            {},
+        ),
+        (_ATEN.embedding.default, (torch.zeros(1, _LARGE), torch.zeros(_LARGE).long()), {}),
+        (_ATEN.index.Tensor, (torch.zeros(1, _LARGE), [torch.zeros(_LARGE).long()]), {}),
+        (_ATEN.unfold.default, (torch.zeros(_LARGE), 0, 2**19, 1), {}),
+        (_ATEN.conv1d.default, (torch.zeros(1, 1, _LARGE), torch.zeros(_LARGE, 1, 1)), {}),
+    ],
+)
+def test_a_tensor_that_is_too_large_is_refused_before_it_is_made(
+    operator: Any, args: Sequence[Any], kwargs: dict[str, Any]
+) -> None:
+    if operator is _ATEN.bilinear.default:
+        args = (*args, torch.zeros(2**11, 1, 1))
+    with pytest.raises(TowerError, match=r"^tower: operator .* makes a tensor \["):
+        run_bounded(program_of(operator, *args, **kwargs), "tower")
+
+
+def test_a_tensor_after_one_whose_size_follows_from_values_is_refused() -> None:
+    graph, root = Graph(), nn.Module()
+    rows = graph.placeholder("rows")
+    chosen = graph.call_function(_ATEN.index.Tensor, (rows, [graph.get_attr("mask")]))
+    large = graph.call_function(_ATEN.full.default, ([_LARGE, _LARGE], 1.0))
+    graph.output((chosen, large))
+    root.register_buffer("mask", torch.tensor([True, False]))
+    with pytest.raises(TowerError, match=r"operator aten\.full\.default makes a tensor"):
+        run_bounded(GraphModule(root, graph), "tower", torch.zeros(2))
+
+
+def test_wrong_arguments_are_the_operators_own_error() -> None:
+    program = program_of(_ATEN.einsum.default, "ij,jk->ik", [torch.zeros(2, 3), torch.zeros(2, 3)])
+    with pytest.raises(RuntimeError, match="einsum"):
+        run_bounded(program, "tower")
+
+
+def test_usual_operators_run_without_torchs_compiler_which_can_be_imported_later() -> None:
     found = run_alone("""
 import json, sys
 import torch
 from torch import nn
-from sharded_infer.towers.program.size_limit import check_sizes
+from sharded_infer.towers.program.size_limit import run_bounded
+aten = torch.ops.aten
 graph = torch.fx.Graph()
 rows = graph.placeholder("rows")
-summed = graph.call_function(torch.ops.aten.addmm.default, (graph.get_attr("bias"), rows, rows))
-graph.output(graph.call_function(torch.ops.aten.relu.default, (summed,)))
+rows = graph.call_function(aten.to.dtype, (rows, torch.bfloat16))
+summed = graph.call_function(aten.addmm.default, (graph.get_attr("bias"), rows, rows))
+summed = graph.call_function(aten.expand.default, (summed, [2, -1, -1]))
+scores = graph.call_function(aten.scaled_dot_product_attention.default, (summed,) * 3)
+graph.output((graph.call_function(aten.relu.default, (scores,)),))
 root = nn.Module()
-root.register_buffer("bias", torch.zeros(3))
-check_sizes(torch.fx.GraphModule(root, graph), [torch.zeros(3, 3)], "tower")
+root.register_buffer("bias", torch.zeros(3, dtype=torch.bfloat16))
+run_bounded(torch.fx.GraphModule(root, graph), "tower", torch.zeros(3, 3))
 before = "torch._dynamo" in sys.modules
 compiled = torch.compile(torch.relu, backend="eager")
 print(json.dumps([before, compiled(torch.ones(2)).tolist()]))
