@@ -34,6 +34,19 @@ def lower_priority(nice: int = LOWEST) -> None:
         os.setpriority(os.PRIO_PROCESS, thread, nice)
 
 
+def run_when_idle() -> None:
+    """Runs the calling thread, and those that it starts, only on cores that nothing else wants.
+
+    Not for threads that share a lock with requests, as the interpreter's: whatever runs would keep
+    the lock from being released. At nice 19, a thread that wakes waits for the rest of a time
+    slice, 3 ms; here it does not.
+    """
+    # Where it is refused, work is done all the same.
+    with suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        lower_priority()
+
+
 @contextmanager
 def yielding_often() -> Iterator[None]:
     """Shortens the switch interval, so that other threads get the interpreter lock sooner.

@@ -85,9 +85,10 @@ def run_in_process(load: ClosedLoad | OpenLoad, cpus: set[int] | None) -> LoadRe
         folder = Path(name)
         _write_load(folder, load, cpus)
         command = [sys.executable, "-m", "serving.bench.load.process", name]
-        # A session of its own: an interrupt is this process's to handle, and kills the load.
+        # A process group of its own: an interrupt is this process's to handle, and kills the load.
+        # Not a session: Linux shares cores between sessions, whatever their priorities are.
         process = subprocess.run(  # noqa: S603 - our own command
-            command, start_new_session=True, check=False
+            command, process_group=0, check=False
         )
         refusal = folder / "refusal.txt"
         if refusal.is_file():

@@ -100,6 +100,8 @@ def measure_deltas(
         progress("publishing the table", 1, 1)
         elsewhere = Path(folder) / "elsewhere"
         shutil.copytree(repository, elsewhere, copy_function=_link_large)
+        # What was written is on the disk before anything is measured.
+        os.sync()
         coming = _ComingRows(repository, elsewhere, Path(folder), rows, max(1, int(rows * changed)))
         with releasing(workload, repository, coming, load, progress) as (server, released):
             full_seconds, full_bytes = _full_release(server, workload, repository)
@@ -164,8 +166,10 @@ class _ComingRows:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            # The server keeps its core: where sessions share cores, priorities count within each.
+            # The server keeps its core. The load stands for clients on other machines: from its
+            # start, the command has what they leave of theirs.
             os.sched_setaffinity(process.pid, split_cpus()[1])
+            os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
             out, errors = process.communicate()
         if process.returncode:
             raise ShardedInferError(f"publish --changed failed: {errors.strip()}")

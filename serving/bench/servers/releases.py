@@ -25,7 +25,7 @@ from serving.bench.servers.release_round import (
     measure_round,
 )
 from serving.bench.servers.same_requests import Pooled, pooled
-from serving.bench.servers.serve import Loading, measure_closed
+from serving.bench.servers.serve import Loading, measure_closed, measure_open
 from serving.bench.servers.server_under_test import ServerUnderTest, served
 from serving.bench.workloads.workload import BenchModel
 from sharded_infer.artifacts.manifest import MANIFEST_NAME, with_checksum
@@ -138,6 +138,8 @@ def releasing(
             server, loading, concurrency=_CONNECTIONS, seconds=_CAPACITY_SECONDS
         )
         rate = load.share * closed.requests_per_second
+        # Not measured: the kernel still arranges the memory of a server that has just started.
+        measure_open(server, loading, rate=rate, seconds=load.seconds, poisson=True)
         found = []
         for number in range(load.rounds):
             found.append(measure_round(server, loading, coming, rate, load.seconds, number))

@@ -14,7 +14,7 @@ from serving.commands.console import OUT, print_json
 from serving.commands.lazy_group import load_by_name
 from serving.commands.progress_bars import progress_bars
 from serving.commands.versions import only_model
-from serving.host.background import LOWEST, lower_priority
+from serving.host.background import LOWEST, lower_priority, run_when_idle
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import InputError, NotFoundError
 from sharded_infer.progress import Progress
@@ -74,7 +74,8 @@ class ChangeOptions:
     nice: Annotated[
         int | None,
         typer.Option(
-            help="Priority of publishing changed rows, as for nice(1): 0 to 19, the lowest. "
+            help="Priority of publishing changed rows, as for nice(1): 0 to 19, where it "
+            "runs only on cores that nothing else wants. "
             "Default: 19 with --follow, or where a process of this machine uses the base, as "
             "servers do.",
             min=0,
@@ -119,7 +120,9 @@ def _make_way(changes: ChangeOptions, repository: Repository, model: str, base: 
     nice = changes.nice
     if nice is None and (changes.follow is not None or repository.in_use(model, base)):
         nice = LOWEST
-    if nice is not None:
+    if nice == LOWEST:
+        run_when_idle()
+    elif nice is not None:
         lower_priority(nice)
 
 

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from serving.host.background import lower_priority, paced, yielding_often
+from serving.host.background import lower_priority, paced, run_when_idle, yielding_often
 
 
 def test_only_the_calling_threads_priority_is_lowered() -> None:
@@ -21,6 +21,20 @@ def test_only_the_calling_threads_priority_is_lowered() -> None:
     thread.join()
     assert seen[0] > before
     assert os.getpriority(os.PRIO_PROCESS, threading.get_native_id()) == before
+
+
+def test_only_the_calling_thread_runs_on_idle_cores_alone() -> None:
+    seen = []
+
+    def run() -> None:
+        run_when_idle()
+        seen.append(os.sched_getscheduler(0))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert seen == [os.SCHED_IDLE]
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def test_the_switch_interval_is_short_meanwhile_and_as_before_afterwards() -> None:

@@ -177,6 +177,7 @@ def test_files_are_published_as_they_come(repository: Path, tmp_path: Path) -> N
     process = follow()
     until(lambda: 2 in opened.versions("ranker"), "both files are one version")
     assert priority_of(process.pid) == LOWEST
+    assert os.sched_getscheduler(process.pid) == os.SCHED_IDLE
     assert through(2) == "step_10.safetensors"
     changes_file(folder / "step_11.safetensors", 11)
     until(lambda: 3 in opened.versions("ranker"), "the next file is a version")
