@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from sharded_infer.publishing.deltas.delta_publication import PublishedDelta, publish_delta
     from sharded_infer.publishing.part_publication import PublishedPart, publish_part
     from sharded_infer.publishing.publication import PublishedVersion, publish
-    from sharded_infer.publishing.sampled_ids import mapped_samples, with_frequencies
+    from sharded_infer.publishing.sampled_ids import (
+        mapped_samples,
+        sampled_frequencies,
+        with_frequencies,
+    )
     from sharded_infer.quality.quality import CalibrationSamples
     from sharded_infer.repositories.repository import Repository
     from sharded_infer.samples.calibration import read_calibration
@@ -72,7 +76,7 @@ _MODULES = {
         "publish",
     ),
     "quality.quality": ("CalibrationSamples",),
-    "publishing.sampled_ids": ("mapped_samples", "with_frequencies"),
+    "publishing.sampled_ids": ("mapped_samples", "sampled_frequencies", "with_frequencies"),
     "repositories.repository": ("Repository",),
     "samples.calibration": ("read_calibration",),
     "samples.reference": ("record_reference",),
@@ -156,6 +160,7 @@ __all__ = [
     "publish_part",
     "read_calibration",
     "record_reference",
+    "sampled_frequencies",
     "statistics_of",
     "with_frequencies",
     "write_changes",

@@ -54,6 +54,7 @@ def print_version(artifact: Artifact, repository: Repository) -> None:
         f"{import_text(manifest.imported)}\n"
         f"{_parts(manifest)}\n"
         f"{_id_maps(manifest)}"
+        f"{_row_places(manifest)}"
         f"{_base(manifest)}"
         f"manifest {'SHA-256 ' + manifest.sha256 if manifest.sha256 else NO_CHECKSUM}\n"
         f"{_signatures(repository, manifest)}\n"
@@ -114,6 +115,15 @@ def _id_maps(manifest: Manifest) -> str:
         said.append(f"{table.name} {size} (an unknown id {unknown_text})")
     lines = f"raw ids, id maps of {', '.join(said)}\n" if said else ""
     return lines + (f"raw ids, hashed in {', '.join(hashed)}\n" if hashed else "")
+
+
+def _row_places(manifest: Manifest) -> str:
+    """A line of the tables whose rows are ordered; nothing if there are none."""
+    places = manifest.row_places
+    if places is None:
+        return ""
+    said = [f"{name} {size_text(manifest.files[file].bytes)}" for name, file in places.items()]
+    return f"rows ordered by frequency, places of {', '.join(said)}\n"
 
 
 def _golden(golden: GoldenRecord) -> str:

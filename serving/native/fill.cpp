@@ -190,11 +190,14 @@ bool put_ids(Request& request, std::int64_t feature, const Source& source, Targe
     return true;
   }
   if (target.weights) put_weights(source, target);
-  const std::int64_t dropped = request.model->id_maps[feature] == nullptr
+  const IdMap* map = request.model->id_maps[feature];
+  const bool placed = map != nullptr && map->places != nullptr;
+  const std::int64_t dropped = map == nullptr || placed
                                    ? put_rows(request, feature, source, target)
                                    : put_mapped(request, feature, source, target);
   if (dropped < 0) return false;
   const std::int64_t kept = source.count - dropped;
+  if (placed && !place_ids(*map, target.values, kept)) return false;
   target.lengths += target.bags;
   target.values += kept;
   if (target.weights) target.weights += kept * kFp32Bytes;

@@ -88,4 +88,16 @@ bool map_ids(const IdMap& map, std::int64_t* ids, std::int64_t count, std::int64
   return !has_lost_pages(map);
 }
 
+bool place_ids(const IdMap& map, std::int64_t* ids, std::int64_t count) {
+  bool all_inside = true;
+  for (std::int64_t at = 0; at < count; ++at) {
+    const auto id = static_cast<std::uint64_t>(ids[at]);
+    if (id >= map.placed) continue;
+    const std::uint64_t row = map.places[id];
+    all_inside &= row < map.placed_rows;
+    ids[at] = static_cast<std::int64_t>(row);
+  }
+  return all_inside && !has_lost_pages(map);
+}
+
 }  // namespace sharded_infer

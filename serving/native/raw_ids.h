@@ -34,10 +34,17 @@ struct IdMap {
   const std::uint64_t* part_hashes; // [parts], the least of each part's ids
   const std::int64_t* part_rows;    // [parts], the first of each
   std::int64_t parts;               // 0: the table is not in parts
+  const std::uint32_t* places;      // [placed]: the row of each id of an ordered table; else null
+  std::uint64_t placed;
+  std::uint64_t placed_rows;        // of the ordered table
 };
 
 // Writes rows in place of ids, -1 for those that leave their bags, and adds the unknown ones to
 // `unknown`. False: an unknown id is refused, or the file of the index has become shorter.
 bool map_ids(const IdMap& map, std::int64_t* ids, std::int64_t count, std::int64_t& unknown);
+
+// Writes rows in place of judged ids of an ordered table: as sharded_infer/inputs/placed_ids.py, the
+// reference. Those without a place, also -1, stay. False: a place or the file was damaged.
+bool place_ids(const IdMap& map, std::int64_t* ids, std::int64_t count);
 
 }  // namespace sharded_infer

@@ -36,6 +36,9 @@ class IdMapFields(ctypes.Structure):
         ("part_hashes", ctypes.c_void_p),
         ("part_rows", ctypes.c_void_p),
         ("parts", ctypes.c_int64),
+        ("places", ctypes.c_void_p),
+        ("placed", ctypes.c_uint64),
+        ("placed_rows", ctypes.c_uint64),
     )
 
 

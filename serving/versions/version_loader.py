@@ -138,7 +138,7 @@ class VersionLoader:
                     model.spec,
                     max_batch=self.max_batch,
                     limits=self.overrides.limits,
-                    id_maps=model.id_maps,
+                    id_maps=model.row_maps,
                     unknown_ids=metrics.mapped_ids.unknown,
                 ),
                 InferWriter(model.name, model.version, outputs),

@@ -165,6 +165,7 @@ class Manifest:
         imported: the comparison with the trained model; None if there was none.
         provenance: None if the publisher said nothing.
         id_maps: table to the file of its id map; None if no table has one.
+        row_places: table to the file that says where its rows lie; None if no table has one.
         base: the version that this one changes; None: it is whole.
         overlays: files of changed rows, which stand in front of the tables' own, the earliest
             first; None: there are none.
@@ -186,6 +187,7 @@ class Manifest:
     imported: ImportReport | None = None
     provenance: Provenance | None = None
     id_maps: dict[str, FileName] | None = None
+    row_places: dict[str, FileName] | None = None
     base: BaseRecord | None = None
     overlays: tuple[FileName, ...] | None = None
     # Not compared: versions that say the same are equal, stored or not.
@@ -221,8 +223,13 @@ class Manifest:
 
     @property
     def memory_files(self) -> frozenset[str]:
-        """The files that are mapped or copied to be served: of tables and of id maps."""
-        return self.table_files | set((self.id_maps or {}).values())
+        """The files that are mapped or copied to be served."""
+        return self.table_files | set(self.id_files.values())
+
+    @property
+    def id_files(self) -> dict[str, str]:
+        """The files that make rows of ids, by table: id maps, and places of ordered rows."""
+        return {**(self.id_maps or {}), **(self.row_places or {})}
 
     @property
     def mapped_tables(self) -> frozenset[str]:
@@ -241,8 +248,8 @@ class Manifest:
 
     @property
     def id_map_bytes(self) -> int:
-        """Bytes of all id maps."""
-        return sum(self.files[name].bytes for name in (self.id_maps or {}).values())
+        """Bytes of all id maps, and of all places of ordered rows."""
+        return sum(self.files[name].bytes for name in self.id_files.values())
 
     @property
     def has_block_hashes(self) -> bool:
@@ -366,16 +373,22 @@ def _check_agreement(manifest: Manifest, where: str) -> None:
             )
     named = {piece.file for table in manifest.tables for piece in table.pieces}
     named |= {manifest.tower.file, manifest.golden.file, *manifest.plans.values()}
-    named |= {*(manifest.id_maps or {}).values(), *(manifest.overlays or ())}
+    named |= {*manifest.id_files.values(), *(manifest.overlays or ())}
     if unlisted := sorted(named - set(manifest.files)):
         raise ArtifactError(f"{where}: {unlisted[0]!r} is used but has no size and hash")
 
 
 def _check_id_maps(manifest: Manifest, spec: ModelSpec, where: str) -> None:
     mapped = [table.name for table in spec.mapped_tables]
-    found = list(manifest.id_maps or {})
-    if found != mapped:
-        raise ArtifactError(f"{where}: id_maps: expected those of tables {mapped}, got {found}")
+    ordered = [table.name for table in spec.ordered_tables]
+    for name, expected, given in (
+        ("id_maps", mapped, manifest.id_maps),
+        ("row_places", ordered, manifest.row_places),
+    ):
+        if list(given or {}) != expected:
+            raise ArtifactError(
+                f"{where}: {name}: expected those of tables {expected}, got {list(given or {})}"
+            )
     _check_format(manifest, spec, where)
     for table in spec.mapped_tables:
         if table.id_map is None or table.id_map.unknown is None:
@@ -398,6 +411,7 @@ def _check_format(manifest: Manifest, spec: ModelSpec, where: str) -> None:
         raise ArtifactError(
             f"{where}: format_version: expected {expected} for "
             f"{counted(len(spec.raw_tables), 'table')} with raw ids, "
+            f"{len(spec.ordered_tables)} with ordered rows, "
             f"{counted(sequences, 'sequence')} and {'a' if base else 'no'} base, got "
             f"{manifest.format_version}"
         )
@@ -405,7 +419,7 @@ def _check_format(manifest: Manifest, spec: ModelSpec, where: str) -> None:
 
 def has_format_2(spec: ModelSpec) -> bool:
     """Whether a spec needs format version 2, even without a base."""
-    return bool(spec.raw_tables or spec.sequences or spec.tower.user_inputs)
+    return not spec.ids_are_rows or bool(spec.sequences or spec.tower.user_inputs)
 
 
 def _without_serving(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -433,7 +447,7 @@ def _unused(manifest: Manifest) -> dict[str, Any]:
     """
     unused: dict[str, Any] = {
         name: True
-        for name in ("imported", "provenance", "id_maps", "base", "overlays")
+        for name in ("imported", "provenance", "id_maps", "row_places", "base", "overlays")
         if getattr(manifest, name) is None
     }
     if manifest.base is not None and manifest.base.changes is None:

@@ -1,4 +1,4 @@
-"""The id maps of a version, from its files."""
+"""The id maps of a version, and the places of its ordered rows, from their files."""
 
 import os
 from collections import defaultdict
@@ -11,6 +11,7 @@ from torch import Tensor
 from kernels.errors import InputError
 from kernels.ids.id_index import IdIndex
 from kernels.ids.index_layout import HEADER_BYTES
+from kernels.ids.row_places import RowPlaces
 from kernels.mapped_file import MappedFile
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.artifacts.artifact import Artifact
@@ -21,6 +22,7 @@ from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.errors import ArtifactError
 from sharded_infer.files.regular_file import open_regular
 from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.inputs.placed_ids import PlacedIds
 from sharded_infer.specs.model_spec import TableSpec
 
 
@@ -90,8 +92,61 @@ def open_id_map(
         ArtifactError: the file cannot be read, or is not an index of ids of the table.
         CapacityError: there is not enough memory; gives the size.
     """
+    memory, mapped = _opened(path, copy, large=large)
+    return _id_map(path, table, memory, mapped)
+
+
+def open_row_places(
+    artifact: Artifact,
+    memory: TableMemory = TableMemory.MAP,
+    copy_file: CopyFile = copy_to_huge_pages,
+) -> dict[str, PlacedIds]:
+    """Maps or copies the places of a version's ordered rows, as its tables, and reads them.
+
+    Returns:
+        By table; without tables whose ids are rows, or raw.
+
+    Raises:
+        ArtifactError: a row of a table has two places or none; names the file and the table.
+        CapacityError: there is not enough memory; gives the size.
+    """
+    files = artifact.manifest.row_places or {}
+
+    def copy(path: Path) -> Tensor:
+        return copy_file(path, _ignored)
+
+    return {
+        table.name: open_places(
+            artifact.path / files[table.name],
+            table,
+            copy if memory is TableMemory.HUGE else None,
+            large=memory is TableMemory.AUTO,
+        )
+        for table in artifact.manifest.model_spec().ordered_tables
+    }
+
+
+def open_places(
+    path: Path,
+    table: TableSpec,
+    copy: Callable[[Path], Tensor] | None = None,
+    *,
+    large: bool = False,
+) -> PlacedIds:
+    """Maps the places of one table's rows, or copies them; as `open_id_map`."""
+    memory, mapped = _opened(path, copy, large=large)
+    try:
+        return PlacedIds(table, RowPlaces.open(memory, table.rows), mapped)
+    except InputError as error:
+        raise ArtifactError(f"{path}: table {table.name!r}: {error}") from error
+
+
+def _opened(
+    path: Path, copy: Callable[[Path], Tensor] | None, *, large: bool
+) -> tuple[memoryview, MappedFile | None]:
+    """A file's bytes, and what watches them where they are mapped."""
     if copy is not None:
-        return _id_map(path, table, copy(path).numpy().data, None)
+        return copy(path).numpy().data, None
     size = 0
     try:
         with open_regular(path) as file:
@@ -103,7 +158,7 @@ def open_id_map(
         if is_short_of_memory(error):
             raise memory_short(f"{path.name}: mapping it", size) from error
         raise ArtifactError(f"{path}: cannot be read: {error}") from error
-    return _id_map(path, table, mapping, mapped)
+    return mapping, mapped
 
 
 def _id_map(path: Path, table: TableSpec, memory: memoryview, mapped: MappedFile | None) -> IdMap:

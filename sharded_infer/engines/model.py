@@ -1,6 +1,7 @@
 """A model in this process: artifact in, scores out."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_files
 from sharded_infer.artifacts.golden import has_weights
-from sharded_infer.artifacts.mapped_id_maps import open_id_maps
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps, open_row_places
 from sharded_infer.artifacts.mapped_tables import CopyFile, check_files, table_pieces
 from sharded_infer.artifacts.table_memory import TableMemory, copy_to_huge_pages
 from sharded_infer.deltas.overlays import open_overlays, overlaid
@@ -27,6 +28,7 @@ from sharded_infer.inputs.columns import columns_of
 from sharded_infer.inputs.finite_check import FiniteCheck
 from sharded_infer.inputs.input_columns import input_arrays
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart, tower_inputs
@@ -53,6 +55,7 @@ class Model:
         rank_bytes: bytes of tables on each rank of the plan.
         is_front: whether other hosts are asked for some of the rows.
         id_maps: by table, of those whose raw ids are mapped here.
+        row_maps: these, and where the rows of ordered tables lie.
         work: what a batch counts for its cost.
         users: what is kept of users between requests; None: nothing is.
     """
@@ -108,13 +111,14 @@ class Model:
             # Mapped: read once, to be copied.
             self.memory = TableMemory.MAP
             self.id_maps = open_id_maps(artifact)
+            self.row_maps: Mapping[str, RowMap] = {**self.id_maps, **open_row_places(artifact)}
             pieces = overlaid(
                 table_pieces(artifact, self.memory, progress), open_overlays(artifact)
             )
             self._held = HeldRows(artifact, (), self.memory, is_share=True)
             self.rank_bytes = rank_bytes(plan, tables)
             weighted = has_weights(artifact.path / artifact.manifest.golden.file)
-            parts = ModelParts(self.spec, plan, tables, pieces, weighted, self.id_maps)
+            parts = ModelParts(self.spec, plan, tables, pieces, weighted, self.row_maps)
             self.engine: ModelEngine = self._on_devices(parts, devices, progress)
             check_files(piece for of_table in pieces.values() for piece in of_table)
             return
@@ -127,6 +131,9 @@ class Model:
             here = artifact.manifest.mapped_tables - theirs
             ids = id_ranges(artifact.manifest, here)
             self.id_maps = open_id_maps(artifact, self.memory, tables=here, ranges=ids)
+        copy_places = copy_file if front is None else copy_to_huge_pages
+        places = open_row_places(artifact, self.memory, copy_places)
+        self.row_maps = {**self.id_maps, **places}
         self._held = HeldRows(
             artifact,
             placed if front is None else share_of(placed, front.host),
@@ -148,7 +155,7 @@ class Model:
             self._held.pieces,
             hosts=None if front is None else front.hosts,
             backend=backend,
-            id_maps=self.id_maps,
+            id_maps=self.row_maps,
         )
         tower = StoredTower(artifact, self.spec).on_host()
         self._signature = tower.signature()
@@ -190,8 +197,8 @@ class Model:
         Raises:
             LostMemoryError: names the file, its size and its former size.
         """
-        for id_map in self.id_maps.values():
-            id_map.check_file()
+        for row_map in self.row_maps.values():
+            row_map.check_file()
         self._held.check_files()
 
     def tower_signature(self) -> str:

@@ -1,6 +1,6 @@
 """Ids before their lookup: raw ids are mapped, those outside their tables are refused or changed.
 
-Padding is then left out of its bags.
+Padding is then left out of its bags, and ids of ordered tables become rows.
 """
 
 from collections import Counter
@@ -15,6 +15,7 @@ from sharded_infer.errors import RequestError
 from sharded_infer.inputs.id_map import IdMap, IdMapping, leave_out
 from sharded_infer.inputs.id_map import keep_ids as keep_ids
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.placed_ids import IdPlacing, RowMap
 from sharded_infer.specs.model_spec import FeatureSpec, ModelSpec
 from sharded_infer.tensors import tensor_of
 
@@ -106,27 +107,33 @@ class IdPolicy:
 class InputPolicy:
     """Applies id maps and policies of a model's tables, before anything is looked up."""
 
-    def __init__(self, spec: ModelSpec, id_maps: Mapping[str, IdMap] | None = None) -> None:
+    def __init__(self, spec: ModelSpec, id_maps: Mapping[str, RowMap] | None = None) -> None:
         """Prepares the check.
 
         Args:
-            id_maps: by table; ids of others that need one are left raw, whatever they are.
+            id_maps: by table; raw ids of others that need one are left raw, whatever they are.
+
+        Raises:
+            InternalError: the places of an ordered table's rows are missing.
         """
         self._features = spec.input_features
-        self._id_maps = id_maps or {}
+        self._maps = id_maps or {}
+        self._id_maps = {name: m for name, m in self._maps.items() if isinstance(m, IdMap)}
         self._raw = {table.name for table in spec.mapped_tables} - self._id_maps.keys()
-        self._policies: dict[tuple[int, ...], tuple[IdMapping, IdPolicy]] = {}
+        self._policies: dict[tuple[int, ...], tuple[IdMapping, IdPolicy, IdPlacing]] = {}
         self._policy(tuple(range(len(self._features))))
 
     def apply(self, model_input: ModelInput) -> ModelInput:
         """Maps raw ids, brings every id inside its table, or refuses it; leaves padding out.
+
+        Ids of ordered tables then become rows.
 
         Args:
             model_input: an input that is already checked is returned as it is: its ids are rows.
 
         Raises:
             RequestError: as `IdPolicy.apply` and `IdMapping.apply`.
-            LostMemoryError: the file of an id map has become shorter.
+            LostMemoryError: the file of an id map, or of places, has become shorter.
         """
         if model_input.ids_checked:
             return model_input
@@ -148,9 +155,10 @@ class InputPolicy:
     def _check(self, group: JaggedBatch) -> tuple[JaggedBatch, int, tuple[tuple[str, int], ...]]:
         weights = None if group.weights is None else tensor_of(group.weights)
         bags = Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
-        mapping, policy = self._policy(group.features)
+        mapping, policy, placing = self._policy(group.features)
         mapped, unknown = mapping.apply(bags)
-        checked, outside = policy.apply(mapped)
+        judged, outside = policy.apply(mapped)
+        checked = placing.apply(judged)
         if checked is bags:
             return group, outside, unknown
         changed = JaggedBatch.trusted(
@@ -161,11 +169,15 @@ class InputPolicy:
         )
         return changed, outside, unknown
 
-    def _policy(self, features: tuple[int, ...]) -> tuple[IdMapping, IdPolicy]:
+    def _policy(self, features: tuple[int, ...]) -> tuple[IdMapping, IdPolicy, IdPlacing]:
         policy = self._policies.get(features)
         if policy is None:
             chosen = [self._features[f] for f in features]
-            policy = IdMapping(chosen, self._id_maps), IdPolicy(chosen, self._raw)
+            policy = (
+                IdMapping(chosen, self._id_maps),
+                IdPolicy(chosen, self._raw),
+                IdPlacing(chosen, self._maps),
+            )
             if len(self._policies) < _MAX_POLICIES:
                 self._policies[features] = policy
         return policy

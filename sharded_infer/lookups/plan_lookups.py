@@ -21,9 +21,9 @@ from kernels.bags import Bags
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import InternalError, PlanError
-from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows
 from sharded_infer.lookups.columns import first_columns, split_features
@@ -65,7 +65,7 @@ class PlanLookups:
         *,
         hosts: ShardHosts | None = None,
         backend: str | None = None,
-        id_maps: Mapping[str, IdMap] | None = None,
+        id_maps: Mapping[str, RowMap] | None = None,
     ) -> None:
         """Groups the placed pieces into fused lookups.
 

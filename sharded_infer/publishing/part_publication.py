@@ -21,7 +21,7 @@ from sharded_infer.publishing.part_record import (
 )
 from sharded_infer.publishing.quantization import take_over
 from sharded_infer.publishing.rows.planned_rows import planned_rows
-from sharded_infer.publishing.rows.row_order import row_order
+from sharded_infer.publishing.rows.row_order import Frequencies, row_order
 from sharded_infer.publishing.table_layout import lay_out
 from sharded_infer.publishing.table_shares import share_of
 from sharded_infer.publishing.table_writer import write_shares
@@ -63,6 +63,7 @@ def publish_part(
     topologies: Sequence[str] = ("cpu:1",),
     id_maps: Mapping[str, IdMapSource] | None = None,
     order_rows: str = OrderRows.AS_TRAINED,
+    frequencies: Mapping[str, Frequencies] | None = None,
     batch: int = DEFAULT_BATCH,
     progress: Progress = no_progress,
 ) -> PublishedPart:
@@ -77,7 +78,8 @@ def publish_part(
         part: from 1 to `parts`.
         parts: their number; a part has no rows where there are fewer chunks of 2 MiB.
         statistics: as for `publish`; they matter for budgets and for the order of rows.
-        topologies, id_maps, order_rows, batch: as for `publish`; they matter for the order of rows.
+        topologies, id_maps, order_rows, frequencies, batch: as for `publish`; they matter for the
+            order of rows.
         progress: called with the current step and its progress.
 
     Raises:
@@ -89,7 +91,9 @@ def publish_part(
     spec, source = take_over(spec, weights)
     sources = id_maps or {}
     _, planned = planned_rows(
-        row_order(order_rows, with_id_maps(spec, sources), source, sources, statistics),
+        row_order(
+            order_rows, with_id_maps(spec, sources), source, sources, statistics, frequencies
+        ),
         repository,
         topologies=topologies,
         batch=batch,

@@ -33,7 +33,7 @@ from sharded_infer.publishing.quantization import (
     write_report,
 )
 from sharded_infer.publishing.rows.planned_rows import planned_rows
-from sharded_infer.publishing.rows.row_order import row_order
+from sharded_infer.publishing.rows.row_order import Frequencies, row_order
 from sharded_infer.publishing.table_writer import write_tables
 from sharded_infer.publishing.version_files import file_record, write_rest
 from sharded_infer.publishing.written_id_maps import with_id_maps, written_id_maps
@@ -89,6 +89,7 @@ def publish(
     statistics: Mapping[str, FeatureStatistics] | None = None,
     id_maps: Mapping[str, IdMapSource] | None = None,
     order_rows: str = OrderRows.AS_TRAINED,
+    frequencies: Mapping[str, Frequencies] | None = None,
     batch: int = DEFAULT_BATCH,
     parts: int | None = None,
     note: str | None = None,
@@ -120,8 +121,10 @@ def publish(
             spec's own.
         id_maps: raw ids and their rows, of each table whose requests have raw ids, by table.
             Samples then have raw ids too.
-        order_rows: "frequency" puts the rows that are used most first, of each table whose id map
-            knows them (`sharded_infer/publishing/rows/row_order.py`).
+        order_rows: "frequency" puts the rows that are used most first, of each table of which it is
+            known (`sharded_infer/publishing/rows/row_order.py`).
+        frequencies: how often each row is used, `[rows]`, by table; for tables without an id map,
+            as `sampled_frequencies` counts them.
         batch: samples of a batch, for the planner.
         parts: joins this many parts, which `publish_part` made, instead of encoding the tables.
         note: kept with the version; up to 1000 printable characters.
@@ -153,7 +156,7 @@ def publish(
     given = None if samples is None else model_input_of(spec, samples)
     calibrating = None if calibration is None else read_calibration(spec, calibration)
     order, planned = planned_rows(
-        row_order(order_rows, spec, source, sources, statistics),
+        row_order(order_rows, spec, source, sources, statistics, frequencies),
         repository,
         topologies=topologies,
         batch=batch,
@@ -168,7 +171,7 @@ def publish(
             "tower.precision int8: needs samples of real requests to choose its integers from "
             "(calibration samples), none were given"
         )
-    with written_id_maps(repository, spec, order.id_maps, progress) as written:
+    with written_id_maps(repository, spec, order.id_maps, order.places, progress) as written:
         if given is None and calibrating is not None:
             first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
             asked = calibrating.model_input.samples(0, first)

@@ -1,7 +1,7 @@
 """Samples with rows instead of raw ids, of models that are not published yet."""
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.publishing.written_id_maps import with_id_maps
 from sharded_infer.samples.request import model_input_of
+from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 
@@ -67,8 +68,37 @@ def with_frequencies(
     Raises:
         SpecError, WeightsError, RequestError: as `mapped_samples`.
     """
+    read = _rows_read(spec, samples, id_maps, id_maps)
+    return {
+        name: source
+        if source.frequencies is not None
+        else replace(source, frequencies=_Sampled(read[name]))
+        for name, source in id_maps.items()
+    }
+
+
+def sampled_frequencies(
+    spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource] | None = None
+) -> dict[str, NDArray[np.int64]]:
+    """How often samples use each row of the tables without id maps: int64 `[rows]`, by table.
+
+    Args:
+        samples, id_maps: as for `with_frequencies`.
+
+    Raises:
+        SpecError, WeightsError, RequestError: as `mapped_samples`.
+    """
+    tables = {t.name: t for t in spec.tables if t.id_map is None and t.rows <= MOST_MAPPED_ROWS}
+    read = _rows_read(spec, samples, id_maps or {}, tables)
+    return {name: np.bincount(rows, minlength=tables[name].rows) for name, rows in read.items()}
+
+
+def _rows_read(
+    spec: ModelSpec, samples: object, id_maps: Mapping[str, IdMapSource], tables: Iterable[str]
+) -> dict[str, NDArray[np.int64]]:
+    """The rows that samples read of some tables, each as often as it is read."""
     mapped = mapped_samples(spec, samples, id_maps, leave_out=True)
-    read: dict[str, list[NDArray[np.int64]]] = {name: [] for name in id_maps}
+    read = {name: [np.empty(0, np.int64)] for name in tables}
     for group in mapped.groups:
         ends = np.cumsum(group.lengths.sum(axis=1)).tolist()
         for number, start, end in zip(group.features, [0, *ends], ends, strict=False):
@@ -76,12 +106,7 @@ def with_frequencies(
                 rows = group.values[start:end]
                 # In sequences -1 takes the place of an id that is left out.
                 read[name].append(rows[rows >= 0])
-    return {
-        name: source
-        if source.frequencies is not None
-        else replace(source, frequencies=_Sampled(np.concatenate(read[name])))
-        for name, source in id_maps.items()
-    }
+    return {name: np.concatenate(of_table) for name, of_table in read.items()}
 
 
 def _lenient(table: TableSpec) -> TableSpec:

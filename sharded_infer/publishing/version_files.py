@@ -71,6 +71,7 @@ def write_rest(
         | id_maps.records
         | {name: file_record(staged / name) for name in written},
         id_maps=id_maps.files or None,
+        row_places=id_maps.place_files or None,
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes the id maps of a version, and chooses raw ids for its golden requests."""
+"""Writes id maps and places of ordered rows, and chooses raw ids for golden requests."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from kernels.errors import InputError
 from kernels.ids.index_writer import id_index_parts
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.manifest import FileRecord, blocks_name
-from sharded_infer.artifacts.mapped_id_maps import open_id_map
+from sharded_infer.artifacts.mapped_id_maps import open_id_map, open_places
 from sharded_infer.artifacts.table_file import write_hashes, write_parts
 from sharded_infer.errors import SpecError, WeightsError
 from sharded_infer.files.staged_folder import storage_errors
@@ -21,6 +21,7 @@ from sharded_infer.importing.id_maps.id_map_source import Chunk, IdMapSource
 from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.placed_ids import PlacedIds
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
@@ -28,18 +29,21 @@ from sharded_infer.specs.id_map_spec import IdMapSpec
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 
 FOLDER = "id_maps"
+PLACES_FOLDER = "row_places"
 # Of an id map, from which ids of generated golden requests are drawn.
 _CANDIDATES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenIdMaps:
-    """The id maps of a version in the making.
+    """The id maps of a version in the making, and the places of its ordered rows.
 
     Attributes:
         folder: where their files lie; None: there are none.
-        files: the names in the version, by table.
+        files: the names of id maps in the version, by table.
         maps: opened, by table.
+        place_files: the names of places, by table.
+        places: opened, by table.
         candidates: some known ids of each table.
     """
 
@@ -49,21 +53,26 @@ class WrittenIdMaps:
     records: dict[str, FileRecord] = field(default_factory=dict)
     maps: dict[str, IdMap] = field(default_factory=dict)
     candidates: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    place_files: dict[str, str] = field(default_factory=dict)
+    places: dict[str, PlacedIds] = field(default_factory=dict)
 
     def mapped(self, model_input: ModelInput) -> ModelInput:
-        """Samples with rows instead of raw ids; as they are in a model without raw ids.
+        """Samples with rows instead of ids; as they are in a model whose ids are rows.
 
         Raises:
-            RequestError: an id is unknown, and its map refuses that.
+            RequestError: an id is unknown or outside its table, and the spec refuses that.
         """
-        if not self.spec.raw_tables:
+        if self.spec.ids_are_rows:
             return model_input
-        return InputPolicy(self.spec, self.maps).apply(model_input)
+        return InputPolicy(self.spec, {**self.maps, **self.places}).apply(model_input)
 
     def move_to(self, staged: Path) -> None:
         """Makes the files part of a staged version."""
-        if self.folder is not None:
-            (self.folder / FOLDER).rename(staged / FOLDER)
+        if self.folder is None:
+            return
+        for name, files in ((FOLDER, self.files), (PLACES_FOLDER, self.place_files)):
+            if files:
+                (self.folder / name).rename(staged / name)
 
     def generate(self) -> ModelInput:
         """Generated golden requests, with raw ids that are known; hashed ones are any.
@@ -191,13 +200,15 @@ def written_id_maps(
     repository: Repository,
     spec: ModelSpec,
     sources: Mapping[str, IdMapSource],
+    places: Mapping[str, NDArray[np.uint32]],
     progress: Progress = no_progress,
 ) -> Iterator[WrittenIdMaps]:
-    """Writes the index of each id map to a folder, which is removed at the end.
+    """Writes id maps and places of rows to a folder, which is removed at the end.
 
     Args:
         spec: of `with_id_maps`.
         sources: by table; read once, in chunks.
+        places: the row of each id, by ordered table.
         progress: called with the ids written.
 
     Raises:
@@ -205,13 +216,16 @@ def written_id_maps(
         StorageError: the disk is full or cannot be written.
     """
     tables = spec.mapped_tables
-    if not tables:
+    if not tables and not places:
         yield WrittenIdMaps(spec)
         return
     with repository.staging(spec.name) as folder:
         written = WrittenIdMaps(spec, folder)
         with storage_errors(folder):
             (folder / FOLDER).mkdir()
+            (folder / PLACES_FOLDER).mkdir()
+            for table in spec.ordered_tables:
+                _write_places(written, table, places[table.name], folder)
             for done, table in enumerate(tables):
                 progress("writing id maps", done, len(tables))
                 _write(written, table, sources[table.name], folder)
@@ -234,6 +248,15 @@ def write_index(
     if table.id_map is not None and table.id_map.partition is not None:
         records[blocks_name(name)] = write_hashes(folder / name, written.hashes)
     return records
+
+
+def _write_places(
+    written: WrittenIdMaps, table: TableSpec, places: NDArray[np.uint32], folder: Path
+) -> None:
+    name = f"{PLACES_FOLDER}/{table.name}.places"
+    written.records[name] = write_parts(folder / name, [places.view(np.uint8).data]).record
+    written.place_files[table.name] = name
+    written.places[table.name] = open_places(folder / name, table)
 
 
 def _write(written: WrittenIdMaps, table: TableSpec, source: IdMapSource, folder: Path) -> None:

@@ -225,7 +225,7 @@ def checked_bags(policy: IdPolicy, model_input: ModelInput) -> Bags:
     """The ids of all features inside their tables.
 
     Raises:
-        InputError: as `input_bags`; or the samples have raw ids, which nobody mapped.
+        InputError: as `input_bags`; or the samples have ids that nobody made rows.
         RequestError: as `IdPolicy.apply`.
     """
     bags = input_bags(model_input)
@@ -236,6 +236,11 @@ def checked_bags(policy: IdPolicy, model_input: ModelInput) -> Bags:
             raise InputError(
                 f"samples: feature {feature.name!r} has raw ids, and the id map of table "
                 f"{feature.table.name!r} is not known here"
+            )
+        if feature.table.ordered:
+            raise InputError(
+                f"samples: feature {feature.name!r} has ids, and where the rows of table "
+                f"{feature.table.name!r} lie is not known here"
             )
     return policy.apply(bags)[0]
 

@@ -275,6 +275,16 @@ class ModelSpec:
         )
 
     @property
+    def ordered_tables(self) -> tuple[TableSpec, ...]:
+        """The tables whose rows have another order than their ids."""
+        return tuple(table for table in self.tables if table.ordered)
+
+    @property
+    def ids_are_rows(self) -> bool:
+        """Whether each id of a request is the row that it reads, in all tables."""
+        return not (self.raw_tables or self.ordered_tables)
+
+    @property
     def raw_inputs(self) -> frozenset[str]:
         """The sparse inputs with raw ids: one of their tables or more maps or hashes them."""
         return frozenset(f.name for f in self.table_features if f.table.id_map is not None)

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class OrderRows(StrEnum):
-    """In which order a version has the rows of tables with id maps."""
+    """In which order a version has the rows of its tables."""
 
     AS_TRAINED = "as_trained"
     FREQUENCY = "frequency"

@@ -53,6 +53,8 @@ class TableSpec:
         default_row: "zeros" or `dim` numbers, which stand for rows that no shard host can look
             up; None: requests that need them fail.
         id_map: requests have raw ids, which it maps to rows; None: they have rows.
+        ordered: its rows have another order than their ids, and a file says where each lies;
+            publishing says it. None: ids are rows, or raw.
     """
 
     name: Name
@@ -67,6 +69,7 @@ class TableSpec:
     required: Annotated[Literal[True] | tuple[Name, ...] | None, BeforeValidator(_required)] = None
     default_row: DefaultRow = None
     id_map: IdMapSpec | None = None
+    ordered: Literal[True] | None = None
 
     @model_validator(mode="after")
     def _padding_is_a_row(self) -> "TableSpec":
@@ -108,6 +111,16 @@ class TableSpec:
                 + (': leave the id out of the map, with "zero"' if not self.id_map.hashed else "")
             )
         self._check_unknown_rows(self.id_map)
+        return self
+
+    @model_validator(mode="after")
+    def _ordered_ids_are_rows(self) -> "TableSpec":
+        if self.ordered and self.id_map is not None:
+            raise ValueError("ordered: expected none beside id_map, which says where rows lie")
+        if self.ordered and self.rows > MOST_MAPPED_ROWS:
+            raise ValueError(
+                f"ordered: expected a table of at most {MOST_MAPPED_ROWS} rows, got {self.rows}"
+            )
         return self
 
     def _check_unknown_rows(self, id_map: IdMapSpec) -> None:

@@ -168,7 +168,7 @@ def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) ->
         ),
         (
             lambda d: d.update(format_version=1),
-            "format_version: expected 2 for 4 tables with raw ids, 0 sequences and no base, got 1",
+            "format_version: expected 2 for 4 tables with raw ids, 0 with ordered rows, 0 sequences and no base, got 1",
         ),
         (lambda d: d.update(format_version=3), "format_version: expected 1 or 2, got '3'"),
         (lambda d: d["id_maps"].update(user="../user.index"), "leaves the version's folder"),
@@ -231,7 +231,10 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 def test_a_version_without_id_maps_is_not_of_format_2(published: RawModel, tmp_path: Path) -> None:
     version = Path(shutil.copytree(published.plain, tmp_path / "1"))
     edit_manifest(version, lambda document: document.update(format_version=2))
-    refused(version, "expected 1 for 0 tables with raw ids, 0 sequences and no base, got 2")
+    refused(
+        version,
+        "expected 1 for 0 tables with raw ids, 0 with ordered rows, 0 sequences and no base, got 2",
+    )
 
 
 def test_an_id_map_that_shrinks_while_it_is_served_is_an_error(

@@ -123,7 +123,7 @@ def test_a_damaged_overlay_is_named(
         ({"overlays": None}, "its pieces hold 3000 of 3,?002 rows"),
         (
             {"format_version": 1},
-            "expected 2 for 0 tables with raw ids, 0 sequences and a base",
+            "expected 2 for 0 tables with raw ids, 0 with ordered rows, 0 sequences and a base",
         ),
         (
             {"base": {"version": 2, "sha256": "0" * 64}},

@@ -121,6 +121,16 @@ class PublishOptions:
         )(described, samples, id_maps)
         return counted
 
+    def frequencies(self, described: ModelSpec, order_rows: OrderRows) -> Mapping[str, Any] | None:
+        """How often the samples use the rows of tables without id maps; None: it is not asked."""
+        if order_rows is not OrderRows.FREQUENCY or self.samples is None:
+            return None
+        samples = read_samples(self.samples, strings=described.string_inputs)
+        counted: Mapping[str, Any] = load_by_name(
+            "sharded_infer.publishing.sampled_ids:sampled_frequencies"
+        )(described, samples, id_map_sources(described, self.spec.parent))
+        return counted
+
     def publish(
         self,
         described: ModelSpec,
@@ -137,7 +147,7 @@ class PublishOptions:
         Args:
             keys: sign the version.
             parts: how many there are to join; None: the tables are encoded here.
-            order_rows: by frequency, those of the samples where the id maps say none.
+            order_rows: by frequency, those of the samples where no id map says them.
         """
         source, tower, measured = trained
         published: PublishedVersion = load_by_name("sharded_infer.publishing.publication:publish")(
@@ -149,6 +159,7 @@ class PublishOptions:
             statistics=statistics,
             id_maps=self.id_maps(described, order_rows),
             order_rows=order_rows,
+            frequencies=self.frequencies(described, order_rows),
             calibration=measured,
             parts=parts,
             note=self.note,

@@ -12,8 +12,8 @@ from serving.protocol.readers.unknown_ids import Cells, UnknownIds
 from serving.protocol.request_tensors import RequestTensors
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.inputs.finite_check import FiniteCheck
-from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.specs.model_spec import ModelSpec
 
@@ -35,7 +35,7 @@ class InputReader:
         max_batch: int,
         backend: Backend | None = None,
         limits: InputLimits | None = None,
-        id_maps: Mapping[str, IdMap] | None = None,
+        id_maps: Mapping[str, RowMap] | None = None,
         unknown_ids: Cells | None = None,
     ) -> None:
         """Prepares the reader of a model.

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from kernels.native_library import address_of
 from serving.protocol.native_library import IdMapFields
-from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.inputs.placed_ids import PlacedIds, RowMap
 from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
 from sharded_infer.specs.model_spec import ModelSpec
 
@@ -24,18 +24,20 @@ class NativeIdMaps:
         of_features: int64 `[features]`: addresses of `IdMap`s, 0 where ids are rows.
     """
 
-    def __init__(self, spec: ModelSpec, id_maps: Mapping[str, IdMap]) -> None:
+    def __init__(self, spec: ModelSpec, id_maps: Mapping[str, RowMap]) -> None:
         """Describes them.
 
         Args:
             id_maps: by table; ids of others that need one are left raw.
         """
         # Compiled code is given their addresses.
-        self._kept: list[IdMap | NDArray[np.int64] | NDArray[np.uint64]] = [*id_maps.values()]
+        self._kept: list[RowMap | NDArray[np.int64] | NDArray[np.uint64]] = [*id_maps.values()]
         self._fields = {
             table.name: self._fields_of(id_maps.get(table.name), counted)
             for counted, table in enumerate(spec.mapped_tables)
         }
+        for table in spec.ordered_tables:
+            self._fields[table.name] = self._fields_of(id_maps.get(table.name), 0)
         for table in spec.raw_tables:
             if table.id_map is not None and table.id_map.hashing is not None:
                 name, seed = table.id_map.hashing
@@ -52,14 +54,19 @@ class NativeIdMaps:
             np.int64,
         )
 
-    def _fields_of(self, id_map: IdMap | None, counted: int) -> IdMapFields:
+    def _fields_of(self, id_map: RowMap | None, counted: int) -> IdMapFields:
         fields = IdMapFields(counted=counted)
         if id_map is None:
             return fields
-        fields.index = id_map.index.fields
         watch = id_map.watch
         if watch is not None:
             fields.mark, fields.last, fields.last_byte = watch
+        if isinstance(id_map, PlacedIds):
+            places = id_map.places
+            fields.places, fields.placed = places.array.ctypes.data, places.count
+            fields.placed_rows = id_map.table.rows
+            return fields
+        fields.index = id_map.index.fields
         unknown = id_map.unknown
         if isinstance(unknown, SharedRows):
             rows = np.array(unknown.rows, np.int64)

@@ -26,8 +26,8 @@ from serving.protocol.readers.native_sequences import NativeSequences
 from serving.protocol.readers.unknown_ids import UnknownIds
 from serving.protocol.wire_tensors import WireTensor
 from sharded_infer.errors import InputError
-from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
 from sharded_infer.inputs.sparse_inputs import SparseInputs
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
@@ -70,7 +70,7 @@ class NativeReader:
         *,
         max_batch: int,
         max_ids: int | None = None,
-        id_maps: Mapping[str, IdMap] | None = None,
+        id_maps: Mapping[str, RowMap] | None = None,
         unknown_ids: UnknownIds | None = None,
     ) -> None:
         """Prepares the reader of a model.

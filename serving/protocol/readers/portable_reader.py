@@ -16,9 +16,9 @@ from serving.protocol.request_tensors import RequestTensors, parameters_of, span
 from serving.protocol.wire_strings import BYTES
 from serving.protocol.wire_tensors import WireTensor, read_tensors
 from sharded_infer.errors import RequestError
-from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.inputs.request_reader import RequestReader
 from sharded_infer.specs.model_spec import ModelSpec
 
@@ -40,7 +40,7 @@ class PortableReader:
         *,
         max_batch: int | None,
         limits: InputLimits | None = None,
-        id_maps: Mapping[str, IdMap] | None = None,
+        id_maps: Mapping[str, RowMap] | None = None,
         unknown_ids: UnknownIds | None = None,
     ) -> None:
         """Prepares the reader of a model.

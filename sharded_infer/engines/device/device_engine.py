@@ -17,9 +17,9 @@ from sharded_infer.engines.device.engine_set import Backends, EngineSet
 from sharded_infer.engines.device.rank_tables import PlacedShard, place_ranks
 from sharded_infer.engines.model_engine import BatchResult
 from sharded_infer.errors import InternalError
-from sharded_infer.inputs.id_map import IdMap
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.lookups.lookup_work import LookupWork, StepWork, rows_saved
 from sharded_infer.planning.plan import Plan, StoredTable
 from sharded_infer.progress import Progress, no_progress
@@ -48,7 +48,7 @@ class ModelParts:
     tables: Mapping[str, StoredTable]
     pieces: Mapping[str, Sequence[TablePiece]]
     weighted: bool = False
-    id_maps: Mapping[str, IdMap] = field(default_factory=dict)
+    id_maps: Mapping[str, RowMap] = field(default_factory=dict)
 
 
 class DeviceEngine:

@@ -1,6 +1,7 @@
 """Finds the rows of whole trained tables that differ from what a version has stored."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -11,11 +12,13 @@ from quant.sources.table_weight import TableWeight, find_key, find_weight
 from quant.sources.weight_source import SourceError, WeightSource
 from quant.stream import RowRange, encode_ranges
 from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.mapped_id_maps import open_row_places
 from sharded_infer.artifacts.mapped_tables import TablePiece, table_pieces
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.errors import WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
+from sharded_infer.inputs.placed_ids import PlacedIds
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.specs.model_spec import ModelSpec
@@ -41,11 +44,13 @@ def changed_weights(
     spec, tables = base.manifest.model_spec(), base.manifest.stored_tables()
     pieces = overlaid(table_pieces(base, TableMemory.MAP), open_overlays(base))
     weights = {t.name: _weight(source, spec, tables[t.name]) for t in spec.tables}
+    places = open_row_places(base)
     done, total = 0, sum(4 * one.rows * one.dim for one in weights.values())
     changes = {}
     for name, weight in weights.items():
         differing = []
-        for first, wrong, fp32_bytes in _compared(spec, tables[name], weight, pieces[name]):
+        stored = _Stored(tables[name], pieces[name], places.get(name))
+        for first, wrong, fp32_bytes in _compared(spec, stored, weight):
             differing.append(first + wrong)
             done += fp32_bytes
             progress(COMPARING, done, total)
@@ -55,10 +60,39 @@ def changed_weights(
     return changes
 
 
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """The rows of a table as a version has them, in the order in which they were trained."""
+
+    table: StoredTable
+    pieces: Sequence[TablePiece]
+    placed: PlacedIds | None
+
+    def read(self, first: int, last: int) -> torch.Tensor:
+        """Rows `[first, last)`, those behind the table's left out: uint8 `[rows, row_bytes]`."""
+        row_bytes = self.table.row_bytes
+        ids = np.arange(first, max(first, min(last, self.table.rows)))
+        rows = ids if self.placed is None else self.placed.places.rows(ids)
+        found = torch.empty(len(ids), row_bytes, dtype=torch.uint8)
+        for piece in self.pieces:
+            end = piece.first_row + piece.rows
+            at = torch.from_numpy(np.flatnonzero((rows >= piece.first_row) & (rows < end)))
+            local = torch.from_numpy(rows)[at] - piece.first_row
+            own = piece.own(piece.first_row, end, row_bytes)
+            in_own = local < len(own)
+            taken = torch.empty(len(at), row_bytes, dtype=torch.uint8)
+            taken[in_own] = own[local[in_own]]
+            if piece.overlay is not None:
+                piece.overlay.patch(local, taken)
+            found[at] = taken
+        return found
+
+
 def _compared(
-    spec: ModelSpec, table: StoredTable, weight: TableWeight, pieces: Sequence[TablePiece]
+    spec: ModelSpec, stored: _Stored, weight: TableWeight
 ) -> Iterator[tuple[int, NDArray[np.int64], int]]:
     """Of each chunk: its first row, which of its rows differ, and its fp32 bytes."""
+    table = stored.table
     whole = RowRange(
         table=table.name,
         weight=weight,
@@ -72,12 +106,7 @@ def _compared(
     try:
         for chunk in encode_ranges([whole]):
             last = first + len(chunk.stored)
-            before = [
-                piece.read(max(first, piece.first_row), end, table.row_bytes)
-                for piece in pieces
-                if max(first, piece.first_row) < (end := min(last, piece.first_row + piece.rows))
-            ]
-            known = torch.cat(before) if before else chunk.stored[:0]
+            known = stored.read(first, last)
             differs = (chunk.stored[: len(known)] != known).any(1).numpy()
             wrong = np.concatenate([np.flatnonzero(differs), np.arange(len(known), last - first)])
             yield first, wrong, chunk.fp32_bytes

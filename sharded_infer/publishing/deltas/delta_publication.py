@@ -32,7 +32,7 @@ from sharded_infer.artifacts.manifest import (
     Manifest,
     blocks_name,
 )
-from sharded_infer.artifacts.mapped_id_maps import open_id_maps
+from sharded_infer.artifacts.mapped_id_maps import open_id_maps, open_row_places
 from sharded_infer.artifacts.mapped_tables import table_pieces
 from sharded_infer.artifacts.provenance import provenance_of
 from sharded_infer.artifacts.table_memory import TableMemory
@@ -45,6 +45,7 @@ from sharded_infer.files.staged_folder import storage_errors
 from sharded_infer.importing.changes.changed_rows import Changes, check_changes
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
+from sharded_infer.inputs.placed_ids import RowMap
 from sharded_infer.planning.cost_model import CostModel
 from sharded_infer.planning.plan import Plan, dump_plan
 from sharded_infer.planning.planner import make_plan
@@ -208,7 +209,8 @@ class _Delta:
         self._tables = manifest.stored_tables()
         self._ids = changed_ids(base, check_changes(changes, "changes"))
         spec = manifest.model_spec()
-        self.encoded = encode_changes(spec, self._tables, self._ids.changes, progress)
+        self._places = open_row_places(base)
+        self.encoded = encode_changes(spec, self._tables, self._ids.changes, self._places, progress)
         self._spec = self.encoded.spec
 
     def write(self, staged: Path, samples: object | None, followed: str | None) -> Manifest:
@@ -304,8 +306,7 @@ class _Delta:
         calibration = None
         if spec.tower.precision is Precision.INT8:
             model_input = self._golden_input(samples)
-            if self._spec.raw_tables:
-                model_input = InputPolicy(self._spec, open_id_maps(self._base)).apply(model_input)
+            model_input = self._mapped(model_input, self._base)
             trained = self._trained(tower)
             [embeddings] = trained.pooled(model_input, [TRAINED])
             calibration = trained.tower_inputs(model_input, embeddings)
@@ -329,6 +330,13 @@ class _Delta:
         record = self._base.manifest.golden
         return load_golden(self._base.path / record.file, self._spec).model_input
 
+    def _mapped(self, model_input: ModelInput, artifact: Artifact) -> ModelInput:
+        """Samples with rows instead of ids; as they are where ids are rows."""
+        if self._spec.ids_are_rows:
+            return model_input
+        maps: dict[str, RowMap] = {**open_id_maps(artifact), **self._places}
+        return InputPolicy(self._spec, maps).apply(model_input)
+
     def _trained(self, tower: nn.Module) -> Fp32Model:
         """The model as trained, as far as that is known."""
         mapped = table_pieces(self._base, TableMemory.MAP)
@@ -341,8 +349,7 @@ class _Delta:
         self._progress("scoring golden requests", 0, 1)
         asked, names = self._golden_input(samples), self._spec.tower.outputs
         trained = self._trained(nn.Identity() if self._tower is None else self._tower)
-        maps = open_id_maps(Artifact(staged, manifest))
-        mapped = InputPolicy(self._spec, maps).apply(asked) if self._spec.raw_tables else asked
+        mapped = self._mapped(asked, Artifact(staged, manifest))
         [embeddings] = trained.pooled(mapped, [TRAINED])
         scores = None
         if self._tower is not None:

@@ -19,6 +19,7 @@ from quant.stream import RowRange, encode_ranges
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import InputError, WeightsError
 from sharded_infer.importing.changes.changed_rows import ChangedRows, Changes
+from sharded_infer.inputs.placed_ids import PlacedIds
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.progress import ENCODING, Progress
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
@@ -49,7 +50,11 @@ class EncodedChanges:
 
 
 def encode_changes(
-    spec: ModelSpec, tables: Mapping[str, StoredTable], changes: Changes, progress: Progress
+    spec: ModelSpec,
+    tables: Mapping[str, StoredTable],
+    changes: Changes,
+    places: Mapping[str, PlacedIds],
+    progress: Progress,
 ) -> EncodedChanges:
     """Encodes changed rows in the formats of their tables.
 
@@ -57,6 +62,7 @@ def encode_changes(
         spec: of the base.
         tables: of the base.
         changes: of rows; ids from a table's rows on are new rows, without gaps.
+        places: where the rows of the base's ordered tables lie, by table. New rows lie behind.
 
     Raises:
         WeightsError: a table, row, format or number does not fit; names the table and the row.
@@ -76,7 +82,10 @@ def encode_changes(
         table = tables[name]
         ordered = changed.taken(np.argsort(changed.ids))
         rows = _rows_with_new(table, ordered.ids)
-        numbers[name] = _numbers(spec, table, ordered)
+        _check_finite(spec, table, ordered)
+        if name in places:
+            ordered = _placed(ordered, places[name])
+        numbers[name] = _weight(table, ordered).read(0, len(ordered.ids))
         layers[name], report = _encoded(spec, table, ordered)
         reports.append(report)
         if rows > table.rows:
@@ -179,13 +188,20 @@ def _weight(table: StoredTable, changed: ChangedRows) -> TableWeight:
     return TableWeight(source, table.name, len(rows), table.dim, changed.row_format)
 
 
-def _numbers(spec: ModelSpec, table: StoredTable, changed: ChangedRows) -> Tensor:
-    numbers = _weight(table, changed).read(0, len(changed.ids))
-    finite = torch.isfinite(numbers).all(1)
-    if spec.quantization.nonfinite != "zero" and not bool(finite.all()):
+def _check_finite(spec: ModelSpec, table: StoredTable, changed: ChangedRows) -> None:
+    if spec.quantization.nonfinite == "zero":
+        return
+    finite = torch.isfinite(_weight(table, changed).read(0, len(changed.ids))).all(1)
+    if not bool(finite.all()):
         wrong = changed.ids[int((~finite).nonzero()[0])]
         raise WeightsError(f"changes: table {table.name!r}: row {wrong} has NaN or infinity")
-    return numbers
+
+
+def _placed(changed: ChangedRows, placed: PlacedIds) -> ChangedRows:
+    """The same rows where they lie, in that order."""
+    rows = placed.places.rows(changed.ids)
+    order = np.argsort(rows)
+    return replace(changed.taken(order), ids=rows[order])
 
 
 def _encoded(

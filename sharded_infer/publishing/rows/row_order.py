@@ -1,7 +1,8 @@
-"""The order of rows of tables with id maps: those that are used most come first.
+"""The order of rows: those that are used most come first.
 
-An id map says where each row lies, so that rows may stand in any order. Where hot rows lie side by
-side, fewer pages and cache lines hold them.
+An id map says where each row lies, so that rows may stand in any order. For a table without one, a
+place for each id is stored with the version. Where hot rows lie side by side, fewer pages and cache
+lines hold them.
 """
 
 from collections import Counter
@@ -19,12 +20,14 @@ from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.publishing.format_selection import find_weights
 from sharded_infer.quality.fp32_model import Fp32Model
 from sharded_infer.specs.feature_statistics import HISTOGRAM_BINS, FeatureStatistics
-from sharded_infer.specs.id_map_spec import HashedRows, SharedRows
+from sharded_infer.specs.id_map_spec import MOST_MAPPED_ROWS, HashedRows, SharedRows
 from sharded_infer.specs.model_spec import ModelSpec, TableSpec
 from sharded_infer.specs.order_rows import OrderRows
 
 Rows = NDArray[np.uint32]
 Counts = NDArray[np.float64]
+# How often each row of a table is used, `[rows]`.
+Frequencies = NDArray[np.integer] | NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,11 @@ class RowOrder:
             return self.trained
         by_key = {self.keys[name]: order for name, order in self.orders.items()}
         return OrderedRows(self.trained, by_key)
+
+    @property
+    def places(self) -> dict[str, Rows]:
+        """The row of each id, uint32 `[rows]`, of tables without id maps that are ordered."""
+        return {table.name: _places(self.orders[table.name]) for table in self.spec.ordered_tables}
 
     def reordered(self, orders: Mapping[str, Rows], keys: Mapping[str, str]) -> "RowOrder":
         """With other orders of some tables; keys are those of their weights."""
@@ -104,17 +112,22 @@ def row_order(
     weights: WeightSource,
     id_maps: Mapping[str, IdMapSource],
     statistics: Mapping[str, FeatureStatistics] | None,
+    frequencies: Mapping[str, Frequencies] | None = None,
 ) -> RowOrder:
     """The order that `publish` was asked for; arguments and errors as `_by_frequency`.
 
     Raises:
-        InputError: there is no such order.
+        InputError: there is no such order, or frequencies are given that are not used.
     """
     if order not in list(OrderRows):
         raise InputError(f"order_rows: expected {' or '.join(OrderRows)}, got {order!r:.80}")
+    if ordered := [table.name for table in spec.ordered_tables]:
+        raise SpecError(f"table {ordered[0]!r}: ordered: expected none: publishing says it")
     if order == OrderRows.AS_TRAINED:
+        if frequencies:
+            raise InputError(f"frequencies: expected none with order_rows {str(order)!r}")
         return RowOrder(spec, weights, id_maps, statistics)
-    return _by_frequency(spec, weights, id_maps, statistics)
+    return _by_frequency(spec, weights, id_maps, statistics, frequencies or {})
 
 
 def _by_frequency(
@@ -122,17 +135,20 @@ def _by_frequency(
     weights: WeightSource,
     id_maps: Mapping[str, IdMapSource],
     statistics: Mapping[str, FeatureStatistics] | None,
+    frequencies: Mapping[str, Frequencies],
 ) -> RowOrder:
-    """Orders the rows of each table whose id map knows how often they are used.
+    """Orders the rows of each table of which it is known how often they are used.
 
     Rows that are used equally often, up to a factor of two, stay in their order: they are then
     read in few ranges. Tables without frequencies keep their order, and so do those whose unknown
-    ids read rows that a hash chooses.
+    ids read rows that a hash chooses, and those that share a weight.
 
     Args:
         spec: of `with_id_maps`.
+        frequencies: of tables without id maps; id maps say their own.
 
     Raises:
+        InputError: frequencies are of no table, of one with an id map, or not one of each row.
         SpecError: no table can be ordered.
         WeightsError: as `find_weights`; or a frequency is negative, or of no row.
     """
@@ -145,12 +161,23 @@ def _by_frequency(
         can_move = not _is_hashed(table) and uses[found[table.name].key] == 1
         if source is not None and source.frequencies is not None and can_move:
             counts[table.name] = _counts(table, source)
+    _check_frequencies(spec, frequencies)
+    for name, of_rows in frequencies.items():
+        if uses[found[name].key] == 1:
+            counts[name] = of_rows.astype(np.float64)
     if not counts:
         raise SpecError(
-            "order_rows: expected a table with an id map that knows how often its ids are used "
-            "(with_frequencies), and whose unknown ids read no hashed rows, got none"
+            "order_rows: expected a table of which it is known how often its rows are used "
+            "(frequencies; of one with an id map with_frequencies), which has a weight of its own "
+            "and whose unknown ids read no hashed rows, got none"
         )
     orders = {name: _order(of_rows) for name, of_rows in counts.items()}
+    # Places are stored only where they say something.
+    orders = {
+        name: order
+        for name, order in orders.items()
+        if name not in frequencies or (order != np.arange(len(order))).any()
+    }
     places = {name: _places(order) for name, order in orders.items()}
     tables = tuple(
         _ordered(replace(t, format=found[t.name].stored or t.format), places[t.name])
@@ -182,6 +209,27 @@ class _Moved:
     def __call__(self) -> Iterator[Chunk]:
         for ids, rows in self.source.chunks(len(self.places)):
             yield ids, self.places[rows].astype(np.int64)
+
+
+def _check_frequencies(spec: ModelSpec, frequencies: Mapping[str, Frequencies]) -> None:
+    tables = {table.name: table for table in spec.tables}
+    for name, of_rows in frequencies.items():
+        table = tables.get(name)
+        if table is None or table.id_map is not None:
+            what = "no such table" if table is None else "it has an id map, which says them"
+            raise InputError(f"frequencies: table {name!r}: {what}")
+        if of_rows.shape != (table.rows,) or of_rows.dtype.kind not in "iuf":
+            raise InputError(
+                f"frequencies: table {name!r}: expected one number for each of {table.rows} rows, "
+                f"got {of_rows.dtype} {list(of_rows.shape)}"
+            )
+        if not (np.isfinite(of_rows) & (of_rows >= 0)).all():
+            raise InputError(f"frequencies: table {name!r}: expected finite numbers of 0 and more")
+        if table.rows > MOST_MAPPED_ROWS:
+            raise InputError(
+                f"frequencies: table {name!r}: expected at most {MOST_MAPPED_ROWS} rows, got "
+                f"{table.rows}"
+            )
 
 
 def _moved(source: IdMapSource, places: Rows) -> IdMapSource:
@@ -223,7 +271,9 @@ def _places(order: Rows) -> Rows:
 
 
 def _ordered(table: TableSpec, places: Rows) -> TableSpec:
-    if table.id_map is None or not isinstance(table.id_map.unknown, SharedRows):
+    if table.id_map is None:
+        return replace(table, ordered=True)
+    if not isinstance(table.id_map.unknown, SharedRows):
         return table
     rows = tuple(int(places[row]) for row in table.id_map.unknown.rows)
     unknown = replace(table.id_map.unknown, rows=rows)

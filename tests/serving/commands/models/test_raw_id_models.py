@@ -135,7 +135,7 @@ def test_rows_are_ordered_by_how_often_samples_read_them(
     ]
     assert scores[0] == scores[1]
     sharded_infer(*files.of("publish", "--order-rows", "frequency", "-r", plain)).refused(
-        "order_rows: expected a table with an id map that knows how often its ids are used"
+        "order_rows: expected a table of which it is known how often its rows are used"
     )
 
 

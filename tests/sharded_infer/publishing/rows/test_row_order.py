@@ -253,7 +253,7 @@ def test_frequencies_that_are_none_are_refused(
 def test_what_cannot_be_ordered_is_refused(tmp_path: Path) -> None:
     source = used(source_of(IDS), [5], [1])
     arguments: Any = (TINY, WEIGHT, Sum(), tmp_path)
-    with pytest.raises(SpecError, match="expected a table with an id map that knows how often"):
+    with pytest.raises(SpecError, match="expected a table of which it is known how often"):
         publish(*arguments, id_maps={"item": source_of(IDS)}, order_rows="frequency")
     with pytest.raises(InputError, match="as_trained or frequency, got 'hottest'"):
         publish(*arguments, id_maps={"item": source}, order_rows="hottest")

@@ -1,0 +1,158 @@
+"""Versions whose places of ordered rows were damaged, or made by somebody who means harm."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.errors import LostMemoryError
+from serving.protocol.readers.native_reader import NativeReader
+from serving.protocol.readers.portable_reader import PortableReader
+from sharded_infer.artifacts.mapped_id_maps import open_places
+from sharded_infer.engines.model import open_model
+from sharded_infer.errors import ArtifactError, InputError
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
+from tests.attacks.test_artifact import listed_anew, refused
+from tests.support.manifest_file import Document, edit_manifest
+from tests.support.raw_ids import Sum
+from tests.support.requests_by_chance import serialized
+
+ROWS = 4096
+PLACES = "row_places/item.places"
+SPEC = ModelSpec(
+    "ordered",
+    (TableSpec("item", ROWS, 4), TableSpec("shop", 5, 2)),
+    DenseSpec({"age": 1}),
+    quantization=QuantizationSpec("fp32"),
+)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    weights = {"item": torch.rand(ROWS, 4), "shop": torch.rand(5, 2)}
+    counts = {"item": np.arange(ROWS)}
+    folder = tmp_path_factory.mktemp("ordered")
+    return publish(SPEC, weights, Sum(), folder, order_rows="frequency", frequencies=counts).path
+
+
+@pytest.fixture
+def version(published: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(published, tmp_path / "ordered" / "1"))
+
+
+def with_place(at: int, row: int) -> Callable[[bytes], bytes]:
+    def change(content: bytes) -> bytes:
+        places = np.frombuffer(content, "<u4").copy()
+        places[at] = row
+        return places.tobytes()
+
+    return change
+
+
+def test_the_honest_copy_is_opened(version: Path) -> None:
+    edit_manifest(version, lambda document: None)
+    assert list(open_model(version).row_maps) == ["item"]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda content: b"", "got 0 bytes"),
+        (lambda content: content[:-1], f"got {4 * ROWS - 1} bytes"),
+        (lambda content: content + b"\0\0\0\0", f"at most {ROWS} rows, got {4 * ROWS + 4} bytes"),
+        (with_place(7, ROWS), f"id 7 has row {ROWS}, expected 0 to {ROWS - 1}"),
+        (with_place(0, 2**32 - 1), "id 0 has row 4294967295"),
+        (with_place(0, 1), "no id has row .*, expected each"),
+        # Fewer places than rows, as after new rows: one that is cut off is then outside.
+        (lambda content: content[:-4], "has row .*, expected 0 to 4094|no id has row"),
+    ],
+)
+def test_places_that_are_no_permutation_are_refused_by_file_and_table(
+    version: Path, change: Callable[[bytes], bytes], words: str
+) -> None:
+    path = version / PLACES
+    path.write_bytes(change(path.read_bytes()))
+    listed_anew(version, PLACES)
+    refused(version, f"{PLACES}: table 'item': row places: .*({words})")
+
+
+def test_a_file_with_another_hash_is_refused(version: Path) -> None:
+    path = version / PLACES
+    path.write_bytes(with_place(0, 1)(path.read_bytes()))
+    refused(version, "item.places")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (
+            lambda document: document.pop("row_places"),
+            r"row_places: expected those of .*\['item'\]",
+        ),
+        (
+            lambda document: document["row_places"].update(shop=PLACES),
+            r"row_places: expected those of tables \['item'\], got \['item', 'shop'\]",
+        ),
+        (lambda document: document["files"].pop(PLACES), "is used but has no size and hash"),
+        (lambda document: document.update(format_version=1), "expected 2 for .* ordered rows"),
+        (
+            lambda document: document["spec"]["tables"][0].update(id_map={"unknown": "zero"}),
+            "ordered: expected none beside id_map",
+        ),
+        (
+            lambda document: document["spec"]["tables"][0].update(ordered=False),
+            "ordered",
+        ),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_is_refused(
+    version: Path, edit: Callable[[Document], object], words: str
+) -> None:
+    edit_manifest(version, edit)
+    refused(version, words)
+
+
+def test_a_link_in_place_of_the_file_is_refused(version: Path, tmp_path: Path) -> None:
+    (version / PLACES).rename(tmp_path / "elsewhere")
+    (version / PLACES).symlink_to(tmp_path / "elsewhere")
+    refused(version, "symbolic link|cannot be read")
+    with pytest.raises(ArtifactError, match="item.places: cannot be read"):
+        open_places(version / PLACES, SPEC.tables[0])
+
+
+def test_places_that_are_overwritten_or_cut_while_they_are_served_read_nothing_else(
+    version: Path,
+) -> None:
+    model = open_model(version)
+    native, portable = (
+        made(model.spec, max_batch=8, id_maps=model.row_maps)
+        for made in (NativeReader, PortableReader)
+    )
+    inputs = {
+        "item": np.array([1, 2, 3000]),
+        "shop": np.array([0, 1, 2]),
+        "age": np.zeros((3, 1), np.float32),
+    }
+    message = serialized(inputs)
+    found = native.read_message(message)
+    assert found is not None
+    path = model.row_maps["item"].places.array[[1, 2, 3000]]  # type: ignore[union-attr]
+    assert found.groups[0].values[:3].tolist() == path.tolist()
+    with (version / PLACES).open("r+b") as file:
+        file.seek(4 * 3000)
+        file.write(b"\xff" * 4)
+    # The portable reader decides, and refuses.
+    assert native.read_message(message) is None
+    with pytest.raises(InputError, match="id 3000 has row 4294967295"):
+        portable.read_message(message)
+    os.truncate(version / PLACES, 4096)
+    with pytest.raises(LostMemoryError, match="item.places: has become shorter"):
+        model.check_files()
+    assert native.read_message(message) is None
+    with pytest.raises(LostMemoryError, match="item.places: has become shorter"):
+        portable.read_message(message)
