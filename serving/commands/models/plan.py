@@ -1,5 +1,7 @@
 """Plans a model without publishing it, and explains the plan."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,11 +14,12 @@ from serving.commands.models.quantization import counted_statistics
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
 from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel
+from sharded_infer.planning.memory_budget import KeptRows, divide_memory
 from sharded_infer.planning.plan_moves import Move, moves_between
 from sharded_infer.planning.plan_result import PlanResult
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.replanner import replan
-from sharded_infer.planning.table_use import table_uses
+from sharded_infer.planning.table_use import TableUse, table_uses
 from sharded_infer.planning.topology_file import parse_topology
 from sharded_infer.reports.plan.figures import (
     host_reports,
@@ -57,6 +60,16 @@ def plan_command(
         tuple[Path, Path] | None,
         typer.Option(help="Two plans' --json files: show the differences."),
     ] = None,
+    memory_budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Say what so much memory for rows would hold, such as 8GB, with the rest on disk.",
+        ),
+    ] = None,
+    samples_per_second: Annotated[
+        float, typer.Option(help="With --memory-budget: samples that are scored.", min=0)
+    ] = 1000.0,
     json_file: Annotated[
         Path | None,
         typer.Option(
@@ -73,6 +86,9 @@ def plan_command(
 
     Prints each device's tables, memory, time and binding constraint, and why tables were split or
     replicated. Compares the slowest device with the lower bound.
+
+    With --memory-budget it divides the memory over the tables, and says for each how many ids find
+    their rows there and how many rows a second are read from elsewhere.
     """
     check_target(json_file)
     check_target(html_file)
@@ -84,6 +100,9 @@ def plan_command(
     described = load_spec(spec)
     counted = counted_statistics(described, samples, spec.parent)
     uses = {use.table.name: use for use in table_uses(described, counted)}
+    kept: tuple[KeptRows, ...] = ()
+    if memory_budget is not None:
+        kept = divide_memory(uses.values(), parse_size(memory_budget, "--memory-budget"))
     load = CostModel(uses, parse_topology(topology), batch)
     moves: tuple[Move, ...] = ()
     if from_plan is None:
@@ -101,7 +120,14 @@ def plan_command(
     _print(result, load)
     if from_plan is not None:
         _print_moves(moves)
-    write_json(json_file, report_fields(result, load, moves))
+    if kept:
+        _print_kept(kept, uses, samples_per_second)
+    fields = report_fields(result, load, moves)
+    if kept:
+        fields["memory_budget"] = [
+            {**asdict(one), "reads_per_second": one.reads * samples_per_second} for one in kept
+        ]
+    write_json(json_file, fields)
     if html_file is not None:
         write_target(html_file, render_plan_page(result, load))
 
@@ -138,6 +164,37 @@ def _print(result: PlanResult, load: CostModel) -> None:
         soft_wrap=True,
     )
     _print_some(result.decisions)
+
+
+def _print_kept(
+    kept: Sequence[KeptRows], uses: Mapping[str, TableUse], samples_per_second: float
+) -> None:
+    title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
+    table = Table(title=title, title_justify="left")
+    for heading in ("table", "rows", "of all", "memory", "hit rate", "reads/s"):
+        table.add_column(heading, justify="left" if heading == "table" else "right")
+    ordered = sorted(kept, key=lambda one: -one.reads)
+    for one in ordered[:_SHOWN]:
+        table.add_row(
+            one.table,
+            f"{one.rows:,}",
+            f"{one.rows / uses[one.table].table.rows:.1%}",
+            size_text(one.bytes),
+            f"{one.hit_rate:.1%}",
+            f"{one.reads * samples_per_second:,.0f}",
+        )
+    OUT.print(table)
+    ids = sum(one.ids for one in kept)
+    reads = sum(one.reads for one in kept)
+    known = sum(any(f.zipf is not None or f.histogram for f in u.features) for u in uses.values())
+    OUT.print(
+        f"all {counted(len(kept), 'table')}: hit rate {1 - reads / ids if ids else 1:.1%}, "
+        f"{reads * samples_per_second:,.0f} rows a second from elsewhere at "
+        f"{samples_per_second:,.0f} samples a second; skew is known of {known}, others count as "
+        "evenly used",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _hosts_table(result: PlanResult, load: CostModel) -> Table:

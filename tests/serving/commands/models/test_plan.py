@@ -148,3 +148,24 @@ def test_this_machines_constants_are_measured_and_read_back(tmp_path: Path) -> N
     assert 1e8 < one.memory_bandwidth <= one.cache_bandwidth < 1e12
     assert 1e8 < one.host_bandwidth < 1e12
     assert 1e-7 < one.launch_seconds < 1e-1
+
+
+def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
+    path = tmp_path / "skewed.toml"
+    path.write_text(SPEC + "zipf = 1.05\n[statistics.user]\nzipf = 0.8\n")
+    words = ("--spec", path, "--topology", "cpu:1", "--memory-budget", "2MB")
+    done = run("plan", *words, "--samples-per-second", 500)
+    assert done.exit_code == 0, done.output
+    assert "at 500 samples a second; skew is known of 2" in done.output
+    kept = planned(tmp_path / "plan.json", *words)["memory_budget"]
+    assert isinstance(kept, list)
+    item, user, country = kept
+    assert sum(one["bytes"] for one in kept) <= 2_000_000
+    # Most ids are of `item`, and skewed.
+    assert item["rows"] > 20_000 and 0.8 < item["hit_rate"] < 0.95
+    assert 0 < user["rows"] < 50_000
+    assert item["reads_per_second"] == pytest.approx(1000 * 20 * (1 - item["hit_rate"]))
+    assert country["table"] == "country"
+    whole = planned(tmp_path / "whole.json", *words[:4])
+    assert "memory_budget" not in whole
+    assert run("plan", *words[:5], "2 apples").exit_code != 0

@@ -1,0 +1,122 @@
+"""What memory for rows buys: how many of each table's hottest rows, and how many ids find theirs.
+
+    cut each table's rows, the hottest first, into segments
+    take segments, those first that serve the most ids for a byte, until the memory is full
+
+Segments of one table serve fewer and fewer ids for a byte, so they are taken in their order. The
+hit rates are those of the rows that are used most: no cache does better.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sharded_infer.errors import InputError
+from sharded_infer.planning.table_use import TableUse
+from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
+
+# Of the rows so far: a segment's rows.
+_GROWTH = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRows:
+    """The rows of one table that memory holds.
+
+    Attributes:
+        table: its name.
+        rows: how many, the hottest.
+        bytes: of these rows.
+        hit_rate: share of the table's ids whose rows they are.
+        ids: of a sample.
+    """
+
+    table: str
+    rows: int
+    bytes: int
+    hit_rate: float
+    ids: float
+
+    @property
+    def reads(self) -> float:
+        """Rows that a sample reads from elsewhere; each id counts."""
+        return self.ids * (1 - self.hit_rate)
+
+
+def divide_memory(uses: Iterable[TableUse], memory_bytes: int) -> tuple[KeptRows, ...]:
+    """Divides memory over tables, so that as few ids as possible miss it.
+
+    A feature without statistics counts as evenly used. Tables that nothing uses come last.
+
+    Args:
+        memory_bytes: of rows as they are stored; id maps and places are not among them.
+
+    Raises:
+        InputError: it is negative.
+    """
+    if memory_bytes < 0:
+        raise InputError(f"memory: expected 0 bytes and more, got {memory_bytes}")
+    tables = tuple(uses)
+    kept, left = [0] * len(tables), memory_bytes
+    waiting: list[tuple[float, int]] = []
+
+    def wait(number: int) -> None:
+        use, first = tables[number], kept[number]
+        last = _segment_end(use, first)
+        if last > first:
+            ids = use.pooling_factor * (hit_rate(use, last) - hit_rate(use, first))
+            served = ids / ((last - first) * use.table.row_bytes)
+            heapq.heappush(waiting, (-served, number))
+
+    for number in range(len(tables)):
+        wait(number)
+    while waiting:
+        _, number = heapq.heappop(waiting)
+        row_bytes, first = tables[number].table.row_bytes, kept[number]
+        taken = min(_segment_end(tables[number], first) - first, left // row_bytes)
+        kept[number] += taken
+        left -= taken * row_bytes
+        # What is left may still hold rows of other tables, which are smaller.
+        if taken:
+            wait(number)
+    return tuple(
+        KeptRows(
+            use.table.name,
+            rows,
+            rows * use.table.row_bytes,
+            hit_rate(use, rows),
+            use.pooling_factor,
+        )
+        for use, rows in zip(tables, kept, strict=True)
+    )
+
+
+def hit_rate(use: TableUse, hottest: int) -> float:
+    """Share of a table's ids whose rows are among its hottest, as its features' statistics say.
+
+    Args:
+        hottest: rows, at most the table's.
+    """
+    rows = use.table.rows
+    if use.pooling_factor == 0:
+        return hottest / rows
+    served = sum(f.pooling_factor * _share(f, rows, hottest) for f in use.features)
+    return served / use.pooling_factor
+
+
+def _segment_end(use: TableUse, first: int) -> int:
+    return min(use.table.rows, first + max(1, int(first * _GROWTH)))
+
+
+def _share(feature: FeatureStatistics, rows: int, hottest: int) -> float:
+    """By the power law where it is known; else by the histogram, even within each of its ranges."""
+    if feature.zipf is not None or not feature.histogram:
+        return share_of_hottest(feature.zipf or 0.0, rows, hottest)
+    total = sum(feature.histogram)
+    if not total:
+        return hottest / rows
+    densest = sorted(feature.histogram, reverse=True)
+    place = hottest * len(densest) / rows
+    whole = int(place)
+    part = densest[whole] * (place - whole) if whole < len(densest) else 0.0
+    return min(1.0, (sum(densest[:whole]) + part) / total)
