@@ -26,6 +26,11 @@ BENCH_COMMANDS = (
         "Measure the index of raw ids beside a gather.",
     ),
     CommandEntry(
+        "tiers",
+        "serving.commands.bench.bench_tiers:bench_tiers_command",
+        "Measure a table larger than memory, ordered and not.",
+    ),
+    CommandEntry(
         "quantize",
         "serving.commands.bench.bench_quantize:bench_quantize_command",
         "Measure quantization from a checkpoint to tables.",

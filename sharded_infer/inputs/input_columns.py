@@ -5,8 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.ids.id_hash import StringHash, hash_strings, joined_strings
 from kernels.wording import counted, did_you_mean
-from sharded_infer.errors import RequestError
+from sharded_infer.errors import InputError, RequestError
 from sharded_infer.inputs.columns import Column, Columns, Place, cells_of
 from sharded_infer.inputs.feature_columns import (
     Arrays,
@@ -16,7 +17,6 @@ from sharded_infer.inputs.feature_columns import (
 )
 from sharded_infer.inputs.outcomes import is_outcome, outcome_names
 from sharded_infer.inputs.request_reader import LENGTHS, VALUES, WEIGHTS
-from sharded_infer.inputs.string_columns import hashed_column
 from sharded_infer.specs.model_spec import ModelSpec
 
 
@@ -53,7 +53,7 @@ def input_arrays(
     for name in spec.sparse_inputs:
         if name in values:
             if name in strings:
-                ids = hashed_column(name, values[name], strings[name], place)
+                ids = _hashed_column(name, values[name], strings[name], place)
                 values = {**values, name: ids}
             arrays |= feature_arrays(name, values, place)
         else:
@@ -146,3 +146,49 @@ def _dense(name: str, width: int, column: Column, place: Place) -> NDArray[np.fl
         rows.append([float(str(one)) for one in row])
     with np.errstate(over="ignore"):
         return np.array(rows, np.float32).reshape(len(rows), width)
+
+
+def _hashed_column(
+    name: str, column: Column, hashed: tuple[StringHash, int], place: Place
+) -> Column:
+    """A column with a raw id in place of each string; numbers stay as they are.
+
+    Args:
+        column: ids, or lists of ids; text is hashed as UTF-8.
+        hashed: the function and its seed.
+
+    Raises:
+        RequestError: a string is no text, or nothing was compiled that hashes; names the sample
+            and the input.
+    """
+    if isinstance(column, np.ndarray) and column.dtype.kind not in "SUT":
+        return column
+    cells = cells_of(column)
+    strings = [
+        _encoded(name, one, number, place)
+        for number, cell in enumerate(cells)
+        for one in (cell if isinstance(cell, list) else (cell,))
+        if isinstance(one, str | bytes)
+    ]
+    if not strings:
+        return column
+    try:
+        ids = iter(hash_strings(hashed[0], *joined_strings(strings), hashed[1]).tolist())
+    except InputError as error:
+        raise RequestError(f"input {name!r}: {error}") from error
+
+    def read(one: object) -> object:
+        return next(ids) if isinstance(one, str | bytes) else one
+
+    return [[read(one) for one in cell] if isinstance(cell, list) else read(cell) for cell in cells]
+
+
+def _encoded(name: str, one: str | bytes, number: int, place: Place) -> bytes:
+    if isinstance(one, bytes):
+        return one
+    try:
+        return one.encode()
+    except UnicodeEncodeError as error:
+        raise RequestError(
+            f"{place(number)}, {name!r}: a string is no text: {error.reason}"
+        ) from error

@@ -168,7 +168,7 @@ def test_every_bucket_with_the_same_key_is_read_without_an_end(version: Path) ->
         ),
         (
             lambda d: d.update(format_version=1),
-            "format_version: expected 2 for 4 tables with raw ids, 0 with ordered rows, 0 sequences and no base, got 1",
+            "format_version: expected 2 for 4 tables with raw ids, .* and no base, got 1",
         ),
         (lambda d: d.update(format_version=3), "format_version: expected 1 or 2, got '3'"),
         (lambda d: d["id_maps"].update(user="../user.index"), "leaves the version's folder"),

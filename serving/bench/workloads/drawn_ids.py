@@ -30,8 +30,22 @@ def draw_ids(
     """
     if distribution is IdDistribution.UNIFORM:
         return generator.integers(0, rows, count)
+    return scattered(zipf_ranks(generator, ZIPF, rows, count), rows)
+
+
+def zipf_ranks(
+    generator: np.random.Generator, exponent: float, rows: int, count: int
+) -> NDArray[np.int64]:
+    """Draws ranks by Zipf's law, 1 that of the row that is used most: int64 `[count]`."""
     # The inverse of the cumulative frequencies, sums taken as integrals.
-    power = 1 - ZIPF
-    ranks = (generator.random(count) * (rows**power - 1) + 1) ** (1 / power)
-    ids: NDArray[np.int64] = ranks.astype(np.int64) * _SCATTER % rows
+    draws, power = generator.random(count), 1 - exponent
+    if abs(power) < 1e-9:
+        return np.exp(draws * np.log(rows)).astype(np.int64)
+    ranks: NDArray[np.int64] = ((draws * (rows**power - 1) + 1) ** (1 / power)).astype(np.int64)
+    return ranks
+
+
+def scattered(ranks: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """The ids of ranks: each rank below the number of rows has another one."""
+    ids: NDArray[np.int64] = ranks * _SCATTER % rows
     return ids
