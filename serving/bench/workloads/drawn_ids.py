@@ -40,8 +40,10 @@ def zipf_ranks(
     # The inverse of the cumulative frequencies, sums taken as integrals.
     draws, power = generator.random(count), 1 - exponent
     if abs(power) < 1e-9:
-        return np.exp(draws * np.log(rows)).astype(np.int64)
-    ranks: NDArray[np.int64] = ((draws * (rows**power - 1) + 1) ** (1 / power)).astype(np.int64)
+        numbers = np.exp(draws * np.log(rows))
+    else:
+        numbers = (draws * (rows**power - 1) + 1) ** (1 / power)
+    ranks: NDArray[np.int64] = numbers.astype(np.int64)
     return ranks
 
 
