@@ -4,12 +4,17 @@
     take segments, those first that serve the most ids for a byte, until the memory is full
 
 Segments of one table serve fewer and fewer ids for a byte, so they are taken in their order. The
-hit rates are those of the rows that are used most: no cache does better.
+hit rates are those of the rows that are used most: no cache does better. Beside them stand those of
+the page cache, which keeps pages instead of rows, and those that were used last.
 """
 
 import heapq
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from sharded_infer.errors import InputError
 from sharded_infer.planning.table_use import TableUse
@@ -17,6 +22,7 @@ from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_h
 
 # Of the rows so far: a segment's rows.
 _GROWTH = 1 / 16
+_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,7 @@ class KeptRows:
         bytes: of these rows.
         hit_rate: share of the table's ids whose rows they are.
         ids: of a sample.
+        page_hit_rate: the same share with the page cache alone, and all tables' rows ordered.
     """
 
     table: str
@@ -36,6 +43,7 @@ class KeptRows:
     bytes: int
     hit_rate: float
     ids: float
+    page_hit_rate: float
 
     @property
     def reads(self) -> float:
@@ -86,12 +94,47 @@ def divide_memory(uses: Iterable[TableUse], memory_bytes: int) -> tuple[KeptRows
             rows * use.table.row_bytes,
             hit_rate(use, rows),
             use.pooling_factor,
+            of_pages,
         )
-        for use, rows in zip(tables, kept, strict=True)
+        for use, rows, of_pages in zip(
+            tables, kept, page_hit_rates(tables, memory_bytes), strict=True
+        )
     )
 
 
-def hit_rate(use: TableUse, hottest: int) -> float:
+def page_hit_rates(uses: Sequence[TableUse], memory_bytes: int) -> list[float]:
+    """Share of each table's ids that find their pages, with the page cache as the only cache.
+
+    The rows of each table stand by frequency. Pages that were used last stay, of whatever table:
+    each for as many samples T as fill the memory (H. Che, Y. Tung and Z. Wang, "Hierarchical Web
+    Caching Systems", 2002):
+
+        sum over pages(1 - exp(-uses of the page in a sample * T)) = pages of the memory
+    """
+    room = memory_bytes / _PAGE_BYTES
+    segments = [_page_segments(use) for use in uses]
+    pages = np.concatenate([counts for counts, _ in segments])
+    # A row whose bytes begin on one page and end on another needs both.
+    touched = [1 + (use.table.row_bytes - 1) / _PAGE_BYTES for use in uses]
+    rates = [
+        use.pooling_factor * touches * shares / counts
+        for use, touches, (counts, shares) in zip(uses, touched, segments, strict=True)
+    ]
+    every = np.concatenate(rates)
+    if pages[every > 0].sum() <= room:
+        return [1.0] * len(uses)
+    low, high = -64.0, 64.0  # of T, logarithms to base 2
+    for _ in range(64):
+        middle = (low + high) / 2
+        held = float((pages * -np.expm1(-every * math.exp2(middle))).sum())
+        low, high = (middle, high) if held < room else (low, middle)
+    return [
+        float((shares * (-np.expm1(-rate * math.exp2(low))) ** touches).sum())
+        for rate, touches, (_, shares) in zip(rates, touched, segments, strict=True)
+    ]
+
+
+def hit_rate(use: TableUse, hottest: float) -> float:
     """Share of a table's ids whose rows are among its hottest, as its features' statistics say.
 
     Args:
@@ -104,11 +147,22 @@ def hit_rate(use: TableUse, hottest: int) -> float:
     return served / use.pooling_factor
 
 
+def _page_segments(use: TableUse) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Pages of ordered rows, in segments that are used evenly: their pages, and shares of ids."""
+    rows_of_page, rows = _PAGE_BYTES / use.table.row_bytes, use.table.rows
+    ends, last = [0.0], 0.0
+    while last < rows:
+        last = min(float(rows), last + max(rows_of_page, last * _GROWTH))
+        ends.append(last)
+    served = np.array([hit_rate(use, end) for end in ends])
+    return np.diff(ends) / rows_of_page, np.diff(served)
+
+
 def _segment_end(use: TableUse, first: int) -> int:
     return min(use.table.rows, first + max(1, int(first * _GROWTH)))
 
 
-def _share(feature: FeatureStatistics, rows: int, hottest: int) -> float:
+def _share(feature: FeatureStatistics, rows: int, hottest: float) -> float:
     """By the power law where it is known; else by the histogram, even within each of its ranges."""
     if feature.zipf is not None or not feature.histogram:
         return share_of_hottest(feature.zipf or 0.0, rows, hottest)

@@ -312,10 +312,11 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
 _WRITTEN = {
     *(f"bench {name} --json" for name in (
         "plan", "formats", "lookup", "ids", "quantize", "decode", "engine", "serve", "executors",
-        "releases", "metrics", "ranking", "peers", "cluster",
+        "releases", "metrics", "ranking", "peers", "cluster", "tiers",
     )),
     "cluster manifest --output",
-    "bench plan --chart", "bench serve --chart", "bench quantize --folder", "calibrate --out",
+    "bench plan --chart", "bench serve --chart", "bench quantize --folder", "bench tiers --folder",
+    "calibrate --out",
     "demo --json", "demo --repository", "doctor --folder", "inspect --html",
     "plan --html", "plan --json", "quantize --out", "spec --out",
 }  # fmt: skip

@@ -19,13 +19,19 @@ import torch
 from numpy.typing import NDArray
 
 from kernels.backends.native import gather_rows
+from kernels.ids.row_places import PLACE_BYTES
+from kernels.row_format import RowFormat
 from serving.bench.tiers.limited_pages import LimitedPages
 from serving.bench.tiers.random_reads import random_reads
 from serving.bench.workloads.drawn_ids import scattered, zipf_ranks
+from sharded_infer.errors import InputError
+from sharded_infer.planning.memory_budget import page_hit_rates
+from sharded_infer.planning.plan import StoredTable
+from sharded_infer.planning.table_use import TableUse
 from sharded_infer.progress import Progress
-from sharded_infer.specs.feature_statistics import share_of_hottest
+from sharded_infer.specs.feature_statistics import FeatureStatistics, share_of_hottest
 
-ROW_BYTES = 132  # of int8 rows of dim 128
+DIM, ROW_BYTES = 128, 132  # of int8 rows
 IDS_OF_A_BATCH = 2**14
 _WRITTEN_BYTES = 64 * 2**20
 _PAST = 2**25  # ids that were looked up before: more pages than there is room for
@@ -56,6 +62,7 @@ class ExponentRates:
         exponent: of Zipf's law.
         threads: that look up at once, and reads of `fio_reads`.
         ideal_hit_rate: with the rows that are used most in all the memory.
+        planned_hit_rate: what `plan --memory-budget` foresees for ordered rows, beside the places.
         mapped: rows in any order.
         ordered: rows by frequency, and a place for each id in memory.
         fio_reads: direct reads of 4 KiB a second, with as many in progress; None: without fio.
@@ -64,6 +71,7 @@ class ExponentRates:
     exponent: float
     threads: int
     ideal_hit_rate: float
+    planned_hit_rate: float
     mapped: PageRates
     ordered: PageRates
     fio_reads: float | None
@@ -98,11 +106,16 @@ def measure_tiers(
         folder: where the table is written; None: the folder of temporary files.
 
     Raises:
-        InputError: fio fails, or nothing was compiled.
+        InputError: fio fails, nothing was compiled, or the memory holds places alone.
     """
     torch.set_num_threads(1)
     rows = int(gigabytes * 2**30) // ROW_BYTES
     room = int(memory_gigabytes * 2**30)
+    if room <= rows * PLACE_BYTES:
+        raise InputError(
+            f"--memory: expected more than the places of {rows:,} rows take, "
+            f"{rows * PLACE_BYTES / 2**30:.3g} GiB, got {memory_gigabytes:g} GiB"
+        )
     ids_by_use = scattered(np.arange(rows), rows)
     places = np.empty(rows, np.uint32)
     places[ids_by_use] = np.arange(rows, dtype=np.uint32)
@@ -134,6 +147,7 @@ def measure_tiers(
             exponent,
             count,
             share_of_hottest(exponent, rows, room // ROW_BYTES),
+            _planned(exponent, rows, room - places.nbytes),
             found[exponent, count]["mapped"],
             found[exponent, count]["ordered"],
             fio[count],
@@ -145,6 +159,12 @@ def measure_tiers(
 
 def _ids(generator: np.random.Generator, exponent: float, rows: int, count: int) -> Ids:
     return scattered(zipf_ranks(generator, exponent, rows, count), rows)
+
+
+def _planned(exponent: float, rows: int, room: int) -> float:
+    table = StoredTable("table", rows, DIM, RowFormat.INT8)
+    [rate] = page_hit_rates([TableUse(table, (FeatureStatistics(zipf=exponent),))], room)
+    return rate
 
 
 def _rates(

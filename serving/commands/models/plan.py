@@ -88,7 +88,8 @@ def plan_command(
     replicated. Compares the slowest device with the lower bound.
 
     With --memory-budget it divides the memory over the tables, and says for each how many ids find
-    their rows there and how many rows a second are read from elsewhere.
+    their rows there, how many rows a second are read from elsewhere, and how many ids find theirs
+    with the page cache alone.
     """
     check_target(json_file)
     check_target(html_file)
@@ -171,7 +172,7 @@ def _print_kept(
 ) -> None:
     title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
     table = Table(title=title, title_justify="left")
-    for heading in ("table", "rows", "of all", "memory", "hit rate", "reads/s"):
+    for heading in ("table", "rows", "of all", "memory", "hit rate", "reads/s", "hits by pages"):
         table.add_column(heading, justify="left" if heading == "table" else "right")
     ordered = sorted(kept, key=lambda one: -one.reads)
     for one in ordered[:_SHOWN]:
@@ -182,13 +183,16 @@ def _print_kept(
             size_text(one.bytes),
             f"{one.hit_rate:.1%}",
             f"{one.reads * samples_per_second:,.0f}",
+            f"{one.page_hit_rate:.1%}",
         )
     OUT.print(table)
     ids = sum(one.ids for one in kept)
     reads = sum(one.reads for one in kept)
+    by_pages = sum(one.ids * one.page_hit_rate for one in kept)
     known = sum(any(f.zipf is not None or f.histogram for f in u.features) for u in uses.values())
     OUT.print(
         f"all {counted(len(kept), 'table')}: hit rate {1 - reads / ids if ids else 1:.1%}, "
+        f"by pages {by_pages / ids if ids else 1:.1%}, "
         f"{reads * samples_per_second:,.0f} rows a second from elsewhere at "
         f"{samples_per_second:,.0f} samples a second; skew is known of {known}, others count as "
         "evenly used",

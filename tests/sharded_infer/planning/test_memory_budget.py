@@ -1,13 +1,14 @@
 """What memory for rows buys: hit rates of the hottest rows, and a division that none beats."""
 
 import itertools
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 
 from kernels.row_format import RowFormat
 from sharded_infer.errors import InputError
-from sharded_infer.planning.memory_budget import divide_memory, hit_rate
+from sharded_infer.planning.memory_budget import divide_memory, hit_rate, page_hit_rates
 from sharded_infer.planning.plan import StoredTable
 from sharded_infer.planning.table_use import TableUse
 from sharded_infer.specs.feature_statistics import FeatureStatistics
@@ -76,3 +77,46 @@ def test_memory_for_all_rows_holds_them() -> None:
     assert all(one.rows == 0 and one.hit_rate == 0 for one in none)
     with pytest.raises(InputError, match="expected 0 bytes and more, got -1"):
         divide_memory(uses, -1)
+
+
+@pytest.mark.parametrize("memory", [100_000, 400_000, 1_200_000])
+def test_page_hit_rates_are_those_of_pages_that_leave_when_they_were_used_longest_ago(
+    memory: int,
+) -> None:
+    uses = (
+        used("skewed", 20_000, 128, skewed(3, 1.0)),
+        used("flat", 8_000, 60, skewed(1, 0.5)),
+    )
+    generator, cached = np.random.default_rng(0), OrderedDict[tuple[int, int], None]()
+    drawn = []
+    for use in uses:
+        frequencies = np.arange(1, use.table.rows + 1) ** -(use.features[0].zipf or 0.0)
+        count = round(50_000 * use.pooling_factor)
+        rows = generator.choice(use.table.rows, count, p=frequencies / frequencies.sum())
+        drawn.append(rows.reshape(50_000, -1))
+    hits = np.zeros((50_000, 2))
+    for sample, of_tables in enumerate(zip(*drawn, strict=True)):
+        for table, rows in enumerate(of_tables):
+            row_bytes = uses[table].table.row_bytes
+            for row in rows.tolist():
+                pages = {row * row_bytes // 4096, ((row + 1) * row_bytes - 1) // 4096}
+                hits[sample, table] += all((table, page) in cached for page in pages)
+                for page in pages:
+                    cached[table, page] = None
+                    cached.move_to_end((table, page))
+                while len(cached) > memory // 4096:
+                    cached.popitem(last=False)
+    measured = hits[10_000:].mean(0) / [use.pooling_factor for use in uses]
+    assert page_hit_rates(uses, memory) == pytest.approx(measured.tolist(), abs=0.03)
+    kept = divide_memory(uses, memory)
+    assert [one.page_hit_rate for one in kept] == page_hit_rates(uses, memory)
+    # Pages have some rows that are used less: no table of one kind of rows gains by them.
+    assert sum(one.ids * one.page_hit_rate for one in kept) < sum(
+        one.ids * one.hit_rate for one in kept
+    )
+
+
+def test_pages_for_which_there_is_room_stay() -> None:
+    unused = used("unused", 10_000, 28, skewed(0, None))
+    assert page_hit_rates((SKEWED, unused), 200_000) == [1, 1]
+    assert page_hit_rates((SKEWED, unused), 0) == pytest.approx([0, 0])

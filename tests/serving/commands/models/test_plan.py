@@ -163,6 +163,7 @@ def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
     assert sum(one["bytes"] for one in kept) <= 2_000_000
     # Most ids are of `item`, and skewed.
     assert item["rows"] > 20_000 and 0.8 < item["hit_rate"] < 0.95
+    assert item["hit_rate"] - 0.15 < item["page_hit_rate"] < item["hit_rate"]
     assert 0 < user["rows"] < 50_000
     assert item["reads_per_second"] == pytest.approx(1000 * 20 * (1 - item["hit_rate"]))
     assert country["table"] == "country"
