@@ -78,6 +78,7 @@ FULL_FILES = (
     "tests/end_to_end/test_log_lines.py",
     "tests/end_to_end/test_metrics_under_load.py",
     "tests/end_to_end/test_neumf.py",
+    "tests/end_to_end/test_ordered_rows.py",
     "tests/end_to_end/test_probes.py",
     "tests/end_to_end/test_promotion.py",
     "tests/end_to_end/test_publish_parts.py",
