@@ -12,15 +12,19 @@ import torch
 from kernels.errors import LostMemoryError
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
 from sharded_infer.artifacts.mapped_id_maps import open_places
 from sharded_infer.engines.model import open_model
 from sharded_infer.errors import ArtifactError, InputError
+from sharded_infer.importing.changes.changed_rows import ChangedRows
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, QuantizationSpec, TableSpec
 from tests.attacks.test_artifact import listed_anew, refused
 from tests.support.manifest_file import Document, edit_manifest
 from tests.support.raw_ids import Sum
 from tests.support.requests_by_chance import serialized
+from tests.support.servers import Command
 
 ROWS = 4096
 PLACES = "row_places/item.places"
@@ -85,6 +89,27 @@ def test_a_file_with_another_hash_is_refused(version: Path) -> None:
     path = version / PLACES
     path.write_bytes(with_place(0, 1)(path.read_bytes()))
     refused(version, "item.places")
+
+
+def test_two_rows_that_changed_places_are_found_by_the_hash(
+    version: Path, sharded_infer: Command
+) -> None:
+    path = version / PLACES
+    places = np.frombuffer(path.read_bytes(), "<u4").copy()
+    places[[1, 2]] = places[[2, 1]]
+    path.write_bytes(places.tobytes())
+    with pytest.raises(ArtifactError, match="item.places"):
+        verify_files(open_artifact(version))
+    sharded_infer("verify", "-r", version.parents[1]).refused(PLACES)
+
+
+def test_changes_are_not_published_in_front_of_damaged_places(version: Path) -> None:
+    path = version / PLACES
+    path.write_bytes(with_place(7, ROWS)(path.read_bytes()))
+    changes = {"item": ChangedRows(np.array([1]), torch.ones(1, 4))}
+    with pytest.raises(ArtifactError, match=f"{PLACES}: .*id 7 has row {ROWS}"):
+        publish_delta("ordered", changes, version.parents[1])
+    assert [folder.name for folder in version.parent.iterdir()] == ["1"]
 
 
 @pytest.mark.parametrize(
