@@ -120,3 +120,7 @@ def test_pages_for_which_there_is_room_stay() -> None:
     unused = used("unused", 10_000, 28, skewed(0, None))
     assert page_hit_rates((SKEWED, unused), 200_000) == [1, 1]
     assert page_hit_rates((SKEWED, unused), 0) == pytest.approx([0, 0])
+    # Half of the rows serve nothing, and are in no page that is asked for.
+    halved = used("halved", 100_000, 60, skewed(2, None, *(0.1,) * 7, *(0,) * 7))
+    [some], [all_of_them] = (page_hit_rates((halved,), memory) for memory in (10**6, 4 * 10**6))
+    assert 0.2 < some < 0.4 and all_of_them == 1
