@@ -1,13 +1,21 @@
 """Delta after delta under constant traffic: each answer is of the version that it names.
 
-SHARDED_INFER_SOAK=1 makes it a hundred chained deltas instead of eight; `-s` shows the figures.
+SHARDED_INFER_SOAK=1 makes it a hundred chained deltas instead of eight, and fifty killed servers
+instead of three; `-s` shows the figures.
 """
 
 import os
+import re
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from hashlib import sha256
 from pathlib import Path
+from random import Random
 
+import numpy as np
 import pytest
 
 from sharded_infer.publishing.deltas.compaction import compact
@@ -15,19 +23,22 @@ from sharded_infer.publishing.deltas.delta_publication import publish_delta
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.version_copy import copy_version
 from tests.support.fronts import hosts_file
-from tests.support.marked_rows import HOSTS, MODEL, MarkedDeltas, publish_marked
+from tests.support.marked_rows import HOSTS, MODEL, MarkedDeltas, marked_inputs, publish_marked
 from tests.support.marked_traffic import MarkedTraffic, marked_traffic
-from tests.support.s3_server import S3Server
-from tests.support.server_processes import children_of, resident_bytes
-from tests.support.servers import RunningServer, running_server
+from tests.support.replaceable import Replaceable
+from tests.support.server_processes import children_of, free_port, resident_bytes
+from tests.support.servers import RunningServer, infer_request, running_server
 from tests.support.shard_host_processes import running_shard_host
 from tests.support.waiting import until
 
 LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
 DELTAS = 100 if LONG else 8
+KILLS = 50 if LONG else 3
 QUICK = ("--poll-seconds", 0.1)
 # Of what a server takes after its first swaps.
 MOST_GROWTH = 1.05
+# What gRPC's client says of a server that is gone, or not there yet.
+GONE = re.compile("failed to connect|Connection reset|Socket closed|Broken pipe")
 pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 
@@ -59,44 +70,41 @@ def memory_of(server: RunningServer) -> int:
     return sum(resident_bytes(pid) for pid in pids)
 
 
-@pytest.mark.parametrize("store", ["folder", "s3"])
+@pytest.fixture
+def marked(location: str, tmp_path: Path) -> Repository:
+    """A folder, or a bucket, with version 1 of the marked rows."""
+    publish_marked(tmp_path / "first", 1)
+    copy_version(Repository(tmp_path / "first"), MODEL, 1, Repository(location))
+    return Repository(location)
+
+
 @pytest.mark.parametrize("serving", [one_process, several_hosts])
 def test_chained_deltas_under_traffic(
-    request: pytest.FixtureRequest,
+    marked: Repository,
     tmp_path: Path,
-    store: str,
     serving: Callable[[Path | str, Path, ExitStack], AbstractContextManager[RunningServer]],
 ) -> None:
-    first = tmp_path / "first"
-    publish_marked(first, 1)
-    location: Path | str = first
-    if store == "s3":
-        s3: S3Server = request.getfixturevalue("s3")
-        location = request.getfixturevalue("s3_url")
-        assert s3.keys(MODEL) == []
-        copy_version(Repository(first), MODEL, 1, Repository(location))
-    repository, deltas = Repository(location), MarkedDeltas(seed=len(store))
-    memory = []
+    deltas, memory = MarkedDeltas(seed=1), []
     with ExitStack() as stack:
-        server = stack.enter_context(serving(location, tmp_path, stack))
+        server = stack.enter_context(serving(marked.location, tmp_path, stack))
         traffic = marked_traffic([server.grpc_url], expected=deltas.rows)
         seen = stack.enter_context(traffic)
         until(is_served(seen, 1), "version 1 is served")
         for version in range(2, DELTAS + 2):
-            published = publish_delta(MODEL, deltas.changes(version), repository)
+            published = publish_delta(MODEL, deltas.changes(version), marked)
             assert published.version == version
             until(is_served(seen, version), f"version {version} is served")
             memory.append(memory_of(server))
         deltas.same(DELTAS + 2, DELTAS + 1)
-        compacted = compact(repository, MODEL)
+        compacted = compact(marked, MODEL)
         until(is_served(seen, compacted.version), "the compacted version is served")
         memory.append(memory_of(server))
         last = compacted.version + 1
-        publish_delta(MODEL, deltas.changes(last), repository)
+        publish_delta(MODEL, deltas.changes(last), marked)
         until(is_served(seen, last), f"version {last} is served")
     answered = sum(seen.versions.values())
     print(  # noqa: T201 - what the long form is run by hand for
-        f"\n{store}, {serving.__name__}: {DELTAS} deltas, {answered} answers, "
+        f"\n{marked.location}, {serving.__name__}: {DELTAS} deltas, {answered} answers, "
         f"{len(seen.errors)} failed, {len(seen.wrong)} wrong, memory after the second "
         f"{memory[1] / 1e6:.0f} MB, before compaction {memory[-2] / 1e6:.0f} MB, after "
         f"{memory[-1] / 1e6:.0f} MB"
@@ -105,3 +113,63 @@ def test_chained_deltas_under_traffic(
     assert seen.wrong == []
     assert sorted(seen.versions) == list(range(1, last + 1))
     assert memory[-1] <= MOST_GROWTH * memory[1]
+
+
+def test_killed_servers_serve_whole_versions(marked: Repository, tmp_path: Path) -> None:
+    deltas, chance, kills = MarkedDeltas(seed=2), Random(3), Counter[str]()
+    port = free_port()
+
+    def start(log: Path) -> AbstractContextManager[RunningServer]:
+        options = ("--port", port, "--workers", 2, *QUICK)
+        return running_server(marked.location, log, *options, exit_code=None)
+
+    with ExitStack() as stack:
+        server = Replaceable("server", tmp_path / "server", start)
+        stack.callback(server.close)
+        publisher = stack.enter_context(ThreadPoolExecutor(1))
+        traffic = marked_traffic([f"127.0.0.1:{port}"], expected=deltas.rows)
+        seen = stack.enter_context(traffic)
+        until(is_served(seen, 1), "version 1 is served")
+        began = time.monotonic()
+        publish_delta(MODEL, deltas.changes(2), marked)
+        until(is_served(seen, 2), "version 2 is served")
+        release_seconds = time.monotonic() - began
+        for version in range(3, KILLS + 3):
+            published = publisher.submit(publish_delta, MODEL, deltas.changes(version), marked)
+            time.sleep(chance.uniform(0, 1.2 * release_seconds))
+            newest = marked.versions(MODEL)[-1]
+            step = "served" if version in seen.versions else "published"
+            kills[step if newest == version else "not published"] += 1
+            server.kill_all()
+            server.start()
+            assert _first_answer(server.running) in (newest, version)
+            assert published.result().version == version
+            until(is_served(seen, version), f"version {version} is served")
+            assert _damaged(tmp_path / "cache" / "files") == []
+        assert marked.is_remote == (tmp_path / "cache" / "files").is_dir()
+    answered = sum(seen.versions.values())
+    print(  # noqa: T201 - what the long form is run by hand for
+        f"\n{marked.location}: killed when the new version was {dict(kills)}, {answered} answers, "
+        f"{len(seen.errors)} failed, {len(seen.wrong)} wrong, {seen.repeats} sent again, "
+        f"slowest {max(seen.seconds):.2f} s"
+    )
+    assert seen.errors == []
+    assert seen.wrong == []
+    assert sorted(seen.versions) == list(range(1, KILLS + 3))
+    assert [words for words in seen.losses if not GONE.search(words)] == []
+    logs = [log.read_text() for log in tmp_path.glob("server.*")]
+    assert len(logs) == KILLS + 1
+    assert [log for log in logs if "internal error" in log] == []
+
+
+def _first_answer(server: RunningServer) -> int:
+    """The version that answers a request without a version."""
+    request = infer_request(marked_inputs(1, np.random.default_rng(0)), model=MODEL)
+    with server.stub() as stub:
+        return int(stub.ModelInfer(request, timeout=60).model_version)
+
+
+def _damaged(files: Path) -> list[str]:
+    """Whole files of a cache that are not what their names say."""
+    whole = [path for path in files.glob("*") if not path.suffix]
+    return [path.name for path in whole if sha256(path.read_bytes()).hexdigest() != path.name]

@@ -35,6 +35,7 @@ class MarkedTraffic:
         wrong: of answers that are not of the version they name.
         versions: answers by version.
         repeats: requests that were sent again since a front's connection was lost.
+        losses: of connections, what gRPC's client said of each.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -42,6 +43,7 @@ class MarkedTraffic:
     wrong: list[str] = field(default_factory=list)
     versions: Counter[int] = field(default_factory=Counter)
     repeats: int = 0
+    losses: Counter[str] = field(default_factory=Counter)
 
     def answered_share(self) -> float:
         return 1 - len(self.errors) / len(self.seconds)
@@ -86,6 +88,7 @@ def marked_traffic(
                         response = stubs[at].ModelInfer(request, timeout=left)
                     except grpc.RpcError as error:
                         if _is_lost(error) and not stop.wait(_PAUSE_SECONDS):
+                            seen.losses[error.details()] += 1
                             at = (at + 1) % len(stubs)
                             continue
                         seen.errors.append((error.code().name, error.details()))

@@ -1,12 +1,15 @@
 """Shard hosts and fronts that are ended and started again where they were."""
 
+import os
+import select
+import signal
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.marked_rows import HOSTS
-from tests.support.server_processes import free_port
+from tests.support.server_processes import children_of, free_port
 from tests.support.servers import RunningServer, running_server
 from tests.support.shard_host_processes import ShardHostProcess, running_shard_host
 
@@ -46,6 +49,19 @@ class Replaceable:
         self.is_ready = False
         self.running.process.kill()
         self.running.process.wait()
+
+    def kill_all(self) -> None:
+        """Ends it and the processes that it has started with SIGKILL."""
+        children = list(map(os.pidfd_open, children_of(self.running.process.pid)))
+        self.kill()
+        for child in children:
+            # Without its parent it may have ended.
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+        for child in children:
+            # Until the last thread has ended, it holds its port.
+            select.select([child], [], [])
+            os.close(child)
 
     def close(self) -> None:
         """Ends it in order, if it still runs."""
