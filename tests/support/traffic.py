@@ -237,7 +237,7 @@ def flip_bit(path: Path) -> None:
         file.write(bytes([last ^ 1]))
 
 
-def states(client: Any) -> dict[int, tuple[str, str]]:
-    """State and reason of each version in the index."""
+def states(client: Any, model: str = MODEL) -> dict[int, tuple[str, str]]:
+    """State and reason of each version of a model in the index."""
     index = client.get_model_repository_index().models
-    return {int(entry.version): (entry.state, entry.reason) for entry in index}
+    return {int(e.version): (e.state, e.reason) for e in index if e.name == model}
