@@ -1,5 +1,7 @@
 """Damaged and hostile overlays are refused by name, before a row of them is read."""
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,14 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.artifacts.artifact import open_artifact, verify_files
+from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.table_header import TableEntry, table_file_head
 from sharded_infer.deltas.overlays import open_overlays
 from sharded_infer.engines.model import open_model
-from sharded_infer.errors import ArtifactError
+from sharded_infer.errors import ArtifactError, NotFoundError
 from sharded_infer.publishing.deltas.delta_publication import publish_delta
+from sharded_infer.repositories.repository import Repository
 from tests.support.delta_model import delta_spec, drawn_changes, publish_whole, trained_rows
 from tests.support.manifest_file import edit_manifest
+from tests.support.signing_keys import make_key
 
 ROW_BYTES = 20
 
@@ -111,6 +116,92 @@ def test_a_damaged_overlay_is_named(
     damage(path)
     with pytest.raises(ArtifactError, match=message):
         open_model(version)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (cut, "too short"),
+        (flip, "altered: its SHA-256 is"),
+        (Path.unlink, "missing; the manifest says"),
+    ],
+)
+def test_each_damaged_file_of_a_delta_is_named(
+    version: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    for name in open_artifact(version).manifest.files:
+        path = version / name
+        content = path.read_bytes()
+        damage(path)
+        with pytest.raises(ArtifactError, match=f"{re.escape(name)}: {message}"):
+            verify_files(open_artifact(version))
+        path.write_bytes(content)
+    verify_files(open_artifact(version))
+
+
+def test_a_damaged_manifest_of_a_delta_is_refused(version: Path) -> None:
+    path = version / "manifest.json"
+    for damage in (cut, flip):
+        content = path.read_bytes()
+        damage(path)
+        with pytest.raises(ArtifactError, match=r"manifest\.json"):
+            open_artifact(version)
+        path.write_bytes(content)
+    path.unlink()
+    with pytest.raises(NotFoundError):
+        Repository(version.parents[1]).manifest("ranker", 2)
+
+
+def test_an_overlay_that_no_manifest_lists_is_refused(version: Path) -> None:
+    [path] = (version / "overlays").iterdir()
+    shutil.copy(path, path.with_name("other.safetensors"))
+    with pytest.raises(ArtifactError, match=r"overlays/other.safetensors: not listed in the man"):
+        open_model(version)
+
+
+def test_a_delta_under_another_number_or_model_is_refused(version: Path) -> None:
+    model = version.parent
+    shutil.copytree(version, model / "3")
+    shutil.copytree(model / "1", model.with_name("other") / "1")
+    shutil.copytree(version, model.with_name("other") / "2")
+    repository = Repository(model.parent)
+    with pytest.raises(ArtifactError, match="says version 2, its folder 3"):
+        repository.open("ranker", 3)
+    with pytest.raises(ArtifactError, match="is of model 'ranker', its folder of 'other'"):
+        repository.open("other", 2)
+    with pytest.raises(ArtifactError, match="says version 2, its folder 3"):
+        publish_delta("ranker", drawn_changes(delta_spec(), 2), repository)
+
+
+def test_a_delta_that_a_foreign_key_signed_is_refused(tmp_path: Path) -> None:
+    ours, foreign = (make_key(tmp_path, name) for name in ("ours", "foreign"))
+    place, spec = tmp_path / "models", delta_spec()
+    publish_whole(spec, trained_rows(spec), place)
+    for number, key in enumerate((ours, foreign)):
+        changes = drawn_changes(spec, number)
+        publish_delta("ranker", changes, place, sign_keys=[key.private])
+    trusting = Repository(place, trusted_keys=[ours.public])
+    trusting.verify("ranker", 2)
+    refused = f"/3/manifest.json: expected a signature by key {ours.key_id}"
+    for read in (trusting.open, trusting.fetch, trusting.verify):
+        with pytest.raises(ArtifactError, match=refused):
+            read("ranker", 3)
+    # Nothing that is trusted is made of it.
+    with pytest.raises(ArtifactError, match=refused):
+        publish_delta("ranker", drawn_changes(spec, 2), trusting, sign_keys=[ours.private])
+
+
+@pytest.mark.parametrize("other", [None, "0" * 64])
+def test_a_delta_needs_nothing_of_its_base(version: Path, other: str | None) -> None:
+    """Its manifest lists all of its files, by hash: what it says of its base is not followed."""
+    samples = generate_samples(delta_spec(), 50)
+    expected = open_model(version).run(samples)["score"]
+    if other is not None:
+        edit_manifest(version, lambda document: document["base"].update(sha256=other))
+    shutil.rmtree(version.with_name("1"))
+    assert np.array_equal(open_model(version).run(samples)["score"], expected)
+    later = publish_delta("ranker", drawn_changes(delta_spec(), 2), version.parents[1])
+    assert (later.version, later.base) == (3, 2)
 
 
 @pytest.mark.parametrize(
