@@ -66,6 +66,7 @@ FULL_FILES = (
     "tests/end_to_end/test_deepfm.py",
     "tests/end_to_end/test_default_rows.py",
     "tests/end_to_end/test_delta_equality.py",
+    "tests/end_to_end/test_delta_swaps.py",
     "tests/end_to_end/test_demo.py",
     "tests/end_to_end/test_devices.py",
     "tests/end_to_end/test_din.py",
