@@ -13,5 +13,9 @@ class LostMemoryError(ShardedInferError):
     """A mapped file has lost bytes, so data read from it may be wrong."""
 
 
+class RowReadError(ShardedInferError):
+    """Rows that are not in memory, and that a file did not give in time or cannot give."""
+
+
 class InternalError(ShardedInferError, RuntimeError):
     """A broken invariant: a bug of this project, never the caller's fault."""

@@ -10,6 +10,7 @@ from kernels.errors import InputError
 from kernels.mapped_file import MappedFile
 from kernels.row_format import RowFormat
 from kernels.row_overlay import RowOverlay
+from kernels.tiers.row_tier import TierPart
 from kernels.wording import counted
 
 
@@ -25,6 +26,8 @@ class FusedTables:
         means: whether a feature's bags are averaged (true) or summed (false).
         file: the file that `memory` maps; None for other memory.
         overlays: changed rows of each feature's table, or None; empty: no table has any.
+        tiers: where rows of each feature's table lie while they are looked up, if not in `memory`,
+            which is the whole file then; empty: they lie there.
     """
 
     memory: Tensor
@@ -35,6 +38,7 @@ class FusedTables:
     means: tuple[bool, ...]
     file: MappedFile | None = None
     overlays: tuple[RowOverlay | None, ...] = ()
+    tiers: tuple[TierPart, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses tables that do not lie inside the memory.
@@ -47,7 +51,7 @@ class FusedTables:
                 f"memory: expected uint8 [bytes], got {self.memory.dtype} {list(self.memory.shape)}"
             )
         counts = {len(self.byte_offsets), len(self.rows), len(self.dims), len(self.means)}
-        counts |= {len(self.overlays)} if self.overlays else set()
+        counts |= {len(given) for given in (self.overlays, self.tiers) if given}
         if counts == {0} or len(counts) != 1:
             raise InputError(f"expected one entry a feature everywhere, got lengths {counts}")
         for feature, (offset, rows, dim) in enumerate(
@@ -99,4 +103,5 @@ class FusedTables:
             means=tuple(self.means[f] for f in features),
             file=self.file,
             overlays=tuple(self.overlays[f] for f in features) if self.overlays else (),
+            tiers=tuple(self.tiers[f] for f in features) if self.tiers else (),
         )

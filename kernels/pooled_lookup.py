@@ -1,5 +1,7 @@
 """Pooled lookup of many tables at once: the one public operation of this package."""
 
+from math import inf
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,9 @@ from kernels.backends.gather import GatherBackend
 from kernels.backends.native import NativeBackend
 from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
-from kernels.errors import InputError
+from kernels.errors import InputError, InternalError
 from kernels.fused_tables import FusedTables
+from kernels.tiers.row_tier import StartedRows
 from kernels.wording import counted
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is
@@ -52,8 +55,24 @@ class PooledLookup:
         """Name of the backend in use."""
         return self._backend.name
 
+    def start(self, bags: Bags) -> StartedRows:
+        """Starts to read the rows of tables in tiers; whoever has them closes them.
+
+        Args:
+            bags: all ids inside their tables.
+        """
+        tables = self.tables
+        overlays = tables.overlays or (None,) * len(tables.tiers)
+        counts = bags.lengths.sum(1).tolist()
+        return StartedRows(tables.tiers, overlays, bags.values.contiguous(), counts)
+
     def __call__(
-        self, bags: Bags, *, ids_checked: bool = False, out: Tensor | None = None
+        self,
+        bags: Bags,
+        *,
+        ids_checked: bool = False,
+        out: Tensor | None = None,
+        rows: StartedRows | None = None,
     ) -> Tensor:
         """Pools every bag.
 
@@ -61,6 +80,7 @@ class PooledLookup:
             ids_checked: the caller guarantees that every id lies inside its table.
             out: `[B, tables.total_dim]` to write to, fp32 or another dtype of the backend's
                 `out_dtypes`, its last axis contiguous; None makes an fp32 one.
+            rows: of these bags, started and awaited; None: they are, if the tables lie in tiers.
 
         Returns:
             `out`: each feature's columns in the order of `tables`.
@@ -69,6 +89,7 @@ class PooledLookup:
             InputError: the bags have another number of features, an id is outside its table, or
                 `out` has another dtype or shape.
             LostMemoryError: a file of rows has lost bytes; do not use `out`.
+            RowReadError: rows that are not in memory cannot be read.
         """
         features = len(self.tables.dims)
         if bags.lengths.shape[0] != features:
@@ -79,10 +100,28 @@ class PooledLookup:
             self._check_out(out, bags.lengths.shape[1])
         if not ids_checked:
             self._check_ids(bags)
-        pooled = self._backend.pool(bags, out)
+        if not self.tables.tiers:
+            pooled = self._backend.pool(bags, out)
+        elif rows is None:
+            pooled = self._read_and_pool(bags, out)
+        else:
+            pooled = self._pool_at(bags, out, rows)
         for file in self._files:
             file.check()
         return pooled
+
+    def _read_and_pool(self, bags: Bags, out: Tensor | None) -> Tensor:
+        rows = self.start(bags)
+        try:
+            rows.wait(inf)
+            return self._pool_at(bags, out, rows)
+        finally:
+            rows.close()
+
+    def _pool_at(self, bags: Bags, out: Tensor | None, rows: StartedRows) -> Tensor:
+        if not isinstance(self._backend, NativeBackend):
+            raise InternalError(f"tables in tiers are not looked up by {self._backend.name}")
+        return self._backend.pool(bags, out, rows.places)
 
     def _check_out(self, out: Tensor, batch: int) -> None:
         shape, dtypes = (batch, self._total_dim), self._backend.out_dtypes

@@ -107,6 +107,8 @@ def largest_dims(tables: FusedTables) -> list[int]:
 
 def format_refusal(tables: FusedTables) -> str | None:
     """Why FBGEMM cannot read rows of these tables' format and dims, or None when it can."""
+    if tables.tiers:
+        return "fbgemm reads rows where the table lies, and these lie in tiers"
     if tables.has_overlays:
         return "fbgemm reads no changed rows in front of a table"
     # Others: bf16 weights kill the process (SIGFPE) in FBGEMM 1.8, and its fp8 is another one.

@@ -42,6 +42,8 @@ class GatherBackend:
     @staticmethod
     def refusal(tables: FusedTables) -> str | None:
         """Why this backend cannot look up these tables, or None when it can."""
+        if tables.tiers:
+            return "gather reads rows where the table lies, and these lie in tiers"
         if tables.memory.device.type != "cpu":
             return f"gather reads host memory, the tables are on {tables.memory.device}"
         return None

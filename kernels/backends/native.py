@@ -8,13 +8,15 @@ import ctypes
 from collections.abc import Mapping
 from typing import ClassVar, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.native_library import InstructionSet, address_of, instruction_sets, load_library
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayFields
 
@@ -57,6 +59,7 @@ class _Lookup(ctypes.Structure):
         ("stride", ctypes.c_int64),
         ("format", ctypes.c_int32),
         ("out_bf16", ctypes.c_int32),
+        ("places", ctypes.c_void_p),
     )
 
 
@@ -119,8 +122,14 @@ class NativeBackend:
             return f"native reads host memory, the tables are on {tables.memory.device}"
         return None if _LIBRARY is not None else "the package was built without a compiler"
 
-    def pool(self, bags: Bags, out: Tensor | None = None) -> Tensor:
-        """As `LookupBackend.pool`."""
+    def pool(
+        self, bags: Bags, out: Tensor | None = None, places: NDArray[np.uint64] | None = None
+    ) -> Tensor:
+        """As `LookupBackend.pool`.
+
+        Args:
+            places: uint64 `[N]`, the address of each id's row, which the ids then do not tell.
+        """
         batch = bags.lengths.shape[1]
         if out is None:
             out = torch.empty(batch, self._total_dim)
@@ -138,6 +147,7 @@ class NativeBackend:
             out.stride(0),
             self._format,
             out.dtype is torch.bfloat16,
+            None if places is None else address_of(places),
         )
         self._run(self.instruction_set, lookup)
         return out

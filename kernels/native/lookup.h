@@ -44,6 +44,7 @@ struct Lookup {
   std::int64_t stride;          // elements between samples
   std::int32_t format;
   std::int32_t out_bf16;        // else fp32
+  const std::uint8_t* const* places;  // where the row of each id lies, changed or not; null: in the features' tables
 };
 
 void lookup_baseline(const Lookup& lookup);

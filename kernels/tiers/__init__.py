@@ -1,0 +1,1 @@
+"""Rows that lie partly in memory and partly in files."""
