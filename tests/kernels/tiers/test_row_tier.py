@@ -167,17 +167,6 @@ def test_a_cache_of_few_rows_serves_many_threads(file: Path, stored: torch.Tenso
     assert queued_reads() == 0
 
 
-def test_a_forked_process_reads_by_itself(file: Path, stored: torch.Tensor) -> None:
-    tier = open_tier(file, hot_rows=10, cached_rows=100)
-    ids = torch.arange(0, ROWS, 97)
-    tier.read(ids)
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if torch.equal(tier.read(ids + 1), stored[ids + 1]) else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    assert torch.equal(tier.read(ids), stored[ids])
-
-
 def test_a_file_that_has_become_shorter_is_an_error_until_it_is_whole_again(
     file: Path, stored: torch.Tensor
 ) -> None:
