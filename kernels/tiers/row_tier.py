@@ -106,8 +106,10 @@ def _load() -> ctypes.CDLL | None:
         "lookup": (_ADDRESS, ()),
         "find": (
             None,
-            (*(_ADDRESS, _ADDRESS, _NUMBER, ctypes.POINTER(OverlayFields)),)
-            + (_ADDRESS, _NUMBER, _ADDRESS),
+            (
+                *(_ADDRESS, _ADDRESS, _NUMBER, ctypes.POINTER(OverlayFields)),
+                *(_ADDRESS, _NUMBER, _ADDRESS),
+            ),
         ),
         "submit": (None, (_ADDRESS,)),
         "wait": (None, (_ADDRESS, ctypes.c_double, ctypes.POINTER(_Missing))),
