@@ -240,9 +240,8 @@ class RowTier:
         """What it has done."""
         numbers = (_NUMBER * (len(TierCounts._fields) + len(LATENCIES)))()
         _library().sharded_infer_tier_counts(self.address, numbers)
-        *own, _ = TierCounts._fields
-        found = list(numbers)
-        return TierCounts(*found[: len(own)], tuple(found[len(own) :]))
+        own = len(TierCounts._fields) - 1
+        return TierCounts._make((*numbers[:own], tuple(numbers[own:])))
 
     def failure(self, missing: _Missing, seconds: float) -> RowReadError:
         """What a lookup raises."""

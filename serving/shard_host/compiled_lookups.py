@@ -114,7 +114,9 @@ class CompiledLookups:
             What `drop` takes; None: compiled code cannot look up such tables.
         """
         kernel = kernel_for_compiled_code()
-        if kernel is None or any(piece.backend != _NATIVE for piece in lookups.pieces):
+        if kernel is None or any(
+            piece.backend != _NATIVE or piece.tables.tiers for piece in lookups.pieces
+        ):
             return None
         pieces = (_Piece * len(lookups.pieces))()
         id_maps = {one.table.name: one for one in lookups.id_maps if one is not None}

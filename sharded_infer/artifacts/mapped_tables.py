@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kernels.mapped_file import MappedFile
 from kernels.row_overlay import RowOverlay
+from kernels.tiers.row_tier import TierPart
 from sharded_infer.address_space import is_short_of_memory, memory_short
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.file_pages import read_large
@@ -32,6 +33,8 @@ class TablePiece:
         byte_offset: where the range's first row begins in `memory`.
         file: the file that `memory` maps; None if it is a copy.
         overlay: changed rows of the range, in front of those in `memory`; None if there are none.
+        tier: where the rows lie while they are looked up, instead of in `memory`, which maps the
+            whole file then; None: they lie there.
     """
 
     memory: Tensor
@@ -40,6 +43,7 @@ class TablePiece:
     rows: int
     file: MappedFile | None = None
     overlay: RowOverlay | None = None
+    tier: TierPart | None = None
 
     @property
     def own_rows(self) -> int:
@@ -55,7 +59,8 @@ class TablePiece:
         skipped = first_row - self.first_row
         start = self.byte_offset + min(skipped, self.own_rows) * row_bytes
         overlay = None if self.overlay is None else self.overlay.part(skipped)
-        return TablePiece(self.memory, start, first_row, rows, self.file, overlay)
+        tier = None if self.tier is None else self.tier.part(skipped)
+        return TablePiece(self.memory, start, first_row, rows, self.file, overlay, tier)
 
     def read(self, first_row: int, last_row: int, row_bytes: int) -> Tensor:
         """Rows as they are now, changed ones among them.

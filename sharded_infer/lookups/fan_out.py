@@ -32,17 +32,17 @@ def look_up_groups(
     Args:
         steps: to which the lookups append.
         hosts: who is asked for the routes' remote steps.
-        deadline: until which they are waited for.
+        deadline: until which they are waited for, and rows that are not in memory.
         may_default: whether default rows may stand for what a lost host has.
 
     Raises:
+        RowReadError: rows of this process that are not in memory cannot be read, or not in time.
         RequestError: a host's id map refuses a raw id; names feature, sample, id and table.
         ShardedInferError: a host's error. If a rank here fails, its error; what was asked of other
             hosts is cancelled.
     """
     if hosts is None:
-        for lookup in lookups:
-            lookup.look_up()
+        look_up_here(lookups, deadline)
     else:
         _look_up_with(hosts, lookups, deadline, may_default=may_default)
     saved = 0
@@ -50,6 +50,26 @@ def look_up_groups(
         lookup.finish()
         saved += lookup.saved
     return LookupWork(steps, saved, _defaults_of(lookups), _unknown_of(lookups))
+
+
+def look_up_here(lookups: Sequence[GroupLookup], deadline: float) -> None:
+    """Runs the steps of this process.
+
+    Args:
+        deadline: until which rows that are not in memory are waited for.
+
+    Raises:
+        RowReadError: such a row cannot be read, or not in time.
+    """
+    try:
+        # All are on their way before the first is waited for.
+        for lookup in lookups:
+            lookup.start()
+        for lookup in lookups:
+            lookup.look_up(deadline)
+    finally:
+        for lookup in lookups:
+            lookup.close()
 
 
 def _look_up_with(
@@ -71,8 +91,7 @@ def _look_up_with(
         may_lose.update(host for host, places in asked.items() if _has_defaults(places))
     started = hosts.start(bags, deadline, may_lose) if bags else None
     try:
-        for lookup in lookups:
-            lookup.look_up()
+        look_up_here(lookups, deadline)
     except BaseException:
         if started is not None:
             started.cancel()

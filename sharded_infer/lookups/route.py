@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from operator import itemgetter
 from time import perf_counter
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.pooled_lookup import PooledLookup
+from kernels.tiers.row_tier import StartedRows
 from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
 from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags
@@ -88,6 +90,7 @@ class GroupLookup:
     __slots__ = (
         "_bags",
         "_batch_size",
+        "_chosen",
         "_counts",
         "_is_shared",
         "_is_spread",
@@ -96,6 +99,8 @@ class GroupLookup:
         "_places",
         "_pooled",
         "_repeats",
+        "_rows",
+        "_select_seconds",
         "_unknown",
         "_work",
         "route",
@@ -137,6 +142,10 @@ class GroupLookup:
         self._lost: dict[int, Tensor] = {}
         # By position in the group: int64 `[R]`, ids of each bag that a host's id map lacks.
         self._unknown: dict[int, NDArray[np.int64]] = {}
+        # For each step: its bags and the bytes of their rows; and rows that are read from files.
+        self._chosen: list[tuple[Bags, int]] = []
+        self._rows: list[StartedRows | None] = []
+        self._select_seconds = 0.0
         self.saved = 0  # rows not looked up because samples share a bag
 
     def sample_of(self, bag: int) -> int:
@@ -170,39 +179,65 @@ class GroupLookup:
                 self._count_saved(chosen.bags())
         return asked
 
-    def look_up(self) -> None:
-        """Runs the steps of this process and writes their columns.
+    def start(self) -> None:
+        """Chooses the bags of this process's steps, and begins to read rows not in memory.
+
+        `close` must follow.
+        """
+        steps, together, began = self.route.steps, self.route.own_bags, perf_counter()
+        if together is None:
+            selected = [step.part.select(self._bags) for step in steps]
+            sizes = [_bytes_of(step.part, bags) for step, bags in zip(steps, selected, strict=True)]
+        else:
+            every, sizes = together.select(self._bags)
+            selected = [chosen.bags() for chosen in every]
+        self._chosen = list(zip(selected, sizes, strict=True))
+        self._rows = [
+            step.lookup.start(bags) if step.lookup.tables.tiers else None
+            for step, bags in zip(steps, selected, strict=True)
+        ]
+        self._select_seconds = (perf_counter() - began) / max(1, len(steps))
+
+    def close(self) -> None:
+        """Lets rows that were read go, or are still on their way."""
+        for rows in self._rows:
+            if rows is not None:
+                rows.close()
+
+    def look_up(self, deadline: float = inf) -> None:
+        """Runs the steps of this process and writes their columns; `start` went before.
 
         Where another host has a part of the rows, all parts wait to be added in the plan's order.
+
+        Args:
+            deadline: until which rows that are not in memory are waited for, monotonic.
+
+        Raises:
+            RowReadError: such a row cannot be read, or not in time; names the table.
         """
         for first, end in self.route.summed_columns:
             self._pooled[:, first:end] = 0.0
-        steps, together, share = self.route.steps, self.route.own_bags, 0.0
-        if together is not None:
-            began = perf_counter()
-            every, row_bytes = together.select(self._bags)
-            share = (perf_counter() - began) / len(steps)
-        for at, step in enumerate(steps):
-            began, part = perf_counter() - share, step.part
-            if together is None:
-                chosen = part.select(self._bags)
-                of_rows = _bytes_of(part, chosen)
-            else:
-                chosen, of_rows = every[at].bags(), row_bytes[at]
+        for step, (chosen, of_rows), rows in zip(
+            self.route.steps, self._chosen, self._rows, strict=True
+        ):
+            if rows is not None:
+                rows.wait(deadline)
+            # Without the wait: a rank is busy for as long as it computes.
+            began, part = perf_counter() - self._select_seconds, step.part
             out = None
             if part.only_run is not None and not self._is_spread:
                 column, width = part.only_run
                 # Torch takes a microsecond for a view.
                 whole = width == self._pooled.shape[1]
                 out = self._pooled if whole else self._pooled[:, column : column + width]
-            found = step.lookup(chosen, ids_checked=True, out=out)
+            found = step.lookup(chosen, ids_checked=True, out=out, rows=rows)
             if out is None:
                 if self.route.remote and part.kept.rows is not None:
                     self._late.append((step.order, part, found))
                 else:
                     part.write(found, self._repeats, self._pooled)
-            rows, seconds = chosen.values.shape[0], perf_counter() - began
-            self._work.append((part.rank, rows, of_rows, seconds))
+            seconds = perf_counter() - began
+            self._work.append((part.rank, chosen.values.shape[0], of_rows, seconds))
             if self._is_shared:
                 self._count_saved(chosen)
 

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from kernels.wording import counted
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.errors import RequestError, RequestTooLargeError
 from sharded_infer.inputs.id_map import IdMap
+from sharded_infer.lookups.fan_out import look_up_here
 from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.placement import PlacedPiece, share_of
 from sharded_infer.lookups.raw_ids import PieceIds, map_bags
@@ -120,11 +122,12 @@ class ShareLookups:
             piece.tables.row_format.value: piece.backend for piece in self.pieces
         }
 
-    def look_up(self, groups: Sequence[PieceBags]) -> LookedUpPieces:
+    def look_up(self, groups: Sequence[PieceBags], deadline: float = inf) -> LookedUpPieces:
         """Pools the bags of one batch.
 
         Args:
             groups: as they came from a front; they are checked here.
+            deadline: until which rows that are not in memory are waited for, monotonic.
 
         Raises:
             RequestError: a piece or an id that is not there, or arrays that do not fit together;
@@ -132,14 +135,17 @@ class ShareLookups:
             UnknownIdError: an id map refuses a raw id.
             RequestTooLargeError: the answer would be larger than it may be.
             LostMemoryError: a table file or an id map has lost bytes.
+            RowReadError: rows that are not in memory cannot be read, or not in time.
         """
         checked = self._check(groups)
         pooled: list[Tensor] = []
         work: list[StepWork] = []
+        lookups = []
         for pieces, bags, _ in checked:
             out = torch.empty(bags.lengths.shape[1], pieces.width)
-            GroupLookup(pieces.route, bags, None, out, work).look_up()
+            lookups.append(GroupLookup(pieces.route, bags, None, out, work))
             pooled.append(out)
+        look_up_here(lookups, deadline)
         return LookedUpPieces(pooled, work, [one.unknown for one in checked])
 
     def _check(self, groups: Sequence[PieceBags]) -> list[_Checked]:

@@ -65,6 +65,7 @@ def make_step(
         means=tuple(entry.mean for entry in entries),
         file=pieces[0].file,
         overlays=tuple(piece.overlay for piece in pieces),
+        tiers=tuple(piece.tier for piece in pieces if piece.tier is not None),
     )
     lookup = PooledLookup(tables, backend=backend)
     return Step(_rank_part(entries, rows=rows, split=split), lookup, order)

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -203,12 +204,10 @@ def test_all_groups_of_a_batch_are_asked_at_once_and_awaited_last(
     front = deployment.front(hosts, (0,))
     pool = PooledLookup.__call__
 
-    def noted(
-        lookup: PooledLookup, bags: Bags, *, ids_checked: bool = False, out: Tensor | None = None
-    ) -> Tensor:
+    def noted(lookup: PooledLookup, bags: Bags, **options: Any) -> Tensor:
         if "finished" not in hosts.events:
             hosts.events.append("looked up here")
-        return pool(lookup, bags, ids_checked=ids_checked, out=out)
+        return pool(lookup, bags, **options)
 
     monkeypatch.setattr(PooledLookup, "__call__", noted)
     groups = batch_of(60, features=FEATURES[:3]), batch_of(20, features=FEATURES[3:])
