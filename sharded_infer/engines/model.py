@@ -41,6 +41,7 @@ from sharded_infer.lookups.placement import (
     share_of,
 )
 from sharded_infer.lookups.plan_lookups import PlanLookups
+from sharded_infer.lookups.row_memory import RowMemory
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress
@@ -71,6 +72,7 @@ class Model:
         devices: DeviceChoice | None = None,
         front: Front | None = None,
         user_cache_bytes: int = 0,
+        row_memory_bytes: int | None = None,
         progress: Progress = no_progress,
     ) -> None:
         """Maps or copies the tables and builds the tower, without checks; use `open_model`.
@@ -81,6 +83,7 @@ class Model:
             front: as for `open_model`.
             user_cache_bytes: of what the user's stage of the tower returned for users; 0 keeps
                 none.
+            row_memory_bytes: as for `open_model`.
 
         Raises:
             ArtifactError: a file does not hold what the manifest says.
@@ -102,6 +105,11 @@ class Model:
                 raise DeviceError(
                     f"model {self.spec.name!r}: sequences are looked up on the host alone, "
                     f"expected a plan without GPUs, got topology {plan.topology.name!r}"
+                )
+            if row_memory_bytes is not None:
+                raise DeviceError(
+                    f"topology {plan.topology.name!r}: memory for rows is bounded on the host "
+                    "alone, expected a plan without GPUs"
                 )
             if front is not None:
                 raise DeviceError(
@@ -140,6 +148,7 @@ class Model:
             self.memory,
             is_share=front is not None,
             copy_file=copy_file,
+            row_memory_bytes=row_memory_bytes,
             progress=progress,
         )
         self.rank_bytes = plan.bytes_by_rank(tables)
@@ -172,6 +181,11 @@ class Model:
     def version(self) -> int:
         """The version's number."""
         return self.artifact.manifest.version
+
+    @property
+    def row_memory(self) -> RowMemory | None:
+        """The tiers of its rows; None: all of them are mapped or copied."""
+        return self._held.row_memory
 
     @property
     def table_bytes(self) -> int:
@@ -316,6 +330,7 @@ def open_model(
     memory: TableMemory | None = None,
     devices: DeviceChoice | None = None,
     front: Front | None = None,
+    row_memory_bytes: int | None = None,
     verify: bool = True,
     progress: Progress = no_progress,
 ) -> Model:
@@ -328,6 +343,8 @@ def open_model(
         devices: which CUDA devices a plan for GPUs is executed on; None: the host executes it.
         front: maps only the rows of this process's host, and asks other hosts for theirs; None:
             all rows are here.
+        row_memory_bytes: memory for rows: those that are used most lie there, the others are read
+            from the files for each lookup, with the same bits; None: `memory` says where all lie.
         verify: compare every file's size and SHA-256 with the manifest first.
         progress: called with how far verifying and copying are.
 
@@ -337,6 +354,7 @@ def open_model(
         ArtifactError: the version is incomplete, altered or of an unknown format.
         CapacityError: a device has too little memory; names it, with figures.
         PlanError: as `Model`.
+        RowReadError: a table file cannot be read.
     """
     artifact = open_artifact(Path(path))
     if verify:
@@ -348,5 +366,6 @@ def open_model(
         memory=memory,
         devices=devices,
         front=front,
+        row_memory_bytes=row_memory_bytes,
         progress=progress,
     )

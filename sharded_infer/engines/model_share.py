@@ -39,9 +39,13 @@ class ModelShare:
         backend: str | None = None,
         memory: TableMemory | None = None,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        row_memory_bytes: int | None = None,
         progress: Progress = no_progress,
     ) -> None:
         """Maps or copies the share's rows, without checks; use `open_share`.
+
+        Args:
+            row_memory_bytes: as for `open_model`.
 
         Raises:
             ArtifactError: a file does not hold what the manifest says.
@@ -68,7 +72,14 @@ class ModelShare:
         own = mapped & {piece.table.name for piece in share}
         ids = id_ranges(artifact.manifest, own, share)
         self.id_maps = open_id_maps(artifact, self.memory, tables=own, ranges=ids)
-        self.rows = HeldRows(artifact, share, self.memory, is_share=True, progress=progress)
+        self.rows = HeldRows(
+            artifact,
+            share,
+            self.memory,
+            is_share=True,
+            row_memory_bytes=row_memory_bytes,
+            progress=progress,
+        )
         self.lookups = ShareLookups(
             spec,
             placed,
@@ -98,6 +109,7 @@ def open_share(
     backend: str | None = None,
     memory: TableMemory | None = None,
     max_answer_bytes: int = MAX_ANSWER_BYTES,
+    row_memory_bytes: int | None = None,
     verify: bool = True,
     progress: Progress = no_progress,
 ) -> ModelShare:
@@ -109,6 +121,7 @@ def open_share(
         backend: a kernel backend's name to force it.
         memory: where the rows are to lie; None: as the spec says.
         max_answer_bytes: of fp32 that one lookup may ask for.
+        row_memory_bytes: as for `open_model`.
         verify: compare every file's size and SHA-256 with the manifest first.
         progress: called with how far verifying and copying are.
 
@@ -129,5 +142,6 @@ def open_share(
         backend=backend,
         memory=memory,
         max_answer_bytes=max_answer_bytes,
+        row_memory_bytes=row_memory_bytes,
         progress=progress,
     )

@@ -17,6 +17,7 @@ from sharded_infer.artifacts.table_memory import (
 )
 from sharded_infer.deltas.overlays import open_overlays, overlaid
 from sharded_infer.lookups.placement import PlacedPiece, hold, stored_ranges
+from sharded_infer.lookups.row_memory import RowMemory
 from sharded_infer.progress import Progress, no_progress
 
 
@@ -25,6 +26,7 @@ class HeldRows:
 
     Attributes:
         pieces: where each piece's rows lie.
+        row_memory: their tiers; None: all rows are mapped or copied.
     """
 
     def __init__(
@@ -35,21 +37,28 @@ class HeldRows:
         *,
         is_share: bool,
         copy_file: CopyFile = copy_to_huge_pages,
+        row_memory_bytes: int | None = None,
         progress: Progress = no_progress,
     ) -> None:
-        """Maps or copies the rows.
+        """Maps or copies the rows, or opens their tiers.
 
         Args:
             own: the pieces to hold.
             is_share: whether only their rows are copied or entered into the page table, instead of
                 all table files.
             copy_file: makes copies of whole files, or finds those of other processes.
+            row_memory_bytes: for rows in tiers, whatever `memory` says; None: there are none.
 
         Raises:
             ArtifactError: a file does not hold what the manifest says.
             CapacityError: there is too little memory.
+            InputError: rows that cannot lie in tiers.
             LostMemoryError: a table file has become shorter meanwhile.
+            RowReadError: a table file cannot be read.
         """
+        self.row_memory: RowMemory | None = None
+        if row_memory_bytes is not None:
+            memory = TableMemory.MAP
         if not is_share:
             stored = table_pieces(artifact, memory, progress, copy_file)
             stored = overlaid(stored, open_overlays(artifact))
@@ -58,6 +67,7 @@ class HeldRows:
             self._memories = list({p.memory.data_ptr(): p.memory for p in self._checked}.values())
             # Shards that were cut out of the files are copies.
             self.check_files()
+            self._into_tiers(artifact, row_memory_bytes, progress)
             return
         # A front's file of hosts may change between the fetch and the load.
         check_brought(artifact, stored_ranges(own))
@@ -80,6 +90,16 @@ class HeldRows:
             for file, ranges in _ranges(whole).items()
             for first, end in ranges
         ]
+        self._into_tiers(artifact, row_memory_bytes, progress)
+
+    def _into_tiers(self, artifact: Artifact, memory_bytes: int | None, progress: Progress) -> None:
+        if memory_bytes is None or not self.pieces:
+            return
+        self.row_memory = RowMemory(artifact, self.pieces, memory_bytes)
+        self.row_memory.load(progress)
+        self.pieces = self.row_memory.pieces
+        # What is mapped of the files is not read.
+        self._memories = []
 
     def map_pages(self, progress: Progress = no_progress) -> bool:
         """Maps the rows' pages before requests need them, changed rows' too; see `table_memory`.

@@ -1,0 +1,169 @@
+"""The rows of a process in tiers: as many in memory as a bound allows, the others in their files.
+
+    divide the memory over the tables, so that as few ids as possible miss it
+    of a table whose rows are ordered by use: pin its first rows, and cache others
+    of other tables: cache rows
+
+A cached row takes `SLOT_BYTES` beside its own.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from kernels.tiers.row_tier import SLOT_BYTES, RowTier, TierPart
+from sharded_infer.artifacts.artifact import Artifact
+from sharded_infer.artifacts.mapped_tables import TablePiece
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.errors import CapacityError, InputError
+from sharded_infer.lookups.placement import PlacedPiece
+from sharded_infer.planning.memory_budget import KeptRows, divide_memory
+from sharded_infer.planning.table_use import TableUse, table_uses
+from sharded_infer.progress import Progress, no_progress
+from sharded_infer.specs.model_spec import ModelSpec
+
+# Of the memory of a table in the order of use. The rest follows use that changes.
+_PINNED = 0.75
+
+# Where rows lie: file, first byte, rows. Replicas lie at one place.
+_Place = tuple[str, int, int]
+
+
+class RowMemory:
+    """Tiers of pieces of tables.
+
+    Attributes:
+        pieces: those that were given, with their tiers.
+        tiers: by table, in the order of its rows.
+        planned: what the memory was divided into.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        held: Mapping[PlacedPiece, TablePiece],
+        memory_bytes: int,
+    ) -> None:
+        """Opens the tiers and reads nothing; `load` does.
+
+        Args:
+            held: whole rows in mapped files.
+            memory_bytes: of rows and what the cache needs beside them. Changed rows, id maps and
+                places of ordered rows are not among them.
+
+        Raises:
+            CapacityError: there is not so much memory.
+            InputError: a piece has some of the columns alone; names the table.
+        """
+        spec = artifact.manifest.model_spec()
+        places = _places(held)
+        self.planned = divide_memory(_uses(spec, places), memory_bytes)
+        ordered = _ordered(spec)
+        self.tiers: dict[str, list[RowTier]] = {}
+        opened: dict[_Place, RowTier] = {}
+        for kept in self.planned:
+            of_table = places[kept.table]
+            for place, (hot, cached) in zip(
+                of_table, _counts(of_table, kept, is_ordered=kept.table in ordered), strict=True
+            ):
+                opened[place] = _opened(artifact, kept, place, hot, cached)
+            self.tiers[kept.table] = [opened[place] for place in of_table]
+        self.pieces = {
+            placed: replace(rows, tier=TierPart(opened[_place_of(placed, rows)]))
+            for placed, rows in held.items()
+        }
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory that the tiers take when their caches are full."""
+        return sum(tier.memory_bytes for tiers in self.tiers.values() for tier in tiers)
+
+    def load(self, progress: Progress = no_progress) -> None:
+        """Reads the pinned rows, in the order of their files.
+
+        Args:
+            progress: called with the bytes.
+
+        Raises:
+            RowReadError: a file cannot be read, or is too short.
+        """
+        tiers = [tier for of_table in self.tiers.values() for tier in of_table]
+        done, total = 0, sum(tier.hot_rows * tier.row_bytes for tier in tiers)
+        for tier in tiers:
+            for count in tier.load():
+                done += count
+                progress("reading rows", done, total)
+
+
+def _places(held: Mapping[PlacedPiece, TablePiece]) -> dict[str, list[_Place]]:
+    found: dict[str, set[_Place]] = defaultdict(set)
+    for placed, rows in held.items():
+        if not placed.holds_all_columns:
+            raise InputError(
+                f"table {placed.table.name!r}: its rows are cut by columns, expected whole rows "
+                "where memory for rows is bounded: publish with a plan without columns"
+            )
+        found[placed.table.name].add(_place_of(placed, rows))
+    return {name: sorted(of_table) for name, of_table in found.items()}
+
+
+def _place_of(placed: PlacedPiece, rows: TablePiece) -> _Place:
+    return placed.file, rows.byte_offset, rows.own_rows
+
+
+def _uses(spec: ModelSpec, places: Mapping[str, Sequence[_Place]]) -> list[TableUse]:
+    """The tables with the rows that are here."""
+    return [
+        replace(use, table=replace(use.table, rows=sum(rows for *_, rows in places[name])))
+        for use in table_uses(spec)
+        if (name := use.table.name) in places
+    ]
+
+
+def _ordered(spec: ModelSpec) -> set[str]:
+    """Tables whose first rows are used most, as far as the version says so."""
+    by_statistics = {
+        feature.table.name
+        for feature in spec.table_features
+        if feature.name in spec.statistics and _falls(spec.statistics[feature.name].histogram)
+    }
+    return by_statistics | {table.name for table in spec.ordered_tables}
+
+
+def _falls(histogram: Sequence[float]) -> bool:
+    return bool(histogram) and list(histogram) == sorted(histogram, reverse=True)
+
+
+def _counts(places: Sequence[_Place], kept: KeptRows, *, is_ordered: bool) -> list[tuple[int, int]]:
+    """Pinned and cached rows of each place."""
+    total = sum(rows for *_, rows in places)
+    if not total:
+        return [(0, 0) for _ in places]
+    pinned = kept.rows if kept.rows == total else int(kept.rows * _PINNED) if is_ordered else 0
+    row_bytes = kept.bytes // kept.rows if kept.rows else 1
+    cached = (kept.rows - pinned) * row_bytes // (row_bytes + SLOT_BYTES)
+    found, left = [], pinned
+    for *_, rows in places:
+        hot = min(rows, left)
+        left -= hot
+        others = (rows - hot) * cached // max(1, total - pinned)
+        found.append((hot, others))
+    return found
+
+
+def _opened(artifact: Artifact, kept: KeptRows, place: _Place, hot: int, cached: int) -> RowTier:
+    file, offset, rows = place
+    try:
+        return RowTier(
+            artifact.path / file,
+            offset=offset,
+            row_bytes=artifact.manifest.stored_tables()[kept.table].row_bytes,
+            rows=rows,
+            hot_rows=hot,
+            cached_rows=cached,
+            name=kept.table,
+        )
+    except MemoryError as error:
+        raise CapacityError(
+            f"table {kept.table!r}: no memory for {size_text(kept.bytes)} of its rows"
+        ) from error

@@ -1,0 +1,146 @@
+"""Rows in tiers below a model: the bits of rows in memory, and errors that name the table."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from kernels.errors import RowReadError
+from sharded_infer.artifacts.artifact import open_artifact
+from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import Model, open_model
+from sharded_infer.engines.model_share import ModelShare
+from sharded_infer.errors import InputError
+from sharded_infer.importing.changes.changed_rows import ChangedRows
+from sharded_infer.lookups.row_memory import RowMemory
+from sharded_infer.lookups.shard_hosts import Front
+from sharded_infer.planning.plan import Plan, Shard
+from sharded_infer.planning.topology import Device, Topology
+from sharded_infer.publishing.deltas.delta_publication import publish_delta
+from sharded_infer.publishing.publication import publish
+from sharded_infer.specs.model_spec import GateSpec, QuantizationSpec
+from tests.sharded_infer.lookups.test_fan_out import pooled_by
+from tests.sharded_infer.publishing.rows.test_ordered_tables import (
+    ORDERED,
+    SPEC,
+    TABLES,
+    Tower,
+    request,
+    scores,
+    trained,
+    used,
+)
+from tests.support.shard_hosts import ThreadedHosts
+
+FORMATS = ("int8", "int4", "int2", "fp8", "bf16", "fp16", "fp32")
+
+
+def published(folder: Path, format_name: str = "int8", *, ordered: bool = True) -> Path:
+    options = {"order_rows": "frequency", "frequencies": used()} if ordered else {}
+    # Two bits of random rows are far from fp32.
+    gate = GateSpec(max_score_diff=100.0)
+    spec = replace(SPEC, quantization=QuantizationSpec(format_name), gate=gate)
+    return publish(spec, trained(), Tower(), folder, **options).path
+
+
+def in_tiers(model: Model) -> RowMemory:
+    assert model.row_memory is not None
+    return model.row_memory
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_scores_are_those_of_rows_in_memory(
+    tmp_path: Path, format_name: str, ordered: bool
+) -> None:
+    path = published(tmp_path, format_name, ordered=ordered)
+    mapped = open_model(path)
+    for memory_bytes in (0, 500, 2000, 1 << 20):
+        tiered = open_model(path, row_memory_bytes=memory_bytes)
+        assert in_tiers(tiered).memory_bytes <= memory_bytes
+        # The second time, cached rows are read.
+        for seed in (0, 1, 2, 0, 1, 2):
+            inputs = request(17, seed)
+            assert np.array_equal(scores(tiered, inputs), scores(mapped, inputs))
+        check_golden(tiered)
+
+
+def test_memory_holds_first_what_is_used_most(tmp_path: Path) -> None:
+    memory = in_tiers(open_model(published(tmp_path), row_memory_bytes=2000))
+    for name, (tier,) in memory.tiers.items():
+        kept = next(kept for kept in memory.planned if kept.table == name)
+        assert tier.hot_rows + tier.cached_rows <= kept.rows <= tier.rows
+        if name in ORDERED and kept.rows > 8:
+            assert tier.hot_rows > 0
+    everything = in_tiers(open_model(published(tmp_path / "whole"), row_memory_bytes=1 << 20))
+    for (tier,) in everything.tiers.values():
+        assert tier.hot_rows == tier.rows and tier.cached_rows == 0
+
+
+def test_changed_rows_stand_in_front_of_tiers(tmp_path: Path) -> None:
+    published(tmp_path)
+    ids = np.array([17, 299, 300, 4, 301])
+    values = torch.randn(5, 8, generator=torch.Generator().manual_seed(8))
+    path = publish_delta("ordered", {"item": ChangedRows(ids, values)}, tmp_path).path
+    mapped, tiered = open_model(path), open_model(path, row_memory_bytes=600)
+    for seed in range(3):
+        inputs = request(9, seed)
+        inputs["bought"] = np.resize(ids, len(inputs["bought"]))
+        assert np.array_equal(scores(tiered, inputs), scores(mapped, inputs))
+
+
+def plan_of_two_hosts() -> Plan:
+    shards = tuple(
+        Shard(table.name, host, first, last, 0, table.dim)
+        for table in TABLES
+        for host, first, last in ((0, 0, table.rows // 3), (1, table.rows // 3, table.rows))
+    )
+    return Plan(Topology("hosts", (Device(host=0), Device(host=1))), shards)
+
+
+def test_a_front_and_a_host_have_tiers_of_their_own_rows(tmp_path: Path) -> None:
+    artifact, plan = open_artifact(published(tmp_path)), plan_of_two_hosts()
+    whole = Model(artifact, plan)
+    share = ModelShare(artifact, plan, 1, row_memory_bytes=700)
+    assert share.rows.row_memory is not None
+    assert {name: tier.rows for name, (tier,) in share.rows.row_memory.tiers.items()} == {
+        table.name: table.rows - table.rows // 3 for table in TABLES
+    }
+    with ThreadPoolExecutor(1) as threads:
+        hosts = ThreadedHosts({1: partial(pooled_by, share.lookups)}, threads)
+        front = Model(artifact, plan, front=Front(hosts, 0), row_memory_bytes=300)
+        for seed in (0, 1, 2, 0):
+            inputs = request(9, seed)
+            assert np.array_equal(scores(front, inputs), scores(whole, inputs))
+
+
+def test_a_table_cut_by_columns_is_refused(tmp_path: Path) -> None:
+    artifact = open_artifact(published(tmp_path))
+    halves = (Shard("item", 0, 0, 300, 0, 4), Shard("item", 1, 0, 300, 4, 8))
+    others = (Shard(table.name, 0, 0, table.rows, 0, table.dim) for table in TABLES[1:])
+    plan = Plan(Topology("two", (Device(), Device())), (*halves, *others))
+    with pytest.raises(InputError, match="table 'item': its rows are cut by columns"):
+        Model(artifact, plan, row_memory_bytes=100)
+
+
+def test_a_file_that_has_lost_rows_is_an_error_that_names_the_table(tmp_path: Path) -> None:
+    path = published(tmp_path)
+    tiered = open_model(path, row_memory_bytes=0)
+    (piece,) = open_artifact(path).manifest.tables[0].pieces
+    file = piece.file
+    wanted = scores(open_model(path), request(9, 0))
+    size = (path / file).stat().st_size
+    content = (path / file).read_bytes()
+    os.truncate(path / file, 512)
+    try:
+        with pytest.raises(RowReadError, match=r"table '.*': .*: row \d+ cannot be read"):
+            scores(tiered, request(64, 1))
+    finally:
+        (path / file).write_bytes(content)
+    assert (path / file).stat().st_size == size
+    assert np.array_equal(scores(tiered, request(9, 0)), wanted)
