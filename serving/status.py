@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from kernels.errors import LostMemoryError
+from kernels.errors import LostMemoryError, RowReadError
 from serving.errors import (
     AlreadyExistsError,
     CancelledError,
@@ -98,6 +98,7 @@ _CODES: tuple[tuple[type[Exception], StatusCode], ...] = (
     (ArtifactError, StatusCode.UNAVAILABLE),
     # Another server may have the file whole.
     (LostMemoryError, StatusCode.UNAVAILABLE),
+    (RowReadError, StatusCode.UNAVAILABLE),
     (ShardHostError, StatusCode.UNAVAILABLE),
     (InputError, StatusCode.INVALID_ARGUMENT),
 )

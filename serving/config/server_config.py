@@ -129,6 +129,17 @@ class ServerConfig:
             at_least=0,
         ),
     ] = 0
+    row_memory_mib: Annotated[
+        int | None,
+        Setting(
+            Group.MODELS,
+            "Memory for rows of tables, of each version, in all workers: those that are used most "
+            "lie there, the others are read from the disk for each batch; default: all rows are in "
+            "memory (memory).",
+            "MiB",
+            at_least=0,
+        ),
+    ] = None
     topology: Annotated[
         str | None, _models("Published plan to use; default: each version's first.")
     ] = None
@@ -560,6 +571,11 @@ class ServerConfig:
     def user_cache_bytes(self) -> int:
         """Memory for the states of users, of each version and process."""
         return self.user_cache_mib * MIB
+
+    @property
+    def row_memory_bytes(self) -> int | None:
+        """Memory for rows of tables, of each version; None: all are in memory."""
+        return None if self.row_memory_mib is None else self.row_memory_mib * MIB
 
     @property
     def spare_bytes(self) -> int:

@@ -116,7 +116,7 @@ def serve(
     state = ServerState(config.workers)
     logs = LogControl()
     logs.attach(_log)
-    memory = None if config.memory is None else TableMemory(config.memory)
+    memory = _table_memory(config)
     copies = shared_copies(config.workers)
     fronts = None
     if config.shard_hosts is not None:
@@ -137,6 +137,7 @@ def serve(
             config.workers,
             None if fronts is None else fronts.front_of,
             config.user_cache_bytes,
+            config.row_memory_bytes,
         ),
     )
     store.announce(models)
@@ -148,6 +149,7 @@ def serve(
         memory,
         explicit=config.explicit,
         shares_copies=copies is not None,
+        row_memory_bytes=config.row_memory_bytes,
         fetch_front=None if fronts is None else partial(fronts.fetch, topology=config.topology),
     )
     manager = VersionManager(repository, SharedState(config.workers), metrics, settings)
@@ -333,3 +335,10 @@ def _ready(
         models=tuple(served),
         missing=missing,
     )
+
+
+def _table_memory(config: ServerConfig) -> TableMemory | None:
+    if config.row_memory_mib is not None:
+        # Rows that are not in memory are read from the files past the page cache.
+        return TableMemory.MAP
+    return None if config.memory is None else TableMemory(config.memory)

@@ -57,6 +57,7 @@ class ServingOverrides:
         limits: on what a request holds beside its samples; specs do not set these.
         front_of: where a version's rows are, if not all here; None: all are.
         user_cache_bytes: of the states of users that each version keeps in each process.
+        row_memory_bytes: for rows of each version, in all processes; None: all are in memory.
     """
 
     mode: BatchingMode | None = None
@@ -69,6 +70,13 @@ class ServingOverrides:
     processes: int = 1
     front_of: Callable[[Artifact, Plan], Front | None] | None = None
     user_cache_bytes: int = 0
+    row_memory_bytes: int | None = None
+
+    @property
+    def own_row_memory_bytes(self) -> int | None:
+        """Of one process."""
+        of_all = self.row_memory_bytes
+        return None if of_all is None else of_all // self.processes
 
     def shared_bytes(self, artifact: Artifact) -> int:
         """Bytes of the tables that another process has copied. Waits for a copy in the making."""

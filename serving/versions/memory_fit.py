@@ -13,8 +13,23 @@ _PACKED = 1.1
 _LOADING_COPIES = 2
 
 
+def row_bytes(manifest: Manifest, row_memory_bytes: int | None) -> int:
+    """Bytes of the tables' rows in memory.
+
+    Args:
+        row_memory_bytes: their bound; None: there is none.
+    """
+    bound = manifest.table_bytes if row_memory_bytes is None else row_memory_bytes
+    return min(manifest.table_bytes, bound)
+
+
 def held_bytes(
-    manifest: Manifest, memory: TableMemory, processes: int, *, shares_copies: bool = False
+    manifest: Manifest,
+    memory: TableMemory,
+    processes: int,
+    *,
+    shares_copies: bool = False,
+    row_memory_bytes: int | None = None,
 ) -> int:
     """Bytes that a loaded version takes.
 
@@ -25,17 +40,26 @@ def held_bytes(
 
     Args:
         shares_copies: the processes share a copy in huge pages.
+        row_memory_bytes: for rows, in all processes; None: all are in memory.
     """
     each = memory is TableMemory.HUGE and not shares_copies
-    tables = (manifest.table_bytes + manifest.id_map_bytes) * (processes if each else 1)
+    rows = row_bytes(manifest, row_memory_bytes)
+    tables = (rows + manifest.id_map_bytes) * (processes if each else 1)
     return tables + processes * (round(_PACKED * _tower_bytes(manifest)) + KERNEL_BYTES)
 
 
 def needed_bytes(
-    manifest: Manifest, memory: TableMemory, processes: int, *, shares_copies: bool = False
+    manifest: Manifest,
+    memory: TableMemory,
+    processes: int,
+    *,
+    shares_copies: bool = False,
+    row_memory_bytes: int | None = None,
 ) -> int:
     """What loading a version takes at most, in a server that is running; see `held_bytes`."""
-    held = held_bytes(manifest, memory, processes, shares_copies=shares_copies)
+    held = held_bytes(
+        manifest, memory, processes, shares_copies=shares_copies, row_memory_bytes=row_memory_bytes
+    )
     return held + processes * _LOADING_COPIES * _tower_bytes(manifest)
 
 

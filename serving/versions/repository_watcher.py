@@ -55,6 +55,7 @@ class WatchSettings:
         memory: None: as each model's spec says.
         explicit: clients decide which models are served.
         shares_copies: the workers share copies of tables in huge pages.
+        row_memory_bytes: as `ServingOverrides`.
         fetch_front: as for `VersionFetcher`.
     """
 
@@ -65,6 +66,7 @@ class WatchSettings:
     memory: TableMemory | None
     explicit: bool = False
     shares_copies: bool = False
+    row_memory_bytes: int | None = None
     fetch_front: FetchFront | None = None
 
 
@@ -97,6 +99,7 @@ class RepositoryWatcher:
             shares_copies=settings.shares_copies,
             fetch_front=settings.fetch_front,
             spare_bytes=settings.spare_bytes,
+            row_memory_bytes=settings.row_memory_bytes,
         )
         self._releases = shared_state.releases()[1]
         for release in list(self._releases.models.values()):

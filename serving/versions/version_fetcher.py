@@ -54,6 +54,7 @@ class VersionFetcher:
         shares_copies: bool,
         fetch_front: FetchFront | None = None,
         spare_bytes: int,
+        row_memory_bytes: int | None = None,
     ) -> None:
         """Takes the settings for all versions.
 
@@ -64,13 +65,14 @@ class VersionFetcher:
             fetch_front: brings and verifies a front's part of a version. Most tables are on shard
                 hosts: their sizes say nothing of this machine. None: all tables are here.
             spare_bytes: memory that must stay free.
+            row_memory_bytes: as `needed_bytes`.
         """
         self._repository = repository
         self._memory = memory
         self._processes = processes
         self._shares_copies = shares_copies
         self._fetch_front = fetch_front
-        self._spare_bytes = spare_bytes
+        self._spare_bytes, self._row_memory_bytes = spare_bytes, row_memory_bytes
         self._verified = verified
         # Of versions that were prepared, by their folders.
         self._prepared: dict[Path, Manifest] = {}
@@ -160,7 +162,13 @@ class VersionFetcher:
 
     def _check_fits(self, manifest: Manifest) -> None:
         memory = self._memory_of(manifest)
-        needed = needed_bytes(manifest, memory, self._processes, shares_copies=self._shares_copies)
+        needed = needed_bytes(
+            manifest,
+            memory,
+            self._processes,
+            shares_copies=self._shares_copies,
+            row_memory_bytes=self._row_memory_bytes,
+        )
         if memory is not TableMemory.HUGE or self._shares_copies:
             needed = max(0, needed - self._shared_bytes(manifest))
         what = f"{manifest.model} version {manifest.version}"

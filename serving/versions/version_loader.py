@@ -16,7 +16,13 @@ from serving.protocol.version_io import VersionIO
 from serving.scheduler.scheduler import new_queue
 from serving.versions.load_phases import LoadPhases
 from serving.versions.loaded_version import LoadedVersion, ServingOverrides
-from serving.versions.memory_fit import check_fits, choose_memory, held_bytes, needed_bytes
+from serving.versions.memory_fit import (
+    check_fits,
+    choose_memory,
+    held_bytes,
+    needed_bytes,
+    row_bytes,
+)
 from serving.versions.warm_up import measure_costs
 from sharded_infer.address_space import address_space_left, is_short_of_memory, memory_short
 from sharded_infer.artifacts.artifact import Artifact, open_artifact
@@ -116,6 +122,7 @@ class VersionLoader:
                     devices=devices,
                     front=front,
                     user_cache_bytes=self.overrides.user_cache_bytes,
+                    row_memory_bytes=self.overrides.own_row_memory_bytes,
                     progress=progress,
                 )
             except DeviceError as error:
@@ -212,11 +219,13 @@ class VersionLoader:
         case a warning is logged.
         """
         manifest = artifact.manifest
-        needed, available = needed_bytes(manifest, memory, 1), available_bytes()
+        bound, available = self.overrides.own_row_memory_bytes, available_bytes()
+        needed = needed_bytes(manifest, memory, 1, row_memory_bytes=bound)
         what = f"{manifest.model} version {manifest.version}"
         about = {"model": manifest.model, "version": manifest.version}
-        tables = manifest.table_bytes
-        held, process = held_bytes(manifest, memory, 1), anonymous_bytes()
+        tables = row_bytes(manifest, bound)
+        held = held_bytes(manifest, memory, 1, row_memory_bytes=bound)
+        process = anonymous_bytes()
         _log.info(
             "%s takes %s of memory: its tables %s (%s), its tower and kernels %s; this process "
             "holds %s without it, %s are available",
