@@ -9,6 +9,7 @@ _NAMES = (
     "repository",
     "model",
     "poll_seconds",
+    "row_memory_mib",
     "topology",
     "host",
     "port",
@@ -40,6 +41,8 @@ _NAMES = (
 # Where a server's help speaks of what a shard host does not have: workers, batches, REST, grpcio.
 _OWN_HELP = {
     "model": "Model whose rows to hold; may be repeated; default: all.",
+    "row_memory_mib": "Memory for the host's rows, of each version: those that are used most lie "
+    "there, the others are read from the disk for each lookup; default: all rows are in memory.",
     "topology": "Published plan whose host this is; default: each version's first.",
     "http_port": "HTTP port: /metrics, /ready, /live; 0: any.",
     "slots": "Lookups that are answered at once; 0: as many as there are cores.",

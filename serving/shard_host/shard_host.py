@@ -76,7 +76,14 @@ def serve_shards(
         signal.signal(number, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: asked.set())
     shares = HeldShares()
-    loader = ShareLoader(repository, shares, host, models=config.models, topology=config.topology)
+    loader = ShareLoader(
+        repository,
+        shares,
+        host,
+        models=config.models,
+        topology=config.topology,
+        row_memory_bytes=config.row_memory_bytes,
+    )
     guard = make_guard(config)
     counter, metrics, state = LookupCounter(), ServerMetrics(), ServerState(1)
     metrics.registry.register(HostPage(host, shares, counter))

@@ -29,6 +29,7 @@ class ShareLoader:
         *,
         models: Sequence[str] = (),
         topology: str | None = None,
+        row_memory_bytes: int | None = None,
     ) -> None:
         """Loads nothing yet.
 
@@ -37,12 +38,14 @@ class ShareLoader:
             host: the host's number in the plans.
             models: none: all that the repository holds.
             topology: of the published plan to use; None: each version's first.
+            row_memory_bytes: for rows of each version; None: all are in memory.
         """
         self._repository = repository
         self._shares = shares
         self._host = host
         self._models = models
         self._topology = topology
+        self._row_memory_bytes = row_memory_bytes
         self._held: dict[tuple[str, int], tuple[HeldShare, Path]] = {}
         # What could not be loaded, and why: said once.
         self._failed: dict[tuple[str, int], str] = {}
@@ -75,7 +78,13 @@ class ShareLoader:
         )
         try:
             artifact = Artifact(path, opened.manifest)
-            share = ModelShare(artifact, plan, self._host, progress=progress)
+            share = ModelShare(
+                artifact,
+                plan,
+                self._host,
+                row_memory_bytes=self._row_memory_bytes,
+                progress=progress,
+            )
         except BaseException:
             self._repository.release(path)
             raise

@@ -53,8 +53,9 @@ def in_tiers(model: Model) -> RowMemory:
     return model.row_memory
 
 
-@pytest.mark.parametrize("ordered", [False, True])
-@pytest.mark.parametrize("format_name", FORMATS)
+@pytest.mark.parametrize(
+    ("format_name", "ordered"), [("int8", False), *((name, True) for name in FORMATS)]
+)
 def test_scores_are_those_of_rows_in_memory(
     tmp_path: Path, format_name: str, ordered: bool
 ) -> None:
