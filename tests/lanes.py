@@ -156,7 +156,7 @@ FULL_FILES = (
     "tests/serving/transport/test_http2_client_failures.py",
     "tests/sharded_infer/engines/test_instruction_sets.py",
     "tests/sharded_infer/engines/test_torchrec_bit_equality.py",
-    "tests/sharded_infer/lookups/test_row_memory.py",
+    "tests/sharded_infer/lookups/held/test_row_memory.py",
     "tests/sharded_infer/reports/plan/test_page.py",
     "tests/sharded_infer/reports/quantization/test_page.py",
     "tests/sharded_infer/repositories/test_crashes.py",

@@ -33,7 +33,8 @@ from sharded_infer.inputs.request_reader import make_input
 from sharded_infer.inputs.sequences.layout import SequenceLayout
 from sharded_infer.inputs.sequences.tower_rows import SequenceRows, taken_apart, tower_inputs
 from sharded_infer.inputs.sequences.work import BatchWork
-from sharded_infer.lookups.held_rows import HeldRows
+from sharded_infer.lookups.held.held_rows import HeldRows
+from sharded_infer.lookups.held.row_memory import RowMemory
 from sharded_infer.lookups.placement import (
     id_ranges,
     mapped_by_hosts,
@@ -41,7 +42,6 @@ from sharded_infer.lookups.placement import (
     share_of,
 )
 from sharded_infer.lookups.plan_lookups import PlanLookups
-from sharded_infer.lookups.row_memory import RowMemory
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress

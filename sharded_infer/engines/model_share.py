@@ -6,7 +6,7 @@ from sharded_infer.artifacts.artifact import Artifact, open_artifact, verify_fil
 from sharded_infer.artifacts.mapped_id_maps import open_id_maps
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import PlanError
-from sharded_infer.lookups.held_rows import HeldRows
+from sharded_infer.lookups.held.held_rows import HeldRows
 from sharded_infer.lookups.placement import (
     id_ranges,
     mapped_by_hosts,

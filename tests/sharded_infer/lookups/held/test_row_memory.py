@@ -17,7 +17,7 @@ from sharded_infer.engines.model import Model, open_model
 from sharded_infer.engines.model_share import ModelShare
 from sharded_infer.errors import InputError
 from sharded_infer.importing.changes.changed_rows import ChangedRows
-from sharded_infer.lookups.row_memory import RowMemory
+from sharded_infer.lookups.held.row_memory import RowMemory
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan, Shard
 from sharded_infer.planning.topology import Device, Topology

@@ -16,8 +16,8 @@ from sharded_infer.artifacts.table_memory import (
     map_pages,
 )
 from sharded_infer.deltas.overlays import open_overlays, overlaid
+from sharded_infer.lookups.held.row_memory import RowMemory
 from sharded_infer.lookups.placement import PlacedPiece, hold, stored_ranges
-from sharded_infer.lookups.row_memory import RowMemory
 from sharded_infer.progress import Progress, no_progress
 
 

@@ -1,0 +1,1 @@
+"""The rows that a process holds: mapped, copied, or in tiers."""
