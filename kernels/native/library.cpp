@@ -1,18 +1,22 @@
 // The C interface of the kernels, which Python calls through ctypes (without the GIL).
+#include "attention.h"
 #include "dense.h"
 #include "id_hash.h"
 #include "id_index.h"
 #include "instruction_sets.h"
 #include "lookup.h"
 #include "lost_pages.h"
+#include "pair_layers.h"
 #include "prefetch.h"
 #include "product.h"
 
 #include <cstring>
 
+using sharded_infer::Attention;
 using sharded_infer::DenseStep;
 using sharded_infer::IdIndex;
 using sharded_infer::Lookup;
+using sharded_infer::PairLayers;
 using sharded_infer::Product;
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -88,6 +92,34 @@ EXPORTED void sharded_infer_dense_step(std::int32_t instruction_set, const Dense
   if (instruction_set == sharded_infer::kAvx2) return sharded_infer::dense_step_avx2(*step);
 #endif
   sharded_infer::dense_step_baseline(*step);
+}
+
+// Floats that an attention needs as its space.
+EXPORTED std::int64_t sharded_infer_attention_space(const Attention* attention) {
+  return sharded_infer::attention_space(*attention);
+}
+
+// Attention; see attention.h. The caller has checked the instruction set and the sizes.
+EXPORTED void sharded_infer_attention(std::int32_t instruction_set, const Attention* attention) {
+#if defined(__x86_64__)
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::attention_avx512(*attention);
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::attention_avx2(*attention);
+#endif
+  sharded_infer::attention_baseline(*attention);
+}
+
+// Floats that layers on pairs need as their space.
+EXPORTED std::int64_t sharded_infer_pair_layers_space(const PairLayers* pairs) {
+  return sharded_infer::pair_layers_space(*pairs);
+}
+
+// Layers on pairs; see pair_layers.h. The caller has checked the instruction set and the sizes.
+EXPORTED void sharded_infer_pair_layers(std::int32_t instruction_set, const PairLayers* pairs) {
+#if defined(__x86_64__)
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::pair_layers_avx512(*pairs);
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::pair_layers_avx2(*pairs);
+#endif
+  sharded_infer::pair_layers_baseline(*pairs);
 }
 
 // Each id's row, -1 for unknown ones; see id_index.h.

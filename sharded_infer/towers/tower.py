@@ -16,6 +16,7 @@ from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
+from sharded_infer.towers.lowering.attention import fuse_attention
 from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, join_crosses
 from sharded_infer.towers.lowering.decomposition import decompose
 from sharded_infer.towers.lowering.folding import fold_weights
@@ -105,6 +106,8 @@ class Tower:
         pack_int8_products(program, compiled=torch.int8 in compiled)
         pack_products(program, compiled)
         unfused = copy_program(program)
+        if sequences:
+            fuse_attention(program)
         fuse_steps(program, zeros)
         join_crosses(program)
         widths = run_program(program, zeros, outputs, str(path))[1]

@@ -93,20 +93,24 @@ def _products(left: Tensor, weight: Tensor, dtype: torch.dtype) -> list[Callable
         packed = torch.ops.mkldnn._reorder_linear_weight(weight, len(left))
         product = torch.ops.mkldnn._linear_pointwise
         ways.append(lambda: product(left, packed, None, "none", [], ""))
-    if dtype is torch.bfloat16 and dtype in product_dtypes():
+    if dtype in product_dtypes():
         ways.append(_compiled(left, weight))
     return ways
 
 
 def _compiled(left: Tensor, weight: Tensor) -> Callable[[], object]:
     """Our compiled product, with results of the left factor's dtype."""
-    bytes_of = weight.dtype is torch.int8
+    bytes_of, floats = weight.dtype is torch.int8, weight.dtype is torch.float32
     product = Product(
         PackedWeight(weight),
         scale=torch.full((len(weight),), 1e-4) if bytes_of else None,
         zero_point=128 if bytes_of else 0,
-        keep=False,
-        low=ByteLevels(torch.ones(len(weight)), 128) if bytes_of else torch.bfloat16,
+        keep=floats,
+        low=ByteLevels(torch.ones(len(weight)), 128)
+        if bytes_of
+        else None
+        if floats
+        else weight.dtype,
     )
     return lambda: product(left)
 

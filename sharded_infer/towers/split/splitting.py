@@ -14,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from sharded_infer.towers.lowering.attention import fuse_attention
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
+from sharded_infer.towers.lowering.pair_layers import fuse_pair_layers
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
@@ -27,7 +29,7 @@ from sharded_infer.towers.split.product_rules import (
 from sharded_infer.towers.split.shape_rules import SHAPE_RULES
 from sharded_infer.towers.split.shared_products import SHARED_PRODUCT_RULES
 from sharded_infer.towers.split.sizes import Sizes
-from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples
+from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples, rows_of_pairs
 
 __all__ = ["SplitProgram", "split_program"]
 
@@ -85,7 +87,7 @@ def split_program(
     if not alone and not graphs.saved_products:
         return None
     request, pair = graphs.build(outputs)
-    _fuse(request, pair, inputs, runs, shared)
+    _fuse(request, pair, inputs, runs, shared, alone=alone)
     more = sum(map(_operators, (request, pair))) - _operators(program)
     return SplitProgram(request, pair, runs, graphs.saved_products, graphs.takes_one, more)
 
@@ -96,6 +98,8 @@ def _fuse(
     inputs: TowerInputs,
     runs: Sequence[Run],
     shared: Sequence[bool],
+    *,
+    alone: bool,
 ) -> None:
     zeros = inputs.zeros(inputs.lengths(_LENGTH))[:-1]
     width = sum(size for flag, size in runs if flag)
@@ -104,7 +108,12 @@ def _fuse(
         given: tuple[Tensor, ...] = request(*users, torch.zeros(1, width))
     own = [one for one, flag in zip(zeros, shared, strict=True) if not flag]
     own.append(torch.zeros(_SEVERAL, inputs.embedding_width - width))
-    fuse_steps(pair, [*own, torch.zeros(_SEVERAL, dtype=torch.int64), *given])
+    own += [torch.zeros(_SEVERAL, dtype=torch.int64), *given]
+    if alone:
+        fuse_attention(request)
+        fuse_attention(pair)
+        fuse_pair_layers(pair, own, rows_of_pairs)
+    fuse_steps(pair, own)
     join_crosses(pair)
 
 

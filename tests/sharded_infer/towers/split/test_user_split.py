@@ -7,6 +7,7 @@ from torch import Tensor
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct
+from sharded_infer.towers.lowering.pair_layers import PairPass
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.shared_products import times_shared
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split
@@ -125,10 +126,12 @@ def test_of_a_layer_over_the_pair_only_the_products_part_is_for_each_pair() -> N
     if "CompiledProduct" not in kinds:
         pytest.skip("this machine has no compiled products")
     products = [m for m in split.program.pair.modules() if isinstance(m, CompiledProduct)]
-    # Of cat(item, history, item - history, item * history): the item's columns, for one position,
-    # and those of the product.
+    # Of cat(item, history, item - history, item * history): the item's columns, for one position.
     widths = [module.product.weight.shape for module in products]
-    assert widths.count((36, DIM)) == 2 and (36, 4 * DIM) not in widths
+    assert widths.count((36, DIM)) == 1 and (36, 4 * DIM) not in widths
+    # Those of the product are in the pass.
+    [one] = (m for m in split.program.pair.modules() if isinstance(m, PairPass))
+    assert [tuple(layer.weight.shape) for layer in one.layers.layers] == [(36, DIM), (1, 36)]
 
 
 @pytest.mark.parametrize("block", [1, 2])

@@ -1,0 +1,47 @@
+// Attention whose scores never leave the cache.
+//
+//     for each query:
+//         score[key] = sum of query[k] * key[k] * scale + bias[key]
+//         weight = softmax(score)                       or silu(score), each by itself
+//         weight = 0                                    where the mask says so
+//         out = sum of weight[key] * value[key] / divisor
+//
+// A result depends on its own query alone, and a sum goes over the keys in ascending order. Keys that no query of a tile
+// reads are left out: what is not a number there stays there.
+#pragma once
+#include <cstdint>
+
+namespace sharded_infer {
+
+enum Weights : std::int32_t { kSoftmax = 0, kSilu = 1 };
+
+// Numbers from one sample, head and row to the next; columns lie side by side.
+struct Strides {
+  std::int64_t sample, head, row;
+};
+
+struct Attention {
+  const float* query;        // [samples, heads, queries, width]
+  const float* key;          // [samples, heads, keys, width]
+  const float* value;        // [samples, heads, keys, value_width]
+  const float* bias;         // [samples, heads, queries, keys], or null
+  const std::uint8_t* mask;  // as the bias: not 0 where a weight is 0; or null
+  float* out;                // [samples, queries, heads, value_width], without gaps
+  float* space;              // attention_space() floats
+  Strides query_strides, key_strides, value_strides, bias_strides, mask_strides;
+  std::int64_t samples, heads, queries, keys, width, value_width;
+  float scale;
+  float divisor;
+  std::int32_t weights;      // Weights
+  std::int32_t causal;       // whether keys after a query's own position weigh nothing
+};
+
+std::int64_t attention_space(const Attention& attention);
+
+void attention_baseline(const Attention& attention);
+#if defined(__x86_64__)
+void attention_avx2(const Attention& attention);
+void attention_avx512(const Attention& attention);
+#endif
+
+}  // namespace sharded_infer

@@ -1,0 +1,48 @@
+// Layers on each pair of a candidate and a position, whose numbers never leave the cache: the weights of a Deep
+// Interest Network's history (Zhou et al. 2018, arXiv:1706.06978).
+//
+//     for each candidate:
+//         y = (candidate * W) @ positions.T + by_candidate + by_position.T     [outputs, length]
+//         for each further layer: y = W @ activated(y) + bias
+//         out = y                                                              one output
+//
+// A product W @ (position * candidate) becomes one of W * candidate, so that only the weight is multiplied again for
+// each candidate. A sum depends neither on the number of candidates nor on the length.
+#pragma once
+#include <cstdint>
+
+namespace sharded_infer {
+
+enum Activation : std::int32_t { kLinear = 0, kRelu = 1, kSlope = 2, kSigmoid = 3 };
+
+struct Layer {
+  const float* weight;      // [outputs, inputs]
+  const float* bias;        // [outputs], or null
+  const float* slope;       // [outputs], of numbers below 0, or null
+  std::int64_t inputs;
+  std::int64_t outputs;
+  std::int32_t activation;  // Activation
+};
+
+struct PairLayers {
+  const float* positions;     // [length, inputs]
+  const float* candidates;    // [count, inputs]
+  const float* by_position;   // [length, outputs of the first layer], or null
+  const float* by_candidate;  // [count, outputs of the first layer], or null
+  const Layer* layers;        // the last has one output
+  float* out;                 // [count, length]
+  float* space;               // pair_layers_space() floats
+  std::int64_t count;
+  std::int64_t length;
+  std::int64_t layer_count;
+};
+
+std::int64_t pair_layers_space(const PairLayers& pairs);
+
+void pair_layers_baseline(const PairLayers& pairs);
+#if defined(__x86_64__)
+void pair_layers_avx2(const PairLayers& pairs);
+void pair_layers_avx512(const PairLayers& pairs);
+#endif
+
+}  // namespace sharded_infer

@@ -1,0 +1,28 @@
+#if defined(__x86_64__)
+#include "attention.h"
+#include "pair_layers.h"
+#include "target.h"
+
+#include <cmath>
+#include <cstring>
+#include <immintrin.h>
+
+SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
+
+namespace sharded_infer {
+namespace {
+constexpr int kTileLanes = 4;
+#include "lanes_avx512.inc"
+#include "lanes_x86.inc"
+#include "tiles.inc"
+#include "attention.inc"
+#include "pair_layers.inc"
+}  // namespace
+
+void attention_avx512(const Attention& attention) { run(attention); }
+void pair_layers_avx512(const PairLayers& pairs) { run(pairs); }
+
+}  // namespace sharded_infer
+
+SHARDED_INFER_END_TARGET
+#endif

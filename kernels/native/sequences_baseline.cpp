@@ -1,0 +1,25 @@
+#include "attention.h"
+#include "pair_layers.h"
+
+#include <cmath>
+#include <cstring>
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace sharded_infer {
+namespace {
+constexpr int kTileLanes = 1;
+#include "lanes_baseline.inc"
+#include "tiles.inc"
+#include "attention.inc"
+#include "pair_layers.inc"
+}  // namespace
+
+std::int64_t attention_space(const Attention& attention) { return space_of(attention); }
+std::int64_t pair_layers_space(const PairLayers& pairs) { return space_of(pairs); }
+
+void attention_baseline(const Attention& attention) { run(attention); }
+void pair_layers_baseline(const PairLayers& pairs) { run(pairs); }
+
+}  // namespace sharded_infer

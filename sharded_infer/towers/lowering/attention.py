@@ -1,0 +1,169 @@
+"""Attention by one pass, in towers over sequences.
+
+    scaled_dot_product_attention(q, k, v, is_causal)              ->  attention(q, k, v)
+    silu(q @ k.mT + bias).masked_fill(mask, 0) / n @ v            ->  attention(q, k, v, bias, mask)
+    softmax(q @ k.mT * scale) @ v                                 ->  attention(q, k, v)
+
+See `kernels.sequences.attention`. The second is that of HSTU (Zhai et al. 2024, arXiv:2402.17152).
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.sequences.attention import Attention, Weights
+
+__all__ = ["AttentionPass", "fuse_attention"]
+
+_aten = torch.ops.aten
+_SDPA: Final = _aten.scaled_dot_product_attention.default
+_PRODUCTS: Final = (_aten.matmul.default, _aten.bmm.default)
+_TURNS: Final = (_aten.transpose.int, _aten.swapaxes.default, _aten.swapdims.default)
+_LAST_TWO: Final = ({2, 3}, {-1, -2})
+_ARGUMENTS: Final = (
+    *("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
+)
+
+
+class AttentionPass(torch.nn.Module):
+    """The pass; see `kernels.sequences.attention.Attention`."""
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__()
+        self.attention = attention
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        """Runs the pass; shapes and dtypes as in `Attention`."""
+        return self.attention(query, key, value, bias, mask)
+
+
+def fuse_attention(program: GraphModule) -> int:
+    """Fuses each attention of a program, in place.
+
+    Args:
+        program: of aten operators; its inputs and outputs do not change.
+
+    Returns:
+        The number of passes.
+    """
+    made = 0
+    for node in list(program.graph.nodes):
+        found = _torchs(node) or _written_out(node)
+        if found is None:
+            continue
+        name = f"_attention_{made}"
+        program.add_submodule(name, AttentionPass(found.attention))
+        with program.graph.inserting_before(found.last):
+            passed = program.graph.call_module(name, (*found.tensors, found.bias, found.mask))
+        found.last.replace_all_uses_with(passed)
+        # Not as dead code: torch takes its attention for one that draws random numbers.
+        program.graph.erase_node(found.last)
+        made += 1
+    if made:
+        program.graph.eliminate_dead_code()
+        program.recompile()
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    attention: Attention
+    tensors: tuple[Any, Any, Any]  # query, key, value
+    last: Node
+    bias: Node | None = None
+    mask: Node | None = None
+
+
+def _torchs(node: Node) -> _Found | None:
+    """An operator of torch without a mask."""
+    if node.target is not _SDPA:
+        return None
+    given = dict(zip(_ARGUMENTS, node.args, strict=False)) | node.kwargs
+    if given.get("attn_mask") is not None or given.get("enable_gqa") or given.get("dropout_p"):
+        return None
+    scale = given.get("scale")
+    if scale is not None and not isinstance(scale, int | float):
+        return None
+    attention = Attention(scale=scale, causal=bool(given.get("is_causal")))
+    return _Found(attention, (given["query"], given["key"], given["value"]), node)
+
+
+def _written_out(product: Node) -> _Found | None:
+    """Attention of a product, what follows it, and another product."""
+    if product.target not in _PRODUCTS or not _is_turned(product.args[1]):
+        return None
+    query, turned = product.args
+    scale, divisor = 1.0, 1.0
+    weights: Weights | None = None
+    bias: Node | None = None
+    mask: Node | None = None
+    node, user = product, _only_user(product)
+    while user is not None and user.target not in _PRODUCTS:
+        factor = _factor(user)
+        kind = _weights(user)
+        if factor is not None and weights is not None:
+            divisor /= factor
+        elif factor is not None and bias is None:
+            scale *= factor
+        elif kind is not None and weights is None:
+            weights = kind
+        elif weights is None and bias is None and _other(user, node) is not None:
+            bias = _other(user, node)
+        elif weights is not None and mask is None and _hides(user):
+            mask = user.args[1]  # type: ignore[assignment]
+        else:
+            return None
+        node, user = user, _only_user(user)
+    if user is None or weights is None or user.args[0] is not node or user.args[1] is node:
+        return None
+    attention = Attention(weights, scale, divisor)
+    return _Found(attention, (query, turned.args[0], user.args[1]), user, bias, mask)  # type: ignore[union-attr]
+
+
+def _is_turned(node: object) -> bool:
+    return isinstance(node, Node) and node.target in _TURNS and set(node.args[1:]) in _LAST_TWO
+
+
+def _factor(node: Node) -> float | None:
+    """The number that a node multiplies by."""
+    if node.kwargs or len(node.args) != 2 or not isinstance(node.args[1], int | float):
+        return None
+    number = float(node.args[1])
+    if node.target in (_aten.mul.Tensor, _aten.mul.Scalar):
+        return number or None
+    divides = node.target in (_aten.div.Tensor, _aten.div.Scalar)
+    return 1.0 / number if divides and number else None
+
+
+def _weights(node: Node) -> Weights | None:
+    if node.target is _aten.silu.default:
+        return Weights.SILU
+    is_last = node.target is _aten.softmax.int and node.args[1:] in ((-1,), (3,))
+    return Weights.SOFTMAX if is_last and not node.kwargs else None
+
+
+def _other(node: Node, one: Node) -> Node | None:
+    """What a node adds to a tensor."""
+    if node.target is not _aten.add.Tensor or node.kwargs:
+        return None
+    others = [other for other in node.args if other is not one]
+    return others[0] if len(others) == 1 and isinstance(others[0], Node) else None
+
+
+def _hides(node: Node) -> bool:
+    """Whether a node sets weights to 0."""
+    return node.target is _aten.masked_fill.Scalar and node.args[2] == 0
+
+
+def _only_user(node: Node) -> Node | None:
+    return next(iter(node.users)) if len(node.users) == 1 else None

@@ -1,0 +1,87 @@
+"""Attention of towers over sequences: what is fused, and that scores stay the same."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from sharded_infer.towers.lowering.attention import AttentionPass, fuse_attention
+
+LENGTH = 21
+Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, is_causal=True)
+
+
+def scaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, scale=0.3)
+
+
+def pointwise(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    order = torch.arange(LENGTH)
+    bias, later = torch.cos(order * 1.0) - order.unsqueeze(1), order > order.unsqueeze(1)
+    scores = query @ key.transpose(2, 3) / 2 + bias
+    return silu(scores).masked_fill(later, 0.0) / 50 @ value
+
+
+def written_out(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.transpose(-2, -1) * 0.25).softmax(-1) @ value
+
+
+def weights_read_twice(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = (query @ key.transpose(-2, -1)).softmax(-1)
+    return weights @ value + weights.sum()
+
+
+def other_axis(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.transpose(-2, -1)).softmax(-2) @ value
+
+
+def masked_before(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (query @ key.transpose(-2, -1)).masked_fill(torch.eye(LENGTH) > 0, -1e9)
+    return scores.softmax(-1) @ value
+
+
+def with_a_mask(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return scaled_dot_product_attention(query, key, value, torch.eye(LENGTH))
+
+
+def fused(mix: Mix) -> tuple[GraphModule, int]:
+    class Mixing(torch.nn.Module):
+        def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+            return mix(query, key, value)
+
+    program = torch.export.export(Mixing(), heads()).module()
+    made = fuse_attention(program)  # type: ignore[arg-type]
+    return program, made  # type: ignore[return-value]
+
+
+def heads() -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    one, two, three = torch.randn(3, 2, 3, LENGTH, 8, generator=generator)
+    return one, two, three
+
+
+@pytest.mark.parametrize("mix", [causal, scaled, pointwise, written_out])
+def test_attention_is_one_pass(mix: Mix) -> None:
+    program, made = fused(mix)
+    assert made == 1
+    [found] = (one for one in program.modules() if isinstance(one, AttentionPass))
+    assert found.attention.causal == (mix is causal)
+    left = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert not any(
+        name in target for target in left for name in ("attention", "matmul", "softmax", "silu")
+    )
+    torch.testing.assert_close(program(*heads()), mix(*heads()), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mix", [weights_read_twice, other_axis, masked_before, with_a_mask])
+def test_other_attention_stays_as_it_is(mix: Mix) -> None:
+    program, made = fused(mix)
+    assert made == 0
+    assert torch.equal(program(*heads()), mix(*heads()))
