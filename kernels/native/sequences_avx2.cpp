@@ -11,7 +11,7 @@ SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX2)
 
 namespace sharded_infer {
 namespace {
-constexpr int kTileLanes = 1;
+constexpr int kSumRows = 6, kTileLanes = 1;
 #include "lanes_avx2.inc"
 #include "lanes_x86.inc"
 #include "tiles.inc"

@@ -11,7 +11,7 @@ SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
 
 namespace sharded_infer {
 namespace {
-constexpr int kTileLanes = 4;
+constexpr int kSumRows = 6, kTileLanes = 4;
 #include "lanes_avx512.inc"
 #include "lanes_x86.inc"
 #include "tiles.inc"

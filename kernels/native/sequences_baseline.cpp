@@ -9,7 +9,7 @@
 
 namespace sharded_infer {
 namespace {
-constexpr int kTileLanes = 1;
+constexpr int kSumRows = 4, kTileLanes = 1;
 #include "lanes_baseline.inc"
 #include "tiles.inc"
 #include "attention.inc"
