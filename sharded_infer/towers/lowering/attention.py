@@ -162,7 +162,7 @@ def _other(node: Node, one: Node) -> Node | None:
 
 def _hides(node: Node) -> bool:
     """Whether a node sets weights to 0."""
-    return node.target is _aten.masked_fill.Scalar and node.args[2] == 0
+    return bool(node.target is _aten.masked_fill.Scalar and node.args[2] == 0)
 
 
 def _only_user(node: Node) -> Node | None:
