@@ -161,10 +161,12 @@ FULL_FILES = (
     "tests/sharded_infer/reports/quantization/test_page.py",
     "tests/sharded_infer/repositories/test_crashes.py",
     "tests/sharded_infer/test_address_space.py",
+    "tests/sharded_infer/towers/lowering/test_pair_layers.py",
     "tests/sharded_infer/towers/split/test_user_split.py",
     "tests/sharded_infer/towers/test_sequences.py",
     "tests/sharded_infer/towers/test_tower_kernels.py",
     "tests/sharded_infer/zoo/test_published_sequence_towers.py",
+    "tests/sharded_infer/zoo/test_sequence_stages.py",
     "tests/support/test_forked_command.py",
     "tests/test_wheel.py",
 )

@@ -93,7 +93,8 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
             found.replace(program, f"_pairs_{made}")
             made += 1
     if made:
-        program.graph.eliminate_dead_code()
+        # Dropouts too, which torch takes for drawing random numbers here.
+        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
         program.delete_all_unused_submodules()
         give_up_unused(program)
         program.recompile()

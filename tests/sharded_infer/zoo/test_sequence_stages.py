@@ -1,0 +1,129 @@
+"""The zoo's sequence towers in their compiled passes, whole and in two stages: torch's scores."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.sequence_input import SequenceInput
+from sharded_infer.towers.lowering.attention import AttentionPass
+from sharded_infer.towers.lowering.pair_layers import PairPass
+from sharded_infer.towers.program.archive import write_program
+from sharded_infer.towers.split.parts import Run
+from sharded_infer.towers.split.user_split import UserSplit
+from sharded_infer.towers.tower import Tower, export_tower
+from tests.sharded_infer.zoo.test_sequence_towers import (
+    MAX_LENGTH,
+    OPTIONS,
+    WIDTH,
+    built,
+    companions,
+    inputs,
+    pooled_dims,
+    scores,
+)
+
+# Of attention and of layers on pairs. BST's attention has one query.
+PASSES = {"din": (0, 1), "sasrec": (2, 0), "bst": (0, 0), "hstu": (2, 0)}
+
+Given = dict[str, Tensor]
+
+
+class Stages:
+    """A tower of the zoo: the module, as it is loaded, and in two stages."""
+
+    def __init__(self, architecture: str, folder: Path) -> None:
+        self.architecture = architecture
+        self.module: nn.Module = built(architecture).requires_grad_(False)
+        dense = dict.fromkeys(companions(architecture), 1)
+        sequences = {"history": SequenceInput(WIDTH, MAX_LENGTH, dense=dense)}
+        width = sum(pooled_dims(architecture))
+        program = export_tower(
+            self.module,
+            dense={},
+            embedding_width=width,
+            outputs=("score",),
+            sequences=sequences,
+            precision=Precision.FP32,
+        )
+        path = folder / "tower.pt2"
+        write_program(program, path)
+        self.whole = Tower.load(
+            path, dense={}, embedding_width=width, outputs=("score",), sequences=sequences
+        )
+        self.split: UserSplit = self.whole.split_user({"history"}, (Run(False, width),))
+
+    def request(self, length: int, candidates: int) -> Given:
+        """A user's history, one row, and its candidates."""
+        given = inputs(self.architecture, (length,), max(length, 1))
+        more = inputs(self.architecture, (1,) * candidates, 1)
+        return given | {"embeddings": more["embeddings"]}
+
+    def expected(self, given: Given) -> Tensor:
+        """The module's scores."""
+        return scores(self.module, repeated(given))
+
+    def of_the_whole(self, given: Given) -> Tensor:
+        """Scores of the loaded tower, which gets the history with every candidate."""
+        *own, embeddings = repeated(given).values()
+        [found] = self.whole([one.contiguous() for one in own], embeddings)
+        return found
+
+    def of_stages(self, *requests: Given) -> Tensor:
+        """Scores of all candidates of the requests, together in the second stage."""
+        users = [self.split.user(list(one.values())[:-1], torch.zeros(1, 0)) for one in requests]
+        own = [one["embeddings"] for one in requests]
+        [found] = self.split.candidates([], torch.cat(own), users, [len(one) for one in own])
+        return found
+
+
+def repeated(given: Given) -> Given:
+    count = len(given["embeddings"])
+    return {
+        name: one if name == "embeddings" else one.expand(count, *one.shape[1:])
+        for name, one in given.items()
+    }
+
+
+@pytest.fixture(scope="module", params=OPTIONS)
+def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Stages:
+    return Stages(request.param, tmp_path_factory.mktemp("tower"))
+
+
+def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: Stages) -> None:
+    programs = stages.split.program.request, stages.split.program.pair
+    modules = [one for program in programs for one in program.modules()]
+    kinds = AttentionPass, PairPass
+    found = tuple(sum(isinstance(one, kind) for one in modules) for kind in kinds)
+    assert found == PASSES[stages.architecture]
+    for length, candidates in ((0, 3), (1, 1), (5, 1000), (MAX_LENGTH, 6)):
+        given = stages.request(length, candidates)
+        expected = stages.expected(given)
+        for one in (stages.of_stages(given), stages.of_the_whole(given)):
+            torch.testing.assert_close(one, expected, rtol=0, atol=1e-5)
+
+
+def test_a_request_has_the_same_scores_alone_and_among_others(stages: Stages) -> None:
+    given = [stages.request(*sizes) for sizes in ((MAX_LENGTH, 6), (0, 3), (5, 100), (1, 1))]
+    alone = torch.cat([stages.of_stages(one) for one in given])
+    together = stages.of_stages(*given)
+    # Apart: request by request. Else the layers on top have all candidates at once, in torch's
+    # products, which may round by how many there are.
+    tolerance = 0 if stages.split.apart else 2e-6
+    torch.testing.assert_close(together, alone, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf, 1e30])
+def test_an_input_that_is_no_number_has_the_scores_of_torch(stages: Stages, strange: float) -> None:
+    for name in ("history", *companions(stages.architecture), "embeddings"):
+        for row in (0, 5, MAX_LENGTH - 1):
+            given = stages.request(MAX_LENGTH, 4)
+            if name == "embeddings":
+                given[name][row % 4, 2] = strange
+            else:
+                given[name][0, row, 0] = strange
+            expected = stages.expected(given)
+            for one in (stages.of_stages(given), stages.of_the_whole(given)):
+                torch.testing.assert_close(one, expected, rtol=0, atol=1e-5, equal_nan=True)
