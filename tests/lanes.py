@@ -129,6 +129,7 @@ FULL_FILES = (
     "tests/serving/commands/bench/test_bench_cluster.py",
     "tests/serving/commands/bench/test_bench_decode.py",
     "tests/serving/commands/bench/test_bench_engine.py",
+    "tests/serving/commands/bench/test_bench_engine_sequences.py",
     "tests/serving/commands/bench/test_bench_ids.py",
     "tests/serving/commands/bench/test_bench_lookup.py",
     "tests/serving/commands/bench/test_bench_metrics.py",

@@ -76,6 +76,11 @@ BENCH_COMMANDS = (
         "Measure latency while a version is loaded.",
     ),
     CommandEntry(
+        "sequences",
+        "serving.commands.bench.bench_sequences:bench_sequences_command",
+        "Measure servers of towers over users' histories.",
+    ),
+    CommandEntry(
         "metrics",
         "serving.commands.bench.bench_metrics:bench_metrics_command",
         "Measure throughput with all metrics and with none.",

@@ -3,16 +3,20 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from sharded_infer.inputs.id_policy import InputPolicy
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.request_reader import make_input
+from sharded_infer.progress import Progress
+from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import GateSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_spec import SequenceSpec
@@ -83,6 +87,13 @@ class SequenceModel:
         )
         return tower.eval()
 
+    def publish(self, spec: ModelSpec, repository: Path, progress: Progress) -> None:
+        """Publishes it with random weights."""
+        table, history = spec.tables[0], spec.sequences[HISTORY]
+        weight = nn.Embedding(table.rows, table.dim)
+        tower = self.tower(history.max_length)
+        publish(spec, {table.name: weight}, tower, repository, progress=progress)
+
     def request(
         self, spec: ModelSpec, generator: np.random.Generator, candidates: int, length: int,
         *, once: bool,
@@ -92,17 +103,22 @@ class SequenceModel:
         Args:
             once: send the history once; else with every candidate.
         """
-        rows = spec.tables[0].rows
-        copies = 1 if once else candidates
-        ids = generator.integers(0, rows, length)
-        ages = np.sort(generator.exponential(1e6, length).astype(np.float32))[::-1]
-        arrays = {
-            "candidate": generator.integers(0, rows, candidates),
-            HISTORY: np.tile(ids, (copies, 1)),
-        }
-        if spec.sequences[HISTORY].dense:
-            arrays[AGE] = np.tile(ages, (copies, 1))
+        arrays = self.history(spec, generator, length)
+        if not once:
+            arrays = {name: np.tile(one, (candidates, 1)) for name, one in arrays.items()}
+        arrays["candidate"] = generator.integers(0, spec.tables[0].rows, candidates)
         return InputPolicy(spec).apply(make_input(spec, arrays))
+
+    def history(
+        self, spec: ModelSpec, generator: np.random.Generator, length: int
+    ) -> dict[str, NDArray[np.generic]]:
+        """A user's inputs `[1, length]`: ids, uniform over the rows, and the numbers with them."""
+        ids = generator.integers(0, spec.tables[0].rows, (1, length))
+        inputs: dict[str, NDArray[np.generic]] = {HISTORY: ids}
+        if spec.sequences[HISTORY].dense:
+            ages = np.sort(generator.exponential(1e6, (1, length)).astype(np.float32))
+            inputs[AGE] = np.ascontiguousarray(ages[:, ::-1])
+        return inputs
 
 
 def _din(length: int, candidates: int) -> list[MatrixProduct]:
