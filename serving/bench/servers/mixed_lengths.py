@@ -1,7 +1,7 @@
 """Latency of requests with short histories, with long ones beside them and without.
 
-Two servers of one model on the same core take turns, each under random arrivals at the same share
-of its own capacity.
+Two servers of one model on the same core take turns, each under random arrivals that keep the core
+busy for about the same share of the time.
 """
 
 import tempfile
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import (
     Loading,
+    ServeFigures,
     in_turns,
     measure_closed,
     measure_open,
@@ -32,6 +33,8 @@ _MESSAGES = 2048
 _CONNECTIONS = 16
 # Requests in flight that keep a server busy all the time.
 _BUSY = 16
+# Seeds of trials begin here.
+_TRIALS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,8 @@ def measure_mixed_lengths(
     """Publishes the model in a temporary folder and measures both servers.
 
     Args:
-        share: of each server's own capacity in the same round.
+        share: of the time that each server keeps its core busy, about. It is never sent more than
+            this share of its capacity.
         seconds: of random arrivals, for each server in each round.
         options: further arguments of `sharded-infer serve`.
 
@@ -151,6 +155,11 @@ def _round(
     # Of just before: the machine is not the same all day.
     closed, _ = measure_closed(server, loading, concurrency=_BUSY, seconds=seconds / 3)
     rate = closed.requests_per_second * share
+    # At random times batches are smaller than in a closed loop, and cost more for each request.
+    tried, _ = measure_open(
+        server, loading, rate=rate, seconds=seconds / 2, poisson=True, seed=seed + _TRIALS
+    )
+    rate *= min(1.0, share / _busy_share(tried))
     figures, result = measure_open(
         server, loading, rate=rate, seconds=seconds, poisson=True, seed=seed
     )
@@ -159,7 +168,11 @@ def _round(
     return LengthsRound(
         capacity=closed.requests_per_second,
         rate=rate,
-        busy_share=(figures.cpu_ms_per_request or 0.0) * figures.offered_per_second / 1e3,
+        busy_share=_busy_share(figures),
         short_ms=percentiles_ms(result.latency[is_short[result.message_index]]),
         all_ms=figures.latency_ms,
     )
+
+
+def _busy_share(figures: ServeFigures) -> float:
+    return (figures.cpu_ms_per_request or 0.0) * figures.offered_per_second / 1e3

@@ -69,7 +69,13 @@ def bench_sequences_command(
         int, typer.Option(min=1, help="users: `serve --user-cache-mib` of the server with a cache.")
     ] = 64,
     share: Annotated[
-        float, typer.Option(help="Load, as a share of the capacity.", min=0.01, max=0.95)
+        float,
+        typer.Option(
+            help="Load: lengths: as a share of the time that a server keeps its core busy; users: "
+            "of the capacity.",
+            min=0.01,
+            max=0.95,
+        ),
     ] = 0.6,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of turns.")] = 5,
     seconds: Annotated[
@@ -87,7 +93,7 @@ def bench_sequences_command(
     the load has another core.
 
     lengths: histories of one server are lognormal from --shortest to --longest; the other server
-    gets only the short ones of these. Each has the same share of its own capacity.
+    gets only the short ones of these. Each keeps its core busy for the same share of the time.
 
     users: both servers get the same requests at the same times, at a share of the capacity without
     a cache. Answers of hits are compared with those of the other server, to the bit.
@@ -131,7 +137,7 @@ def bench_sequences_command(
     else:
         _print_lengths(mixed, short)
     OUT.print(
-        f"\n{workload}, {precision} tower, {candidates} candidates, {share:.0%} of the capacity, "
+        f"\n{workload}, {precision} tower, {candidates} candidates, at {share:.0%}, "
         f"one core of {os.cpu_count()}",
         highlight=False,
         soft_wrap=True,
