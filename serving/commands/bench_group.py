@@ -77,7 +77,7 @@ BENCH_COMMANDS = (
     ),
     CommandEntry(
         "sequences",
-        "serving.commands.bench.bench_sequences:bench_sequences_command",
+        "serving.commands.bench.engine.bench_sequences:bench_sequences_command",
         "Measure servers of towers over users' histories.",
     ),
     CommandEntry(

@@ -30,7 +30,7 @@ def bench_tiers_command(
     ] = None,
     json_file: JsonFileOption = None,
 ) -> None:
-    """Measure a table larger than memory: rows in any order, and ordered by frequency.
+    """Measure a table larger than memory, ordered and not.
 
     The page cache is the only cache. Pages beyond the memory are dropped after each batch, those
     that were used longest ago, which needs no right to limit a process. Beside the hit rate of

@@ -1,1 +1,1 @@
-"""What `bench engine` measures beside DLRM-v2 on the host."""
+"""What `bench engine` measures beside DLRM-v2 on the host, and `bench sequences`."""

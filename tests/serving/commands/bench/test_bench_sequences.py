@@ -27,7 +27,7 @@ def test_short_histories_are_measured_with_long_ones_and_without(
     ratio = mixed["short_ms"]["p99"] / short["short_ms"]["p99"]
     assert fields["short_p99_over_short_only"] == pytest.approx(ratio)
     for one in (short, mixed):
-        assert 0 < one["rate"] == pytest.approx(0.1 * one["capacity"])
+        assert 0 < one["rate"] <= 0.1 * one["capacity"] * 1.001
         assert one["busy_share"] > 0
     assert short["short_ms"] == short["all_ms"]
     # 20 is the median of 10 to 40.

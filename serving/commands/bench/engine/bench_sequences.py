@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.bench.servers.mixed_lengths import (
+from serving.bench.histories.mixed_lengths import (
     LengthsMeasurement,
     MixedLengths,
     measure_mixed_lengths,
 )
-from serving.bench.servers.user_caches import CacheMeasurement, UserLoad, measure_user_cache
+from serving.bench.histories.user_caches import CacheMeasurement, UserLoad, measure_user_cache
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.bench.workloads.sequence_traffic import SequenceTraffic
 from serving.commands.console import OUT, check_target, write_json

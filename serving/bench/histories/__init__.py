@@ -1,0 +1,1 @@
+"""Servers of towers over histories: long ones beside short ones, and the user cache."""
