@@ -312,7 +312,7 @@ def _read_lines(files: Files) -> dict[str, tuple[str, ...]]:
 _WRITTEN = {
     *(f"bench {name} --json" for name in (
         "plan", "formats", "lookup", "ids", "quantize", "decode", "engine", "serve", "executors",
-        "releases", "metrics", "ranking", "peers", "cluster", "tiers",
+        "releases", "metrics", "ranking", "peers", "cluster", "tiers", "sequences",
     )),
     "cluster manifest --output",
     "bench plan --chart", "bench serve --chart", "bench quantize --folder", "bench tiers --folder",

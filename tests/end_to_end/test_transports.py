@@ -111,7 +111,8 @@ def test_a_hopeless_call_is_refused_and_counted_without_its_message(
     until(lambda: admission.unknown() == 1.0, "it is counted")
     if not isinstance(admission.transport, NativeTransport):
         [(seconds, thread)] = admission.asked
-        assert 0.0 < seconds <= 3.0
+        # grpcio rounds a timeout up to what its header can say.
+        assert 0.0 < seconds <= 3.1
         assert not thread.startswith("rpc"), "decided before a thread has it"
 
 

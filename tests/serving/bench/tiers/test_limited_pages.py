@@ -11,6 +11,8 @@ from kernels.backends.native import gather_rows
 from serving.bench.tiers.limited_pages import PAGE_BYTES, LimitedPages
 
 ROW_BYTES, ROOM = 132, 64
+# Pages that each core holds back before the kernel sorts them by use, and cannot drop: folio_batch.
+UNSORTED = 31 * (os.cpu_count() or 1)
 
 
 def resident(pages: LimitedPages) -> int:
@@ -40,7 +42,7 @@ def test_pages_that_were_used_last_stay(tmp_path: Path) -> None:
         gather_rows(pages.rows, torch.from_numpy(batch))
         pages.drop(batch)
         assert pages.missing(batch[-20:]) == 0
-        assert resident(pages) <= ROOM
+        assert resident(pages) <= ROOM + UNSORTED
     # A page that comes twice is missing once.
     away = np.flatnonzero([pages.missing(np.array([row])) for row in range(0, rows, 40)])[0] * 40
     assert pages.missing(np.array([away, away])) == 1
