@@ -41,10 +41,10 @@ def run_when_idle() -> None:
     the lock from being released. At nice 19, a thread that wakes waits for the rest of a time
     slice, 3 ms; here it does not.
     """
-    # Where it is refused, work is done all the same.
+    lower_priority()
+    # Where it is refused, the priority is what there is.
     with suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        lower_priority()
 
 
 @contextmanager
