@@ -122,12 +122,11 @@ class ShareLookups:
             piece.tables.row_format.value: piece.backend for piece in self.pieces
         }
 
-    def look_up(self, groups: Sequence[PieceBags], deadline: float = inf) -> LookedUpPieces:
+    def look_up(self, groups: Sequence[PieceBags]) -> LookedUpPieces:
         """Pools the bags of one batch.
 
         Args:
             groups: as they came from a front; they are checked here.
-            deadline: until which rows that are not in memory are waited for, monotonic.
 
         Raises:
             RequestError: a piece or an id that is not there, or arrays that do not fit together;
@@ -145,7 +144,8 @@ class ShareLookups:
             out = torch.empty(bags.lengths.shape[1], pieces.width)
             lookups.append(GroupLookup(pieces.route, bags, None, out, work))
             pooled.append(out)
-        look_up_here(lookups, deadline)
+        # Fronts have the deadline; a read has its own.
+        look_up_here(lookups, inf)
         return LookedUpPieces(pooled, work, [one.unknown for one in checked])
 
     def _check(self, groups: Sequence[PieceBags]) -> list[_Checked]:
