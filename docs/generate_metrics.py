@@ -53,6 +53,9 @@ for an unknown model have `model="unknown"`.
 - **Exemplars.** With `Accept: application/openmetrics-text`, as Prometheus sends with
   `--enable-feature=exemplar-storage`, the buckets of `sharded_infer_request_seconds` name the last
   traced request in them.
+- **Rows in tiers.** The families of tables that are [larger than
+  memory](sizing.md#tables-larger-than-memory) are shown of versions that have such tables. They
+  are counted once a second.
 - **`serve --metrics basic`** leaves out ranks, rows, scores, the cost table's error and
   processes. **`off`** counts only what ModelStatistics reports, without histograms, and what
   costs requests nothing: versions, releases and memory. `sharded-infer bench metrics` measures
@@ -63,7 +66,7 @@ for an unknown model have `model="unknown"`.
 _THEMSELVES = (
     "seconds", "bytes", "ratio", "samples", "requests", "ids", "bags", "rows", "scores", "faults",
     "workers", "slots", "restarts", "loads", "failures", "version", "hedges",
-    "retries", "ejections", "lookups", "positions", "states",
+    "retries", "ejections", "lookups", "positions", "states", "reads",
 )  # fmt: skip
 UNITS = {
     "dropped": "traces",
@@ -83,7 +86,7 @@ _BOUNDED = {
     "rank": "the plan's, at most 64",
     "output": "the tower's, at most 16",
     "feature": "the model's, at most 127 and `(others)`",
-    "table": "those with an id map, at most 127 and `(others)`",
+    "table": "those with an id map, or with rows in tiers, at most 127 and `(others)`",
     "worker": "`--workers`",
     "host": "the plan's, at most 64",
     "host, code": "the plan's, at most 64; UNAVAILABLE or DEADLINE_EXCEEDED",

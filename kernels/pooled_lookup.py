@@ -13,7 +13,7 @@ from kernels.bags import Bags
 from kernels.bounds import locate, out_of_range
 from kernels.errors import InputError, InternalError
 from kernels.fused_tables import FusedTables
-from kernels.tiers.row_tier import StartedRows
+from kernels.tiers.started_rows import StartedRows
 from kernels.wording import counted
 
 # In order of preference: the first that accepts the tables is used. Ours has FBGEMM's bits, and is

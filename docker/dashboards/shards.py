@@ -10,6 +10,7 @@ from dashboards.panels import Query, Text, graph, heatmap, stat
 from dashboards.selectors import of_version, rate
 from dashboards.sequences import sequences_and_users
 from dashboards.shard_hosts import seen_by_fronts, seen_by_hosts
+from dashboards.tiers import tables_larger_than_memory
 
 _ROWS = rate(of_version("sharded_infer_rank_rows_total"))
 _BYTES = rate(of_version("sharded_infer_rank_row_bytes_total"))
@@ -35,6 +36,7 @@ def shards_dashboard() -> Dashboard:
         "Balance": _balance(),
         "Skew": _skew(),
         "Sequences and users": sequences_and_users(),
+        "Tables larger than memory": tables_larger_than_memory(),
         "Shard hosts, as fronts see them": seen_by_fronts(),
         "Shard hosts, as they see themselves": seen_by_hosts(),
     }

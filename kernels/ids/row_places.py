@@ -1,57 +1,129 @@
-"""Where the rows of a table lie that publishing has put in another order: a place for each id.
+"""Where the rows of a table lie that publishing has put in another order: by how they are used.
 
-    places, uint32 [N], little-endian: the row that id i reads is places[i]
+Rows stand in up to 16 classes; those of a class stand in the order of their ids. So 6 bits say
+where the row of an id lies:
 
-Each of 0 to N - 1 is there once. Ids from N on, rows that came later, are rows themselves.
+    file: 64 bytes: N as uint64, zeros
+          for each 256 of N ids, 192 bytes:
+              first, uint32 [16]: of each class, the row of the next id that is in it
+              bits, uint64 [4, 4]: bit j of the classes, of 64 ids a word; 0 where there is no id
+
+    row(id) = first[class of id] + ids of its class before it in its 256
+
+All numbers are little-endian. Ids from N on, rows that came later, are rows themselves.
 """
 
+import ctypes
 from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernels.errors import InputError
+from kernels.native_library import load_library
 
-PLACE_BYTES = 4
+MOST_CLASSES = 16
 MOST_PLACES = 2**32
-_CHUNK = 2**22  # places that are checked at a time
+_HEADER_BYTES = 64
+_IDS, _WORDS, _BITS = 256, 4, 4  # of a block; words of a bit; bits of a class
+_FIRST_BYTES = 4 * MOST_CLASSES
+_BLOCK_BYTES = _FIRST_BYTES + 8 * _WORDS * _BITS
+_CHUNK = 2**13  # blocks at a time
+_IDS_CHUNK = 2**14
+_ONES = np.uint64(2**64 - 1)
+
+Words = NDArray[np.uint64]
+
+
+def places_bytes(count: int) -> int:
+    """What the places of so many ids take."""
+    return _HEADER_BYTES + -(-count // _IDS) * _BLOCK_BYTES
+
+
+def write_places(order: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """The file of the places of some ids.
+
+    Args:
+        order: uint32 `[N]`, the id whose row stands in each place, each once; rises within each
+            class, and falls between two.
+
+    Raises:
+        InputError: it has more classes than there may be.
+    """
+    count = len(order)
+    starts = np.concatenate([[0], np.flatnonzero(order[1:] < order[:-1]) + 1])
+    if len(starts) > MOST_CLASSES:
+        raise InputError(f"row places: expected at most {MOST_CLASSES} classes, got {len(starts)}")
+    file = np.zeros(places_bytes(count), np.uint8)
+    file[:8] = np.array([count], "<u8").view(np.uint8)
+    blocks = file[_HEADER_BYTES:].reshape(-1, _BLOCK_BYTES)
+    classes = np.zeros(len(blocks) * _IDS, np.uint8)
+    for number, (first, end) in enumerate(pairwise([*starts, count])):
+        classes[order[first:end]] = number
+    for first in range(0, len(blocks), _CHUNK):
+        some = classes[first * _IDS : (first + _CHUNK) * _IDS].reshape(-1, _WORDS, 64)
+        words = np.empty((len(some), _BITS, _WORDS), "<u8")
+        for bit in range(_BITS):
+            packed = np.packbits(some >> bit & 1, axis=2, bitorder="little")
+            words[:, bit] = packed.view("<u8")[:, :, 0]
+        blocks[first : first + _CHUNK, _FIRST_BYTES:] = words.reshape(len(some), -1).view(np.uint8)
+    rows = np.array([*starts, *[count] * (MOST_CLASSES - len(starts))], np.int64)
+    for first in range(0, len(blocks), _CHUNK):
+        chunk = blocks[first : first + _CHUNK]
+        counts = _counts(_words(chunk))
+        before = np.cumsum(counts, axis=0) - counts
+        chunk[:, :_FIRST_BYTES] = (rows + before).astype("<u4").view(np.uint8)
+        rows = rows + counts.sum(axis=0)
+    return file
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library("kernels")
+    if library is not None:
+        pointer, number = ctypes.c_void_p, ctypes.c_uint64
+        arguments = (pointer, number, number, pointer, ctypes.c_int64)
+        library.sharded_infer_placed_rows.argtypes = arguments
+        library.sharded_infer_placed_rows.restype = ctypes.c_int32
+    return library
+
+
+_LIBRARY = _load()
 
 
 class RowPlaces:
-    """The places of a table's rows in memory, which it keeps; many threads may read it at once."""
+    """The places of a table's rows in memory, which it keeps; many threads may read it at once.
 
-    def __init__(self, places: NDArray[np.uint32], table_rows: int) -> None:
-        self._places, self.table_rows = places, table_rows
+    Attributes:
+        count: ids that have a place; others are rows themselves.
+        blocks: uint8 `[blocks, 192]`, as they are stored.
+    """
+
+    def __init__(self, blocks: NDArray[np.uint8], count: int, table_rows: int) -> None:
+        self.blocks, self.count, self.table_rows = blocks, count, table_rows
 
     @classmethod
-    def open(cls, memory: bytes | memoryview, table_rows: int) -> "RowPlaces":
+    def open(cls, memory: bytes | memoryview | NDArray[np.uint8], table_rows: int) -> "RowPlaces":
         """Opens the places of a table's rows; reads all of them.
 
         Args:
             table_rows: of the table.
 
         Raises:
-            InputError: there are more places than rows, a row has two places, or one has none.
+            InputError: it is no such file, there are more places than rows, or two ids have one.
         """
-        size = len(memory)
-        if size % PLACE_BYTES or not 0 < size <= min(table_rows, MOST_PLACES) * PLACE_BYTES:
+        file = np.frombuffer(memory, np.uint8)
+        count = int(file[:8].view("<u8")[0]) if len(file) >= _HEADER_BYTES else 0
+        if not 0 < count <= min(table_rows, MOST_PLACES) or len(file) != places_bytes(count):
             raise InputError(
-                f"row places: expected {PLACE_BYTES} bytes for each of at most {table_rows} rows, "
-                f"got {size} bytes"
+                f"row places: expected those of 1 to {table_rows} ids, {_HEADER_BYTES} bytes and "
+                f"{_BLOCK_BYTES} for each {_IDS}, got {count} ids in {len(file)} bytes"
             )
-        opened = cls(np.frombuffer(memory, "<u4"), table_rows)
+        if file[8:_HEADER_BYTES].any():
+            raise InputError(f"row places: bytes 8 to {_HEADER_BYTES}: expected zeros")
+        opened = cls(file[_HEADER_BYTES:].reshape(-1, _BLOCK_BYTES), count, table_rows)
         opened._check_each_once()
         return opened
-
-    @property
-    def count(self) -> int:
-        """Ids that have a place; others are rows themselves."""
-        return len(self._places)
-
-    @property
-    def array(self) -> NDArray[np.uint32]:
-        """uint32 `[count]`: the row of each id."""
-        return self._places
 
     def rows(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """The row of each id, int64 `[N]`; ids without a place, negative ones too, as they are.
@@ -59,9 +131,17 @@ class RowPlaces:
         Raises:
             InputError: a row is outside the table, because its place was overwritten.
         """
-        has_place = (ids >= 0) & (ids < self.count)
-        rows = np.where(has_place, self._places[np.where(has_place, ids, 0)], ids)
-        wrong = np.flatnonzero(has_place & (rows >= self.table_rows))
+        rows = np.array(ids)
+        if _LIBRARY is not None and _LIBRARY.sharded_infer_placed_rows(
+            self.blocks.ctypes.data, self.count, self.table_rows, rows.ctypes.data, len(rows)
+        ):
+            return rows
+        rows = np.array(ids)
+        placed = np.flatnonzero((ids >= 0) & (ids < self.count))
+        for first in range(0, len(placed), _IDS_CHUNK):
+            some = placed[first : first + _IDS_CHUNK]
+            rows[some] = self._rows_of(ids[some])
+        wrong = placed[rows[placed] >= self.table_rows]
         if len(wrong):
             raise InputError(
                 f"row places: id {ids[wrong[0]]} has row {rows[wrong[0]]}, expected one of "
@@ -69,23 +149,80 @@ class RowPlaces:
             )
         return rows
 
-    def _chunks(self) -> Iterator[tuple[int, NDArray[np.uint32]]]:
-        for first in range(0, self.count, _CHUNK):
-            yield first, self._places[first : first + _CHUNK]
+    def _rows_of(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        at = np.arange(len(ids))
+        blocks, within = self.blocks[ids // _IDS], ids % _IDS
+        words, bits = _words(blocks), (within % 64).astype(np.uint64)
+        own = words[at, :, within // 64] >> bits[:, None] & np.uint64(1)  # [N, 4]
+        same = np.bitwise_and.reduce(words ^ (own[:, :, None] - np.uint64(1)), axis=1)
+        number = np.arange(_WORDS)
+        same[number > within[:, None] // 64] = 0
+        same[at, within // 64] &= (np.uint64(1) << bits) - np.uint64(1)
+        of_class = (own << np.arange(_BITS, dtype=np.uint64)).sum(axis=1).astype(np.int64)
+        first = _firsts(blocks)[at, of_class]
+        # As the compiled one, whose sum has 32 bits.
+        rows: NDArray[np.int64] = (first + np.bitwise_count(same).sum(axis=1)) % MOST_PLACES
+        return rows
 
     def _check_each_once(self) -> None:
-        met = np.zeros(self.count, np.bool_)
-        for first, places in self._chunks():
-            outside = places >= self.count
-            if outside.any():
-                at = int(outside.argmax())
+        rows: NDArray[np.int64] | None = None
+        for first, chunk in self._chunks():
+            words, firsts = _words(chunk), _firsts(chunk)
+            counts = _counts(words)
+            if first + len(chunk) == len(self.blocks):
+                self._check_last(words[-1], counts[-1])
+            rows = firsts[0] if rows is None else rows
+            before = np.cumsum(counts, axis=0) - counts
+            wrong = np.argwhere(firsts != (rows + before) % MOST_PLACES)
+            if len(wrong):
+                block, of_class = wrong[0]
                 raise InputError(
-                    f"row places: id {first + at} has row {places[at]}, expected 0 to "
-                    f"{self.count - 1}"
+                    f"row places: class {of_class} of ids from {(first + block) * _IDS} on: "
+                    f"expected row {(rows + before)[block, of_class]}, got "
+                    f"{firsts[block, of_class]}"
                 )
-            met[places] = True
-        if not met.all():
+            rows = rows + counts.sum(axis=0)
+        starts = _firsts(self.blocks[:1])[0]
+        ends = np.zeros(MOST_CLASSES, np.int64) if rows is None else rows
+        if (
+            starts[0] != 0
+            or (ends[:-1] % MOST_PLACES != starts[1:]).any()
+            or ends[-1] != self.count
+        ):
             raise InputError(
-                f"row places: no id has row {int(met.argmin())}, expected each of {self.count} "
-                "rows once"
+                f"row places: expected classes that follow one another, in {self.count} rows; got "
+                f"first rows {starts.tolist()} and ends {ends.tolist()}"
             )
+
+    def _check_last(self, words: Words, counts: NDArray[np.int64]) -> None:
+        """Of the last block: takes what is no id out of the counts."""
+        ids = self.count - (len(self.blocks) - 1) * _IDS
+        there = np.array([(1 << min(64, max(0, ids - 64 * n))) - 1 for n in range(_WORDS)], "<u8")
+        if (words & ~there).any():
+            raise InputError(f"row places: expected zeros behind id {self.count - 1}")
+        counts[0] -= _IDS - ids
+
+    def _chunks(self) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        for first in range(0, len(self.blocks), _CHUNK):
+            yield first, self.blocks[first : first + _CHUNK]
+
+
+def _words(blocks: NDArray[np.uint8]) -> Words:
+    """uint64 `[N, 4, 4]`."""
+    found = np.ascontiguousarray(blocks[:, _FIRST_BYTES:]).view("<u8")
+    return found.reshape(len(blocks), _BITS, _WORDS)
+
+
+def _firsts(blocks: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """int64 `[N, 16]`."""
+    return np.ascontiguousarray(blocks[:, :_FIRST_BYTES]).view("<u4").astype(np.int64)
+
+
+def _counts(words: Words) -> NDArray[np.int64]:
+    """Ids of each class in each block, int64 `[N, 16]`; those that are none have class 0."""
+    found = np.empty((len(words), MOST_CLASSES), np.int64)
+    for number in range(MOST_CLASSES):
+        wanted = np.array([0 if number >> bit & 1 else _ONES for bit in range(_BITS)], np.uint64)
+        same = np.bitwise_and.reduce(words ^ wanted[:, None], axis=1)
+        found[:, number] = np.bitwise_count(same).sum(axis=1)
+    return found

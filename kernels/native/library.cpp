@@ -9,6 +9,8 @@
 #include "pair_layers.h"
 #include "prefetch.h"
 #include "product.h"
+#include "row_places.h"
+#include "row_steps.h"
 
 #include <cstring>
 
@@ -18,6 +20,7 @@ using sharded_infer::IdIndex;
 using sharded_infer::Lookup;
 using sharded_infer::PairLayers;
 using sharded_infer::Product;
+using sharded_infer::RowSteps;
 
 #define EXPORTED __attribute__((visibility("default")))
 
@@ -122,10 +125,35 @@ EXPORTED void sharded_infer_pair_layers(std::int32_t instruction_set, const Pair
   sharded_infer::pair_layers_baseline(*pairs);
 }
 
+// Columns of a panel of a linear step's weight.
+EXPORTED std::int64_t sharded_infer_row_panel_columns(std::int32_t instruction_set) {
+#if defined(__x86_64__)
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::row_panel_columns_avx512();
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::row_panel_columns_avx2();
+#endif
+  return sharded_infer::row_panel_columns_baseline();
+}
+
+// Steps on rows; see row_steps.h. The caller has checked the instruction set and the sizes.
+EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set, const RowSteps* steps) {
+#if defined(__x86_64__)
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::row_steps_avx512(*steps);
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::row_steps_avx2(*steps);
+#endif
+  sharded_infer::row_steps_baseline(*steps);
+}
+
 // Each id's row, -1 for unknown ones; see id_index.h.
 EXPORTED void sharded_infer_rows_of_ids(const IdIndex* index, const std::int64_t* ids,
                                         std::int64_t count, std::int64_t* rows) {
   sharded_infer::rows_of_ids(*index, ids, count, rows);
+}
+
+// Writes rows in place of ids that have a place; see row_places.h. False: a row lies outside the table.
+EXPORTED std::int32_t sharded_infer_placed_rows(const std::uint8_t* blocks, std::uint64_t placed,
+                                                std::uint64_t table_rows, std::int64_t* ids,
+                                                std::int64_t count) {
+  return sharded_infer::placed_rows(blocks, placed, table_rows, ids, count);
 }
 
 // The hash of each string: 0 XXH3 of 64 bits, 1 MurmurHash3; see id_hash.h. The caller has checked the offsets.

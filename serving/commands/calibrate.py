@@ -13,7 +13,7 @@ from serving.commands.progress_bars import progress_bars
 from sharded_infer.planning.topology_file import MAX_RANKS
 
 if TYPE_CHECKING:
-    from sharded_infer.planning.topology import FrontCosts
+    from sharded_infer.planning.topology import Disk, FrontCosts
 
 
 def calibrate_command(
@@ -24,6 +24,13 @@ def calibrate_command(
         typer.Option(
             help="File that names running shard hosts, as of serve: also measure what asking them "
             "costs, and write a topology of a front here and these hosts."
+        ),
+    ] = None,
+    disk: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of model repositories: also measure how its disk reads rows of tables "
+            "larger than memory. Writes 0.25 GiB there, and removes it."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -42,12 +49,20 @@ def calibrate_command(
             settings = load_by_name("serving.remote_lookups.hosts_file:read_settings")(shard_hosts)
             measure = load_by_name("serving.remote_lookups.measured_hosts:measure_hosts")
             front, hosts = measure(settings, progress), sorted(settings.addresses)
+        reads: Disk | None = None
+        if disk is not None:
+            reads = load_by_name("sharded_infer.planning.disk_calibration:measure_disk")(
+                disk, progress
+            )
+        # Last: it takes longest, and a file or folder that is wrong is told before.
         device = load_by_name("sharded_infer.planning.calibration:calibrate")(progress)
     topology_text = load_by_name("sharded_infer.planning.calibration:topology_text")
-    write_target(out, topology_text(out.stem, device, ranks, front, hosts))
+    write_target(out, topology_text(out.stem, device, ranks, front, hosts, reads))
     if as_json:
         fields = {"path": str(out), "ranks": ranks, "device": asdict(device)}
-        print_json(fields | {"front": None if front is None else asdict(front), "hosts": hosts})
+        found = {"front": front, "disk": reads}
+        said = {name: None if one is None else asdict(one) for name, one in found.items()}
+        print_json(fields | said | {"hosts": hosts})
         return
     lines = [
         f"random rows {device.memory_bandwidth / 1e9:.2f} GB/s, from cache "
@@ -59,5 +74,10 @@ def calibrate_command(
             f"asking a host {front.call_seconds * 1e6:.0f} us, its round trip "
             f"{front.round_trip_seconds * 1e6:.0f} us, ids {front.send_bandwidth / 1e9:.2f} GB/s, "
             f"sums {front.receive_bandwidth / 1e9:.2f} GB/s"
+        )
+    if reads is not None:
+        lines.append(
+            f"the disk reads {reads.reads_per_second:,.0f} rows a second, one alone in "
+            f"{reads.read_seconds * 1e6:.0f} us"
         )
     OUT.print("\n".join([*lines, f"written to {out}"]), highlight=False, soft_wrap=True)

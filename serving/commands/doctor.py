@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -57,13 +57,25 @@ def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
         ports: TCP ports a server is to listen on.
         folder: where table files are to lie.
     """
-    checks: tuple[Callable[[], Finding], ...] = (
-        *(_python, _torch, _fbgemm, _cpu, _compiled, _http2, _tls, _kernels, _gpus, _huge_pages),
+    checks = (
+        _python,
+        _torch,
+        _fbgemm,
+        _cpu,
+        _compiled,
+        _http2,
+        _tls,
+        _kernels,
+        _gpus,
+        _huge_pages,
+        _row_reads,
     )
+    # Reads the list of files of every distribution: once for all names.
+    owners = importlib.metadata.packages_distributions()
     return [
         *(check() for check in checks),
         _mapped_pages(folder),
-        *(_import_name(name) for name in IMPORT_NAMES),
+        *(_import_name(name, owners.get(name, [])) for name in IMPORT_NAMES),
         *(_port(port) for port in ports),
     ]
 
@@ -169,6 +181,18 @@ def _huge_pages() -> Finding:
     return Finding("huge pages", verdict, f"transparent huge pages: {mode}")
 
 
+def _row_reads() -> Finding:
+    """What reads rows that `serve --row-memory-mib` leaves in files."""
+    try:
+        reader: str = importlib.import_module("kernels.tiers.native_tiers").reader_name()
+    except ShardedInferError as error:
+        return Finding("row reads", Verdict.NOTE, str(error))
+    if reader == "io_uring":
+        return Finding("row reads", Verdict.OK, reader)
+    detail = f"{reader}: io_uring is not allowed here; rows that lie in files are read more slowly"
+    return Finding("row reads", Verdict.NOTE, detail)
+
+
 def _mapped_pages(folder: Path) -> Finding:
     """Whether table files of a folder are mapped in 2 MiB pages, tried with a file."""
     check, where = "table pages", folder.absolute()
@@ -189,8 +213,7 @@ def _mapped_pages(folder: Path) -> Finding:
     return Finding(check, Verdict.NOTE, detail)
 
 
-def _import_name(name: str) -> Finding:
-    owners = importlib.metadata.packages_distributions().get(name, [])
+def _import_name(name: str, owners: Iterable[str]) -> Finding:
     others = sorted({owner for owner in owners if owner != OUR_DISTRIBUTION})
     check = f"import {name}"
     if others:

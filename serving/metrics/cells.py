@@ -10,7 +10,7 @@ from sharded_infer.errors import InternalError
 
 CELL_BYTES = 8
 # Pages that nothing was written to cost no memory.
-WORKER_BYTES = 18 << 20
+WORKER_BYTES = 24 << 20
 
 
 class MetricCells:

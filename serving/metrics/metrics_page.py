@@ -47,6 +47,7 @@ from serving.metrics.families.server_families import (
     SERVER_FAMILIES,
 )
 from serving.metrics.families.shard_families import SHARD_FAMILIES
+from serving.metrics.families.tier_families import TIER_FAMILIES
 from serving.metrics.version_info import latency_boundaries
 from serving.metrics.version_metrics import VersionMetrics
 from sharded_infer.errors import CapacityError
@@ -231,14 +232,17 @@ def _our_version() -> str:
 
 
 def _names(counters: VersionMetrics) -> dict[str, tuple[str, ...]]:
-    """A version's names for the places of a label's values, by label."""
+    """A version's names for the places of a label's values, by family."""
     facts = counters.facts
-    return {
+    by_label = {
         RANK_ROWS.label: facts.ranks(),
         SCORES.label: facts.outputs(),
         EMPTY_BAGS.label: facts.features(),
         IDS_MAPPED.label: facts.mapped_tables(),
     }
+    names = {f.name: by_label[f.label] for f in counters.block.families if f.label in by_label}
+    # Those without a label have one place: it is shown where any table lies in tiers.
+    return names | dict.fromkeys((f.name for f in TIER_FAMILIES), facts.tiered_tables())
 
 
 def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) -> None:
@@ -251,7 +255,7 @@ def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) 
         metric = metrics.get(family.name)
         if metric is None or family is WITHIN_OBJECTIVE or family.name in hidden:
             continue
-        names = version.names.get(family.label)
+        names = version.names.get(family.name)
         if names is not None:
             place = family.label_values.index(value)
             if place >= len(names):

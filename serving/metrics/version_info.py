@@ -43,6 +43,7 @@ class VersionInfo:
         features: names, table by table in the spec's order; a feature of several tables occurs for
             each.
         mapped: the tables with id maps, in the spec's order.
+        tiered: the tables with rows in tiers.
     """
 
     objective_seconds: float
@@ -50,6 +51,7 @@ class VersionInfo:
     outputs: tuple[str, ...]
     features: tuple[str, ...] = ()
     mapped: tuple[MappedTable, ...] = ()
+    tiered: tuple[str, ...] = ()
 
 
 class FactCells:
@@ -61,6 +63,7 @@ class FactCells:
         self._names = cells.allocate(len(OUTPUT_PLACES) * _NAME_CELLS)
         self._features = cells.allocate(_NAMES_CELLS)
         self._mapped = cells.allocate(_NAMES_CELLS)
+        self._tiered = cells.allocate(_NAMES_CELLS)
 
     def write(self, facts: VersionInfo) -> None:
         """Says them in this process; the lock is held."""
@@ -69,6 +72,7 @@ class FactCells:
         self._cells.write_bytes(self._names, b"".join(names))
         self._write_names(self._features, facts.features)
         self._write_names(self._mapped, [table.name for table in facts.mapped])
+        self._write_names(self._tiered, facts.tiered)
 
     def ranks(self) -> tuple[str, ...]:
         """The ranks' label values; the last one may stand for several, as in `63+`."""
@@ -96,6 +100,10 @@ class FactCells:
     def mapped_tables(self) -> tuple[str, ...]:
         """The label values of tables with id maps, as `features`; empty if there are none."""
         return self._names_at(self._mapped)
+
+    def tiered_tables(self) -> tuple[str, ...]:
+        """The label values of tables with rows in tiers, as `features`; empty if there are none."""
+        return self._names_at(self._tiered)
 
     def _write_names(self, cell: int, names: Sequence[str]) -> None:
         text = "\n".join(_named(names)).encode()

@@ -1,6 +1,8 @@
 // See raw_ids.h.
 #include "raw_ids.h"
 
+#include "../../kernels/native/row_places.h"
+
 #include <algorithm>
 
 namespace sharded_infer {
@@ -89,14 +91,7 @@ bool map_ids(const IdMap& map, std::int64_t* ids, std::int64_t count, std::int64
 }
 
 bool place_ids(const IdMap& map, std::int64_t* ids, std::int64_t count) {
-  bool all_inside = true;
-  for (std::int64_t at = 0; at < count; ++at) {
-    const auto id = static_cast<std::uint64_t>(ids[at]);
-    if (id >= map.placed) continue;
-    const std::uint64_t row = map.places[id];
-    all_inside &= row < map.placed_rows;
-    ids[at] = static_cast<std::int64_t>(row);
-  }
+  const bool all_inside = placed_rows(map.places, map.placed, map.placed_rows, ids, count);
   return all_inside && !has_lost_pages(map);
 }
 

@@ -34,7 +34,7 @@ struct IdMap {
   const std::uint64_t* part_hashes; // [parts], the least of each part's ids
   const std::int64_t* part_rows;    // [parts], the first of each
   std::int64_t parts;               // 0: the table is not in parts
-  const std::uint32_t* places;      // [placed]: the row of each id of an ordered table; else null
+  const std::uint8_t* places;       // of an ordered table, its blocks: kernels/native/row_places.h; else null
   std::uint64_t placed;
   std::uint64_t placed_rows;        // of the ordered table
 };

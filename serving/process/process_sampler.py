@@ -77,6 +77,7 @@ class ProcessSampler:
             arrived = loaded_version.queue.oldest_arrival()
             loaded_version.metrics.oldest(max(0.0, now - arrived))
             _say_users(loaded_version)
+            _say_tiers(loaded_version)
         if now >= self._hot_rows_due:
             self._hot_rows_due = now + _HOT_ROWS_SECONDS
             for loaded_version in loaded_versions:
@@ -126,6 +127,12 @@ def _say_users(loaded_version: LoadedVersion) -> None:
     users, lookups = loaded_version.model.users, loaded_version.metrics.lookups
     if users is not None and lookups is not None:
         lookups.cached_users(users.held_bytes, users.newly_evicted())
+
+
+def _say_tiers(loaded_version: LoadedVersion) -> None:
+    rows, lookups = loaded_version.model.row_memory, loaded_version.metrics.lookups
+    if rows is not None and lookups is not None:
+        lookups.tiers.count(rows.tiers)
 
 
 def _huge_page_bytes(path: Path) -> int:

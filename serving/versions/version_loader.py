@@ -193,8 +193,11 @@ class VersionLoader:
     ) -> TableMemory:
         """Where a version's tables are to lie; "auto" is tried on its files."""
         manifest, asked = artifact.manifest, self._asked_memory(artifact)
-        if on_gpus or asked is not TableMemory.AUTO:
-            return TableMemory.MAP if on_gpus else asked
+        # Tiers read rows themselves.
+        if on_gpus or self.overrides.row_memory_bytes is not None:
+            return TableMemory.MAP
+        if asked is not TableMemory.AUTO:
+            return asked
         if manifest.table_bytes > available_bytes():
             # Huge pages would read much that no request needs, again and again.
             return TableMemory.MAP
@@ -295,6 +298,7 @@ def _facts_of(model: Model) -> VersionInfo:
             )
             for table in spec.mapped_tables
         ),
+        tiered=() if model.row_memory is None else tuple(model.row_memory.tiers),
     )
 
 

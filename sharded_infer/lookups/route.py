@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.pooled_lookup import PooledLookup
-from kernels.tiers.row_tier import StartedRows
+from kernels.tiers.started_rows import StartedRows
 from sharded_infer.lookups.default_rows import FeatureDefault
 from sharded_infer.lookups.lookup_work import StepWork, rows_saved
 from sharded_infer.lookups.native_parts import ChosenBags, Selections, all_bags

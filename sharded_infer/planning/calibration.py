@@ -17,7 +17,7 @@ from kernels.fused_tables import FusedTables
 from kernels.pooled_lookup import PooledLookup
 from kernels.row_format import RowFormat
 from sharded_infer.planning.device_models import DEVICE_MODELS
-from sharded_infer.planning.topology import Device, FrontCosts, device_of
+from sharded_infer.planning.topology import Device, Disk, FrontCosts, device_of
 from sharded_infer.progress import Progress, no_progress
 
 _DIM = 128
@@ -64,6 +64,7 @@ def topology_text(
     ranks: int,
     front: FrontCosts | None = None,
     hosts: Iterable[int] = (),
+    disk: Disk | None = None,
 ) -> str:
     """A topology file of equal CPU ranks.
 
@@ -71,6 +72,7 @@ def topology_text(
         ranks: of each host.
         front: of this machine; None: the topology is of one host.
         hosts: numbers of the other hosts, which are taken to be as fast.
+        disk: of rows that are not in memory; None: it was not measured.
     """
     text = (
         '# Measured by "sharded-infer calibrate"; bandwidths are bytes a second.\n'
@@ -85,6 +87,11 @@ def topology_text(
             f"round_trip_seconds = {front.round_trip_seconds:.4g}\n"
             f"send_bandwidth = {front.send_bandwidth:.4g}\n"
             f"receive_bandwidth = {front.receive_bandwidth:.4g}\n"
+        )
+    if disk is not None:
+        text += (
+            f"\n[disk]\nreads_per_second = {disk.reads_per_second:.4g}\n"
+            f"read_seconds = {disk.read_seconds:.4g}\n"
         )
     for number in numbers:
         host = "" if number is None else f"host = {number}\n"

@@ -62,6 +62,19 @@ class FrontCosts:
 
 
 @dataclass(frozen=True, slots=True, config=_STRICT)
+class Disk:
+    """Where the rows of tables larger than memory are read from; plans do not depend on it.
+
+    Attributes:
+        reads_per_second: of 4 KiB at random places, as many at once as a server has.
+        read_seconds: of one alone.
+    """
+
+    reads_per_second: float = Field(gt=0)
+    read_seconds: float = Field(gt=0)
+
+
+@dataclass(frozen=True, slots=True, config=_STRICT)
 class Topology:
     """The ranks that shards are placed on.
 

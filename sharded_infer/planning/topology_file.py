@@ -14,7 +14,7 @@ from sharded_infer.byte_sizes import parse_size
 from sharded_infer.errors import InputError, PlanError
 from sharded_infer.files.toml_file import read_toml
 from sharded_infer.planning.device_models import DEVICE_MODELS, DeviceModel
-from sharded_infer.planning.topology import Device, Topology, device_of
+from sharded_infer.planning.topology import Device, Disk, Topology, device_of
 
 _PART = re.compile(
     r"(?P<card>[a-z][a-z0-9]*)(:(?P<count>[0-9]+))?(x(?P<size>[0-9]+(\.[0-9]+)?[KMGT]i?B))?"
@@ -74,11 +74,15 @@ def load_topology(path: Path) -> Topology:
         memory = "70GB"
         [front]                # if the tower runs on one host alone; see `FrontCosts`
         host = 0
+        [disk]                 # see `disk_of`
+        reads_per_second = 42000
+        read_seconds = 190e-6
 
     Raises:
         PlanError: no such file, not TOML, or a field that is unknown or wrong; names it.
     """
     fields = read_toml(path, f"topology {path}", PlanError)
+    _disk(fields.pop("disk", None), path)
     groups = fields.pop("devices", None)
     if not isinstance(groups, list) or not groups:
         raise PlanError(f"topology {path}: expected [[devices]], at least one")
@@ -102,6 +106,33 @@ def load_topology(path: Path) -> Topology:
             f"for a front without rows, got {own}"
         )
     return topology
+
+
+def disk_of(text: str) -> Disk | None:
+    """What a topology file says of the disk; None: nothing, or the topology is no file.
+
+    Args:
+        text: as `parse_topology` has it.
+
+    Raises:
+        PlanError: as `load_topology`.
+    """
+    if not text.endswith(".toml"):
+        return None
+    path = Path(text)
+    return _disk(read_toml(path, f"topology {path}", PlanError).get("disk"), path)
+
+
+def _disk(fields: object, path: Path) -> Disk | None:
+    if fields is None:
+        return None
+    if not isinstance(fields, dict):
+        raise PlanError(f"topology {path}: disk: expected a table of fields, got {fields!r}")
+    try:
+        disk: Disk = _strictly(TypeAdapter(Disk), fields)
+    except ValidationError as error:
+        raise PlanError(f"topology {path}: disk.{_first_problem(error)}") from error
+    return disk
 
 
 def _devices(group: object, where: str) -> list[Device]:

@@ -171,7 +171,7 @@ def publish(
             "tower.precision int8: needs samples of real requests to choose its integers from "
             "(calibration samples), none were given"
         )
-    with written_id_maps(repository, spec, order.id_maps, order.places, progress) as written:
+    with written_id_maps(repository, spec, order.id_maps, order.placed, progress) as written:
         if given is None and calibrating is not None:
             first = min(DEFAULT_SAMPLES, calibrating.model_input.batch_size)
             asked = calibrating.model_input.samples(0, first)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kernels.errors import InputError
 from kernels.ids.index_writer import id_index_parts
+from kernels.ids.row_places import write_places
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.artifacts.manifest import FileRecord, blocks_name
 from sharded_infer.artifacts.mapped_id_maps import open_id_map, open_places
@@ -200,7 +201,7 @@ def written_id_maps(
     repository: Repository,
     spec: ModelSpec,
     sources: Mapping[str, IdMapSource],
-    places: Mapping[str, NDArray[np.uint32]],
+    orders: Mapping[str, NDArray[np.uint32]],
     progress: Progress = no_progress,
 ) -> Iterator[WrittenIdMaps]:
     """Writes id maps and places of rows to a folder, which is removed at the end.
@@ -208,7 +209,7 @@ def written_id_maps(
     Args:
         spec: of `with_id_maps`.
         sources: by table; read once, in chunks.
-        places: the row of each id, by ordered table.
+        orders: of ordered tables: the id whose row stands in each place.
         progress: called with the ids written.
 
     Raises:
@@ -216,7 +217,7 @@ def written_id_maps(
         StorageError: the disk is full or cannot be written.
     """
     tables = spec.mapped_tables
-    if not tables and not places:
+    if not tables and not orders:
         yield WrittenIdMaps(spec)
         return
     with repository.staging(spec.name) as folder:
@@ -225,7 +226,7 @@ def written_id_maps(
             (folder / FOLDER).mkdir()
             (folder / PLACES_FOLDER).mkdir()
             for table in spec.ordered_tables:
-                _write_places(written, table, places[table.name], folder)
+                _write_places(written, table, orders[table.name], folder)
             for done, table in enumerate(tables):
                 progress("writing id maps", done, len(tables))
                 _write(written, table, sources[table.name], folder)
@@ -251,10 +252,10 @@ def write_index(
 
 
 def _write_places(
-    written: WrittenIdMaps, table: TableSpec, places: NDArray[np.uint32], folder: Path
+    written: WrittenIdMaps, table: TableSpec, order: NDArray[np.uint32], folder: Path
 ) -> None:
     name = f"{PLACES_FOLDER}/{table.name}.places"
-    written.records[name] = write_parts(folder / name, [places.view(np.uint8).data]).record
+    written.records[name] = write_parts(folder / name, [write_places(order).data]).record
     written.place_files[table.name] = name
     written.places[table.name] = open_places(folder / name, table)
 

@@ -316,7 +316,7 @@ _WRITTEN = {
     )),
     "cluster manifest --output",
     "bench plan --chart", "bench serve --chart", "bench quantize --folder", "bench tiers --folder",
-    "calibrate --out",
+    "calibrate --out", "calibrate --disk",
     "demo --json", "demo --repository", "doctor --folder", "inspect --html",
     "plan --html", "plan --json", "quantize --out", "spec --out",
 }  # fmt: skip
@@ -328,28 +328,32 @@ def test_every_option_that_names_a_file_is_tried(files: Files) -> None:
 
 
 @pytest.mark.usefixtures("version_copy")
+@pytest.mark.parametrize(
+    "kind",
+    ["folder", "missing", "FIFO", "endless", "empty", "junk", "other text", "deep JSON",
+     "deep TOML", "200 GB"],
+)  # fmt: skip
 def test_a_file_that_is_read_and_is_none_is_refused(
-    files: Files, tmp_path: Path, sharded_infer: Command
+    files: Files, tmp_path: Path, sharded_infer: Command, kind: str
 ) -> None:
     found = []
     (files.folder / "samples.json").write_text("[{}]")
     plan = ("plan", "--spec", files.spec, "--topology", "cpu:1")
     assert sharded_infer(*plan, "--json", files.folder / "plan.json").code == 0
-    wrong = _wrong_files(tmp_path)
+    path = _wrong_files(tmp_path)[kind]
     for what, line in _read_lines(files).items():
-        for kind, path in wrong.items():
-            if what == "publish --follow" and kind in ("folder", "empty"):
-                continue  # folders, which it follows
-            try:
-                with _in_time():
-                    done = sharded_infer(*line, path)
-            except BaseException as error:
-                found.append((what, kind, repr(error)[:200]))
-                continue
-            # What is wrong inside a file is told by its line.
-            named = kind not in ("missing", "FIFO", "endless", "200 GB") or str(path) in done.err
-            if done.code not in (1, 2) or "Traceback" in done.err or not named:
-                found.append((what, kind, str(done)[:200]))
+        if what == "publish --follow" and kind in ("folder", "empty"):
+            continue  # folders, which it follows
+        try:
+            with _in_time():
+                done = sharded_infer(*line, path)
+        except BaseException as error:
+            found.append((what, repr(error)[:200]))
+            continue
+        # What is wrong inside a file is told by its line.
+        named = kind not in ("missing", "FIFO", "endless", "200 GB") or str(path) in done.err
+        if done.code not in (1, 2) or "Traceback" in done.err or not named:
+            found.append((what, str(done)[:200]))
     assert found == []
 
 

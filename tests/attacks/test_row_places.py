@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from kernels.errors import LostMemoryError
+from kernels.ids.row_places import places_bytes, write_places
 from serving.protocol.readers.native_reader import NativeReader
 from serving.protocol.readers.portable_reader import PortableReader
 from sharded_infer.artifacts.artifact import open_artifact, verify_files
@@ -28,6 +29,7 @@ from tests.support.servers import Command
 
 ROWS = 4096
 PLACES = "row_places/item.places"
+BYTES = places_bytes(ROWS)
 SPEC = ModelSpec(
     "ordered",
     (TableSpec("item", ROWS, 4), TableSpec("shop", 5, 2)),
@@ -49,31 +51,39 @@ def version(published: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(published, tmp_path / "ordered" / "1"))
 
 
-def with_place(at: int, row: int) -> Callable[[bytes], bytes]:
-    def change(content: bytes) -> bytes:
-        places = np.frombuffer(content, "<u4").copy()
-        places[at] = row
-        return places.tobytes()
-
-    return change
+def with_byte(at: int, to: int) -> Callable[[bytes], bytes]:
+    return lambda content: content[:at] + bytes([to]) + content[at + 1 :]
 
 
 def test_the_honest_copy_is_opened(version: Path) -> None:
     edit_manifest(version, lambda document: None)
-    assert list(open_model(version).row_maps) == ["item"]
+    model = open_model(version)
+    assert list(model.row_maps) == ["item"]
+    native = NativeReader(model.spec, max_batch=ROWS, id_maps=model.row_maps)
+    inputs = {
+        "item": np.random.default_rng(0).permutation(ROWS),
+        "shop": np.zeros(ROWS, np.int64),
+        "age": np.zeros((ROWS, 1), np.float32),
+    }
+    found = native.read_message(serialized(inputs))
+    assert found is not None
+    rows = found.groups[0].values[:ROWS]
+    # Ids were used the more often, the higher they are.
+    assert sorted(rows) == [*range(ROWS)] and rows[inputs["item"] == ROWS - 1] < 256
+    places = model.row_maps["item"].places  # type: ignore[union-attr]
+    assert rows.tolist() == places.rows(inputs["item"]).tolist()
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda content: b"", "got 0 bytes"),
-        (lambda content: content[:-1], f"got {4 * ROWS - 1} bytes"),
-        (lambda content: content + b"\0\0\0\0", f"at most {ROWS} rows, got {4 * ROWS + 4} bytes"),
-        (with_place(7, ROWS), f"id 7 has row {ROWS}, expected 0 to {ROWS - 1}"),
-        (with_place(0, 2**32 - 1), "id 0 has row 4294967295"),
-        (with_place(0, 1), "no id has row .*, expected each"),
-        # Fewer places than rows, as after new rows: one that is cut off is then outside.
-        (lambda content: content[:-4], "has row .*, expected 0 to 4094|no id has row"),
+        (lambda content: b"", "got 0 ids in 0 bytes"),
+        (lambda content: content[:-1], f"got {ROWS} ids in {BYTES - 1} bytes"),
+        (lambda content: content + bytes(192), f"got {ROWS} ids in {BYTES + 192} bytes"),
+        (with_byte(1, ROWS // 256 + 1), f"1 to {ROWS} ids, .* got {ROWS + 256} ids"),
+        (with_byte(64, 1), "class 0 of ids from 256 on: expected row 1, got 0"),
+        (with_byte(64 + 192, 255), "class 0 of ids from 256 on: expected row 0, got 255"),
+        (with_byte(128, 255), "class 14 of ids from 256 on: expected row 3145, got 3152"),
     ],
 )
 def test_places_that_are_no_permutation_are_refused_by_file_and_table(
@@ -87,17 +97,13 @@ def test_places_that_are_no_permutation_are_refused_by_file_and_table(
 
 def test_a_file_with_another_hash_is_refused(version: Path) -> None:
     path = version / PLACES
-    path.write_bytes(with_place(0, 1)(path.read_bytes()))
+    path.write_bytes(with_byte(64, 1)(path.read_bytes()))
     refused(version, "item.places")
 
 
-def test_two_rows_that_changed_places_are_found_by_the_hash(
-    version: Path, sharded_infer: Command
-) -> None:
+def test_other_places_are_found_by_the_hash(version: Path, sharded_infer: Command) -> None:
     path = version / PLACES
-    places = np.frombuffer(path.read_bytes(), "<u4").copy()
-    places[[1, 2]] = places[[2, 1]]
-    path.write_bytes(places.tobytes())
+    path.write_bytes(write_places(np.arange(ROWS, dtype=np.uint32)))
     with pytest.raises(ArtifactError, match="item.places"):
         verify_files(open_artifact(version))
     sharded_infer("verify", "-r", version.parents[1]).refused(PLACES)
@@ -105,9 +111,9 @@ def test_two_rows_that_changed_places_are_found_by_the_hash(
 
 def test_changes_are_not_published_in_front_of_damaged_places(version: Path) -> None:
     path = version / PLACES
-    path.write_bytes(with_place(7, ROWS)(path.read_bytes()))
+    path.write_bytes(with_byte(64, 1)(path.read_bytes()))
     changes = {"item": ChangedRows(np.array([1]), torch.ones(1, 4))}
-    with pytest.raises(ArtifactError, match=f"{PLACES}: .*id 7 has row {ROWS}"):
+    with pytest.raises(ArtifactError, match=f"{PLACES}: .*expected row 1, got 0"):
         publish_delta("ordered", changes, version.parents[1])
     assert [folder.name for folder in version.parent.iterdir()] == ["1"]
 
@@ -158,24 +164,22 @@ def test_places_that_are_overwritten_or_cut_while_they_are_served_read_nothing_e
         made(model.spec, max_batch=8, id_maps=model.row_maps)
         for made in (NativeReader, PortableReader)
     )
-    inputs = {
-        "item": np.array([1, 2, 3000]),
-        "shop": np.array([0, 1, 2]),
-        "age": np.zeros((3, 1), np.float32),
-    }
+    # Ids whose places lie on the file's second page.
+    ids = np.array([4093, 4095, 4094])
+    inputs = {"item": ids, "shop": np.array([0, 1, 2]), "age": np.zeros((3, 1), np.float32)}
     message = serialized(inputs)
     found = native.read_message(message)
     assert found is not None
-    path = model.row_maps["item"].places.array[[1, 2, 3000]]  # type: ignore[union-attr]
-    assert found.groups[0].values[:3].tolist() == path.tolist()
+    places = model.row_maps["item"].places  # type: ignore[union-attr]
+    assert found.groups[0].values[:3].tolist() == places.rows(ids).tolist()
     with (version / PLACES).open("r+b") as file:
-        file.seek(4 * 3000)
-        file.write(b"\xff" * 4)
+        file.seek(BYTES - 192)
+        file.write(b"\xff" * 64)
     # The portable reader decides, and refuses.
     assert native.read_message(message) is None
-    with pytest.raises(InputError, match="id 3000 has row 4294967295"):
+    with pytest.raises(InputError, match="id 4095 has row .*, expected one of 4096"):
         portable.read_message(message)
-    os.truncate(version / PLACES, 4096)
+    os.truncate(version / PLACES, 64)
     with pytest.raises(LostMemoryError, match="item.places: has become shorter"):
         model.check_files()
     assert native.read_message(message) is None

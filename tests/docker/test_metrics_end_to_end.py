@@ -77,7 +77,7 @@ class Observed:
         targets: how many servers it watched.
         until: when the load ended, seconds since 1970.
         page: the server's metrics page at the end.
-        words_page: that of a server of a model with raw ids.
+        words_page: that of a server of a model with raw ids, whose rows are in tiers.
         host_page: a shard host's.
         shadow_page: that of a server with a shadow.
     """
@@ -122,7 +122,10 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Observed]:
         _running_shadow(home / "shadow", shelf) as shadow,
         running_server(repository, home / "stderr", *options) as server,
         running_server(
-            publish_words(home / "words", "word").parents[1], home / "words.log"
+            publish_words(home / "words", "word").parents[1],
+            home / "words.log",
+            "--row-memory-mib",
+            0,
         ) as words,
     ):
         urls = [one.metrics_url for one in (server, front, words, shadow)]

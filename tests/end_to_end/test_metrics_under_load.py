@@ -25,6 +25,7 @@ from serving.metrics.families.all_families import (
 from serving.metrics.families.family import Detail
 from serving.metrics.families.model_families import IDS_MAPPED, IDS_UNKNOWN, RANK_ROW_BYTES
 from serving.metrics.families.shard_families import SHARD_FAMILIES
+from serving.metrics.families.tier_families import TIER_FAMILIES
 from sharded_infer.planning.plan import StoredTable
 from tests.support.servers import (
     MODEL,
@@ -103,8 +104,8 @@ def test_every_family_has_samples(loaded: Loaded) -> None:
     families = {f.name.removesuffix("_total"): f for f in read}
     for family in FAMILIES:
         shown = families[family.name]
-        # A server that is no front asks no shard hosts, and no table has an id map here.
-        is_empty = family in SHARD_FAMILIES or family in (IDS_MAPPED, IDS_UNKNOWN)
+        # A server that is no front asks no shard hosts, and no table has an id map or tiers here.
+        is_empty = family in (*SHARD_FAMILIES, *TIER_FAMILIES, IDS_MAPPED, IDS_UNKNOWN)
         assert bool(shown.samples) is not is_empty, family.name
         assert shown.documentation == family.help
 

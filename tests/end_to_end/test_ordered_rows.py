@@ -237,7 +237,7 @@ def test_ordered_rows_changes_and_what_is_made_whole_of_them_have_the_bits_of_ro
 ) -> None:
     base = open_artifact(folder / "ordered" / MODEL / "1").manifest
     assert list(base.row_places or ()) == [*ROWS]
-    assert "places of item 2.40 kB" in done("inspect", "-r", folder / "ordered")
+    assert "places of item 640 B" in done("inspect", "-r", folder / "ordered")
     have_the_same_bits(servers, "1")
     for change in (1, 2):
         file = folder / f"changed{change}.safetensors"

@@ -747,7 +747,10 @@ def test_doctor_finds_this_installation_well_and_a_taken_port_a_problem(
         "verdict": "ok",
         "detail": "free",
     }
-    assert {"python", "torch", "fbgemm", "cpu", "tls", "import serving"} <= set(findings)
+    assert {"python", "torch", "fbgemm", "cpu", "tls", "row reads", "import serving"} <= set(
+        findings
+    )
+    assert findings["row reads"]["detail"].startswith(("io_uring", "threads: io_uring"))
     assert all(found["detail"] for found in findings.values())
     assert sharded_infer("doctor", "--port", ports[0]).code == 0
 

@@ -8,7 +8,7 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from hashlib import sha256
@@ -35,6 +35,8 @@ LONG = os.environ.get("SHARDED_INFER_SOAK") == "1"
 DELTAS = 100 if LONG else 8
 KILLS = 50 if LONG else 3
 QUICK = ("--poll-seconds", 0.1)
+# Rows in memory, and all of them in files.
+IN_MEMORY, IN_FILES = QUICK, (*QUICK, "--row-memory-mib", 0)
 # Of what a server takes after its first swaps.
 MOST_GROWTH = 1.05
 # What gRPC's client says of a server that is gone, or not there yet.
@@ -43,21 +45,25 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 
 @contextmanager
-def several_hosts(location: Path | str, folder: Path, stack: ExitStack) -> Iterator[RunningServer]:
+def several_hosts(
+    location: Path | str, folder: Path, stack: ExitStack, own: Sequence[object]
+) -> Iterator[RunningServer]:
     hosts = [
-        stack.enter_context(running_shard_host(location, n, folder / f"host{n}", *QUICK))
+        stack.enter_context(running_shard_host(location, n, folder / f"host{n}", *own))
         for n in range(HOSTS)
     ]
     # A busy machine is not what is tested.
     named = hosts_file(folder, dict(enumerate(hosts)), "timeout_ms = 60000")
-    options = ("--shard-hosts", named, *QUICK)
+    options = ("--shard-hosts", named, *own)
     with running_server(location, folder / "front", *options) as server:
         yield server
 
 
 @contextmanager
-def one_process(location: Path | str, folder: Path, _: ExitStack) -> Iterator[RunningServer]:
-    with running_server(location, folder / "log", "--workers", 2, *QUICK) as server:
+def one_process(
+    location: Path | str, folder: Path, _: ExitStack, own: Sequence[object]
+) -> Iterator[RunningServer]:
+    with running_server(location, folder / "log", "--workers", 2, *own) as server:
         yield server
 
 
@@ -78,15 +84,17 @@ def marked(location: str, tmp_path: Path) -> Repository:
     return Repository(location)
 
 
+@pytest.mark.parametrize("own", [IN_MEMORY, IN_FILES], ids=["memory", "files"])
 @pytest.mark.parametrize("serving", [one_process, several_hosts])
 def test_chained_deltas_under_traffic(
     marked: Repository,
     tmp_path: Path,
-    serving: Callable[[Path | str, Path, ExitStack], AbstractContextManager[RunningServer]],
+    serving: Callable[..., AbstractContextManager[RunningServer]],
+    own: Sequence[object],
 ) -> None:
     deltas, memory = MarkedDeltas(seed=1), []
     with ExitStack() as stack:
-        server = stack.enter_context(serving(marked.location, tmp_path, stack))
+        server = stack.enter_context(serving(marked.location, tmp_path, stack, own))
         traffic = marked_traffic([server.grpc_url], expected=deltas.rows)
         seen = stack.enter_context(traffic)
         until(is_served(seen, 1), "version 1 is served")
@@ -115,12 +123,15 @@ def test_chained_deltas_under_traffic(
     assert memory[-1] <= MOST_GROWTH * memory[1]
 
 
-def test_killed_servers_serve_whole_versions(marked: Repository, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [IN_MEMORY, IN_FILES], ids=["memory", "files"])
+def test_killed_servers_serve_whole_versions(
+    marked: Repository, tmp_path: Path, own: Sequence[object]
+) -> None:
     deltas, chance, kills = MarkedDeltas(seed=2), Random(3), Counter[str]()
     port = free_port()
 
     def start(log: Path) -> AbstractContextManager[RunningServer]:
-        options = ("--port", port, "--workers", 2, *QUICK)
+        options = ("--port", port, "--workers", 2, *own)
         return running_server(marked.location, log, *options, exit_code=None)
 
     with ExitStack() as stack:

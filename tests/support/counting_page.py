@@ -15,13 +15,14 @@ class Behaviour:
     """What a version does with the requests of a look.
 
     Attributes:
+        requests: of a look. One look is enough for a step: a busy machine has time for no more.
         failed: of them, with INTERNAL.
         seconds: of each.
         score: of each.
         unknown_ids: of the 10 ids of each.
     """
 
-    requests: int = 200
+    requests: int = 400
     failed: int = 0
     seconds: float = 0.003
     score: float = 0.42

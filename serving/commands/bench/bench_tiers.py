@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from serving.bench.tiers.measurement import ExponentRates, measure_tiers
+from serving.bench.tiers.measurement import ExponentRates, LookupRates, measure_tiers
+from serving.bench.tiers.rocks_rows import has_rocksdb
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
 from serving.commands.progress_bars import progress_bars
+from sharded_infer.errors import InputError
 
-_EXPONENTS, _THREADS = (0.8, 1.0, 1.05), (1, 16)
+_EXPONENTS = (0.8, 1.0, 1.05)
 
 
 def bench_tiers_command(
@@ -28,46 +30,50 @@ def bench_tiers_command(
     folder: Annotated[
         Path | None, typer.Option(help="Where the table is written, on the disk to measure.")
     ] = None,
+    rocksdb: Annotated[
+        bool,
+        typer.Option(
+            "--rocksdb", help="RocksDB too, if rocksdict is installed. Takes twice the disk."
+        ),
+    ] = False,
     json_file: JsonFileOption = None,
 ) -> None:
     """Measure a table larger than memory, ordered and not.
 
-    The page cache is the only cache. Pages beyond the memory are dropped after each batch, those
-    that were used longest ago, which needs no right to limit a process. Beside the hit rate of
-    ordered rows stands the one that plan --memory-budget foresees. fio, where it is installed,
-    reads the same file. Takes six minutes.
+    Mapped rows have the page cache as the only cache. Pages beyond the memory are dropped after
+    each batch, those that were used longest ago, which needs no right to limit a process. Rows in
+    tiers are pinned and cached as serve --row-memory-mib has them. Beside hit rates stand those
+    that plan --memory-budget foresees. fio, where it is installed, reads the same file. Takes
+    twelve minutes.
     """
     check_target(json_file)
+    if rocksdb and not has_rocksdb():
+        raise InputError("--rocksdb: rocksdict is not installed: pip install rocksdict")
     with progress_bars() as progress:
         found = measure_tiers(
             gigabytes,
             memory,
             progress,
             exponents=exponent or _EXPONENTS,
-            threads=_THREADS,
             seconds=seconds,
             folder=folder,
+            with_rocksdb=rocksdb,
         )
     table = Table(title=f"{gigabytes:g} GiB in {memory:g} GiB of memory", title_justify="left")
-    for heading in (
-        *("Zipf", "threads", "ideal hits", "mapped hits", "rows/s"),
-        *("planned hits", "ordered hits", "rows/s", "over mapped", "reads/s", "of fio"),
-    ):
-        table.add_column(heading, justify="right")
+    for heading in ("Zipf", "", "hits", "planned", "ideal", "rows/s", "over mapped", "reads/s"):
+        table.add_column(heading, justify="right" if heading else "left")
+    table.add_column("of fio", justify="right")
     for one in found:
-        table.add_row(
-            f"{one.exponent:g}",
-            str(one.threads),
-            f"{one.ideal_hit_rate:.1%}",
-            f"{one.mapped.hit_rate:.1%}",
-            f"{one.mapped.rows_per_second:,.0f}",
-            f"{one.planned_hit_rate:.1%}",
-            f"{one.ordered.hit_rate:.1%}",
-            f"{one.ordered.rows_per_second:,.0f}",
-            f"{one.over_mapped:.2f}",
-            f"{one.ordered.reads_per_second:,.0f}",
-            "-" if one.of_fio is None else f"{one.of_fio:.2f}",
-        )
+        for name, rates in _ways(one).items():
+            over = rates.rows_per_second / one.mapped.rows_per_second
+            reads = rates.reads_per_second
+            table.add_row(
+                *(f"{one.exponent:g}", name, _share(rates.hit_rate)),
+                *(_share(rates.planned_hit_rate), _share(one.ideal_hit_rate)),
+                *(f"{rates.rows_per_second:,.0f}", f"{over:.2f}"),
+                "-" if reads is None else f"{reads:,.0f}",
+                "-" if reads is None or one.fio_reads is None else f"{reads / one.fio_reads:.2f}",
+            )
     OUT.print(table)
     OUT.print(f"{os.cpu_count()} CPU cores, {platform.machine()}", highlight=False)
     write_json(
@@ -76,10 +82,20 @@ def bench_tiers_command(
     )
 
 
+def _ways(one: ExponentRates) -> dict[str, LookupRates]:
+    ways = {"mapped": one.mapped, "ordered": one.ordered, "tiers": one.tiers}
+    return ways if one.rocksdb is None else {**ways, "RocksDB": one.rocksdb}
+
+
+def _share(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.1%}"
+
+
 def _fields(one: ExponentRates) -> dict[str, object]:
     return {
         **asdict(one),
-        "hit_rate": one.ordered.hit_rate,
+        "hit_rate": one.tiers.hit_rate,
+        "planned_hit_rate": one.tiers.planned_hit_rate,
         "over_mapped": one.over_mapped,
         "of_fio": one.of_fio,
     }

@@ -1,6 +1,5 @@
 """Plans a model without publishing it, and explains the plan."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,17 +9,18 @@ from rich.table import Table
 
 from kernels.wording import counted
 from serving.commands.console import OUT, check_target, write_json, write_target
+from serving.commands.models.memory_tables import print_budgets, print_kept_rows
 from serving.commands.models.quantization import counted_statistics
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import InputError
 from sharded_infer.planning.cost_model import DEFAULT_BATCH, CostModel
-from sharded_infer.planning.memory_budget import KeptRows, divide_memory
+from sharded_infer.planning.memory_budget import divide_memory
 from sharded_infer.planning.plan_moves import Move, moves_between
 from sharded_infer.planning.plan_result import PlanResult
 from sharded_infer.planning.planner import make_plan
 from sharded_infer.planning.replanner import replan
-from sharded_infer.planning.table_use import TableUse, table_uses
-from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.planning.table_use import table_uses
+from sharded_infer.planning.topology_file import disk_of, parse_topology
 from sharded_infer.reports.plan.figures import (
     host_reports,
     rank_reports,
@@ -70,6 +70,9 @@ def plan_command(
     samples_per_second: Annotated[
         float, typer.Option(help="With --memory-budget: samples that are scored.", min=0)
     ] = 1000.0,
+    explain: Annotated[
+        bool, typer.Option(help="With --memory-budget: say what less and more memory would hold.")
+    ] = False,
     json_file: Annotated[
         Path | None,
         typer.Option(
@@ -101,9 +104,8 @@ def plan_command(
     described = load_spec(spec)
     counted = counted_statistics(described, samples, spec.parent)
     uses = {use.table.name: use for use in table_uses(described, counted)}
-    kept: tuple[KeptRows, ...] = ()
-    if memory_budget is not None:
-        kept = divide_memory(uses.values(), parse_size(memory_budget, "--memory-budget"))
+    budget = _budget(memory_budget, explain=explain)
+    kept = () if budget is None else divide_memory(uses.values(), budget)
     load = CostModel(uses, parse_topology(topology), batch)
     moves: tuple[Move, ...] = ()
     if from_plan is None:
@@ -121,8 +123,10 @@ def plan_command(
     _print(result, load)
     if from_plan is not None:
         _print_moves(moves)
-    if kept:
-        _print_kept(kept, uses, samples_per_second)
+    if budget is not None:
+        print_kept_rows(kept, uses, samples_per_second, disk_of(topology))
+        if explain:
+            print_budgets(uses, budget, samples_per_second)
     fields = report_fields(result, load, moves)
     if kept:
         fields["memory_budget"] = [
@@ -131,6 +135,14 @@ def plan_command(
     write_json(json_file, fields)
     if html_file is not None:
         write_target(html_file, render_plan_page(result, load))
+
+
+def _budget(memory_budget: str | None, *, explain: bool) -> int | None:
+    if memory_budget is None:
+        if explain:
+            raise InputError("--explain: expected --memory-budget beside it")
+        return None
+    return parse_size(memory_budget, "--memory-budget")
 
 
 def _print(result: PlanResult, load: CostModel) -> None:
@@ -165,40 +177,6 @@ def _print(result: PlanResult, load: CostModel) -> None:
         soft_wrap=True,
     )
     _print_some(result.decisions)
-
-
-def _print_kept(
-    kept: Sequence[KeptRows], uses: Mapping[str, TableUse], samples_per_second: float
-) -> None:
-    title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
-    table = Table(title=title, title_justify="left")
-    for heading in ("table", "rows", "of all", "memory", "hit rate", "reads/s", "hits by pages"):
-        table.add_column(heading, justify="left" if heading == "table" else "right")
-    ordered = sorted(kept, key=lambda one: -one.reads)
-    for one in ordered[:_SHOWN]:
-        table.add_row(
-            one.table,
-            f"{one.rows:,}",
-            f"{one.rows / uses[one.table].table.rows:.1%}",
-            size_text(one.bytes),
-            f"{one.hit_rate:.1%}",
-            f"{one.reads * samples_per_second:,.0f}",
-            f"{one.page_hit_rate:.1%}",
-        )
-    OUT.print(table)
-    ids = sum(one.ids for one in kept)
-    reads = sum(one.reads for one in kept)
-    by_pages = sum(one.ids * one.page_hit_rate for one in kept)
-    known = sum(any(f.zipf is not None or f.histogram for f in u.features) for u in uses.values())
-    OUT.print(
-        f"all {counted(len(kept), 'table')}: hit rate {1 - reads / ids if ids else 1:.1%}, "
-        f"by pages {by_pages / ids if ids else 1:.1%}, "
-        f"{reads * samples_per_second:,.0f} rows a second from elsewhere at "
-        f"{samples_per_second:,.0f} samples a second; skew is known of {known}, others count as "
-        "evenly used",
-        highlight=False,
-        soft_wrap=True,
-    )
 
 
 def _hosts_table(result: PlanResult, load: CostModel) -> Table:

@@ -47,7 +47,7 @@ OrderRowsOption = Annotated[
     OrderRows,
     typer.Option(
         help="frequency: the rows that are used most come first, of each table of which an id map "
-        "or --samples says how often. Without an id map it takes 4 bytes a row more."
+        "or --samples says how often. Without an id map it takes 6 bits a row more."
     ),
 ]
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)

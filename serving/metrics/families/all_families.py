@@ -14,6 +14,7 @@ from serving.metrics.families.request_families import (
 )
 from serving.metrics.families.sequence_families import SEQUENCE_FAMILIES
 from serving.metrics.families.server_families import PAGE_FAMILIES, SERVER_FAMILIES
+from serving.metrics.families.tier_families import TIER_FAMILIES
 
 __all__ = [
     "BATCH_REQUESTS_BOUNDARIES",
@@ -35,4 +36,4 @@ __all__ = [
 
 MODEL_LABELS = ("model",)
 VERSION_LABELS = ("model", "version")
-VERSION_FAMILIES = (*REQUEST_FAMILIES, *TABLE_FAMILIES, *SEQUENCE_FAMILIES)
+VERSION_FAMILIES = (*REQUEST_FAMILIES, *TABLE_FAMILIES, *SEQUENCE_FAMILIES, *TIER_FAMILIES)

@@ -24,6 +24,7 @@ from serving.metrics.families.model_families import (
 from serving.metrics.lookups.empty_bags import EmptyBags
 from serving.metrics.lookups.hot_rows import HotRows
 from serving.metrics.lookups.mapped_ids import MappedIds
+from serving.metrics.lookups.row_tiers import TierMetrics
 from serving.metrics.lookups.sequences import SequenceMetrics
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.lookups.lookup_work import LookupWork
@@ -40,6 +41,7 @@ class LookupMetrics:
 
     Attributes:
         rows: sample for the share of hot rows.
+        tiers: its tables with rows in tiers.
     """
 
     def __init__(self, cells: MetricCells, block: FamilyBlock, mapped_ids: MappedIds) -> None:
@@ -55,6 +57,7 @@ class LookupMetrics:
         self._scores = block.cell(SCORES)
         self._empty_bags = EmptyBags(cells, block.cell(EMPTY_BAGS))
         self._sequences = SequenceMetrics(cells, block)
+        self.tiers = TierMetrics(cells, block)
         self._batches = 0
         self.rows = HotRows()
 

@@ -63,7 +63,7 @@ class NativeIdMaps:
             fields.mark, fields.last, fields.last_byte = watch
         if isinstance(id_map, PlacedIds):
             places = id_map.places
-            fields.places, fields.placed = places.array.ctypes.data, places.count
+            fields.places, fields.placed = places.blocks.ctypes.data, places.count
             fields.placed_rows = id_map.table.rows
             return fields
         fields.index = id_map.index.fields

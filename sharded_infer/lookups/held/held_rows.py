@@ -99,7 +99,7 @@ class HeldRows:
         self.row_memory.load(progress)
         self.pieces = self.row_memory.pieces
         # What is mapped of the files is not read.
-        self._memories = []
+        self._memories, self._checked = [], list(self.pieces.values())
 
     def map_pages(self, progress: Progress = no_progress) -> bool:
         """Maps the rows' pages before requests need them, changed rows' too; see `table_memory`.

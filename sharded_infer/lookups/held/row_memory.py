@@ -4,18 +4,22 @@
     of a table whose rows are ordered by use: pin its first rows, and cache others
     of other tables: cache rows
 
-A cached row takes `SLOT_BYTES` beside its own.
+A cached row takes `SLOT_BYTES` beside its own. Versions whose files are the same, by links or as a
+delta and its base, share tiers of the same rows: a release keeps what the cache holds.
 """
 
+import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakValueDictionary
 
 from kernels.tiers.row_tier import SLOT_BYTES, RowTier, TierPart
 from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.artifacts.mapped_tables import TablePiece
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import CapacityError, InputError
+from sharded_infer.files.regular_file import open_regular
 from sharded_infer.lookups.placement import PlacedPiece
 from sharded_infer.planning.memory_budget import KeptRows, divide_memory
 from sharded_infer.planning.table_use import TableUse, table_uses
@@ -23,10 +27,14 @@ from sharded_infer.progress import Progress, no_progress
 from sharded_infer.specs.model_spec import ModelSpec
 
 # Of the memory of a table in the order of use. The rest follows use that changes.
-_PINNED = 0.75
+_PINNED = 15 / 16
+
+# Tiers whose pinned rows have been read, by what they hold: file, first byte, rows, their bytes,
+# pinned and cached rows. While one is in use its file is open, so no other has its number.
+_LOADED: WeakValueDictionary[tuple[int, ...], RowTier] = WeakValueDictionary()
 
 # Where rows lie: file, first byte, rows. Replicas lie at one place.
-_Place = tuple[str, int, int]
+Place = tuple[str, int, int]
 
 
 class RowMemory:
@@ -60,16 +68,20 @@ class RowMemory:
         self.planned = divide_memory(_uses(spec, places), memory_bytes)
         ordered = _ordered(spec)
         self.tiers: dict[str, list[RowTier]] = {}
-        opened: dict[_Place, RowTier] = {}
+        self._unread: dict[tuple[int, ...], RowTier] = {}
+        opened: dict[Place, RowTier] = {}
         for kept in self.planned:
             of_table = places[kept.table]
             for place, (hot, cached) in zip(
-                of_table, _counts(of_table, kept, is_ordered=kept.table in ordered), strict=True
+                of_table,
+                pinned_and_cached(of_table, kept, is_ordered=kept.table in ordered),
+                strict=True,
             ):
-                opened[place] = _opened(artifact, kept, place, hot, cached)
+                opened[place] = self._opened(artifact, kept, place, hot, cached)
             self.tiers[kept.table] = [opened[place] for place in of_table]
         self.pieces = {
-            placed: replace(rows, tier=TierPart(opened[_place_of(placed, rows)]))
+            # Looking at a mapped file would wait for a disk that has stalled.
+            placed: replace(rows, file=None, tier=TierPart(opened[_place_of(placed, rows)]))
             for placed, rows in held.items()
         }
 
@@ -79,7 +91,7 @@ class RowMemory:
         return sum(tier.memory_bytes for tiers in self.tiers.values() for tier in tiers)
 
     def load(self, progress: Progress = no_progress) -> None:
-        """Reads the pinned rows, in the order of their files.
+        """Reads the pinned rows that no other version has read, in the order of their files.
 
         Args:
             progress: called with the bytes.
@@ -87,16 +99,45 @@ class RowMemory:
         Raises:
             RowReadError: a file cannot be read, or is too short.
         """
-        tiers = [tier for of_table in self.tiers.values() for tier in of_table]
-        done, total = 0, sum(tier.hot_rows * tier.row_bytes for tier in tiers)
-        for tier in tiers:
+        tiers = self._unread
+        done, total = 0, sum(tier.hot_rows * tier.row_bytes for tier in tiers.values())
+        for tier in tiers.values():
             for count in tier.load():
                 done += count
                 progress("reading rows", done, total)
+        _LOADED.update(tiers)
+        self._unread = {}
+
+    def _opened(
+        self, artifact: Artifact, kept: KeptRows, place: Place, hot: int, cached: int
+    ) -> RowTier:
+        file, offset, rows = place
+        path = artifact.path / file
+        row_bytes = artifact.manifest.stored_tables()[kept.table].row_bytes
+        try:
+            with open_regular(path) as opened:
+                status = os.fstat(opened.fileno())
+            key = (status.st_dev, status.st_ino, offset, rows, row_bytes, hot, cached)
+            found = _LOADED.get(key)
+            if found is None:
+                found = self._unread[key] = RowTier(
+                    path,
+                    offset=offset,
+                    row_bytes=row_bytes,
+                    rows=rows,
+                    hot_rows=hot,
+                    cached_rows=cached,
+                    name=kept.table,
+                )
+        except MemoryError as error:
+            raise CapacityError(
+                f"table {kept.table!r}: no memory for {size_text(kept.bytes)} of its rows"
+            ) from error
+        return found
 
 
-def _places(held: Mapping[PlacedPiece, TablePiece]) -> dict[str, list[_Place]]:
-    found: dict[str, set[_Place]] = defaultdict(set)
+def _places(held: Mapping[PlacedPiece, TablePiece]) -> dict[str, list[Place]]:
+    found: dict[str, set[Place]] = defaultdict(set)
     for placed, rows in held.items():
         if not placed.holds_all_columns:
             raise InputError(
@@ -107,11 +148,11 @@ def _places(held: Mapping[PlacedPiece, TablePiece]) -> dict[str, list[_Place]]:
     return {name: sorted(of_table) for name, of_table in found.items()}
 
 
-def _place_of(placed: PlacedPiece, rows: TablePiece) -> _Place:
+def _place_of(placed: PlacedPiece, rows: TablePiece) -> Place:
     return placed.file, rows.byte_offset, rows.own_rows
 
 
-def _uses(spec: ModelSpec, places: Mapping[str, Sequence[_Place]]) -> list[TableUse]:
+def _uses(spec: ModelSpec, places: Mapping[str, Sequence[Place]]) -> list[TableUse]:
     """The tables with the rows that are here."""
     return [
         replace(use, table=replace(use.table, rows=sum(rows for *_, rows in places[name])))
@@ -134,8 +175,16 @@ def _falls(histogram: Sequence[float]) -> bool:
     return bool(histogram) and list(histogram) == sorted(histogram, reverse=True)
 
 
-def _counts(places: Sequence[_Place], kept: KeptRows, *, is_ordered: bool) -> list[tuple[int, int]]:
-    """Pinned and cached rows of each place."""
+def pinned_and_cached(
+    places: Sequence[Place], kept: KeptRows, *, is_ordered: bool
+) -> list[tuple[int, int]]:
+    """Pinned and cached rows of each place of a table.
+
+    Args:
+        places: of its rows, in their order.
+        kept: what memory there is for them.
+        is_ordered: whether the first rows are used most.
+    """
     total = sum(rows for *_, rows in places)
     if not total:
         return [(0, 0) for _ in places]
@@ -149,21 +198,3 @@ def _counts(places: Sequence[_Place], kept: KeptRows, *, is_ordered: bool) -> li
         others = (rows - hot) * cached // max(1, total - pinned)
         found.append((hot, others))
     return found
-
-
-def _opened(artifact: Artifact, kept: KeptRows, place: _Place, hot: int, cached: int) -> RowTier:
-    file, offset, rows = place
-    try:
-        return RowTier(
-            artifact.path / file,
-            offset=offset,
-            row_bytes=artifact.manifest.stored_tables()[kept.table].row_bytes,
-            rows=rows,
-            hot_rows=hot,
-            cached_rows=cached,
-            name=kept.table,
-        )
-    except MemoryError as error:
-        raise CapacityError(
-            f"table {kept.table!r}: no memory for {size_text(kept.bytes)} of its rows"
-        ) from error

@@ -26,6 +26,9 @@ from sharded_infer.specs.order_rows import OrderRows
 
 Rows = NDArray[np.uint32]
 Counts = NDArray[np.float64]
+# Shares of a table's rows, the most used, where classes of rows of about equal use end. They are
+# near each other where memory is likely to end.
+_CLASS_ENDS = (*(2 ** -(n / 2) for n in range(1, 9)), *(2.0**-n for n in (5, 6, 7, 8, 10, 12)))
 # How often each row of a table is used, `[rows]`.
 Frequencies = NDArray[np.integer] | NDArray[np.floating]
 
@@ -57,9 +60,9 @@ class RowOrder:
         return OrderedRows(self.trained, by_key)
 
     @property
-    def places(self) -> dict[str, Rows]:
-        """The row of each id, uint32 `[rows]`, of tables without id maps that are ordered."""
-        return {table.name: _places(self.orders[table.name]) for table in self.spec.ordered_tables}
+    def placed(self) -> dict[str, Rows]:
+        """The orders of tables without id maps: versions say where the row of each id lies."""
+        return {table.name: self.orders[table.name] for table in self.spec.ordered_tables}
 
     def reordered(self, orders: Mapping[str, Rows], keys: Mapping[str, str]) -> "RowOrder":
         """With other orders of some tables; keys are those of their weights."""
@@ -139,9 +142,10 @@ def _by_frequency(
 ) -> RowOrder:
     """Orders the rows of each table of which it is known how often they are used.
 
-    Rows that are used equally often, up to a factor of two, stay in their order: they are then
-    read in few ranges. Tables without frequencies keep their order, and so do those whose unknown
-    ids read rows that a hash chooses, and those that share a weight.
+    Rows of a class, of those that are used about equally often, stay in their order: they are then
+    read in few ranges, and few bits say where each lies. Tables without frequencies keep their
+    order, and so do those whose unknown ids read rows that a hash chooses, and those that share a
+    weight.
 
     Args:
         spec: of `with_id_maps`.
@@ -171,7 +175,7 @@ def _by_frequency(
             "(frequencies; of one with an id map with_frequencies), which has a weight of its own "
             "and whose unknown ids read no hashed rows, got none"
         )
-    orders = {name: _order(of_rows) for name, of_rows in counts.items()}
+    orders = {name: order_by_use(of_rows) for name, of_rows in counts.items()}
     # Places are stored only where they say something.
     orders = {
         name: order
@@ -258,10 +262,22 @@ def _counts(table: TableSpec, source: IdMapSource) -> Counts:
     return counts
 
 
-def _order(counts: Counts) -> Rows:
-    # Counts from 2^n to below 2^(n + 1) have exponent n + 1, and 0 has 0.
-    exponents = np.frexp(counts)[1].astype(np.int16)
-    return np.argsort(-exponents, kind="stable").astype(np.uint32)
+def order_by_use(counts: Counts) -> Rows:
+    """The row that stands in each place, uint32 `[rows]`, in up to 16 classes that fall.
+
+    Args:
+        counts: how often each row is used, `[rows]`.
+    """
+    classes = np.searchsorted(_bounds(counts), counts, side="right").astype(np.int8)
+    return np.argsort(-classes, kind="stable").astype(np.uint32)
+
+
+def _bounds(counts: Counts) -> Counts:
+    """The least count of each class but that of the rows that are used least, rising."""
+    last = len(counts) - np.ceil(np.array(_CLASS_ENDS) * len(counts)).astype(np.int64)
+    ends = np.partition(counts, last)[last]
+    # Rows that are not used at all are no class of any that is.
+    return np.unique(np.append(ends, counts[counts > 0].min(initial=np.inf)))
 
 
 def _places(order: Rows) -> Rows:

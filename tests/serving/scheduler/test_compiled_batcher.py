@@ -187,7 +187,7 @@ class Stage:
             generator.choice(self._queues).saw(generator.randint(1, 500))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(SCENES)
 def test_every_decision_and_refusal_is_that_of_the_reference(scene: Scene) -> None:
     stage = Stage(scene)

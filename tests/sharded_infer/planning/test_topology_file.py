@@ -104,6 +104,12 @@ memory_bandwidth = 5e9
         ("[[devices]]\nspeed = 1", "devices 1: speed: Unexpected"),
         ("[[devices]]\nmemory_bandwidth = -1", "memory_bandwidth: .* greater than 0, got -1"),
         ("speed = 1\n[[devices]]", "speed: Unexpected"),
+        ("disk = 3\n[[devices]]", "disk: expected a table of fields, got 3"),
+        (
+            "[disk]\nreads_per_second = 0\nread_seconds = 1e-4\n[[devices]]",
+            "disk.reads_per_second: .* greater than 0, got 0",
+        ),
+        ("[disk]\nreads_per_second = 9e4\n[[devices]]", "disk.read_seconds: Field required"),
     ],
 )
 def test_a_wrong_file_is_refused_by_its_field(tmp_path: Path, text: str, words: str) -> None:

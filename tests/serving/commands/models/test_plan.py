@@ -1,6 +1,8 @@
 """`sharded-infer plan` and `calibrate`, as a user runs them."""
 
 import json
+import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from serving.cli import app
 from sharded_infer.errors import ShardedInferError
-from sharded_infer.planning.topology_file import parse_topology
+from sharded_infer.planning.topology_file import disk_of, parse_topology
 
 SPEC = """
 name = "ranker"
@@ -136,7 +138,8 @@ def test_what_cannot_be_planned_is_refused(spec: Path, words: tuple[str, ...], r
 
 def test_this_machines_constants_are_measured_and_read_back(tmp_path: Path) -> None:
     path = tmp_path / "here.toml"
-    done = run("calibrate", "--out", path, "--ranks", 2, "--json")
+    words = ("calibrate", "--out", path, "--ranks", 2)
+    done = run(*words, "--disk", tmp_path, "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert (told["path"], told["ranks"]) == (str(path), 2)
@@ -148,6 +151,14 @@ def test_this_machines_constants_are_measured_and_read_back(tmp_path: Path) -> N
     assert 1e8 < one.memory_bandwidth <= one.cache_bandwidth < 1e12
     assert 1e8 < one.host_bandwidth < 1e12
     assert 1e-7 < one.launch_seconds < 1e-1
+    disk = disk_of(str(path))
+    assert disk is not None
+    assert told["disk"] == pytest.approx(asdict(disk), rel=1e-3)
+    assert 10 < disk.reads_per_second < 1e8 and 1e-7 < disk.read_seconds < 1
+    # What was written there is gone.
+    assert [file.name for file in tmp_path.iterdir()] == ["here.toml"]
+    refused = run(*words, "--disk", tmp_path / "none")
+    assert "--disk" in str(refused.exception) and "cannot be written" in str(refused.exception)
 
 
 def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
@@ -157,6 +168,14 @@ def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
     done = run("plan", *words, "--samples-per-second", 500)
     assert done.exit_code == 0, done.output
     assert "at 500 samples a second; skew is known of 2" in done.output
+    assert "the disk reads" not in done.output
+    described = tmp_path / "disk.toml"
+    disk = "[disk]\nreads_per_second = 20000\nread_seconds = 190e-6\n[[devices]]\n"
+    described.write_text(disk)
+    on_disk = run("plan", "--spec", path, "--topology", described, *words[4:]).output
+    assert re.search(
+        r"the disk reads 20,000 rows a second: these are \d+% of them; .* 190 us", on_disk
+    )
     kept = planned(tmp_path / "plan.json", *words)["memory_budget"]
     assert isinstance(kept, list)
     item, user, country = kept
@@ -167,6 +186,17 @@ def test_a_memory_budget_is_divided_over_the_tables(tmp_path: Path) -> None:
     assert 0 < user["rows"] < 50_000
     assert item["reads_per_second"] == pytest.approx(1000 * 20 * (1 - item["hit_rate"]))
     assert country["table"] == "country"
+    explained = run("plan", *words, "--explain").output
+    assert "what memory buys" in explained
+    rates = re.findall(
+        r"│ +([\d.]+) [kM]B │ +([\d.]+)% │ +([\d.]+)% │ +[\d.]+% │ +([\d,]+) │", explained
+    )
+    # Half a megabyte up to all rows: more memory finds more rows and reads fewer.
+    assert len(rates) >= 4 and rates[0][0] == "500" and rates[-1][1:] == ("100.0", "100.0", "0")
+    hits = [float(hit) for _, _, hit, _ in rates]
+    assert hits == sorted(hits)
+    refused = run("plan", *words[:4], "--explain")
+    assert "--explain: expected --memory-budget" in str(refused.exception)
     whole = planned(tmp_path / "whole.json", *words[:4])
     assert "memory_budget" not in whole
     assert run("plan", *words[:5], "2 apples").exit_code != 0

@@ -62,7 +62,7 @@ def test_a_good_version_is_promoted_step_by_step(labelled: Repository, page: Cou
 @pytest.mark.parametrize(
     ("worse", "words"),
     [
-        (Behaviour(failed=20), "10.00% of 200 requests fail, 0.00% of stable's"),
+        (Behaviour(failed=40), "10.00% of 400 requests fail, 0.00% of stable's"),
         (Behaviour(seconds=0.008), "p99 .* x stable's, 1.1 allowed"),
         (Behaviour(score=0.7), "the mean of score is shifted by"),
         (Behaviour(unknown_ids=3), "30.00% of the ids are unknown"),
@@ -87,7 +87,7 @@ def test_a_version_that_gets_worse_later_is_taken_back_from_that_step(
 ) -> None:
     def told(promotion: Promotion, comparison: object) -> None:
         if promotion.share == 50:
-            page.behaviours[2] = Behaviour(failed=100)
+            page.behaviours[2] = Behaviour(failed=200)
 
     with pytest.raises(PromotionError, match="taken back from 50%"):
         promote(labelled, "small", [page.url], PLAN, told=told)
@@ -111,7 +111,7 @@ def test_a_version_that_gets_no_requests_is_not_promoted(
 def test_counts_from_before_the_step_do_not_matter(
     labelled: Repository, page: CountingPage
 ) -> None:
-    page.behaviours[2] = Behaviour(failed=200)
+    page.behaviours[2] = Behaviour(failed=400)
     page.read()
     page.behaviours[2] = Behaviour()
     assert promote(labelled, "small", [page.url], PLAN) == 2
@@ -263,13 +263,13 @@ def test_the_command_says_how_it_went(
     )
     sharded_infer(*words, "--steps", "a").refused("--steps: expected percents such as 1,5,25,50")
     assert sharded_infer(*words, "--watch", "soon").code == 2
-    page.behaviours[2] = Behaviour(failed=20)
+    page.behaviours[2] = Behaviour(failed=40)
     done = sharded_infer(*words, "--watch", "10m")
     assert done.code == 1
     assert "canary version 2 is promoted to stable (version 1): step 1 of 4, 1% for 0 s" in done.out
-    assert "taken back from 1%: 10.00% of 200 requests fail" in done.err
+    assert "taken back from 1%: 10.00% of 400 requests fail" in done.err
     shown = sharded_infer("repo", "show", labelled.location, "small")
-    assert "taken back from 1%: 10.00% of 200 requests fail" in shown.out
+    assert "taken back from 1%: 10.00% of 400 requests fail" in shown.out
     fields = sharded_infer("repo", "show", labelled.location, "small", "--json").json()
     assert fields["promotion"] is None and fields["ended"]["canary"][0]["version"] == 2
     sharded_infer("repo", "label", labelled.location, "small", "--clear-weights")

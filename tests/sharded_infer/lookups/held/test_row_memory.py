@@ -1,5 +1,6 @@
 """Rows in tiers below a model: the bits of rows in memory, and errors that name the table."""
 
+import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -93,6 +94,38 @@ def test_changed_rows_stand_in_front_of_tiers(tmp_path: Path) -> None:
         inputs = request(9, seed)
         inputs["bought"] = np.resize(ids, len(inputs["bought"]))
         assert np.array_equal(scores(tiered, inputs), scores(mapped, inputs))
+
+
+def test_a_release_keeps_the_rows_in_memory_that_did_not_change(tmp_path: Path) -> None:
+    published(tmp_path)
+    first = open_model(tmp_path / "ordered" / "1", row_memory_bytes=2000)
+    before = {name: tiers for name, (tiers,) in in_tiers(first).tiers.items()}
+    for seed in (0, 1, 2):
+        scores(first, request(17, seed))
+    # A delta has its base's rows, a whole version those of files that are the same. `page` lies in
+    # the file of `item`.
+    changes = {"item": ChangedRows(np.array([3]), torch.ones(1, 8))}
+    publish_delta("ordered", changes, tmp_path)
+    weights = trained()
+    weights["item"] = weights["item"] + 1
+    options = {"order_rows": "frequency", "frequencies": used()}
+    spec = replace(SPEC, quantization=QuantizationSpec("int8"), gate=GateSpec(max_score_diff=100.0))
+    publish(spec, weights, Tower(), tmp_path, **options)
+    for version, others in (("2", set()), ("3", {"item", "page"})):
+        path = tmp_path / "ordered" / version
+        model = open_model(path, row_memory_bytes=2000)
+        tiers = {name: tiers for name, (tiers,) in in_tiers(model).tiers.items()}
+        assert {name for name in tiers if tiers[name] is not before[name]} == others
+        for seed in (0, 1, 2):
+            inputs = request(17, seed)
+            assert np.array_equal(scores(model, inputs), scores(open_model(path), inputs))
+    # What nobody uses is closed; the next version reads its rows anew.
+    held = before["shop"].counts().hot + before["shop"].counts().cached
+    assert held > 0
+    del first, before, model, tiers
+    gc.collect()
+    again = open_model(tmp_path / "ordered" / "1", row_memory_bytes=2000)
+    assert all(sum(tier.counts()[:3]) == 0 for (tier,) in in_tiers(again).tiers.values())
 
 
 def plan_of_two_hosts() -> Plan:

@@ -1,0 +1,103 @@
+"""Tables of what memory for rows holds, with the other rows on a disk."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+from kernels.wording import counted
+from serving.commands.console import OUT
+from sharded_infer.byte_sizes import size_text
+from sharded_infer.planning.memory_budget import KeptRows, divide_memory
+from sharded_infer.planning.table_use import TableUse
+from sharded_infer.planning.topology import Disk
+
+_SHOWN = 12  # tables on the terminal; files have all
+# Of --memory-budget, what --explain compares.
+_SHARES_OF_BUDGET = (0.25, 0.5, 1, 2, 4, 8)
+
+
+def print_kept_rows(
+    kept: Sequence[KeptRows],
+    uses: Mapping[str, TableUse],
+    samples_per_second: float,
+    disk: Disk | None = None,
+) -> None:
+    """Prints the rows of each table that memory holds, and how many ids find theirs.
+
+    Args:
+        uses: of all tables, by name.
+        disk: of the other rows; None: it is not known.
+    """
+    title = f"rows in {size_text(sum(one.bytes for one in kept))} of memory"
+    table = Table(title=title, title_justify="left")
+    for heading in ("table", "rows", "of all", "memory", "hit rate", "reads/s", "hits by pages"):
+        table.add_column(heading, justify="left" if heading == "table" else "right")
+    ordered = sorted(kept, key=lambda one: -one.reads)
+    for one in ordered[:_SHOWN]:
+        table.add_row(
+            one.table,
+            f"{one.rows:,}",
+            f"{one.rows / uses[one.table].table.rows:.1%}",
+            size_text(one.bytes),
+            f"{one.hit_rate:.1%}",
+            f"{one.reads * samples_per_second:,.0f}",
+            f"{one.page_hit_rate:.1%}",
+        )
+    OUT.print(table)
+    hit_rate, by_pages, reads = _over_all(kept)
+    known = sum(any(f.zipf is not None or f.histogram for f in u.features) for u in uses.values())
+    OUT.print(
+        f"all {counted(len(kept), 'table')}: hit rate {hit_rate:.1%}, by pages {by_pages:.1%}, "
+        f"{reads * samples_per_second:,.0f} rows a second from elsewhere at "
+        f"{samples_per_second:,.0f} samples a second; skew is known of {known}, others count as "
+        "evenly used",
+        highlight=False,
+        soft_wrap=True,
+    )
+    if disk is not None:
+        asked = reads * samples_per_second
+        OUT.print(
+            f"the disk reads {disk.reads_per_second:,.0f} rows a second: these are "
+            f"{asked / disk.reads_per_second:.0%} of them; a batch waits for its rows for "
+            f"{disk.read_seconds * 1e6:,.0f} us at least",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+
+def print_budgets(
+    uses: Mapping[str, TableUse], memory_bytes: int, samples_per_second: float
+) -> None:
+    """Prints what a part of a memory, and multiples of it, would hold over all tables."""
+    table = Table(title="what memory buys", title_justify="left")
+    for heading in ("memory", "of all rows", "hit rate", "by pages", "reads/s", "fewer reads/GB"):
+        table.add_column(heading, justify="right")
+    stored = sum(use.table.rows * use.table.row_bytes for use in uses.values())
+    before: tuple[int, float] | None = None
+    for share in _SHARES_OF_BUDGET:
+        budget = min(stored, int(memory_bytes * share))
+        if before is not None and budget == before[0]:
+            break
+        kept = divide_memory(uses.values(), budget)
+        hit_rate, by_pages, reads_of_sample = _over_all(kept)
+        reads = reads_of_sample * samples_per_second
+        saved = "" if before is None else f"{(before[1] - reads) / (budget - before[0]) * 1e9:,.0f}"
+        table.add_row(
+            size_text(budget),
+            f"{budget / stored:.1%}",
+            f"{hit_rate:.1%}",
+            f"{by_pages:.1%}",
+            f"{reads:,.0f}",
+            saved,
+        )
+        before = budget, reads
+    OUT.print(table)
+
+
+def _over_all(kept: Sequence[KeptRows]) -> tuple[float, float, float]:
+    """The hit rate of rows and that of pages over all tables, and reads of a sample."""
+    ids = sum(one.ids for one in kept)
+    reads = sum(one.reads for one in kept)
+    if not ids:
+        return 1.0, 1.0, reads
+    return 1 - reads / ids, sum(one.ids * one.page_hit_rate for one in kept) / ids, reads
