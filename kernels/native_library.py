@@ -60,6 +60,27 @@ def instruction_sets(library: ctypes.CDLL | None) -> tuple[InstructionSet, ...]:
     )
 
 
+def chosen_set(
+    library: ctypes.CDLL | None, wanted: InstructionSet | None, what: str
+) -> InstructionSet | None:
+    """The instruction set that a pass runs with: the wanted one, else the fastest.
+
+    Args:
+        what: names the pass in the error.
+
+    Returns:
+        None if nothing was built.
+
+    Raises:
+        InputError: this machine cannot or may not run the wanted one.
+    """
+    available = instruction_sets(library)
+    if wanted is not None and wanted not in available:
+        names = ", ".join(one.name.lower() for one in available) or "none"
+        raise InputError(f"{what}: no {wanted.name.lower()} here, only {names}")
+    return wanted if wanted is not None else max(available, default=None)
+
+
 def _most_allowed() -> InstructionSet:
     name = os.environ.get(MAX_INSTRUCTION_SET)
     if not name:

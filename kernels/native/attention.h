@@ -26,6 +26,7 @@ struct Attention {
   const float* value;        // [samples, heads, keys, value_width]
   const float* bias;         // [samples, heads, queries, keys], or null
   const std::uint8_t* mask;  // as the bias: not 0 where a weight is 0; or null
+  const std::int64_t* first;  // [samples], the position of the first query among the keys; null: 0
   float* out;                // [samples, queries, heads, value_width], without gaps
   float* space;              // attention_space() floats
   Strides query_strides, key_strides, value_strides, bias_strides, mask_strides;

@@ -1,6 +1,7 @@
 #if defined(__x86_64__)
 #include "attention.h"
 #include "pair_layers.h"
+#include "row_steps.h"
 #include "target.h"
 
 #include <cmath>
@@ -17,10 +18,13 @@ constexpr int kSumRows = 6, kTileLanes = 1;
 #include "tiles.inc"
 #include "attention.inc"
 #include "pair_layers.inc"
+#include "row_steps.inc"
 }  // namespace
 
 void attention_avx2(const Attention& attention) { run(attention); }
 void pair_layers_avx2(const PairLayers& pairs) { run(pairs); }
+void row_steps_avx2(const RowSteps& steps) { run(steps); }
+std::int64_t row_panel_columns_avx2() { return kPanelColumns; }
 
 }  // namespace sharded_infer
 

@@ -11,15 +11,19 @@ that all of them ignore. A result depends on its own query alone, to the bit.
 """
 
 import ctypes
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
+
+_FLOAT_BYTES: Final = 4
 
 
 class Weights(IntEnum):
@@ -40,7 +44,7 @@ class _Attention(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "bias", "mask")),
-        *((name, ctypes.c_void_p) for name in ("out", "space")),
+        *((name, ctypes.c_void_p) for name in ("first", "out", "space")),
         *((f"{name}_strides", _Strides) for name in ("query", "key", "value", "bias", "mask")),
         *((name, ctypes.c_int64) for name in ("samples", "heads", "queries", "keys")),
         *((name, ctypes.c_int64) for name in ("width", "value_width")),
@@ -88,13 +92,12 @@ class Attention:
     divisor: float = 1.0
     causal: bool = False
     instruction_set: InstructionSet | None = None
+    _set: InstructionSet | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        available = attention_instruction_sets()
-        if self.instruction_set is not None and self.instruction_set not in available:
-            names = ", ".join(s.name.lower() for s in available) or "none"
-            wanted = self.instruction_set.name.lower()
-            raise InputError(f"attention: no {wanted} here, only {names}")
+        # Once: asking for it takes as long as a small attention.
+        chosen = chosen_set(_LIBRARY, self.instruction_set, "attention")
+        object.__setattr__(self, "_set", chosen)
 
     def __call__(
         self,
@@ -103,6 +106,7 @@ class Attention:
         value: Tensor,
         bias: Tensor | None = None,
         mask: Tensor | None = None,
+        first: Tensor | None = None,
     ) -> Tensor:
         """Runs the pass.
 
@@ -112,42 +116,120 @@ class Attention:
             value: fp32 `[B, H, L, n]`.
             bias: fp32, of a shape that broadcasts to `[B, H, Q, L]`.
             mask: bool, likewise.
+            first: int64 `[B]`, from 0 to L - 1: the position of the first query among the keys,
+                for a causal pass; None: 0.
 
         Returns:
             fp32 `[B, H, Q, n]`; `transpose(1, 2)` is without gaps.
         """
-        chosen = self.instruction_set
-        if chosen is None:
-            chosen = max(attention_instruction_sets(), default=None)
         tensors = query, key, value
-        if chosen is None or _LIBRARY is None or not _fit(*tensors, bias, mask):
-            return self.by_torch(query, key, value, bias, mask)
+        if self._set is None or not _fit(*tensors, bias, mask):
+            return self.by_torch(query, key, value, bias, mask, first)
         samples, heads, queries, width = query.shape
         keys, value_width = value.shape[2:]
-        query, key, value = map(_side_by_side, tensors)
-        scores = samples, heads, queries, keys
-        bias, mask = (
-            None if one is None else _side_by_side(one.expand(scores)) for one in (bias, mask)
-        )
+        read = []
+        for one in map(_side_by_side, tensors):
+            read.append((one, one.data_ptr(), one.stride()))
+        sizes = samples, heads, queries, keys, width, value_width
+        return self._run(read, bias, mask, first, sizes).transpose(1, 2)
+
+    def of_heads(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None = None,
+        mask: Tensor | None = None,
+        first: Tensor | None = None,
+        *,
+        heads: int,
+        columns: Sequence[tuple[int, int]],
+    ) -> Tensor:
+        """Runs the pass on rows whose columns are those of all heads, side by side.
+
+        Args:
+            query: fp32 `[B, Q, any]`.
+            key: fp32 `[B, L, any]`.
+            value: fp32 `[B, L, any]`.
+            bias, mask, first: as of a call.
+            columns: of the queries, the keys and the values, the first one and the number in a
+                head.
+
+        Returns:
+            fp32 `[B, Q, H * n]`.
+
+        Raises:
+            InputError: a tensor has fewer columns.
+        """
+        tensors = query, key, value
+        samples, queries, _ = query.shape
+        length = key.shape[1]
+        scores = samples, heads, queries, length
+        for one, (begin, width) in zip(tensors, columns, strict=True):
+            if begin + heads * width > one.shape[2]:
+                raise InputError(
+                    f"attention: expected {heads} heads of {width} columns from column {begin} on, "
+                    f"got {one.shape[2]} columns"
+                )
+        if self._set is None or not (_rows_fit(*tensors) and _added_fit(bias, mask, scores)):
+            parts = zip(tensors, columns, strict=True)
+            turned = (_heads_of(one, heads, *chosen).transpose(1, 2) for one, chosen in parts)
+            query, key, value = turned
+            return self(query, key, value, bias, mask, first).transpose(1, 2).flatten(2)
+        read = []
+        for one, (begin, width) in zip(tensors, columns, strict=True):
+            sample, row, _ = one.stride()
+            read.append((one, one.data_ptr() + _FLOAT_BYTES * begin, (sample, width, row)))
+        width, value_width = columns[0][1], columns[2][1]
+        sizes = samples, heads, queries, length, width, value_width
+        made = self._run(read, bias, mask, first, sizes)
+        return made.view(samples, queries, heads * value_width)
+
+    def _run(
+        self,
+        read: Sequence[tuple[Tensor, int, tuple[int, ...]]],
+        bias: Tensor | None,
+        mask: Tensor | None,
+        first: Tensor | None,
+        sizes: tuple[int, int, int, int, int, int],
+    ) -> Tensor:
+        """Calls the library.
+
+        Args:
+            read: queries, keys and values, each with its address and its strides by sample, head
+                and row.
+            sizes: samples, heads, queries, keys, width, value_width.
+
+        Returns:
+            fp32 `[B, Q, H, n]`, without gaps.
+        """
+        samples, heads, queries, _, width, value_width = sizes
+        addresses = [address for _, address, _ in read]
+        strides = [_Strides(*one[:3]) for _, _, one in read]
+        held = []
+        for one in (bias, mask):
+            if one is not None:
+                one = _side_by_side(one.expand(sizes[:4]))
+                held.append(one)
+            addresses.append(tensor_address(one))  # type: ignore[arg-type]
+            strides.append(_Strides() if one is None else _Strides(*one.stride()[:3]))
         out = torch.empty(samples, queries, heads, value_width)
-        given = query, key, value, bias, mask
         call = _Attention(
-            *map(tensor_address, given),
+            *addresses,
+            tensor_address(first),
             out.data_ptr(),
             None,
-            *(_Strides() if one is None else _Strides(*one.stride()[:3]) for one in given),
-            *scores,
-            width,
-            value_width,
+            *strides,
+            *sizes,
             width**-0.5 if self.scale is None else self.scale,
             self.divisor,
             self.weights,
             self.causal,
         )
-        space = torch.empty(_LIBRARY.sharded_infer_attention_space(call))
+        space = torch.empty(_LIBRARY.sharded_infer_attention_space(call))  # type: ignore[union-attr]
         call.space = space.data_ptr()
-        _LIBRARY.sharded_infer_attention(chosen, call)
-        return out.transpose(1, 2)
+        _LIBRARY.sharded_infer_attention(self._set, call)  # type: ignore[union-attr]
+        return out
 
     def by_torch(
         self,
@@ -156,12 +238,16 @@ class Attention:
         value: Tensor,
         bias: Tensor | None = None,
         mask: Tensor | None = None,
+        first: Tensor | None = None,
     ) -> Tensor:
         """The reference: as a call, in torch's operators, of any floating-point dtype."""
         scale = query.shape[-1] ** -0.5 if self.scale is None else self.scale
         scores = query @ key.transpose(-2, -1) * scale
         scores = scores if bias is None else scores + bias
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        positions = torch.arange(scores.shape[-2]).unsqueeze(1)
+        if first is not None:
+            positions = positions + first.view(-1, 1, 1, 1)
+        seen = torch.arange(scores.shape[-1]) <= positions
         if self.weights is Weights.SOFTMAX:
             scores = scores.masked_fill(~seen, -torch.inf) if self.causal else scores
             weights = scores.softmax(-1)
@@ -183,6 +269,24 @@ def _fit(
     if query.shape[3] != key.shape[3]:
         return False
     scores = *query.shape[:3], key.shape[2]
+    return _added_fit(bias, mask, scores)
+
+
+def _heads_of(rows: Tensor, heads: int, first: int, width: int) -> Tensor:
+    """`[B, L, any]` as `[B, L, heads, width]`."""
+    chosen = rows[..., first : first + heads * width]
+    return chosen.reshape(*chosen.shape[:2], heads, width)
+
+
+def _rows_fit(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """As `_fit`, of rows of all heads."""
+    for one in (query, key, value):
+        if one.dtype is not torch.float32 or one.stride(-1) != 1:
+            return False
+    return len(query) == len(key) and key.shape[:2] == value.shape[:2] and key.shape[1] > 0
+
+
+def _added_fit(bias: Tensor | None, mask: Tensor | None, scores: tuple[int, ...]) -> bool:
     return (bias is None or (bias.dtype is torch.float32 and _broadcasts(bias, scores))) and (
         mask is None or (mask.dtype is torch.bool and _broadcasts(mask, scores))
     )

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
 
 
 class Activation(IntEnum):
@@ -108,16 +108,12 @@ class PairLayers:
     def __init__(
         self, layers: Sequence[PairLayer], *, instruction_set: InstructionSet | None = None
     ) -> None:
-        available = pair_layers_instruction_sets()
-        if instruction_set is not None and instruction_set not in available:
-            names = ", ".join(s.name.lower() for s in available) or "none"
-            raise InputError(f"pair layers: no {instruction_set.name.lower()} here, only {names}")
         self.layers = tuple(map(_checked, layers))
         widths = [tuple(one.weight.shape) for one in self.layers]
         follows = all(b[1] == a[0] for a, b in pairwise(widths))
         if not widths or not follows or widths[-1][0] != 1:
             raise InputError(f"pair layers: expected layers that end with one output, got {widths}")
-        self._set = instruction_set if instruction_set is not None else max(available, default=None)
+        self._set = chosen_set(_LIBRARY, instruction_set, "pair layers")
         self._fields = (_Layer * len(self.layers))(*map(_fields_of, self.layers))
 
     def __call__(

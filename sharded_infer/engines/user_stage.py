@@ -48,7 +48,7 @@ class UserStage:
         dims = [feature.table.dim for feature in spec.features]
         self._split = tower.split_user(names, runs_of(pooled, dims))
         columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(torch.tensor(dims))
-        self._by_user, self._own = (flags.nonzero()[:, 0] for flags in (columns, ~columns))
+        self._by_user, self._own = map(_columns, (columns, ~columns))
         self._names = tower.inputs.names[:-1]
         self._is_users = frozenset(self._split.shared)
         self._dense = tuple(at for at, name in enumerate(spec.dense.inputs) if name in names)
@@ -210,6 +210,15 @@ class UserStage:
                 )
             )
         return replace(batch, groups=tuple(groups))
+
+
+def _columns(chosen: Tensor) -> slice | Tensor:
+    """The chosen columns, as a slice where they lie side by side: a view, not a copy."""
+    columns = chosen.nonzero()[:, 0]
+    first, count = int(chosen.int().argmax()), len(columns)
+    if torch.equal(columns, torch.arange(first, first + count)):
+        return slice(first, first + count)
+    return columns
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:

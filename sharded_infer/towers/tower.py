@@ -16,7 +16,6 @@ from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
-from sharded_infer.towers.lowering.attention import fuse_attention
 from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, join_crosses
 from sharded_infer.towers.lowering.decomposition import decompose
 from sharded_infer.towers.lowering.folding import fold_weights
@@ -25,6 +24,7 @@ from sharded_infer.towers.lowering.int8 import lower_to_int8
 from sharded_infer.towers.lowering.int8_packing import pack_int8_products
 from sharded_infer.towers.lowering.packing import pack_products
 from sharded_infer.towers.lowering.precision import copy_program, lower_precision
+from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.tf32 import emulate_tf32
 from sharded_infer.towers.named_tower import NamedTower, check_names
 from sharded_infer.towers.program.archive import pack_program, read_packed

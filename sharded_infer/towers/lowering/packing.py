@@ -12,17 +12,32 @@ compiler, with nothing to compile, and in bf16 with the very bits of `linear`.
 """
 
 from collections.abc import Set
+from typing import Final, NamedTuple
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.product import PackedWeight, Product
-from sharded_infer.towers.lowering.compiled_products import add_product, is_activated
+from sharded_infer.towers.lowering.compiled_products import (
+    CompiledProduct,
+    add_product,
+    is_activated,
+)
 from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
 
 _aten = torch.ops.aten
 # The batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
 _BATCH = 256
+_PACKED: Final = torch.ops.mkldnn._linear_pointwise.default
+
+
+class Linear(NamedTuple):
+    """A product with a constant weight: fp32 `[N, K]` and `[N]`."""
+
+    weight: Tensor
+    bias: Tensor | None
+    relu: bool
 
 
 def pack_products(program: GraphModule, compiled: Set[torch.dtype] = frozenset()) -> int:
@@ -62,6 +77,24 @@ def packable_dtypes() -> set[torch.dtype]:
     return {torch.float32}
 
 
+def linear_of(program: GraphModule, node: Node) -> Linear | None:
+    """The product in fp32 that a node of a program computes, packed or compiled, if it does."""
+    if node.op == "call_module":
+        module = program.get_submodule(str(node.target))
+        if not isinstance(module, CompiledProduct) or len(node.args) != 1:
+            return None
+        product = module.product
+        if product.weight.stored.dtype is not torch.float32 or product.low is not None:
+            return None
+        return Linear(product.weight.unpacked(), product.bias, product.relu)
+    if node.target is not _PACKED or node.args[3:] != ("none", [], ""):
+        return None
+    weight, bias = (constant_of(program, one) for one in node.args[1:3])
+    if weight is None or weight.dtype is not torch.float32:
+        return None
+    return Linear(weight.to_dense(), bias, False)
+
+
 def _compile(
     program: GraphModule,
     node: Node,
@@ -99,7 +132,7 @@ def _pack(program: GraphModule, node: Node, held: dict[str, str], dtypes: Set[to
     with program.graph.inserting_before(node):
         packed = program.graph.get_attr(name)
         product = program.graph.call_function(
-            torch.ops.mkldnn._linear_pointwise.default,
+            _PACKED,
             (source, packed, bias, "none", [], ""),
         )
     node.replace_all_uses_with(product)

@@ -14,10 +14,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.attention import fuse_attention
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
-from sharded_infer.towers.lowering.pair_layers import fuse_pair_layers
+from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
+from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
+from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
+from sharded_infer.towers.lowering.sequences.row_selection import select_rows
+from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
@@ -33,8 +36,8 @@ from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples,
 
 __all__ = ["SplitProgram", "split_program"]
 
-# Pairs and positions of a run that tells dtypes and shapes.
-_SEVERAL, _LENGTH = 4, 3
+# Pairs of a run that tells dtypes and shapes, and positions of two.
+_SEVERAL, _LENGTH, _LONGER = 4, 3, 5
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
 
 
@@ -103,18 +106,29 @@ def _fuse(
 ) -> None:
     zeros = inputs.zeros(inputs.lengths(_LENGTH))[:-1]
     width = sum(size for flag, size in runs if flag)
-    users = [one[:1] for one, flag in zip(zeros, shared, strict=True) if flag]
+    users = _of_one(zeros, shared, width)
     with torch.inference_mode():
-        given: tuple[Tensor, ...] = request(*users, torch.zeros(1, width))
+        given: tuple[Tensor, ...] = request(*users)
     own = [one for one, flag in zip(zeros, shared, strict=True) if not flag]
     own.append(torch.zeros(_SEVERAL, inputs.embedding_width - width))
     own += [torch.zeros(_SEVERAL, dtype=torch.int64), *given]
     if alone:
+        select_biases(request)
         fuse_attention(request)
+        longer = _of_one(inputs.zeros(inputs.lengths(_LONGER))[:-1], shared, width)
+        select_rows(request, (users, longer))
+        join_heads(request, (users, longer))
+        fuse_row_steps(request, (users, longer))
         fuse_attention(pair)
         fuse_pair_layers(pair, own, rows_of_pairs)
     fuse_steps(pair, own)
     join_crosses(pair)
+
+
+def _of_one(inputs: Sequence[Tensor], shared: Sequence[bool], width: int) -> list[Tensor]:
+    """The inputs of a program by request, of one request; `width` of its embeddings."""
+    users = [one[:1] for one, flag in zip(inputs, shared, strict=True) if flag]
+    return [*users, torch.zeros(1, width)]
 
 
 def _operators(program: GraphModule) -> int:

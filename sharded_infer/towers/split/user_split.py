@@ -81,8 +81,11 @@ class UserSplit:
         with torch.inference_mode():
             inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
             if not self.apart:
-                owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
-                given = tuple(torch.cat(one) for one in zip(*users, strict=True))
+                if len(users) == 1:
+                    owners, given = torch.zeros(counts[0], dtype=torch.int64), users[0]
+                else:
+                    owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
+                    given = tuple(torch.cat(one) for one in zip(*users, strict=True))
                 pieces = pieces or [len(owners)]
                 return run_pieces(self.program.pair, (*inputs, owners), pieces, given)
             parts = zip(*(torch.split(one, list(counts)) for one in inputs), strict=True)

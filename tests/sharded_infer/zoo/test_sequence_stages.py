@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
-from sharded_infer.towers.lowering.attention import AttentionPass
-from sharded_infer.towers.lowering.pair_layers import PairPass
+from sharded_infer.towers.lowering.sequences.attention import HeadsPass
+from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.user_split import UserSplit
@@ -95,7 +95,7 @@ def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: Stages) -> None:
     programs = stages.split.program.request, stages.split.program.pair
     modules = [one for program in programs for one in program.modules()]
-    kinds = AttentionPass, PairPass
+    kinds = HeadsPass, PairPass
     found = tuple(sum(isinstance(one, kind) for one in modules) for kind in kinds)
     assert found == PASSES[stages.architecture]
     for length, candidates in ((0, 3), (1, 1), (5, 1000), (MAX_LENGTH, 6)):

@@ -109,7 +109,9 @@ def test_what_is_no_number_goes_through_as_in_torch(precision: Precision, strang
 
 
 @needs_onednn
-@pytest.mark.parametrize("precision", [Precision.FP32, Precision.BF16])
+@pytest.mark.parametrize(
+    "precision", [Precision.FP32, pytest.param(Precision.BF16, marks=needs_bf16)]
+)
 def test_the_stored_weights_are_freed(precision: Precision) -> None:
     program = program_of(layers(), precision)
     before = dict(program.named_parameters()) | dict(program.named_buffers())

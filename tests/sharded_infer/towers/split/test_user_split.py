@@ -7,7 +7,7 @@ from torch import Tensor
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct
-from sharded_infer.towers.lowering.pair_layers import PairPass
+from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.shared_products import times_shared
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
-from sharded_infer.towers.lowering.pair_layers import PairPass
+from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.user_split import UserSplit

@@ -5,13 +5,21 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch.export import Dim
 from torch.fx import GraphModule
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from sharded_infer.towers.lowering.attention import AttentionPass, fuse_attention
+from sharded_infer.towers.lowering.sequences.attention import (
+    AttentionPass,
+    HeadsPass,
+    fuse_attention,
+    join_heads,
+)
 
 LENGTH = 21
 Mix = Callable[[Tensor, Tensor, Tensor], Tensor]
+Divide = Callable[[Tensor], Tensor]
+Join = Callable[[Tensor], Tensor]
 
 
 def causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -85,3 +93,60 @@ def test_other_attention_stays_as_it_is(mix: Mix) -> None:
     program, made = fused(mix)
     assert made == 0
     assert torch.equal(program(*heads()), mix(*heads()))
+
+
+class Divided(torch.nn.Module):
+    """Attention of the columns of heads, as strangers divide and join them."""
+
+    def __init__(self, divide: Divide, join: Join) -> None:
+        super().__init__()
+        self.divide, self.join = divide, join
+
+    def forward(self, rows: Tensor) -> Tensor:
+        query, key, value = (self.divide(one) for one in rows.split([8, 8, 12], dim=2))
+        return self.join(scaled_dot_product_attention(query, key, value, is_causal=True))
+
+
+def by_view(rows: Tensor) -> Tensor:
+    return rows.contiguous().view(rows.shape[0], rows.shape[1], 2, -1).transpose(1, 2)
+
+
+def by_unflatten(rows: Tensor) -> Tensor:
+    return rows.unflatten(2, (2, -1)).transpose(-3, -2)
+
+
+def by_stacking(rows: Tensor) -> Tensor:
+    return torch.stack(rows.chunk(2, 2), 1)
+
+
+def to_rows(mixed: Tensor) -> Tensor:
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def by_reshape(mixed: Tensor) -> Tensor:
+    return mixed.transpose(2, 1).contiguous().reshape(mixed.shape[0], mixed.shape[2], -1)
+
+
+def heads_apart(mixed: Tensor) -> Tensor:
+    return mixed.sum(1)
+
+
+@pytest.mark.parametrize(
+    ("divide", "join", "is_joined"),
+    [
+        (by_view, to_rows, True),
+        (by_unflatten, by_reshape, True),
+        (by_stacking, to_rows, False),
+        (by_view, heads_apart, False),
+    ],
+)
+def test_passes_read_and_write_columns(divide: Divide, join: Join, is_joined: bool) -> None:
+    module, rows = Divided(divide, join), torch.randn(3, 7, 28)
+    shapes = {"rows": {0: Dim("batch", min=1), 1: Dim("length", min=2, max=30)}}
+    program = torch.export.export(module, (rows,), dynamic_shapes=shapes).module()
+    assert fuse_attention(program) == 1  # type: ignore[arg-type]
+    given = [(torch.randn(2, length, 28),) for length in (3, 5)]
+    assert join_heads(program, given) == is_joined  # type: ignore[arg-type]
+    found = [one for one in program.modules() if isinstance(one, HeadsPass)]
+    assert [one.columns for one in found] == [((0, 4), (8, 4), (16, 6))] * is_joined
+    torch.testing.assert_close(program(rows), module(rows), rtol=1e-5, atol=1e-5)

@@ -7,18 +7,35 @@
 See `kernels.sequences.attention`. The second is that of HSTU (Zhai et al. 2024, arXiv:2402.17152).
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Attention, Weights
+from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
+from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
-__all__ = ["AttentionPass", "fuse_attention"]
+__all__ = [
+    "SAME",
+    "SHAPING",
+    "AttentionPass",
+    "HeadsPass",
+    "attention_of",
+    "fuse_attention",
+    "join_heads",
+]
 
 _aten = torch.ops.aten
+# Operators that divide columns or join them, and those that change nothing.
+SHAPING: Final = (
+    *(_aten.flatten.using_ints, _aten.unflatten.int, _aten.reshape.default, _aten.view.default),
+    _aten._unsafe_view.default,
+)
+SAME: Final = (_aten.contiguous.default, _aten.clone.default)
 _SDPA: Final = _aten.scaled_dot_product_attention.default
 _PRODUCTS: Final = (_aten.matmul.default, _aten.bmm.default)
 _TURNS: Final = (_aten.transpose.int, _aten.swapaxes.default, _aten.swapdims.default)
@@ -42,9 +59,39 @@ class AttentionPass(torch.nn.Module):
         value: Tensor,
         bias: Tensor | None,
         mask: Tensor | None,
+        first: Tensor | None = None,
     ) -> Tensor:
         """Runs the pass; shapes and dtypes as in `Attention`."""
-        return self.attention(query, key, value, bias, mask)
+        return self.attention(query, key, value, bias, mask, first)
+
+
+class HeadsPass(torch.nn.Module):
+    """The pass on rows whose columns are those of all heads, side by side.
+
+    Args:
+        heads: their number.
+        columns: of the queries, the keys and the values, the first one and the number in a head.
+    """
+
+    def __init__(
+        self, attention: Attention, heads: int, columns: Sequence[tuple[int, int]]
+    ) -> None:
+        super().__init__()
+        self.attention, self.heads, self.columns = attention, heads, tuple(columns)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        first: Tensor | None = None,
+    ) -> Tensor:
+        """Runs the pass; shapes and dtypes as in `Attention.of_heads`."""
+        return self.attention.of_heads(
+            query, key, value, bias, mask, first, heads=self.heads, columns=self.columns
+        )
 
 
 def fuse_attention(program: GraphModule) -> int:
@@ -73,6 +120,96 @@ def fuse_attention(program: GraphModule) -> int:
         program.graph.eliminate_dead_code()
         program.recompile()
     return made
+
+
+def join_heads(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
+    """Lets passes read and write the columns of all heads, without views in between, in place.
+
+    Args:
+        program: with its attentions fused; its inputs and outputs do not change.
+        inputs: inputs of several sizes that it can run on, to read dtypes and shapes from runs.
+
+    Returns:
+        The number of passes that do.
+    """
+    rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
+    joined = 0
+    for node in list(program.graph.nodes):
+        found = attention_of(program, node)
+        reads = None if found is None else [_divided(rows, one) for one in node.args[:3]]
+        ends = [end for user in node.users if (end := _joined_again(rows, user)) is not None]
+        if found is None or reads is None or None in reads or len(ends) != len(node.users):
+            continue
+        [heads, *others] = {one.heads for one in reads if one is not None}
+        if others:
+            continue
+        name = f"{node.target}_of_heads_{joined}"
+        columns = [(one.columns.first, one.columns.width // heads) for one in reads if one]
+        program.add_submodule(name, HeadsPass(found.attention, heads, columns))
+        given = [one.columns.node for one in reads if one]
+        with program.graph.inserting_before(node):
+            made = program.graph.call_module(name, (*given, *node.args[3:]))
+        for end in ends:
+            end.replace_all_uses_with(made)
+        joined += 1
+    if joined:
+        program.graph.eliminate_dead_code()
+        program.delete_all_unused_submodules()
+        program.recompile()
+    return joined
+
+
+def attention_of(program: GraphModule, node: Node) -> AttentionPass | None:
+    """The pass that a node calls, if it calls one."""
+    found = program.get_submodule(str(node.target)) if node.op == "call_module" else None
+    return found if isinstance(found, AttentionPass) else None
+
+
+class _Divided(NamedTuple):
+    """Columns of rows that are those of several heads."""
+
+    columns: RowColumns
+    heads: int
+
+
+def _divided(rows: RowOperators, turned: object) -> _Divided | None:
+    """Of `[B, H, L, d]`, which is `[B, L, H * d]` divided and turned."""
+    if not _is_swap(turned):
+        return None
+    divided: Any = turned.args[0]
+    columns = rows.columns(divided.args[0]) if divided.target in SHAPING else None
+    if columns is None or not _same_numbers(rows, divided, divided.args[0]):
+        return None
+    return _Divided(columns, rows.shape(divided)[2])  # type: ignore[index]
+
+
+def _joined_again(rows: RowOperators, turned: Node) -> Node | None:
+    """The end of `[B, H, L, n]` that is turned and joined to `[B, L, H * n]`."""
+    if not _is_swap(turned):
+        return None
+    node = turned
+    while (user := _only_user(node)) is not None and user.target in SAME:
+        node = user
+    if user is None or user.target not in SHAPING or not _same_numbers(rows, node, user):
+        return None
+    return user
+
+
+def _is_swap(node: object) -> TypeGuard[Node]:
+    """Whether a node swaps the second and the third axis."""
+    return (
+        isinstance(node, Node)
+        and node.target is _aten.transpose.int
+        and set(node.args[1:]) in ({1, 2}, {-3, -2})
+    )
+
+
+def _same_numbers(rows: RowOperators, divided: Node, whole: object) -> bool:
+    """Whether one is `[B, L, H, d]` and the other one the same as `[B, L, H * d]`."""
+    shape, joined = rows.shape(divided), rows.shape(whole)
+    if shape is None or joined is None or len(shape) != 4:
+        return False
+    return joined == (*shape[:2], shape[2] * shape[3])
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ the pass, memory has to take the numbers of all pairs again and again.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -19,15 +19,14 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
 from sharded_infer.errors import InternalError
-from sharded_infer.towers.lowering.compiled_products import CompiledProduct
 from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.packing import Linear, linear_of
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 from sharded_infer.towers.program.operators import Operator
 
 __all__ = ["PairPass", "fuse_pair_layers"]
 
 _aten = torch.ops.aten
-_PACKED: Final = torch.ops.mkldnn._linear_pointwise.default
 _PLAIN: Final = {_aten.relu.default: Activation.RELU, _aten.sigmoid.default: Activation.SIGMOID}
 
 
@@ -83,7 +82,7 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
         The number of passes.
     """
     muls = program.graph.find_nodes(op="call_function", target=_aten.mul.Tensor)
-    if not any(_linear(program, user) for mul in muls for user in mul.users):
+    if not any(linear_of(program, user) for mul in muls for user in mul.users):
         return 0
     kinds = kinds_of(program, inputs)
     made = 0
@@ -99,32 +98,6 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
         give_up_unused(program)
         program.recompile()
     return made
-
-
-class _Linear(NamedTuple):
-    """A product with a constant weight: fp32 `[N, K]` and `[N]`."""
-
-    weight: Tensor
-    bias: Tensor | None
-    relu: bool
-
-
-def _linear(program: GraphModule, node: Node) -> _Linear | None:
-    """The product in fp32 that a node computes, if it does."""
-    if node.op == "call_module":
-        module = program.get_submodule(str(node.target))
-        if not isinstance(module, CompiledProduct) or len(node.args) != 1:
-            return None
-        product = module.product
-        if product.weight.stored.dtype is not torch.float32 or product.low is not None:
-            return None
-        return _Linear(product.weight.unpacked(), product.bias, product.relu)
-    if node.target is not _PACKED or node.args[3:] != ("none", [], ""):
-        return None
-    weight, bias = (constant_of(program, one) for one in node.args[1:3])
-    if weight is None or weight.dtype is not torch.float32:
-        return None
-    return _Linear(weight.to_dense(), bias, False)
 
 
 @dataclass(slots=True, eq=False)
@@ -151,7 +124,7 @@ class _Pairs:
         found = cls(terms.by_position[0], terms.by_candidate[0])
         node = _only_user(mul)
         while node is not None:
-            linear = _linear(program, node)
+            linear = linear_of(program, node)
             if linear is None:
                 return None
             node = found._take_layer(program, node, linear, kinds, repeats)
@@ -163,7 +136,7 @@ class _Pairs:
         self,
         program: GraphModule,
         node: Node,
-        linear: _Linear,
+        linear: Linear,
         kinds: Mapping[Node, Kind],
         repeats: Operator,
     ) -> Node | None:
@@ -255,7 +228,7 @@ def _activation(program: GraphModule, node: Node, width: int) -> tuple[Activatio
     return Activation.SLOPE, slope.detach().flatten().expand(width)
 
 
-def _relu_of(linear: _Linear) -> Activation:
+def _relu_of(linear: Linear) -> Activation:
     return Activation.RELU if linear.relu else Activation.LINEAR
 
 

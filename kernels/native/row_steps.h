@@ -1,0 +1,67 @@
+// Steps that compute each row by itself, some rows at a time, so that what lies between two steps stays in the cache: the
+// layers, norms and sums between the attentions of a transformer.
+//
+//     for each tile of rows: for each step:
+//         out = first @ weight.T + bias                          linear
+//         out = (first - mean) / sqrt(variance + epsilon) * weight + bias
+//         out = first + second, first - second, first * second
+//         out = relu(first), sigmoid(first), silu(first)
+//
+// A row's numbers depend on that row alone, to the bit. A sum of products goes over the inputs in ascending order.
+#pragma once
+#include <cstdint>
+
+namespace sharded_infer {
+
+enum RowStepKind : std::int32_t {
+  kLinearStep = 0,
+  kNormStep = 1,
+  kSumStep = 2,
+  kDifferenceStep = 3,
+  kProductStep = 4,
+  kReluStep = 5,
+  kSigmoidStep = 6,
+  kSiluStep = 7,
+};
+
+// Memory that steps read or write.
+struct StepMemory {
+  float* numbers;
+  std::int64_t stride;  // numbers from one row to the next
+  std::int64_t moves;   // as the stride; 0 where each tile has the same numbers
+};
+
+// Columns of a memory; as many as the step has.
+struct StepColumns {
+  std::int64_t memory;
+  std::int64_t first;
+};
+
+struct RowStep {
+  const float* weight;  // linear: panels of row_panel_columns(), [inputs, columns] each; norm: [outputs], or null
+  const float* bias;    // [outputs], or null
+  StepColumns first, second, out;
+  std::int64_t inputs;  // columns that a linear step reads
+  std::int64_t outputs;
+  float epsilon;
+  std::int32_t kind;    // RowStepKind
+};
+
+struct RowSteps {
+  const StepMemory* memories;
+  const RowStep* steps;
+  std::int64_t step_count;
+  std::int64_t rows;
+  std::int64_t tile;  // rows at a time
+};
+
+void row_steps_baseline(const RowSteps& steps);
+std::int64_t row_panel_columns_baseline();
+#if defined(__x86_64__)
+void row_steps_avx2(const RowSteps& steps);
+void row_steps_avx512(const RowSteps& steps);
+std::int64_t row_panel_columns_avx2();
+std::int64_t row_panel_columns_avx512();
+#endif
+
+}  // namespace sharded_infer

@@ -1,0 +1,125 @@
+"""One step on rows: what it reads and computes, and torch's operators for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from kernels.errors import InputError
+
+
+class StepKind(IntEnum):
+    """What a step computes; the values are those of kernels/native/row_steps.h."""
+
+    LINEAR = 0
+    NORM = 1
+    SUM = 2
+    DIFFERENCE = 3
+    PRODUCT = 4
+    RELU = 5
+    SIGMOID = 6
+    SILU = 7
+
+
+class Columns(NamedTuple):
+    """Columns of a value: the inputs have the first numbers, then each step's result has one."""
+
+    value: int
+    first: int
+    width: int
+
+
+Source: TypeAlias = Columns | Tensor  # a tensor: fp32 `[width]`, the same for each row
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowStep:
+    """One step.
+
+    Attributes:
+        sources: two of a sum, a difference and a product, else one.
+        weight: fp32 `[N, K]` of a linear step; `[N]` of a norm, or None.
+        bias: fp32 `[N]` of these, or None.
+        epsilon: of a norm.
+    """
+
+    kind: StepKind
+    sources: tuple[Source, ...]
+    weight: Tensor | None = None
+    bias: Tensor | None = None
+    epsilon: float = 0.0
+
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        if self.kind is StepKind.LINEAR and self.weight is not None:
+            return len(self.weight)
+        return width_of(self.sources[0])
+
+
+def width_of(source: Source) -> int:
+    """Columns of a source."""
+    return source.width if isinstance(source, Columns) else len(source)
+
+
+def step_by_torch(step: RowStep, first: Tensor, second: Tensor | None = None) -> Tensor:
+    """A step's result by torch's operators; rows may broadcast."""
+    if step.kind is StepKind.LINEAR and step.weight is not None:
+        return functional.linear(first, step.weight, step.bias)
+    if step.kind is StepKind.NORM:
+        return functional.layer_norm(first, (step.width,), step.weight, step.bias, step.epsilon)
+    if second is not None:
+        if step.kind is StepKind.SUM:
+            return first + second
+        return first - second if step.kind is StepKind.DIFFERENCE else first * second
+    if step.kind is StepKind.RELU:
+        return first.relu()
+    return first.sigmoid() if step.kind is StepKind.SIGMOID else functional.silu(first)
+
+
+def check_step(step: RowStep, number: int, known: Sequence[int]) -> None:
+    """Refuses a step that reads beyond what there is.
+
+    Args:
+        number: of the step, for the error.
+        known: the width of each value before it.
+
+    Raises:
+        InputError: it does, or a source, a weight or a bias has another shape or dtype.
+    """
+    where = f"row steps: step {number} ({step.kind.name.lower()})"
+    two = step.kind in (StepKind.SUM, StepKind.DIFFERENCE, StepKind.PRODUCT)
+    if len(step.sources) != 1 + two or len({width_of(one) for one in step.sources}) != 1:
+        widths = [width_of(one) for one in step.sources]
+        raise InputError(f"{where}: expected {1 + two} sources of one width, got {widths}")
+    for source in step.sources:
+        if isinstance(source, Tensor):
+            _check_constant(source, (len(source),), f"{where}: a source")
+        elif not (
+            0 <= source.value < len(known)
+            and source.first >= 0
+            and 0 < source.width <= known[source.value] - source.first
+        ):
+            raise InputError(f"{where}: reads {source} of values of widths {list(known)}")
+    inputs = width_of(step.sources[0])
+    linear = step.kind is StepKind.LINEAR
+    if linear and (step.weight is None or step.weight.dim() != 2):
+        raise InputError(f"{where}: expected a weight [N, {inputs}]")
+    if step.kind > StepKind.NORM and (step.weight is not None or step.bias is not None):
+        raise InputError(f"{where}: expected neither weight nor bias")
+    if step.weight is not None:
+        shape = (len(step.weight), inputs) if linear else (inputs,)
+        _check_constant(step.weight, shape, f"{where}: weight")
+    if step.bias is not None:
+        _check_constant(step.bias, (step.width,), f"{where}: bias")
+
+
+def _check_constant(tensor: Tensor, shape: tuple[int, ...], where: str) -> None:
+    if tensor.dtype is not torch.float32 or tuple(tensor.shape) != shape:
+        raise InputError(
+            f"{where}: expected fp32 {list(shape)}, got {tensor.dtype} {list(tensor.shape)}"
+        )

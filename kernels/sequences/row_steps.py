@@ -1,0 +1,277 @@
+"""Steps that compute each row by itself, in one compiled pass.
+
+A transformer has such steps between its attentions: linear layers, norms, sums with what went
+before. torch writes the result of each for all rows, and a call of a small operator takes as long
+as its work. The compiled pass (`kernels/native/row_steps.h`) runs all steps on some rows at a
+time, whose numbers stay in the cache. A row's result depends on that row alone, to the bit; its
+last bits are not torch's.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
+from kernels.sequences.row_step import (
+    Columns,
+    RowStep,
+    Source,
+    StepKind,
+    check_step,
+    step_by_torch,
+    width_of,
+)
+
+_TILE: Final = 48  # rows at a time
+
+
+class _Memory(ctypes.Structure):
+    """`StepMemory` of kernels/native/row_steps.h."""
+
+    _fields_ = (
+        ("numbers", ctypes.c_void_p),
+        ("stride", ctypes.c_int64),
+        ("moves", ctypes.c_int64),
+    )
+
+
+class _Columns(ctypes.Structure):
+    """`StepColumns` of kernels/native/row_steps.h."""
+
+    _fields_ = (("memory", ctypes.c_int64), ("first", ctypes.c_int64))
+
+
+class _Step(ctypes.Structure):
+    """`RowStep` of kernels/native/row_steps.h."""
+
+    _fields_ = (
+        ("weight", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        *((name, _Columns) for name in ("first", "second", "out")),
+        ("inputs", ctypes.c_int64),
+        ("outputs", ctypes.c_int64),
+        ("epsilon", ctypes.c_float),
+        ("kind", ctypes.c_int32),
+    )
+
+
+class _Steps(ctypes.Structure):
+    """`RowSteps` of kernels/native/row_steps.h."""
+
+    _fields_ = (
+        ("memories", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("step_count", "rows", "tile")),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library("kernels")
+    if library is not None:
+        call, columns = library.sharded_infer_row_steps, library.sharded_infer_row_panel_columns
+        call.restype, columns.restype = None, ctypes.c_int64
+        call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Steps))
+        columns.argtypes = (ctypes.c_int32,)
+    return library
+
+
+_LIBRARY = _load()
+
+
+def row_steps_instruction_sets() -> tuple[InstructionSet, ...]:
+    """Instruction sets that can run the pass here, the fastest last; empty if none was built."""
+    return instruction_sets(_LIBRARY)
+
+
+class RowSteps:
+    """The pass, prepared for its steps; any number of threads may run it.
+
+    Args:
+        widths: columns of each input.
+        steps: each reads inputs, results of steps before it, and constants.
+        outputs: numbers of the steps whose results are wanted.
+
+    Attributes:
+        constants: what the steps hold, for a count of the program's memory.
+
+    Raises:
+        InputError: a step reads what is not there, or has sources, a weight or a bias of other
+            shapes or dtypes, or the machine lacks the instruction set.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        steps: Sequence[RowStep],
+        outputs: Sequence[int],
+        *,
+        instruction_set: InstructionSet | None = None,
+    ) -> None:
+        self.widths, self.steps, self.outputs = list(widths), tuple(steps), tuple(outputs)
+        known = list(widths)
+        for number, step in enumerate(self.steps):
+            check_step(step, number, known)
+            known.append(step.width)
+        if not self.outputs or not all(0 <= one < len(self.steps) for one in self.outputs):
+            raise InputError(f"row steps: {len(self.steps)} steps, wanted results of {outputs}")
+        self._set = chosen_set(_LIBRARY, instruction_set, "row steps")
+        self.constants: list[Tensor] = []
+        if self._set is not None and _LIBRARY is not None:
+            self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self._set)))
+
+    def _prepare(self, panel: int) -> None:
+        """Lays out the weights, the constants and the numbers between the steps."""
+        tensors = len(self.widths) + len(self.outputs)
+        places = {value: (value, 0) for value in range(len(self.widths))}
+        for number, output in enumerate(self.outputs):
+            places[len(self.widths) + output] = len(self.widths) + number, 0
+        scratch, own = tensors, _Scratch()
+        self._memories = [_Memory()] * (tensors + 1)  # tensors, scratch, then constants
+        last_reader = {
+            source.value: number
+            for number, step in enumerate(self.steps)
+            for source in step.sources
+            if isinstance(source, Columns)
+        }
+        self._fields = (_Step * len(self.steps))()
+        for number, step in enumerate(self.steps):
+            value = len(self.widths) + number
+            if value not in places:
+                places[value] = scratch, own.take(step.width)
+            read = [self._read(source, places) for source in step.sources]
+            weight = step.weight
+            if step.kind is StepKind.LINEAR and weight is not None:
+                weight = _panels(weight, panel)
+            inputs = width_of(step.sources[0])
+            self._fields[number] = _Step(
+                self._hold(weight),
+                self._hold(step.bias),
+                read[0],
+                read[-1],
+                _Columns(*places[value]),
+                *(inputs, step.width, step.epsilon, step.kind),
+            )
+            for done in {one.value for one in step.sources if isinstance(one, Columns)} | {value}:
+                if last_reader.get(done, number) == number and places[done][0] == scratch:
+                    own.give_back(places[done][1], self._width_of(done))
+        self._scratch_width = own.width
+        self._out_widths = [self.steps[one].width for one in self.outputs]
+        self._memories_type = _Memory * len(self._memories)
+
+    def _read(self, source: Source, places: dict[int, tuple[int, int]]) -> _Columns:
+        if isinstance(source, Columns):
+            memory, first = places[source.value]
+            return _Columns(memory, first + source.first)
+        self._memories.append(_Memory(self._hold(source)))
+        return _Columns(len(self._memories) - 1, 0)
+
+    def _hold(self, tensor: Tensor | None) -> int | None:
+        if tensor is None:
+            return None
+        self.constants.append(tensor.detach().contiguous())
+        return self.constants[-1].data_ptr()
+
+    def _width_of(self, value: int) -> int:
+        inputs = len(self.widths)
+        return self.widths[value] if value < inputs else self.steps[value - inputs].width
+
+    def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Runs the steps.
+
+        Args:
+            inputs: fp32 `[..., width]` each, all of the same rows.
+
+        Returns:
+            fp32 `[..., width]` of each wanted result.
+
+        Raises:
+            InputError: an input has another width.
+        """
+        if [one.shape[-1] for one in inputs] != self.widths:
+            self._refuse(inputs)
+        shape = inputs[0].shape[:-1]
+        if self._set is None or _LIBRARY is None:
+            return self.by_torch(*inputs)
+        memories = self._memories_type(*self._memories)
+        held = []
+        for number, one in enumerate(inputs):
+            if one.shape[:-1] != shape or one.dtype is not torch.float32:
+                return self.by_torch(*inputs)
+            stride = self.widths[number]
+            if not one.is_contiguous():
+                one = _flat(one)
+                held.append(one)
+                stride = one.stride(0)
+            memories[number] = _Memory(one.data_ptr(), stride, stride)
+        made = []
+        for number, width in enumerate(self._out_widths, len(inputs)):
+            one = torch.empty(*shape, width)
+            made.append(one)
+            memories[number] = _Memory(one.data_ptr(), width, width)
+        scratch = torch.empty(_TILE * self._scratch_width)
+        memories[len(inputs) + len(made)] = _Memory(scratch.data_ptr(), self._scratch_width)
+        call = _Steps(
+            ctypes.addressof(memories),
+            ctypes.addressof(self._fields),
+            *(len(self.steps), shape.numel(), _TILE),
+        )
+        _LIBRARY.sharded_infer_row_steps(self._set, call)
+        return tuple(made)
+
+    def _refuse(self, inputs: Sequence[Tensor]) -> None:
+        for number, (one, width) in enumerate(zip(inputs, self.widths, strict=True)):
+            if one.shape[-1] != width:
+                raise InputError(
+                    f"row steps: input {number}: expected rows of {width} columns, "
+                    f"got {one.shape[-1]}"
+                )
+
+    def by_torch(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The reference: as a call, in torch's operators; rows may broadcast."""
+        values = list(inputs)
+        for step in self.steps:
+            read = [
+                values[one.value][..., one.first : one.first + one.width]
+                if isinstance(one, Columns)
+                else one
+                for one in step.sources
+            ]
+            values.append(step_by_torch(step, *read))
+        return tuple(values[len(self.widths) + one] for one in self.outputs)
+
+
+class _Scratch:
+    """Columns for the numbers between steps; those that nobody reads any more are used again."""
+
+    def __init__(self) -> None:
+        self.width = 0
+        self._free: list[tuple[int, int]] = []  # width, first
+
+    def take(self, width: int) -> int:
+        for one in sorted(self._free):
+            if one[0] >= width:
+                self._free.remove(one)
+                return one[1]
+        first = self.width
+        self.width += width
+        return first
+
+    def give_back(self, first: int, width: int) -> None:
+        self._free.append((width, first))
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """The tensor as rows whose columns lie side by side."""
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def _panels(weight: Tensor, columns: int) -> Tensor:
+    """A weight `[N, K]` as the compiled pass reads it: whole lanes of columns, panel by panel."""
+    padded = weight.new_zeros(weight.shape[1], -(-len(weight) // 16) * 16)
+    padded[:, : len(weight)] = weight.t()
+    return torch.cat([panel.flatten() for panel in torch.split(padded, columns, 1)])

@@ -1,0 +1,1 @@
+"""Fuses the operators of towers over sequences."""

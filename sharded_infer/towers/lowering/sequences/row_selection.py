@@ -1,0 +1,237 @@
+"""Chooses rows before they are computed, where nobody reads the others.
+
+    gather(linear(x, W, b), 1, index)       ->  linear(x[:, index], W, b)
+    gather(attention(q, k, v), 1, index)    ->  attention(q[:, index], k, v)
+
+Rankers read the last layer of a transformer over a history at the last position alone. All that
+computes each row by itself runs on that row, and the attention before it on one query.
+"""
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from sharded_infer.towers.lowering.sequences.attention import SAME, SHAPING, attention_of
+from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
+from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
+
+__all__ = ["select_rows"]
+
+_aten = torch.ops.aten
+_SELECTING: Final = (_aten.gather.default, _aten.select.int, _aten.index.Tensor)
+
+
+def select_rows(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
+    """Moves selections of one row before what computes rows, in place.
+
+    Args:
+        program: runs for one request, with its products packed and its attentions fused; its
+            inputs and outputs do not change.
+        inputs: inputs of several lengths, to read dtypes and shapes from runs.
+
+    Returns:
+        The number of selections that were moved.
+    """
+    kinds = [kinds_of(program, one) for one in inputs]
+    rows = RowOperators(program, kinds)
+    moved = 0
+    for node in list(program.graph.nodes):
+        selection = _selection(node, kinds)
+        if selection is not None and _Chain(program, rows, kinds, selection).move():
+            moved += 1
+    if moved:
+        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
+        program.recompile()
+    return moved
+
+
+class _Selection(NamedTuple):
+    """A node that reads one row of `[1, L, W]`.
+
+    Attributes:
+        kept: whether the result is `[1, 1, W]`, not `[1, W]`.
+    """
+
+    node: Node
+    source: Node
+    kept: bool
+
+
+def _selection(node: Node, kinds: Sequence[Mapping[Node, Kind]]) -> _Selection | None:
+    if node.target not in _SELECTING or node.kwargs:
+        return None
+    source, *rest = node.args
+    if not isinstance(source, Node) or any(len(_shape(of, source)) != 3 for of in kinds):
+        return None
+    if node.target is _aten.gather.default:
+        axis, spread = rest
+        if axis not in (1, -2) or not isinstance(spread, Node):
+            return None
+        # The same position for all columns.
+        is_one = spread.target is _aten.expand.default and all(
+            _shape(of, spread.args[0]) == (1, 1, 1)
+            and _shape(of, node)[2:] == _shape(of, source)[2:]
+            for of in kinds
+        )
+        return _Selection(node, source, kept=True) if is_one else None
+    if node.target is _aten.select.int:
+        return _Selection(node, source, kept=False) if rest[0] in (1, -2) else None
+    indices = rest[0]
+    if not isinstance(indices, list | tuple) or len(indices) != 2:
+        return None
+    # Of the one sample, one position.
+    first, index = indices
+    if not isinstance(first, Node) or not isinstance(index, Node):
+        return None
+    is_one = first.target is _aten.arange.default and all(
+        of.get(index) == (torch.int64, (1,)) == of.get(first) for of in kinds
+    )
+    return _Selection(node, source, kept=False) if is_one else None
+
+
+def _shape(kinds: Mapping[Node, Kind], node: object) -> torch.Size:
+    found = kinds.get(node)  # type: ignore[call-overload]
+    return torch.Size() if found is None else found[1]
+
+
+class _Chain:
+    """What is computed for a selection alone, row by row.
+
+    Attributes:
+        reads: of each of its nodes, from the last one on, the nodes whose rows it reads row by row,
+            and the axis that their rows lie along.
+    """
+
+    def __init__(
+        self,
+        program: GraphModule,
+        rows: RowOperators,
+        kinds: Sequence[Mapping[Node, Kind]],
+        selection: _Selection,
+    ) -> None:
+        self._program, self._rows, self._kinds = program, rows, kinds
+        self._selection = selection
+        self.reads: dict[Node, dict[Node, int]] = {selection.node: {selection.source: 1}}
+        for node in reversed(program.graph.nodes):
+            axes = {self.reads.get(user, {}).get(node) for user in node.users}
+            axis = axes.pop() if len(axes) == 1 else None
+            found = None if axis is None else self._read(node, axis)
+            if found is not None:
+                self.reads[node] = found
+        del self.reads[selection.node]
+
+    def move(self) -> bool:
+        """Computes the chain of the one row alone; false if it has nothing to compute."""
+        node, source, kept = self._selection
+        if not any(
+            one in self._rows.found or attention_of(self._program, one) for one in self.reads
+        ):
+            return False
+        graph = self._program.graph
+        selected: dict[Node, Node] = {}
+        with graph.inserting_before(node):
+            index = self._position()
+
+            def row(one: Node, axis: int) -> Node:
+                if one not in selected:
+                    arguments = one, axis, index
+                    selected[one] = graph.call_function(_aten.index_select.default, arguments)
+                return selected[one]
+
+            for one, reads in reversed(self.reads.items()):
+                given = {read: row(read, axis) for read, axis in reads.items()}
+                selected[one] = self._of_one_row(one, given, index)
+            made = selected[source]
+            if not kept:
+                made = graph.call_function(_aten.select.int, (made, 1, 0))
+        node.replace_all_uses_with(made)
+        return True
+
+    def _position(self) -> Node:
+        """The position that is read, int64 `[1]`, from 0 on."""
+        graph, node = self._program.graph, self._selection.node
+        if node.target is _aten.gather.default:
+            spread: Node = node.args[2]  # type: ignore[assignment]
+            return graph.call_function(_aten.reshape.default, (spread.args[0], [1]))
+        # Of what stays as long as it is.
+        read = next(
+            one for of in self.reads.values() for one in of.items() if one[0] not in self.reads
+        )
+        length = graph.call_function(_aten.sym_size.int, read)
+        positions = graph.call_function(_aten.arange.default, (length,))
+        # Read like the rows, it counts positions from the end as they do.
+        if node.target is _aten.index.Tensor:
+            chosen = node.args[1][1]  # type: ignore[index]
+            return graph.call_function(_aten.index.Tensor, (positions, [chosen]))
+        at: int = node.args[2]  # type: ignore[assignment]
+        one = graph.call_function(_aten.select.int, (positions, 0, at))
+        return graph.call_function(_aten.reshape.default, (one, [1]))
+
+    def _of_one_row(self, node: Node, given: Mapping[Node, Node], index: Node) -> Node:
+        graph = self._program.graph
+        attention = attention_of(self._program, node)
+        if attention is not None:
+            query, key, value, *added = node.args
+            rows = (
+                given.get(one, one) if isinstance(one, Node) else one for one in (query, *added)
+            )
+            first = index if attention.attention.causal else None
+            query, *added = rows
+            return graph.call_module(str(node.target), (query, key, value, *added, first))
+        if node.target in SHAPING:
+            [of_one] = given.values()
+            heads = _shape(self._kinds[0], node)[2:]
+            if len(heads) == 2:
+                return graph.call_function(_aten.unflatten.int, (of_one, 2, list(heads)))
+            return graph.call_function(_aten.flatten.using_ints, (of_one, 2))
+        return graph.node_copy(node, lambda one: given.get(one, one))
+
+    def _read(self, node: Node, axis: int) -> dict[Node, int] | None:
+        """The nodes whose rows a node reads row by row, and their axes.
+
+        Args:
+            axis: that its own rows lie along.
+
+        Returns:
+            None if it does not compute each row by itself.
+        """
+        attention = attention_of(self._program, node)
+        if attention is not None:
+            return self._read_by_attention(node) if axis == 2 else None
+        # Of columns that are divided, keys and values for example, others need all rows.
+        divided = node.target is operator.getitem
+        if axis == 1 and (node in self._rows.found or node in self._rows.views) and not divided:
+            return {one: 1 for one in node.all_input_nodes if one.op != "get_attr"}
+        if node.kwargs or not node.args or not isinstance(node.args[0], Node):
+            return None
+        source = node.args[0]
+        if node.target in SAME:
+            return {source: axis}
+        if node.target is _aten.transpose.int and set(node.args[1:]) == {1, 2}:
+            return {source: 3 - axis}
+        if node.target in SHAPING and axis == 1:
+            shapes = [(_shape(of, node), _shape(of, source)) for of in self._kinds]
+            # A row's numbers as those of its heads, or the other way round.
+            by_row = all(
+                {len(own), len(read)} == {3, 4}
+                and own[:2] == read[:2]
+                and (own[2:], read[2:]) == (shapes[0][0][2:], shapes[0][1][2:])
+                for own, read in shapes
+            )
+            return {source: 1} if by_row else None
+        return None
+
+    def _read_by_attention(self, node: Node) -> dict[Node, int] | None:
+        query, _, _, *added = node.args
+        reads: dict[Node, int] = {query: 2}  # type: ignore[dict-item]
+        for one in added:
+            if not isinstance(one, Node):
+                continue
+            shapes = [_shape(of, one) for of in self._kinds]
+            if any(shape[-2:-1] != (1,) for shape in shapes) and all(map(len, shapes)):
+                reads[one] = len(shapes[0]) - 2
+        return reads

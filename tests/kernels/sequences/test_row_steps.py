@@ -1,0 +1,144 @@
+"""Steps on rows: torch's numbers, on every instruction set, and the same bits for every row."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet
+from kernels.sequences.row_step import Columns, RowStep, StepKind
+from kernels.sequences.row_steps import RowSteps, row_steps_instruction_sets
+
+every_set = pytest.mark.parametrize("instruction_set", row_steps_instruction_sets())
+close = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def block(width: int, inner: int) -> tuple[list[int], list[RowStep], list[int]]:
+    """What lies between two attentions: inputs of `width` and `3 * width`, and three results."""
+    steps = [
+        RowStep(StepKind.LINEAR, (Columns(1, width, width),), numbers(width, width)),
+        RowStep(StepKind.SUM, (Columns(0, 0, width), Columns(2, 0, width))),
+        RowStep(StepKind.NORM, (Columns(3, 0, width),), numbers(width), numbers(width), 1e-5),
+        RowStep(StepKind.LINEAR, (Columns(4, 0, width),), numbers(inner, width), numbers(inner)),
+        RowStep(StepKind.SILU, (Columns(5, 0, inner),)),
+        RowStep(StepKind.LINEAR, (Columns(6, 0, inner),), numbers(width, inner), numbers(width)),
+        RowStep(StepKind.DIFFERENCE, (Columns(3, 0, width), Columns(7, 0, width))),
+        RowStep(StepKind.PRODUCT, (Columns(8, 0, width), numbers(width, seed=3))),
+        RowStep(StepKind.SIGMOID, (Columns(9, 0, width),)),
+        RowStep(StepKind.NORM, (Columns(9, 0, width),), epsilon=1e-6),
+    ]
+    return [width, 3 * width], steps, [1, 8, 9]
+
+
+@every_set
+@pytest.mark.parametrize("rows", [1, 47, 48, 131])
+@pytest.mark.parametrize(("width", "inner"), [(64, 256), (16, 48), (5, 130), (33, 7), (1, 1)])
+def test_steps_are_those_of_torch(
+    instruction_set: InstructionSet, rows: int, width: int, inner: int
+) -> None:
+    widths, steps, outputs = block(width, inner)
+    steps_of = RowSteps(widths, steps, outputs, instruction_set=instruction_set)
+    inputs = [numbers(2, rows, one, seed=one) for one in widths]
+    for found, expected in zip(steps_of(*inputs), steps_of.by_torch(*inputs), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@every_set
+def test_a_row_has_the_same_bits_among_others(instruction_set: InstructionSet) -> None:
+    widths, steps, outputs = block(40, 96)
+    steps_of = RowSteps(widths, steps, outputs, instruction_set=instruction_set)
+    inputs = [numbers(100, one, seed=one) for one in widths]
+    whole = steps_of(*inputs)
+    for first, end in ((0, 1), (47, 49), (30, 100)):
+        part = steps_of(*(one[first:end] for one in inputs))
+        assert all(torch.equal(a, b[first:end]) for a, b in zip(part, whole, strict=True))
+
+
+def test_instruction_sets_with_fused_products_have_the_same_bits() -> None:
+    fused = [s for s in row_steps_instruction_sets() if s is not InstructionSet.BASELINE]
+    widths, steps, outputs = block(24, 80)
+    inputs = [numbers(50, one, seed=one) for one in widths]
+    found = [RowSteps(widths, steps, outputs, instruction_set=one)(*inputs) for one in fused]
+    for one in found:
+        assert all(torch.equal(a, b) for a, b in zip(one, found[0], strict=True))
+
+
+@every_set
+def test_inputs_with_gaps_and_turned_ones_are_read(instruction_set: InstructionSet) -> None:
+    steps = [RowStep(StepKind.SUM, (Columns(0, 0, 20), Columns(1, 0, 20)))]
+    add = RowSteps([20, 20], steps, [0], instruction_set=instruction_set)
+    wide, turned = numbers(3, 9, 50), numbers(3, 20, 9).transpose(1, 2)
+    [found] = add(wide[:, :, 10:30], turned)
+    assert torch.equal(found, wide[:, :, 10:30] + turned)
+
+
+@every_set
+@pytest.mark.parametrize("kind", [StepKind.RELU, StepKind.SILU, StepKind.SIGMOID, StepKind.NORM])
+def test_what_is_no_number_stays_so_in_its_row(
+    instruction_set: InstructionSet, kind: StepKind
+) -> None:
+    step = RowStep(kind, (Columns(0, 0, 37),))
+    rows = numbers(20, 37)
+    rows[7, 36] = torch.nan
+    [found] = RowSteps([37], [step], [0], instruction_set=instruction_set)(rows)
+    strange = found.isnan()
+    assert bool(strange[7, 36]) and not bool(strange[[*range(7), *range(8, 20)]].any())
+
+
+@every_set
+def test_a_norm_of_huge_numbers_is_no_number_as_torchs(instruction_set: InstructionSet) -> None:
+    step = RowStep(StepKind.NORM, (Columns(0, 0, 24),), epsilon=1e-5)
+    norm = RowSteps([24], [step], [0], instruction_set=instruction_set)
+    for size in (1e18, 1e30, torch.inf):
+        rows = numbers(3, 24) * size
+        torch.testing.assert_close(norm(rows), norm.by_torch(rows), equal_nan=True)
+
+
+def test_rows_that_torch_would_broadcast_are_computed_by_torch() -> None:
+    steps = [RowStep(StepKind.SUM, (Columns(0, 0, 8), Columns(1, 0, 8)))]
+    one, many = numbers(1, 1, 8), numbers(4, 6, 8)
+    [found] = RowSteps([8, 8], steps, [0])(one, many)
+    assert torch.equal(found, one + many)
+
+
+def test_no_rows_give_no_rows() -> None:
+    widths, steps, outputs = block(16, 16)
+    found = RowSteps(widths, steps, outputs)(*(numbers(2, 0, one) for one in widths))
+    assert [tuple(one.shape) for one in found] == [(2, 0, 16)] * 3
+
+
+whole = Columns(0, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (RowStep(StepKind.RELU, (Columns(1, 0, 4),)), "step 0 .relu.: reads"),
+        (RowStep(StepKind.RELU, (Columns(0, 2, 4),)), "reads"),
+        (RowStep(StepKind.RELU, (Columns(0, -1, 4),)), "reads"),
+        (RowStep(StepKind.SUM, (whole,)), "expected 2 sources"),
+        (RowStep(StepKind.SUM, (whole, Columns(0, 0, 3))), "of one width"),
+        (RowStep(StepKind.SUM, (whole, numbers(3))), "of one width"),
+        (RowStep(StepKind.LINEAR, (whole,)), r"expected a weight \[N, 4\]"),
+        (RowStep(StepKind.LINEAR, (whole,), numbers(4, 3)), r"expected fp32 \[4, 4\]"),
+        (RowStep(StepKind.LINEAR, (whole,), numbers(4, 4), numbers(3)), r"bias: expected fp32"),
+        (RowStep(StepKind.NORM, (whole,), numbers(4).double()), "got torch.float64"),
+        (RowStep(StepKind.RELU, (whole,), numbers(4)), "neither weight nor bias"),
+    ],
+)
+def test_wrong_steps_are_refused(step: RowStep, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        RowSteps([4], [step], [0])
+
+
+def test_other_widths_are_refused() -> None:
+    steps = RowSteps([4], [RowStep(StepKind.RELU, (whole,))], [0])
+    for width in (3, 5):
+        with pytest.raises(InputError, match=f"input 0: expected rows of 4 columns, got {width}"):
+            steps(numbers(2, width))
+    with pytest.raises(InputError, match="wanted results"):
+        RowSteps([4], [RowStep(StepKind.RELU, (whole,))], [1])
