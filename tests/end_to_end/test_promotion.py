@@ -1,7 +1,5 @@
 """Promotions with a real server and clients that send keys: good versions, worse ones, a kill."""
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +24,7 @@ from tests.support.servers import (
     RankerTower,
     RunningServer,
     good_inputs,
+    killed_at_end,
     ranker_spec,
     run,
     running_server,
@@ -40,6 +39,8 @@ BOUNDS = ReleaseSpec(max_score_shift=0.5, max_error_rate=0.02)
 TIMES = ReleaseSpec(max_p99_ratio=2.0)
 # A share that is large enough to tell soon; a version that is worse is taken back before its end.
 PLAN = PromotionPlan(steps=(10,), watch_seconds=60.0)
+# A busy promoter may be late to renew it.
+LEASE = ("--lease", "10s")
 
 
 class SlowTower(RankerTower):
@@ -142,22 +143,23 @@ def test_a_version_that_is_worse_is_taken_back_by_itself(
 def test_a_good_version_is_promoted_though_its_promoter_is_killed(tmp_path: Path) -> None:
     with served(tmp_path, "good") as (repository, server):
         words = ("repo", "promote", repository.location, MODEL, "--server", server.metrics_url)
-        with (tmp_path / "promoter").open("w") as errors:
-            killed = start_command(
-                *words, "--steps", "20,50", "--watch", "16s", "--lease", "2s", stderr=errors
-            )
-            until(lambda: metric(server, "version_share").get("2") == 0.5, "the second step")
-            os.kill(killed.pid, signal.SIGKILL)
-            killed.wait()
-            assert killed.stdout is not None
-            killed.stdout.close()
+        errors = tmp_path / "promoter"
+        with errors.open("w") as stderr:
+            watched = ("--steps", "20,50", "--watch", "40s", *LEASE)
+            with killed_at_end(start_command(*words, *watched, stderr=stderr)) as promoter:
+
+                def is_half() -> bool:
+                    assert promoter.poll() is None, errors.read_text()
+                    return metric(server, "version_share").get("2") == 0.5
+
+                until(is_half, "the second step")
         # Nobody promotes: the server gives the version back when the lease is over.
         until(lambda: metric(server, "version_share").get("1") == 1.0, "all requests are stable's")
         left = repository.label_history(MODEL).promotion
         assert left is not None and left.step == 1 and left.has_expired(time())
         watch = ("repo", "watch", server.grpc_url, "-r", repository.location, "--timeout", 0)
         assert "step 2 of 2" in run(*watch).stdout
-        done = run(*words, "--resume", "--lease", "2s")
+        done = run(*words, "--resume", *LEASE)
         assert done.returncode == 0, done.stderr
         assert "step 2 of 2, 50%" in done.stdout and "version 2 is promoted" in done.stdout
         labels = repository.label_history(MODEL)

@@ -245,6 +245,18 @@ def start_command(
         os.close(write)
 
 
+@contextmanager
+def killed_at_end(process: CommandProcess) -> Iterator[CommandProcess]:
+    """Kills a command that `start_command` has started."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
 def run(
     *words: object,
     stdin: str | None = None,

@@ -1,7 +1,5 @@
 """Promotions: what is in the file of labels, who may go on, and how they end."""
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +15,7 @@ from sharded_infer.repositories.promotion.record import Promotion
 from sharded_infer.repositories.repository import Repository
 from tests.support.counting_page import Behaviour, CountingPage, counting_page
 from tests.support.publisher import Publisher
-from tests.support.servers import Command, start_command
+from tests.support.servers import Command, killed_at_end, start_command
 from tests.support.waiting import until
 
 PLAN = PromotionPlan(steps=(5, 50), watch_seconds=0.2)
@@ -186,14 +184,9 @@ def test_a_killed_promotion_is_resumed_at_its_step(
     words = ("repo", "promote", labelled.location, "small", "--server", page.url)
     log = tmp_path_factory.mktemp("promoter") / "log"
     with log.open("w") as errors:
-        killed = start_command(
-            *words, "--steps", "1,5,50", "--watch", "1.5s", "--lease", "1s", stderr=errors
-        )
-        until(lambda: _step(labelled) == 1, "the second step")
-        os.kill(killed.pid, signal.SIGKILL)
-        killed.wait()
-        assert killed.stdout is not None
-        killed.stdout.close()
+        watched = ("--steps", "1,5,50", "--watch", "1.5s", "--lease", "1s")
+        with killed_at_end(start_command(*words, *watched, stderr=errors)):
+            until(lambda: _step(labelled) == 1, "the second step")
     left = labelled.label_history("small").promotion
     assert left is not None and left.step >= 1
     until(lambda: left.has_expired(time()), "the lease is over")
