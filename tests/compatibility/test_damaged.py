@@ -71,6 +71,7 @@ KINDS = {
     "golden requests": Kind("models/formats/2/golden.safetensors", _version("formats", 2)),
     "plan": Kind("models/hosts/1/plans/front-and-hosts.json", _plan),
     "report": Kind("models/formats/1/report.json", _version("formats", 1)),
+    "places of rows": Kind("models/ordered/1/row_places/item.places", _version("ordered", 1)),
     "id map": Kind("models/raw/1/id_maps/item.index", _version("raw", 1)),
     "changed rows": Kind("models/fresh/2/overlays/*.safetensors", _version("fresh", 2)),
     "signatures": Kind("models/buckets/signatures/*.json", _signed),
@@ -81,6 +82,7 @@ KINDS = {
     ),
     "statistics": Kind("files/formats.toml", lambda c: load_spec(c.files / "formats.toml")),
     "costs": Kind("files/measured.toml", lambda c: parse_topology(f"{c.files}/measured.toml")),
+    "disk": Kind("files/with-a-disk.toml", lambda c: parse_topology(f"{c.files}/with-a-disk.toml")),
     "changes": Kind(
         "files/changes.safetensors", lambda c: open_changes(c.files / "changes.safetensors")
     ),

@@ -27,6 +27,7 @@ from tests.compatibility.changed_models import (
 )
 from tests.compatibility.corpus import FOLDER, Corpus, releases
 from tests.compatibility.messages import keep_messages
+from tests.compatibility.ordered_models import publish_ordered
 from tests.compatibility.plain_corpus import values_of, write_plain
 from tests.compatibility.raw_models import BUCKETS, RAW, changes_of_raw, publish_raw
 from tests.compatibility.sequence_models import publish_histories
@@ -46,6 +47,7 @@ def write_corpus(corpus: Corpus, measured: Path | None = None) -> None:
         corpus.keep_request("fresh", publish_fresh(corpus.models, folder, corpus.files))
         corpus.keep_request("hosts", publish_hosts(corpus.models, folder, corpus.files))
         corpus.keep_request("histories", publish_histories(corpus.models, folder))
+        corpus.keep_request("ordered", publish_ordered(corpus.models, folder, corpus.files))
     share_requests(corpus.models)
     corpus.keep_scores()
     keep_messages(corpus)
