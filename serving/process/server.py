@@ -21,6 +21,7 @@ from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
 from serving.host.installation import missing_code, missing_text
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
+from serving.host.signal_flag import SignalFlag
 from serving.host.table_copies import shared_copies
 from serving.host.unix_socket import SCHEME
 from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
@@ -228,7 +229,7 @@ def _serve_alone(
     on_ready: Callable[[int, int], None],
     hosts: Callable[[], list[dict[str, Any]]],
 ) -> None:
-    stop, asked = threading.Event(), threading.Event()
+    stop, asked = SignalFlag(), SignalFlag()
 
     def look(*_: object) -> None:
         state.ask_reload()
@@ -296,7 +297,7 @@ def _serve_alone(
         leave(0)
 
 
-def _follow(manager: VersionManager, stop: threading.Event, asked: threading.Event) -> None:
+def _follow(manager: VersionManager, stop: SignalFlag, asked: SignalFlag) -> None:
     lower_priority()
     manager.watcher().run(stop, asked)
 

@@ -29,6 +29,7 @@ from serving.dashboard.dashboard import Dashboard
 from serving.host.addresses import split_address
 from serving.host.background import lower_priority
 from serving.host.listeners import hold_port
+from serving.host.signal_flag import SignalFlag
 from serving.http_api.api import RestApi
 from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
 from serving.metrics.server_metrics import ServerMetrics
@@ -275,7 +276,7 @@ def _always() -> bool:
 def _run_standby(
     state: ServerState, guard: Guard | None, open_http_server: Callable[[], HttpServer]
 ) -> None:
-    stop = _stop_event()
+    stop = _stop_flag()
     http_server: HttpServer | None = None
     reloads = state.reloads
     while True:
@@ -297,9 +298,9 @@ def _run_standby(
 
 
 def _run_watcher(manager: VersionManager) -> None:
-    # Waited for below instead of handled: a handler could run while an event holds its lock.
+    # Waited for below instead of handled: the thread does the work.
     signal.pthread_sigmask(signal.SIG_BLOCK, (END, signal.SIGHUP))
-    stop, asked = threading.Event(), threading.Event()
+    stop, asked = SignalFlag(), SignalFlag()
     lower_priority()
     run = manager.watcher().run
     thread = threading.Thread(target=run, args=(stop, asked), name="watcher", daemon=True)
@@ -321,7 +322,7 @@ def _run_worker(
     port: int,
     open_http_server: Callable[[], HttpServer],
 ) -> None:
-    stop = _stop_event()
+    stop = _stop_flag()
     installer = manager.installer(store, number)
     installer.catch_up()
     worker.warm_up()
@@ -338,7 +339,7 @@ def _run_worker(
         http_server.close()
 
 
-def _stop_event() -> threading.Event:
-    stop = threading.Event()
+def _stop_flag() -> SignalFlag:
+    stop = SignalFlag()
     signal.signal(END, lambda *_: stop.set())
     return stop

@@ -6,7 +6,6 @@ import math
 import os
 import resource
 import signal
-import threading
 from collections.abc import Callable
 from random import Random
 from time import monotonic, process_time, sleep
@@ -19,6 +18,7 @@ from serving.control.server_state import ServerState
 from serving.grpc_api.grpc_server import GrpcServer
 from serving.host.cores import slots_of
 from serving.host.malloc import FreedMemory
+from serving.host.signal_flag import SignalFlag
 from serving.http_api.api import RestApi
 from serving.http_api.operations.model_api import ModelApi
 from serving.http_api.predictions import Predictions
@@ -164,7 +164,7 @@ class Worker:
 
     def serve(
         self,
-        stop: threading.Event,
+        stop: SignalFlag,
         *,
         on_ready: Callable[[], None] = lambda: None,
         grace_seconds: float = 0.0,

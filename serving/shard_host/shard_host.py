@@ -17,6 +17,7 @@ from serving.host.background import lower_priority
 from serving.host.cores import slots_of
 from serving.host.descriptors import allow_most_descriptors
 from serving.host.malloc import give_back_freed_memory, keep_freed_memory
+from serving.host.signal_flag import SignalFlag
 from serving.http_api.http_server import HttpServer, http_admission, http_limits, listen
 from serving.metrics.server_metrics import ServerMetrics
 from serving.observability.trace_settings import TraceSampling
@@ -71,7 +72,7 @@ def serve_shards(
     # Lookups of several calls run in parallel instead.
     torch.set_num_threads(1)
     keep_freed_memory(config.slots or slots_of(1))
-    stop, asked = threading.Event(), threading.Event()
+    stop, asked = SignalFlag(), SignalFlag()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     signal.signal(signal.SIGHUP, lambda *_: asked.set())
@@ -148,7 +149,7 @@ def _tracer(config: ServerConfig, host: int, metrics: ServerMetrics) -> "Tracer 
     return start_tracing(settings, {"host": host}, metrics.traces_dropped)
 
 
-def _wait(stop: threading.Event, metrics: ServerMetrics) -> None:
+def _wait(stop: SignalFlag, metrics: ServerMetrics) -> None:
     faults = _minor_faults()
     # If the kernel delivers a signal to another thread, an endless wait would not notice it.
     while not stop.wait(_POLL_SECONDS):
@@ -164,7 +165,7 @@ def _follow(
     loader: ShareLoader,
     guard: Guard | None,
     poll_seconds: float | None,
-    asked: threading.Event,
+    asked: SignalFlag,
     show: Callable[[], None],
 ) -> None:
     lower_priority()

@@ -10,13 +10,13 @@ verified is known to the process that loaded first, and to its forks.
 """
 
 import logging
-import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, time
 
 from serving.config.version_policy import VersionPolicy
 from serving.host.background import paced
+from serving.host.signal_flag import SignalFlag
 from serving.metrics.families.model_families import HOSTS_PHASE, SERVE_PHASE
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.decision import Decision, decide
@@ -210,7 +210,7 @@ class RepositoryWatcher:
             return True
         return waiting
 
-    def run(self, stop: threading.Event, asked: threading.Event) -> None:
+    def run(self, stop: SignalFlag, asked: SignalFlag) -> None:
         """Watches the repository until it is stopped.
 
         Args:
@@ -235,7 +235,7 @@ class RepositoryWatcher:
             idle = min(_IDLE_SECONDS, max(0.0, due - monotonic())) if poll else _IDLE_SECONDS
             self._wait(asked, _BUSY_SECONDS if busy else max(idle, _BUSY_SECONDS))
 
-    def _wait(self, asked: threading.Event, seconds: float) -> None:
+    def _wait(self, asked: SignalFlag, seconds: float) -> None:
         end = monotonic() + seconds
         while (left := end - monotonic()) > 0 and not self._load_requests.has_news:
             if asked.wait(min(left, _LOAD_REQUEST_SECONDS) if self._settings.explicit else left):

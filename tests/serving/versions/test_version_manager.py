@@ -14,6 +14,7 @@ from prometheus_client import generate_latest
 
 from serving.config.version_policy import parse_policy
 from serving.errors import UnavailableError
+from serving.host.signal_flag import SignalFlag
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.repository_watcher import WatchSettings
 from serving.versions.served_versions import ServedVersions
@@ -420,7 +421,7 @@ def test_a_running_watcher_looks_when_it_is_asked(publisher: Publisher) -> None:
     server.start()
     (installer,) = server.installers
     installer.start()
-    stop, asked = threading.Event(), threading.Event()
+    stop, asked = SignalFlag(), SignalFlag()
     thread = threading.Thread(target=server.watcher.run, args=(stop, asked))
     thread.start()
     try:
