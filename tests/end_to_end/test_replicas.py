@@ -176,9 +176,11 @@ def test_the_hosts_file_is_read_anew_when_it_changes(published: Ranker, tmp_path
         running_front(published, tmp_path, {0: hosts[0], 1: hosts[1][:1]}) as front,
     ):
         check(front, published, 3)
-        (tmp_path / "hosts.toml").write_text("[hosts]\n1 = 5\n")
+        (tmp_path / "refused.toml").write_text("[hosts]\n1 = 5\n")
+        (tmp_path / "refused.toml").replace(tmp_path / "hosts.toml")
         log = tmp_path / "front"
-        until(lambda: "hosts.1: expected an address" in log.read_text(), "it is refused")
+        until(lambda: "stay as they were" in log.read_text(), "it is refused")
+        assert "hosts.1: expected an address" in log.read_text()
         check(front, published, 3)
         replicas_file(tmp_path, {0: hosts[0], 1: hosts[1][1:]}, LOOKUP_TIME)
         until(lambda: "read anew" in log.read_text(), "it is read")

@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from serving.bench.load.cores import split_cpus
-from serving.bench.servers.serve import Loading, measure_closed
+from serving.bench.servers.serve import Loading, measure_answered
 from serving.bench.servers.server_under_test import ServerUnderTest, served
 from serving.bench.workloads.workload import BenchModel
 from serving.metrics.families.family import Detail
@@ -24,7 +24,6 @@ from serving.metrics.server_metrics import ServerMetrics
 from serving.metrics.version_info import VersionInfo
 from serving.metrics.version_metrics import Answered
 from sharded_infer.artifacts.golden import generate_samples
-from sharded_infer.errors import ShardedInferError
 from sharded_infer.lookups.lookup_work import LookupWork
 from sharded_infer.progress import Progress
 
@@ -163,9 +162,9 @@ def counting_seconds(workload: BenchModel, pairs: int, detail: Detail = Detail.F
 def _rate(
     server: ServerUnderTest, loading: Loading, concurrency: int, seconds: float
 ) -> tuple[float, float]:
-    figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
-    if figures.errors or not figures.requests_per_second:
-        raise ShardedInferError(f"the server answered with errors: {figures.errors}")
+    figures = measure_answered(
+        "the server", server, loading, concurrency=concurrency, seconds=seconds
+    )
     return figures.requests_per_second, figures.cpu_ms_per_request or 0.0
 
 

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 
 from serving.bench.load.cores import split_cpus
-from serving.bench.servers.serve import Loading, ServeFigures, in_turns, measure_closed, median_of
-from serving.bench.servers.server_under_test import ServerUnderTest, served
+from serving.bench.servers.serve import Loading, ServeFigures, in_turns, measure_answered, median_of
+from serving.bench.servers.server_under_test import served
 from serving.bench.servers.triton_server import model_name, triton_serving
 from serving.bench.workloads.dlrm_v2 import DlrmV2
-from sharded_infer.errors import ShardedInferError
 from sharded_infer.progress import Progress
 from sharded_infer.specs.precision import Precision
 
@@ -24,8 +23,6 @@ TRITON = "Triton"
 # Samples of a request, and requests in flight.
 LOADS = ((270, 2), (16, 16), (1, 16))
 _MESSAGES = 64
-# A processor without bf16 products takes seconds for a batch of 540.
-_MOST_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,26 +98,13 @@ def measure_peers(
                 for key in servers
             }
             for key in in_turns(list(servers), rounds):
-                figures = _measure(" ".join(key), servers[key], loadings[key], flying, seconds)
+                figures = measure_answered(
+                    " ".join(key), servers[key], loadings[key], concurrency=flying, seconds=seconds
+                )
                 found.setdefault((*key, pairs, flying), []).append(figures)
                 done += 1
                 progress("loading", done, total)
     return [_cell(*key, figures) for key, figures in found.items()]
-
-
-def _measure(
-    name: str, server: ServerUnderTest, loading: Loading, flying: int, seconds: float
-) -> ServeFigures:
-    """A closed load, again for twice as long while nothing is answered in it."""
-    while True:
-        figures, _ = measure_closed(server, loading, concurrency=flying, seconds=seconds)
-        if figures.errors:
-            raise ShardedInferError(f"{name}: answered {figures.errors}")
-        if figures.requests_per_second:
-            return figures
-        if seconds > _MOST_SECONDS:
-            raise ShardedInferError(f"{name}: answered nothing in {seconds:g} s")
-        seconds *= 2
 
 
 def _cell(

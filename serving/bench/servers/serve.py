@@ -15,11 +15,13 @@ from serving.bench.load.result import LoadResult
 from serving.bench.load.schedule import constant_schedule, poisson_schedule
 from serving.bench.load.target import Target
 from serving.bench.servers.server_under_test import Counts, ServerUnderTest
-from sharded_infer.errors import InputError
+from sharded_infer.errors import InputError, ShardedInferError
 
 _LOWEST_US, _HIGHEST_US, _DIGITS = 1, 3_600_000_000, 3
 _PERCENTILES = {"p50": 50.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 _NOT_LET_IN = frozenset({"UNAUTHENTICATED", "PERMISSION_DENIED"})
+# Of a load in which nothing is answered.
+_MOST_SECONDS = 60.0
 _V = TypeVar("_V")
 
 
@@ -99,6 +101,31 @@ def measure_closed(
         keep_responses=False,
     )
     return _measure(server, load, loading)
+
+
+def measure_answered(
+    name: str, server: ServerUnderTest, loading: Loading, *, concurrency: int, seconds: float
+) -> ServeFigures:
+    """As `measure_closed`, but again for twice as long while nothing is answered.
+
+    A processor without bf16 products takes seconds for a large batch.
+
+    Args:
+        name: of the server, for messages.
+
+    Raises:
+        InputError: the server cannot be reached, or refuses every call.
+        ShardedInferError: it answered with errors, or did not in a minute.
+    """
+    while True:
+        figures, _ = measure_closed(server, loading, concurrency=concurrency, seconds=seconds)
+        if figures.errors:
+            raise ShardedInferError(f"{name}: answered {figures.errors}")
+        if figures.requests_per_second:
+            return figures
+        if seconds > _MOST_SECONDS:
+            raise ShardedInferError(f"{name}: answered nothing in {seconds:g} s")
+        seconds *= 2
 
 
 def measure_open(
