@@ -33,19 +33,17 @@ class Weights(IntEnum):
     SILU = 1
 
 
-class _Strides(ctypes.Structure):
-    """`Strides` of kernels/native/attention.h."""
-
-    _fields_ = tuple((name, ctypes.c_int64) for name in ("sample", "head", "row"))
-
-
 class _Attention(ctypes.Structure):
-    """`Attention` of kernels/native/attention.h."""
+    """`Attention` of kernels/native/attention.h, with the fields of its `Strides`."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("query", "key", "value", "bias", "mask")),
         *((name, ctypes.c_void_p) for name in ("first", "out", "space")),
-        *((f"{name}_strides", _Strides) for name in ("query", "key", "value", "bias", "mask")),
+        *(
+            (f"{name}_{stride}", ctypes.c_int64)
+            for name in ("query", "key", "value", "bias", "mask")
+            for stride in ("sample", "head", "row")
+        ),
         *((name, ctypes.c_int64) for name in ("samples", "heads", "queries", "keys")),
         *((name, ctypes.c_int64) for name in ("width", "value_width")),
         ("scale", ctypes.c_float),
@@ -205,14 +203,14 @@ class Attention:
         """
         samples, heads, queries, _, width, value_width = sizes
         addresses = [address for _, address, _ in read]
-        strides = [_Strides(*one[:3]) for _, _, one in read]
+        strides = [stride for _, _, of_one in read for stride in of_one[:3]]
         held = []
         for one in (bias, mask):
             if one is not None:
                 one = _side_by_side(one.expand(sizes[:4]))
                 held.append(one)
             addresses.append(tensor_address(one))  # type: ignore[arg-type]
-            strides.append(_Strides() if one is None else _Strides(*one.stride()[:3]))
+            strides += (0, 0, 0) if one is None else one.stride()[:3]
         out = torch.empty(samples, queries, heads, value_width)
         call = _Attention(
             *addresses,

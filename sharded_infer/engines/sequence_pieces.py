@@ -80,19 +80,34 @@ def shortened(
         chosen: their rows, ascending; none twice.
     """
     rows = tensor_of(np.asarray(chosen))
+    if len(rows) == 1:
+        return of_one(sequence, spec, int(rows[0]), GRAIN)
     lengths = sequence.lengths[rows]
     padded = sequence.rows.shape[1]
-    wanted = padded
-    if spec.pad_to == "longest":
-        wanted = min(-(-max(int(lengths.max()), 1) // GRAIN) * GRAIN, padded)
-    part = slice(padded - wanted, None) if spec.pad == "left" else slice(0, wanted)
+    part = _positions(spec, int(lengths.max()), padded, GRAIN)
 
     def taken(array: Tensor) -> Tensor:
-        # A view of one sample.
-        if len(rows) == 1:
-            return array[int(rows[0]) : int(rows[0]) + 1, part].contiguous()
-        if len(rows) == len(array) and wanted == padded:
+        if len(rows) == len(array) and part == slice(0, padded):
             return array
         return array[rows, part]
 
     return SequenceRows(taken(sequence.rows), lengths, tuple(map(taken, sequence.numbers)))
+
+
+def of_one(sequence: SequenceRows, spec: SequenceSpec, row: int, grain: int = 1) -> SequenceRows:
+    """One sample's sequence, padded to a multiple of the grain: views where rows have no gaps."""
+    lengths = sequence.lengths[row : row + 1]
+    part = _positions(spec, int(lengths), sequence.rows.shape[1], grain)
+
+    def taken(array: Tensor) -> Tensor:
+        return array[row : row + 1, part].contiguous()
+
+    return SequenceRows(taken(sequence.rows), lengths, tuple(map(taken, sequence.numbers)))
+
+
+def _positions(spec: SequenceSpec, longest: int, padded: int, grain: int) -> slice:
+    """The positions that sequences use of those that all of a batch have."""
+    if spec.pad_to != "longest":
+        return slice(0, padded)
+    wanted = min(-(-max(longest, 1) // grain) * grain, padded)
+    return slice(padded - wanted, padded) if spec.pad == "left" else slice(0, wanted)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sharded_infer.engines.sequence_pieces import shortened
+from sharded_infer.engines.sequence_pieces import of_one
 from sharded_infer.engines.split_towers import runs_of
 from sharded_infer.engines.user_cache import State, UserCache
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
@@ -74,10 +74,10 @@ class UserStage:
         if any(users & set(g.features) for g in batch.groups if g.batch_size == samples):
             return None
         counts = np.array([samples]) if batch.repeats is None else batch.repeats
-        firsts = np.repeat(np.cumsum(counts) - counts, counts)
-        for at in self._dense:
-            array = batch.dense[at]
-            if len(array) == samples and not np.array_equal(array, array[firsts], equal_nan=True):
+        sent = [batch.dense[at] for at in self._dense if len(batch.dense[at]) == samples]
+        if sent:
+            firsts = np.repeat(np.cumsum(counts) - counts, counts)
+            if not all(np.array_equal(one, one[firsts], equal_nan=True) for one in sent):
                 return None
         return counts
 
@@ -127,16 +127,19 @@ class UserStage:
     ) -> State:
         """The first stage of one request, whose first candidate is `first`."""
         given: dict[str, Tensor] = {}
+        whole = True
         for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
             at = 0 if len(array) == 1 else first
             given[name] = tensor_of(array[at : at + 1])
         for one, (name, spec) in zip(found.sequences, self._spec.sequences.items(), strict=True):
             if name in self._is_users:
                 at = request if len(one.lengths) == requests else first
-                alone = shortened(one, spec, [at])
+                alone = of_one(one, spec, at)
+                whole = whole and (spec.pad_to != "longest" or int(alone.lengths) > 0)
                 given |= zip(spec.inputs(name), alone.inputs, strict=True)
         embeddings = found.pooled[first : first + 1, self._by_user]
-        return self._split.user([given[name] for name in self._split.shared], embeddings)
+        dense = [given[name] for name in self._split.shared]
+        return self._split.user(dense, embeddings, whole=whole)
 
     def _candidates(
         self,

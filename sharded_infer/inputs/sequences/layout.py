@@ -115,17 +115,7 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
     longest = int(kept.max(initial=1))
     rounded = min(-(-longest // GRAIN) * GRAIN, spec.max_length)
     padded = spec.max_length if spec.pad_to == "max_length" else rounded
-    # Of each kept id, its place among the ids that came and among the padded ones.
-    begins = np.cumsum(kept) - kept
-    first = np.cumsum(lengths) - lengths
-    if spec.keep == "last":
-        first = first + lengths - kept
-    starts = np.arange(len(lengths)) * padded
-    if spec.pad == "left":
-        starts = starts + padded - kept
-    counted = np.arange(int(kept.sum()))
-    sources = counted + np.repeat(first - begins, kept)
-    targets = counted + np.repeat(starts - begins, kept)
+    sources, targets = _places(lengths, kept, padded, spec)
     grid = np.zeros((len(place.features), len(lengths) * padded), np.int64)
     values = []
     for row, feature, is_raw in zip(grid, place.features, place.raw, strict=True):
@@ -133,7 +123,7 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
         _check(of_feature, lengths)
         chosen = ids[sources]
         there = np.ones(len(chosen), np.bool_) if is_raw else chosen >= 0
-        row[targets[there]] = 1
+        row[targets] = there
         values.append(chosen[there])
     numbers = []
     for feature, width in zip(place.numbers, place.widths, strict=True):
@@ -144,8 +134,26 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
     return LaidOut(bags, kept, tuple(numbers))
 
 
+def _places(
+    lengths: Ints, kept: Ints, padded: int, spec: SequenceSpec
+) -> tuple[Ints | slice, Ints | slice]:
+    """Of each kept id, its place among the ids that came and among the padded ones."""
+    first = np.cumsum(lengths) - lengths
+    if spec.keep == "last":
+        first = first + lengths - kept
+    starts = np.arange(len(lengths)) * padded
+    if spec.pad == "left":
+        starts = starts + padded - kept
+    if len(lengths) == 1:
+        came, start, count = int(first[0]), int(starts[0]), int(kept[0])
+        return slice(came, came + count), slice(start, start + count)
+    begins = np.cumsum(kept) - kept
+    counted = np.arange(int(kept.sum()))
+    return counted + np.repeat(first - begins, kept), counted + np.repeat(starts - begins, kept)
+
+
 def _numbers(
-    bits: Ints, width: int, sources: Ints, targets: Ints, shape: Sequence[int]
+    bits: Ints, width: int, sources: Ints | slice, targets: Ints | slice, shape: Sequence[int]
 ) -> NDArray[np.float32]:
     found = np.zeros((shape[0] * shape[1], width), np.float32)
     floats = bits.astype(np.uint32).view(np.float32).reshape(-1, width)

@@ -142,6 +142,11 @@ class TowerInputs:
             for shape in self._shapes()
         )
 
+    @property
+    def lengths_of(self) -> tuple[int | None, ...]:
+        """Of each input: the number of the sequence whose lengths it is; None for others."""
+        return tuple(one.sequence if one.width is None else None for one in self._shapes())
+
     def dynamic_shapes(self) -> tuple[dict[int, Any], ...]:
         """For `torch.export`: the sizes of each input that may be any."""
         batch = Dim("batch", min=1)

@@ -16,11 +16,8 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
-from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
-from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
+from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
-from sharded_infer.towers.lowering.sequences.row_selection import select_rows
-from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
@@ -33,11 +30,12 @@ from sharded_infer.towers.split.shape_rules import SHAPE_RULES
 from sharded_infer.towers.split.shared_products import SHARED_PRODUCT_RULES
 from sharded_infer.towers.split.sizes import Sizes
 from sharded_infer.towers.split.split_graphs import SplitGraphs, counts_samples, rows_of_pairs
+from sharded_infer.towers.split.user_program import UserInputs, fuse_user, whole_user
 
 __all__ = ["SplitProgram", "split_program"]
 
-# Pairs of a run that tells dtypes and shapes, and positions of two.
-_SEVERAL, _LENGTH, _LONGER = 4, 3, 5
+# Pairs and positions of a run that tells dtypes and shapes.
+_SEVERAL, _LENGTH = 4, 3
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
 
 
@@ -47,6 +45,7 @@ class SplitProgram:
 
     Attributes:
         request: takes the inputs by request, then the embeddings by request, fp32 `[R, width]`.
+        whole: the same for one request whose sequences have no padding; None if it would be.
         pair: takes the inputs and the embeddings by pair, fp32 `[B, width]`, each pair's request,
             int64 `[B]`, and what `request` returned.
         runs: which columns of the embeddings are by request.
@@ -56,6 +55,7 @@ class SplitProgram:
     """
 
     request: GraphModule
+    whole: GraphModule | None
     pair: GraphModule
     runs: tuple[Run, ...]
     saved_products: int
@@ -90,45 +90,32 @@ def split_program(
     if not alone and not graphs.saved_products:
         return None
     request, pair = graphs.build(outputs)
-    _fuse(request, pair, inputs, runs, shared, alone=alone)
+    width = sum(size for flag, size in runs if flag)
+    whole = _fuse(request, pair, UserInputs(inputs, shared, width), alone=alone)
     more = sum(map(_operators, (request, pair))) - _operators(program)
-    return SplitProgram(request, pair, runs, graphs.saved_products, graphs.takes_one, more)
+    return SplitProgram(request, whole, pair, runs, graphs.saved_products, graphs.takes_one, more)
 
 
 def _fuse(
-    request: GraphModule,
-    pair: GraphModule,
-    inputs: TowerInputs,
-    runs: Sequence[Run],
-    shared: Sequence[bool],
-    *,
-    alone: bool,
-) -> None:
+    request: GraphModule, pair: GraphModule, users: UserInputs, *, alone: bool
+) -> GraphModule | None:
+    """Fuses operators of both graphs, in place; returns the first where there is no padding."""
+    inputs, shared, width = users.inputs, users.shared, users.width
     zeros = inputs.zeros(inputs.lengths(_LENGTH))[:-1]
-    width = sum(size for flag, size in runs if flag)
-    users = _of_one(zeros, shared, width)
     with torch.inference_mode():
-        given: tuple[Tensor, ...] = request(*users)
+        given: tuple[Tensor, ...] = request(*users.zeros(inputs.lengths(_LENGTH)))
     own = [one for one, flag in zip(zeros, shared, strict=True) if not flag]
     own.append(torch.zeros(_SEVERAL, inputs.embedding_width - width))
     own += [torch.zeros(_SEVERAL, dtype=torch.int64), *given]
+    whole = None
     if alone:
-        select_biases(request)
-        fuse_attention(request)
-        longer = _of_one(inputs.zeros(inputs.lengths(_LONGER))[:-1], shared, width)
-        select_rows(request, (users, longer))
-        join_heads(request, (users, longer))
-        fuse_row_steps(request, (users, longer))
+        whole = whole_user(request, users)
+        fuse_user(request, users)
         fuse_attention(pair)
         fuse_pair_layers(pair, own, rows_of_pairs)
     fuse_steps(pair, own)
     join_crosses(pair)
-
-
-def _of_one(inputs: Sequence[Tensor], shared: Sequence[bool], width: int) -> list[Tensor]:
-    """The inputs of a program by request, of one request; `width` of its embeddings."""
-    users = [one[:1] for one, flag in zip(inputs, shared, strict=True) if flag]
-    return [*users, torch.zeros(1, width)]
+    return whole
 
 
 def _operators(program: GraphModule) -> int:

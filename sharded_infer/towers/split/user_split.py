@@ -37,23 +37,28 @@ class UserSplit:
 
     def __del__(self) -> None:
         # As of `Tower`: what a graph refers to would stay until a full collection.
-        vars(self.program.request).clear()
-        vars(self.program.pair).clear()
+        for graph in (self.program.request, self.program.whole, self.program.pair):
+            if graph is not None:
+                vars(graph).clear()
 
-    def user(self, dense: Sequence[Tensor], embeddings: Tensor) -> tuple[Tensor, ...]:
+    def user(
+        self, dense: Sequence[Tensor], embeddings: Tensor, *, whole: bool = False
+    ) -> tuple[Tensor, ...]:
         """Runs the first stage for one request.
 
         Args:
             dense: the inputs of `shared`, `[1, ...]` each. Sequences need no padding: L is the
                 request's own length, at least 1, or `max_length` of a fixed one.
             embeddings: fp32 `[1, width]`, those of the features by request; `[1, 0]` if none are.
+            whole: whether all positions of the sequences that grow are in use.
 
         Returns:
             What `candidates` needs of the request.
         """
         with torch.inference_mode():
             inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
-            made: tuple[Tensor, ...] = self.program.request(*inputs)
+            graph = self.program.whole if whole else None
+            made: tuple[Tensor, ...] = (graph or self.program.request)(*inputs)
             return made
 
     def candidates(
@@ -127,7 +132,7 @@ def check_user_split(
     Raises:
         TowerError: a score differs by more than rounding.
     """
-    mine, users, expected = [], [], []
+    mine, users, wholes, expected = [], [], [], []
     flags = [name in split.shared for name in inputs.names[:-1]]
     by_user, own = (positions_of(split.program.runs, flag) for flag in (True, False))
     for count, length in zip(_CANDIDATES, _LENGTHS, strict=True):
@@ -137,18 +142,27 @@ def check_user_split(
         ]
         embeddings[:, by_user] = embeddings[:1, by_user]
         shared = [one[:1] for one, flag in zip(dense, flags, strict=True) if flag]
+        # The first sample's sequences have no padding.
         users.append(split.user(shared, embeddings[:1, by_user]))
+        wholes.append(split.user(shared, embeddings[:1, by_user], whole=True))
         rest = [one for one, flag in zip(dense, flags, strict=True) if not flag]
         mine.append((*rest, embeddings[:, own]))
         expected.append(whole(dense, embeddings))
+    scores = [torch.cat(one) for one in zip(*expected, strict=True)]
+    for stage in (users, wholes):
+        check_close_scores(_scores(split, mine, stage), scores)
+
+
+def _scores(
+    split: UserSplit, mine: Sequence[Sequence[Tensor]], users: Sequence[tuple[Tensor, ...]]
+) -> list[Tensor]:
+    """The scores of the check's candidates."""
     # Sequences by candidate have the same length in a batch: their requests are run one by one.
     if any(one.dim() == 3 for one in mine[0]):
         found = [
             split.candidates(rest[:-1], rest[-1], [user], [count])
             for rest, user, count in zip(mine, users, _CANDIDATES, strict=True)
         ]
-        scores = [torch.cat(one) for one in zip(*found, strict=True)]
-    else:
-        *rest, embeddings = (torch.cat(one) for one in zip(*mine, strict=True))
-        scores = list(split.candidates(rest, embeddings, users, _CANDIDATES))
-    check_close_scores(scores, [torch.cat(one) for one in zip(*expected, strict=True)])
+        return [torch.cat(one) for one in zip(*found, strict=True)]
+    *rest, embeddings = (torch.cat(one) for one in zip(*mine, strict=True))
+    return list(split.candidates(rest, embeddings, users, _CANDIDATES))

@@ -1,0 +1,287 @@
+"""What padding would need, left out where sequences have none.
+
+    masked_fill(x, arange(n) >= lengths, 0)             ->  x
+    embedding(W, clamp(lengths - 1 - arange(n), 0, m))  ->  flip(W)[m + 1 - n:]
+    index_select(x, 1, lengths - 1)                     ->  x[:, -1:]
+    biases[clamp(arange(n)[:, None] - arange(n), 0)]    ->  B[:n, :n]
+
+A request's own sequences need no padding: their lengths are their numbers of positions. What is
+made of positions and weights alone is computed once for the longest sequence, and cut.
+"""
+
+import operator
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.sequences.attention import Weights
+from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.sequences.attention import AttentionPass, attention_of
+from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
+from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Number, Symbol
+from sharded_infer.towers.lowering.tensor_kinds import kinds_of
+
+__all__ = ["WholeSequences", "use_whole_sequences"]
+
+_aten = torch.ops.aten
+_TO_END: Final = sys.maxsize
+_ALL, _NONE = Number(1), Number(0)
+_ARGUMENTS: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+_AND: Final = (_aten.logical_and.default, _aten.bitwise_and.Tensor, _aten.mul.Tensor)
+_OR: Final = (
+    *(_aten.logical_or.default, _aten.bitwise_or.Tensor, _aten.add.Tensor, _aten.sub.Tensor),
+)
+_CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSequences:
+    """Which inputs of a program are sequences that have no padding.
+
+    Attributes:
+        sequences: for each input, the sequence of whose positions its second axis has one each.
+        lengths: for each input, the sequence whose lengths it is.
+        runs: inputs of several lengths, of two sequences never the same, without padding.
+    """
+
+    sequences: tuple[Symbol | None, ...]
+    lengths: tuple[Symbol | None, ...]
+    runs: tuple[Sequence[Tensor], ...]
+
+
+def use_whole_sequences(program: GraphModule, whole: WholeSequences) -> int:
+    """Leaves out what padding would need, in place.
+
+    Args:
+        program: of aten operators and passes, run for one request; its inputs and outputs do not
+            change.
+
+    Returns:
+        The number of changes.
+    """
+    rewriting = _Rewriting(program, whole)
+    changes = rewriting.run()
+    if changes:
+        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
+        program.delete_all_unused_submodules()
+        give_up_unused(program)
+        program.recompile()
+    return changes
+
+
+class _Rewriting:
+    """One walk through a program, from its inputs on."""
+
+    def __init__(self, program: GraphModule, whole: WholeSequences) -> None:
+        self._program, self._graph = program, program.graph
+        self._kinds = [kinds_of(program, one) for one in whole.runs]
+        self._known = KnownNumbers(self._kinds[0])
+        self._sizes: dict[Symbol, Node] = {}
+        inputs = [node for node in program.graph.nodes if node.op == "placeholder"]
+        roles = zip(inputs, whole.sequences, whole.lengths, strict=False)
+        for node, sequence, lengths in roles:
+            if lengths is not None:
+                self._known.know(node, Number(0, 1, 0, lengths))
+            if sequence is not None and sequence not in self._sizes:
+                with program.graph.inserting_after(inputs[-1]):
+                    size = program.graph.call_function(_aten.sym_size.int, (node, 1))
+                self._sizes[sequence] = size
+        # A size that only one sequence has in all runs.
+        symbols = {
+            tuple(run[place].shape[1] for run in whole.runs): sequence
+            for place, sequence in enumerate(whole.sequences)
+            if sequence is not None
+        }
+        self._fixed = FixedValues(program, self._known, self._kinds, symbols)
+
+    def run(self) -> int:
+        """Changes the program; returns the number of changes."""
+        changes = 0
+        for node in list(self._graph.nodes):
+            if node.op not in ("call_function", "call_module"):
+                continue
+            self._know(node)
+            with self._graph.inserting_before(node):
+                made = self._instead(node)
+            if made is not None:
+                node.replace_all_uses_with(made)
+                changes += 1
+        return changes + self._compute_fixed()
+
+    def _know(self, node: Node) -> None:
+        if node.target is _aten.sym_size.int:
+            symbol = self._fixed.symbol(node.args[0], node.args[1])
+            self._known.know(node, None if symbol is None else Number(0, 1, 0, symbol))
+        else:
+            self._known.learn(node)
+        self._fixed.learn(node)
+
+    def _instead(self, node: Node) -> Node | None:
+        """What a node is replaced by, if it is."""
+        target: Any = node.target
+        numbers = [self._known.of(one) for one in node.args]
+        if target is _aten.masked_fill.Scalar and numbers[1] == _NONE:
+            return self._same(node, node.args[0])
+        if target is _aten.where.self and numbers[0] in (_ALL, _NONE):
+            return self._same(node, node.args[1 if numbers[0] == _ALL else 2])
+        if target in (*_AND, *_OR) and not node.kwargs:
+            neutral = _ALL if target in _AND else _NONE
+            if numbers[1] == neutral:
+                return self._same(node, node.args[0])
+            if numbers[0] == neutral and target is not _aten.sub.Tensor:
+                return self._same(node, node.args[1])
+        if target in _CLAMPS and self._known.of(node) is not None:
+            return self._same(node, node.args[0])
+        if target is _aten.scaled_dot_product_attention.default:
+            return self._unmasked(node)
+        if target is _aten.index_select.default and (at := numbers[2]) and not at.positions:
+            return self._read_one(node, at)
+        index = index_of(node)
+        if index is not None:
+            return self._read_constant(node, index)
+        found = attention_of(self._program, node)
+        return None if found is None else self._attention(node, found)
+
+    def _shape(self, node: object, run: int = 0) -> torch.Size:
+        found = self._kinds[run].get(node) if isinstance(node, Node) else None
+        return torch.Size() if found is None else found[1]
+
+    def _same(self, node: Node, other: object) -> Node | None:
+        """Another node, if its result has the same dtype and shape."""
+        if not isinstance(other, Node):
+            return None
+        is_same = all(kinds.get(node) == kinds.get(other) for kinds in self._kinds)
+        return other if is_same and self._kinds[0].get(node) is not None else None
+
+    def _unmasked(self, node: Node) -> Node | None:
+        """Torch's attention, without a mask that hides nothing, or later keys alone."""
+        given = dict(zip(_ARGUMENTS, node.args, strict=False)) | node.kwargs
+        mask = given.get("attn_mask")
+        kind = self._kinds[0].get(mask) if isinstance(mask, Node) else None
+        # A bool one is true where a key is seen.
+        shown = _NONE if kind is None or kind[0] is not torch.bool else _ALL
+        if kind is None:
+            return None
+        if self._hides_later(mask, shows=True):
+            given["is_causal"] = True
+        elif self._known.of(mask) != shown:
+            return None
+        query, key, value = (given.pop(name) for name in _ARGUMENTS[:3])
+        del given["attn_mask"]
+        made = self._graph.call_function(node.target, (query, key, value), given)  # type: ignore[arg-type]
+        return self._like(made, node)
+
+    def _read_one(self, node: Node, at: Number) -> Node | None:
+        """The first position or the last one, as a view."""
+        source, axis, index = node.args
+        if self._shape(index) != (1,):
+            return None
+        if at == _NONE:
+            bounds = 0, 1
+        elif self._is_last(index) and self._fixed.symbol(source, axis) == at.symbol:
+            bounds = -1, _TO_END
+        else:
+            return None
+        return self._like(self._cut(source, axis, *bounds), node)
+
+    def _read_constant(self, node: Node, index: object) -> Node | None:
+        """A constant's rows in their order, or from the length's on in the reverse, as a view."""
+        rows = constant_of(self._program, node.args[0])
+        number, shape = self._known.of(index), self._shape(index)
+        if rows is None or number is None or number.symbol is None or shape[:-1].numel() != 1:
+            return None
+        least, largest = number.bounds
+        size, longest = self._sizes[number.symbol], number.symbol.longest
+        if number.axis != -1 or not 0 <= least <= largest < len(rows):
+            return None
+        if number[1:3] == (0, 1):
+            end = self._graph.call_function(operator.add, (size, number.constant))
+            made = self._cut(node.args[0], 0, number.constant, end)
+        elif number[1:3] == (1, -1):
+            reverse = self._constant(rows[: longest + number.constant + 1].flip(0))
+            begin = self._graph.call_function(operator.sub, (longest, size))
+            made = self._cut(reverse, 0, begin, longest)
+        else:
+            return None
+        for _ in shape[:-1]:
+            made = self._graph.call_function(_aten.unsqueeze.default, (made, 0))
+        return self._like(made, node)
+
+    def _attention(self, node: Node, found: AttentionPass) -> Node | None:
+        """A pass that hides later keys itself, or need not, because its query is the last."""
+        query, key, value, bias, mask, *first = node.args
+        attention = found.attention
+        is_last = attention.causal and any(map(self._is_last, first))
+        if is_last and self._shape(query)[-2] == 1:
+            attention, first = replace(attention, causal=False), []
+        elif attention.weights is Weights.SILU and not attention.causal and self._hides_later(mask):
+            attention, mask = replace(attention, causal=True), None
+        else:
+            return None
+        name = str(node.target).removesuffix("_whole") + "_whole"
+        self._program.add_submodule(name, AttentionPass(attention))
+        arguments = query, key, value, bias, mask, *first
+        return self._like(self._graph.call_module(name, arguments), node)
+
+    def _is_last(self, position: object) -> bool:
+        """Whether it is that of a sequence's last key."""
+        number = self._known.of(position)
+        return number is not None and (number.lengths, number.constant) == (1, -1)
+
+    def _hides_later(self, mask: object, *, shows: bool = False) -> bool:
+        """Whether a mask hides the keys behind each query alone, of as many queries as keys.
+
+        Args:
+            shows: whether a bool one is true for what it shows, not for what it hides.
+        """
+        if not isinstance(mask, Node) or len(self._fixed.axes(mask)) != 2:
+            return False
+        longest = self._fixed.found[mask].longest if mask in self._fixed.found else 0
+        hidden = self._fixed.at_longest(mask) if longest else torch.empty(0)
+        if hidden.shape[-2:] != (longest, longest):
+            return False
+        later = torch.ones(longest, longest, dtype=torch.bool).triu(1)
+        if hidden.dtype is not torch.bool:
+            later = torch.zeros(longest, longest).masked_fill(later, -torch.inf).to(hidden.dtype)
+        elif shows:
+            later = ~later
+        return torch.equal(hidden, later.expand_as(hidden))
+
+    def _compute_fixed(self) -> int:
+        """Puts constants in the place of what is made of positions; returns their number."""
+        changes = 0
+        for node, symbol in self._fixed.found.items():
+            # A view is one already; lengths and positions stay known in the next walk.
+            is_cheap = node.target is _aten.slice.Tensor or self._known.of(node) is not None
+            if is_cheap or all(user in self._fixed.found for user in node.users):
+                continue
+            with self._graph.inserting_before(node):
+                made = self._constant(self._fixed.at_longest(node))
+                for axis in self._fixed.axes(node):
+                    made = self._cut(made, axis, 0, self._sizes[symbol])
+            node.replace_all_uses_with(made, lambda user: user not in self._fixed.found)
+            changes += 1
+        return changes
+
+    def _constant(self, value: Tensor) -> Node:
+        # Walks before this one have left some.
+        name = next(n for n in map("_whole_{}".format, count()) if not hasattr(self._program, n))
+        self._program.register_buffer(name, value.contiguous(), persistent=False)
+        return self._graph.get_attr(name)
+
+    def _cut(self, source: Any, axis: Any, begin: Any, end: Any) -> Node:
+        return self._graph.call_function(_aten.slice.Tensor, (source, axis, begin, end))
+
+    def _like(self, made: Node, node: Node) -> Node:
+        """A new node with the dtype, the shape and the numbers of the one that it replaces."""
+        for kinds in self._kinds:
+            if node in kinds:
+                kinds[made] = kinds[node]
+        self._known.know(made, self._known.of(node))
+        return made

@@ -1,0 +1,113 @@
+"""The graph by request of a user's stage, which runs for one request, in its fastest forms."""
+
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import compress
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule
+
+from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
+from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
+from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
+from sharded_infer.towers.lowering.sequences.row_selection import select_rows
+from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
+from sharded_infer.towers.lowering.sequences.whole_sequences import (
+    WholeSequences,
+    use_whole_sequences,
+)
+from sharded_infer.towers.program.tower_inputs import TowerInputs
+
+__all__ = ["UserInputs", "fuse_user", "whole_user"]
+
+# Positions of the runs that tell dtypes and shapes: of two sequences never the same.
+_FIRST, _SECOND = (3, 1), (5, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class UserInputs:
+    """What a graph by request takes.
+
+    Attributes:
+        inputs: of the whole program.
+        shared: of each of them but the embeddings, whether it is by request.
+        width: of the embeddings by request.
+    """
+
+    inputs: TowerInputs
+    shared: Sequence[bool]
+    width: int
+
+    def runs(self) -> list[list[Tensor]]:
+        """Zeros for one request, of several lengths, whose sequences have no padding."""
+        return [self.zeros(self._lengths(*run)) for run in (_FIRST, _SECOND)]
+
+    def zeros(self, lengths: Sequence[int]) -> list[Tensor]:
+        """Zeros for one request, whose sequences have no padding."""
+        users = compress(self.inputs.zeros(lengths)[:-1], self.shared)
+        return [*(one[:1] for one in users), torch.zeros(1, self.width)]
+
+    def whole(self) -> WholeSequences:
+        """Which of them are sequences of any length, and the lengths of those."""
+        numbered = enumerate(
+            zip(self.inputs.sequences.values(), self._lengths(*_SECOND), strict=True)
+        )
+        symbols: dict[int | None, Symbol] = {
+            number: Symbol(number, one.max_length)
+            for number, (one, length) in numbered
+            if one.grows and length == _length(*_SECOND, number)
+        }
+        roles = compress(self.inputs.roles, self.shared)
+        sequences = [symbols.get(axes[1]) if len(axes) > 1 else None for axes in roles]
+        lengths = map(symbols.get, compress(self.inputs.lengths_of, self.shared))
+        return WholeSequences(tuple(sequences), tuple(lengths), tuple(self.runs()))
+
+    def _lengths(self, first: int, times: int) -> list[int]:
+        """Positions of each sequence."""
+        return [
+            min(_length(first, times, number), one.max_length) if one.grows else one.max_length
+            for number, one in enumerate(self.inputs.sequences.values())
+        ]
+
+
+def _length(first: int, times: int, number: int) -> int:
+    return first + times * number
+
+
+def fuse_user(request: GraphModule, inputs: UserInputs) -> None:
+    """Fuses its operators, in place."""
+    _fuse(request, inputs.runs(), None)
+
+
+def whole_user(request: GraphModule, inputs: UserInputs) -> GraphModule | None:
+    """The graph, fused, where a request's sequences have no padding; `request` does not change.
+
+    Returns:
+        None where nothing depends on that.
+    """
+    whole = inputs.whole()
+    made = GraphModule(request, deepcopy(request.graph))
+    return made if _fuse(made, whole.runs, whole) else None
+
+
+def _fuse(
+    request: GraphModule, runs: Sequence[Sequence[Tensor]], whole: WholeSequences | None
+) -> int:
+    """Fuses its operators, in place; returns how many changes need sequences without padding."""
+
+    def use_whole() -> int:
+        return 0 if whole is None else use_whole_sequences(request, whole)
+
+    changes = use_whole()
+    select_biases(request)
+    fuse_attention(request)
+    # Masks of later keys are those of attentions now.
+    changes += use_whole()
+    select_rows(request, runs)
+    # The rows that are read are chosen by positions now.
+    changes += use_whole()
+    join_heads(request, runs)
+    fuse_row_steps(request, runs)
+    return changes

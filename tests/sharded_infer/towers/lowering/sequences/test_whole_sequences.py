@@ -1,0 +1,239 @@
+"""Padding that sequences do not have is not looked for, and the results stay the same."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from sharded_infer.towers.lowering.sequences.attention import AttentionPass, fuse_attention
+from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
+from sharded_infer.towers.lowering.sequences.whole_sequences import (
+    WholeSequences,
+    use_whole_sequences,
+)
+
+DIM, LONGEST = 4, 20
+N = Symbol(0, LONGEST)
+ASSERTION = torch.ops.aten._assert_tensor_metadata.default
+Computed = Callable[["Tower", Tensor, Tensor], Tensor]
+
+
+class Tower(nn.Module):
+    def __init__(self, computed: Computed) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.computed = computed
+        self.rows = nn.Embedding(LONGEST, DIM)
+        self.biases = nn.Parameter(torch.randn(LONGEST))
+        self.register_buffer("waves", torch.randn(2 * LONGEST, DIM))
+
+    def forward(self, history: Tensor, lengths: Tensor) -> Tensor:
+        return self.computed(self, history, lengths)
+
+
+def inputs(length: int) -> tuple[Tensor, Tensor]:
+    return torch.randn(1, length, DIM), torch.tensor([length])
+
+
+def exported(computed: Computed) -> tuple[Tower, GraphModule]:
+    tower = Tower(computed).requires_grad_(False)
+    length = torch.export.Dim("length", min=1, max=LONGEST)
+    program = torch.export.export(tower, inputs(6), dynamic_shapes=({1: length}, {})).module()
+    assert isinstance(program, GraphModule)
+    # Programs have none when they are loaded.
+    for node in program.graph.find_nodes(op="call_function", target=ASSERTION):
+        program.graph.erase_node(node)
+    program.recompile()
+    return tower, program
+
+
+def use_whole(program: GraphModule) -> int:
+    whole = WholeSequences((N, None), (None, N), (inputs(3), inputs(5)))
+    return use_whole_sequences(program, whole)
+
+
+def calls(program: GraphModule) -> list[str]:
+    """The operators that are left, but for views and sizes."""
+    views = {"slice", "unsqueeze", "sym_size", "sub", "add"}
+    return [
+        node.target._opname
+        for node in program.graph.nodes
+        if node.op == "call_function"
+        and isinstance(node.target, torch._ops.OpOverload)
+        and node.target._opname not in views
+    ]
+
+
+def order(history: Tensor) -> Tensor:
+    return torch.arange(history.shape[1])
+
+
+def hidden_by_fill(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    padding = order(history) >= lengths.unsqueeze(1)
+    return history.masked_fill(padding.unsqueeze(2), 0.0)
+
+
+def hidden_by_where(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    used = order(history) < lengths.unsqueeze(1)
+    return torch.where(used.unsqueeze(2), history, torch.zeros_like(history))
+
+
+def hidden_by_factor(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    used = order(history) < lengths.unsqueeze(1)
+    return history * used.unsqueeze(2).float()
+
+
+def hidden_by_sum(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    used = (order(history) < lengths.unsqueeze(1)).unsqueeze(2).float()
+    return history + (1 - used) * -1e9
+
+
+def from_the_end(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    places = (lengths.unsqueeze(1) - 1 - order(history)).clamp(0, LONGEST - 1)
+    return history + tower.rows(places)
+
+
+def from_the_begin(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history + tower.rows(order(history))
+
+
+def from_a_place(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history + tower.waves[order(history) + 3]
+
+
+def last_of(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history.index_select(1, (lengths - 1).clamp(min=0))
+
+
+def second_of(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history.index_select(1, torch.zeros_like(lengths))
+
+
+@pytest.mark.parametrize(
+    "computed",
+    [
+        *(hidden_by_fill, hidden_by_where, hidden_by_factor, hidden_by_sum),
+        *(from_the_end, from_the_begin, from_a_place, last_of, second_of),
+    ],
+)
+def test_what_padding_needs_is_left_out(computed: Computed) -> None:
+    tower, program = exported(computed)
+    assert use_whole(program) > 0
+    assert calls(program) == []
+    for length in (1, 2, 7, LONGEST):
+        given = inputs(length)
+        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
+
+
+def biased(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    """By distance, beside what the history itself says."""
+    places = order(history)
+    distances = (places.unsqueeze(1) - places).clamp(0, LONGEST - 1)
+    return tower.biases[distances] + history @ history.transpose(1, 2)
+
+
+def waving(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history + torch.sin(order(history).unsqueeze(1) / 3.0).clamp(min=-0.5)
+
+
+def test_what_positions_say_is_computed_once() -> None:
+    for computed, left in ((biased, ["transpose", "matmul"]), (waving, [])):
+        tower, program = exported(computed)
+        assert use_whole(program) > 0
+        assert calls(program) == left
+        for length in (1, 2, 7, LONGEST):
+            given = inputs(length)
+            torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
+
+
+def counted(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    """Depends on how long the whole is at each position."""
+    return history / (order(history) + lengths).unsqueeze(1)
+
+
+def cut_in_two(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history.masked_fill((order(history) >= lengths // 2).unsqueeze(1), 0.0)
+
+
+def of_others(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    return history.masked_fill((history.argsort(1) >= lengths), 0.0)
+
+
+@pytest.mark.parametrize("computed", [counted, cut_in_two, of_others])
+def test_what_is_not_padding_stays(computed: Computed) -> None:
+    tower, program = exported(computed)
+    before = calls(program)
+    use_whole(program)
+    assert set(before) - set(calls(program)) <= {"arange"}
+    for length in (1, 2, 7, LONGEST):
+        given = inputs(length)
+        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
+
+
+def heads(history: Tensor) -> Tensor:
+    return history.view(1, -1, 2, DIM // 2).transpose(1, 2)
+
+
+def pointwise(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    places, parts = order(history), heads(history)
+    scores = silu(parts @ parts.transpose(2, 3))
+    return scores.masked_fill(places > places.unsqueeze(1), 0.0) @ parts
+
+
+def with_a_mask(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    used = (order(history) < lengths.unsqueeze(1)).view(1, 1, 1, -1)
+    parts = heads(history)
+    return scaled_dot_product_attention(parts, parts, parts, attn_mask=used)
+
+
+def with_numbers(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    padding = (order(history) >= lengths.unsqueeze(1)).view(1, 1, 1, -1)
+    hidden = torch.zeros_like(padding, dtype=torch.float32).masked_fill(padding, -torch.inf)
+    parts = heads(history)
+    return scaled_dot_product_attention(parts, parts, parts, attn_mask=hidden)
+
+
+def with_a_triangle(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    places, parts = order(history), heads(history)
+    seen = places <= places.unsqueeze(1)
+    return scaled_dot_product_attention(parts, parts, parts, attn_mask=seen)
+
+
+def with_torchs_masks(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    """As `nn.MultiheadAttention` puts them together."""
+    length, parts = history.shape[1], heads(history)
+    later = torch.full((length, length), -torch.inf).triu(1)
+    padding = (order(history) >= lengths.unsqueeze(1)).view(1, 1, 1, -1)
+    hidden = torch.zeros_like(padding, dtype=torch.float32).masked_fill(padding, -torch.inf)
+    hidden = hidden.expand(-1, 2, -1, -1).reshape(2, 1, length)
+    mask = (later.unsqueeze(0) + hidden).view(1, 2, length, length)
+    return scaled_dot_product_attention(parts, parts, parts, attn_mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("computed", "causal"),
+    [
+        *((pointwise, True), (with_a_mask, False), (with_numbers, False)),
+        *((with_a_triangle, True), (with_torchs_masks, True)),
+    ],
+)
+def test_attention_needs_no_mask(computed: Computed, causal: bool) -> None:
+    tower, program = exported(computed)
+    use_whole(program)
+    assert fuse_attention(program) == 1
+    use_whole(program)
+    [node] = program.graph.find_nodes(op="call_module", target=attention_name(program))
+    assert node.args[3:5] == (None, None)
+    found = program.get_submodule(str(node.target))
+    assert isinstance(found, AttentionPass) and found.attention.causal is causal
+    for length in (1, 2, 7, LONGEST):
+        given = inputs(length)
+        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=1e-5)
+
+
+def attention_name(program: GraphModule) -> str:
+    [name] = [n for n, one in program.named_modules() if isinstance(one, AttentionPass)]
+    return name
