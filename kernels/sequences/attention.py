@@ -125,11 +125,11 @@ class Attention:
             return self.by_torch(query, key, value, bias, mask, first)
         samples, heads, queries, width = query.shape
         keys, value_width = value.shape[2:]
-        read = []
-        for one in map(_side_by_side, tensors):
-            read.append((one, one.data_ptr(), one.stride()))
+        read = list(map(_side_by_side, tensors))
+        addresses = [one.data_ptr() for one in read]
+        strides = [stride for one in read for stride in one.stride()[:3]]
         sizes = samples, heads, queries, keys, width, value_width
-        return self._run(read, bias, mask, first, sizes).transpose(1, 2)
+        return self._run(addresses, strides, bias, mask, first, sizes).transpose(1, 2)
 
     def of_heads(
         self,
@@ -159,33 +159,36 @@ class Attention:
         Raises:
             InputError: a tensor has fewer columns.
         """
-        tensors = query, key, value
         samples, queries, _ = query.shape
         length = key.shape[1]
         scores = samples, heads, queries, length
-        for one, (begin, width) in zip(tensors, columns, strict=True):
+        fits = key.shape[:2] == value.shape[:2] == (samples, length) and length > 0
+        addresses: list[int] = []
+        strides: list[int] = []
+        for one, (begin, width) in zip((query, key, value), columns, strict=True):
             if begin + heads * width > one.shape[2]:
                 raise InputError(
                     f"attention: expected {heads} heads of {width} columns from column {begin} on, "
                     f"got {one.shape[2]} columns"
                 )
-        if self._set is None or not (_rows_fit(*tensors) and _added_fit(bias, mask, scores)):
-            parts = zip(tensors, columns, strict=True)
+            sample, row, column = one.stride()
+            fits = fits and column == 1 and one.dtype is torch.float32
+            addresses.append(one.data_ptr() + _FLOAT_BYTES * begin)
+            strides += (sample, width, row)
+        if self._set is None or not fits or not _added_fit(bias, mask, scores):
+            parts = zip((query, key, value), columns, strict=True)
             turned = (_heads_of(one, heads, *chosen).transpose(1, 2) for one, chosen in parts)
             query, key, value = turned
             return self(query, key, value, bias, mask, first).transpose(1, 2).flatten(2)
-        read = []
-        for one, (begin, width) in zip(tensors, columns, strict=True):
-            sample, row, _ = one.stride()
-            read.append((one, one.data_ptr() + _FLOAT_BYTES * begin, (sample, width, row)))
         width, value_width = columns[0][1], columns[2][1]
-        sizes = samples, heads, queries, length, width, value_width
-        made = self._run(read, bias, mask, first, sizes)
+        sizes = (*scores, width, value_width)
+        made = self._run(addresses, strides, bias, mask, first, sizes)
         return made.view(samples, queries, heads * value_width)
 
     def _run(
         self,
-        read: Sequence[tuple[Tensor, int, tuple[int, ...]]],
+        addresses: list[int],
+        strides: list[int],
         bias: Tensor | None,
         mask: Tensor | None,
         first: Tensor | None,
@@ -194,16 +197,14 @@ class Attention:
         """Calls the library.
 
         Args:
-            read: queries, keys and values, each with its address and its strides by sample, head
-                and row.
+            addresses: of queries, keys and values.
+            strides: of each of them, by sample, head and row.
             sizes: samples, heads, queries, keys, width, value_width.
 
         Returns:
             fp32 `[B, Q, H, n]`, without gaps.
         """
         samples, heads, queries, _, width, value_width = sizes
-        addresses = [address for _, address, _ in read]
-        strides = [stride for _, _, of_one in read for stride in of_one[:3]]
         held = []
         for one in (bias, mask):
             if one is not None:
@@ -276,15 +277,9 @@ def _heads_of(rows: Tensor, heads: int, first: int, width: int) -> Tensor:
     return chosen.reshape(*chosen.shape[:2], heads, width)
 
 
-def _rows_fit(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """As `_fit`, of rows of all heads."""
-    for one in (query, key, value):
-        if one.dtype is not torch.float32 or one.stride(-1) != 1:
-            return False
-    return len(query) == len(key) and key.shape[:2] == value.shape[:2] and key.shape[1] > 0
-
-
 def _added_fit(bias: Tensor | None, mask: Tensor | None, scores: tuple[int, ...]) -> bool:
+    if bias is None and mask is None:
+        return True
     return (bias is None or (bias.dtype is torch.float32 and _broadcasts(bias, scores))) and (
         mask is None or (mask.dtype is torch.bool and _broadcasts(mask, scores))
     )

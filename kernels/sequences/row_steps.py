@@ -123,7 +123,8 @@ class RowSteps:
         for number, output in enumerate(self.outputs):
             places[len(self.widths) + output] = len(self.widths) + number, 0
         scratch, own = tensors, _Scratch()
-        self._memories = [0] * _MEMORY * (tensors + 1)  # tensors, scratch, then constants
+        # Behind those of the tensors and the scratch.
+        self._constant_memories: list[int] = []
         last_reader = {
             source.value: number
             for number, step in enumerate(self.steps)
@@ -153,14 +154,16 @@ class RowSteps:
                     own.give_back(places[done][1], self._width_of(done))
         self._scratch_width = own.width
         self._out_widths = [self.steps[one].width for one in self.outputs]
-        self._memories_type = ctypes.c_int64 * len(self._memories)
+        count = _MEMORY * (tensors + 1) + len(self._constant_memories)
+        self._memories_type = ctypes.c_int64 * count
 
     def _read(self, source: Source, places: dict[int, tuple[int, int]]) -> _Columns:
         if isinstance(source, Columns):
             memory, first = places[source.value]
             return _Columns(memory, first + source.first)
-        self._memories += [self._hold(source) or 0, 0, 0]
-        return _Columns(len(self._memories) // _MEMORY - 1, 0)
+        self._constant_memories += (self._hold(source) or 0, 0, 0)
+        tensors = len(self.widths) + len(self.outputs)
+        return _Columns(tensors + len(self._constant_memories) // _MEMORY, 0)
 
     def _hold(self, tensor: Tensor | None) -> int | None:
         if tensor is None:
@@ -184,36 +187,38 @@ class RowSteps:
         Raises:
             InputError: an input has another width.
         """
-        if [one.shape[-1] for one in inputs] != self.widths:
-            self._refuse(inputs)
         shape = inputs[0].shape[:-1]
-        if self._set is None or _LIBRARY is None:
-            return self.by_torch(*inputs)
+        is_native = self._set is not None and _LIBRARY is not None
         addresses: list[int] = []
         held = []
-        for number, one in enumerate(inputs):
+        for one, width in zip(inputs, self.widths, strict=True):
+            if one.shape[-1] != width:
+                self._refuse(inputs)
             if one.shape[:-1] != shape or one.dtype is not torch.float32:
-                return self.by_torch(*inputs)
-            stride = self.widths[number]
+                is_native = False
+                continue
+            stride = width
             if not one.is_contiguous():
                 one = _flat(one)
                 held.append(one)
                 stride = one.stride(0)
-            addresses += [one.data_ptr(), stride, stride]
+            addresses += (one.data_ptr(), stride, stride)
+        if not is_native:
+            return self.by_torch(*inputs)
         made = []
         for width in self._out_widths:
             one = torch.empty(*shape, width)
             made.append(one)
-            addresses += [one.data_ptr(), width, width]
+            addresses += (one.data_ptr(), width, width)
         scratch = torch.empty(_TILE * self._scratch_width)
-        addresses += [scratch.data_ptr(), self._scratch_width, 0]
-        memories = self._memories_type(*addresses, *self._memories[len(addresses) :])
+        addresses += (scratch.data_ptr(), self._scratch_width, 0)
+        memories = self._memories_type(*addresses, *self._constant_memories)
         call = _Steps(
             ctypes.addressof(memories),
             ctypes.addressof(self._fields),
             *(len(self.steps), shape.numel(), _TILE),
         )
-        _LIBRARY.sharded_infer_row_steps(self._set, call)
+        _LIBRARY.sharded_infer_row_steps(self._set, call)  # type: ignore[union-attr]
         return tuple(made)
 
     def _refuse(self, inputs: Sequence[Tensor]) -> None:

@@ -101,10 +101,11 @@ def _parts(batch: ModelInput) -> dict[int, tuple[Ints, Ints]]:
     """The values and lengths of each jagged input, by position."""
     found = {}
     for group in batch.groups:
-        ends = np.cumsum(group.lengths.sum(axis=1))
-        starts = np.concatenate(([0], ends[:-1]))
-        for at, feature in enumerate(group.features):
-            found[feature] = group.values[starts[at] : ends[at]], group.lengths[at]
+        start = 0
+        for feature, lengths in zip(group.features, group.lengths, strict=True):
+            end = start + (int(lengths[0]) if len(lengths) == 1 else int(lengths.sum()))
+            found[feature] = group.values[start:end], lengths
+            start = end
     return found
 
 
@@ -112,7 +113,7 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
     spec = place.spec
     lengths = parts[place.features[0]][1]
     kept = np.minimum(lengths, spec.max_length)
-    longest = int(kept.max(initial=1))
+    longest = max(1, int(kept[0] if len(kept) == 1 else kept.max(initial=1)))
     rounded = min(-(-longest // GRAIN) * GRAIN, spec.max_length)
     padded = spec.max_length if spec.pad_to == "max_length" else rounded
     sources, targets = _places(lengths, kept, padded, spec)
@@ -130,7 +131,8 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
         bits, of_feature = parts[feature]
         _check(of_feature, lengths * width)
         numbers.append(_numbers(bits, width, sources, targets, (len(lengths), padded)))
-    bags = JaggedBatch.trusted(place.features, np.concatenate(values), grid, None)
+    joined = values[0] if len(values) == 1 else np.concatenate(values)
+    bags = JaggedBatch.trusted(place.features, joined, grid, None)
     return LaidOut(bags, kept, tuple(numbers))
 
 
@@ -138,15 +140,17 @@ def _places(
     lengths: Ints, kept: Ints, padded: int, spec: SequenceSpec
 ) -> tuple[Ints | slice, Ints | slice]:
     """Of each kept id, its place among the ids that came and among the padded ones."""
+    if len(lengths) == 1:
+        count = int(kept[0])
+        came = int(lengths[0]) - count if spec.keep == "last" else 0
+        start = padded - count if spec.pad == "left" else 0
+        return slice(came, came + count), slice(start, start + count)
     first = np.cumsum(lengths) - lengths
     if spec.keep == "last":
         first = first + lengths - kept
     starts = np.arange(len(lengths)) * padded
     if spec.pad == "left":
         starts = starts + padded - kept
-    if len(lengths) == 1:
-        came, start, count = int(first[0]), int(starts[0]), int(kept[0])
-        return slice(came, came + count), slice(start, start + count)
     begins = np.cumsum(kept) - kept
     counted = np.arange(int(kept.sum()))
     return counted + np.repeat(first - begins, kept), counted + np.repeat(starts - begins, kept)
@@ -162,5 +166,7 @@ def _numbers(
 
 
 def _check(lengths: Ints, expected: Ints) -> None:
+    if lengths is expected:
+        return
     if lengths.shape != expected.shape or (lengths != expected).any():
         raise InternalError("a sequence's inputs have different lengths")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from sharded_infer.towers.lowering.bindings import call_functions
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
@@ -115,6 +116,10 @@ def _fuse(
         fuse_pair_layers(pair, own, rows_of_pairs)
     fuse_steps(pair, own)
     join_crosses(pair)
+    if alone:
+        for graph in (request, whole, pair):
+            if graph is not None:
+                call_functions(graph)
     return whole
 
 
