@@ -35,10 +35,11 @@ in_chromium = pytest.mark.skipif(_REFUSAL is not None, reason=_REFUSAL or "")
 
 def build(target: Path) -> Path:
     """Builds the site as `make site` does; its folder."""
+    keeps = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(target)],
         cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        env={**keeps, "NO_MKDOCS_2_WARNING": "1"},
     )  # fmt: skip
     # Whatever is amiss is a warning, and warnings are errors.
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -67,6 +68,8 @@ def test_two_builds_have_the_same_bytes(site: Path, tmp_path: Path) -> None:
     ]
     assert contents[0] == contents[1]
     assert len(contents[0]) > 60
+    # Python has kept what it made of the site's own code beside it.
+    assert not [path for path in contents[0] if path.suffix == ".pyc"]
 
 
 def test_every_page_is_in_the_site_and_shows_what_it_has_on_github(
