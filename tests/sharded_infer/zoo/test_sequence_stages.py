@@ -1,5 +1,6 @@
 """The zoo's sequence towers in their compiled passes, whole and in two stages: torch's scores."""
 
+import operator
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,8 @@ from tests.sharded_infer.zoo.test_sequence_towers import (
     scores,
 )
 
-# What a stage without padding leaves out: calls of operators, beside passes and results of several.
-MOST_CALLS = {"sasrec": 8, "hstu": 20}
+# Operators of a user's stage without padding, beside its passes.
+MOST_OPERATORS = {"sasrec": 9, "hstu": 24}
 # Of attention and of layers on pairs. BST's attention has one query.
 PASSES = {"din": (0, 1), "sasrec": (2, 0), "bst": (0, 0), "hstu": (2, 0)}
 
@@ -106,6 +107,14 @@ def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: S
         kinds = HeadsPass, PairPass
         found = tuple(sum(isinstance(one, kind) for one in modules) for kind in kinds)
         assert found == PASSES[stages.architecture]
+    if stages.architecture in MOST_OPERATORS:
+        assert program.whole is not None
+        operators = [
+            node
+            for node in program.whole.graph.nodes
+            if node.op == "call_function" and node.target is not operator.getitem
+        ]
+        assert len(operators) <= MOST_OPERATORS[stages.architecture]
     for length, candidates in ((0, 3), (1, 1), (5, 1000), (MAX_LENGTH, 6)):
         given = stages.request(length, candidates)
         expected = stages.expected(given)
