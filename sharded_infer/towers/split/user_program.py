@@ -51,13 +51,10 @@ class UserInputs:
 
     def whole(self) -> WholeSequences:
         """Which of them are sequences of any length, and the lengths of those."""
-        numbered = enumerate(
-            zip(self.inputs.sequences.values(), self._lengths(*_SECOND), strict=True)
-        )
         symbols: dict[int | None, Symbol] = {
             number: Symbol(number, one.max_length)
-            for number, (one, length) in numbered
-            if one.grows and length == _length(*_SECOND, number)
+            for number, one in enumerate(self.inputs.sequences.values())
+            if one.grows and one.max_length >= _length(*_SECOND, number)
         }
         roles = compress(self.inputs.roles, self.shared)
         sequences = [symbols.get(axes[1]) if len(axes) > 1 else None for axes in roles]

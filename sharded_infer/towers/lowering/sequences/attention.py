@@ -21,6 +21,7 @@ from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
 __all__ = [
     "SAME",
+    "SDPA_ARGUMENTS",
     "SHAPING",
     "AttentionPass",
     "HeadsPass",
@@ -40,7 +41,7 @@ _SDPA: Final = _aten.scaled_dot_product_attention.default
 _PRODUCTS: Final = (_aten.matmul.default, _aten.bmm.default)
 _TURNS: Final = (_aten.transpose.int, _aten.swapaxes.default, _aten.swapdims.default)
 _LAST_TWO: Final = ({2, 3}, {-1, -2})
-_ARGUMENTS: Final = (
+SDPA_ARGUMENTS: Final = (
     *("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
 )
 
@@ -225,7 +226,7 @@ def _torchs(node: Node) -> _Found | None:
     """An operator of torch without a mask."""
     if node.target is not _SDPA:
         return None
-    given = dict(zip(_ARGUMENTS, node.args, strict=False)) | node.kwargs
+    given = dict(zip(SDPA_ARGUMENTS, node.args, strict=False)) | node.kwargs
     if given.get("attn_mask") is not None or given.get("enable_gqa") or given.get("dropout_p"):
         return None
     scale = given.get("scale")

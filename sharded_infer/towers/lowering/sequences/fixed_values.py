@@ -68,7 +68,9 @@ class FixedValues:
     def learn(self, node: Node) -> None:
         """Finds out whether a node is one; of those before it, this is known."""
         symbol = self._symbol_of(node)
-        if symbol is not None and prod(self._longest_shape(node)) <= _MOST_NUMBERS:
+        if symbol is None or not self._grows_with(node, symbol):
+            return
+        if prod(self._longest_shape(node)) <= _MOST_NUMBERS:
             self.found[node] = symbol
 
     def axes(self, node: Node) -> list[int]:
@@ -117,13 +119,17 @@ class FixedValues:
             found = self._known.of(node)
             return None if found is None else found.symbol
         if target in _FILLED:
+            if isinstance(node.args[-1], Node):
+                return None
             return self._one({self.symbol(node, axis) for axis in self.axes(node)})
         if target is _aten.slice.Tensor:
             return self._symbol_of_first(node)
         if target in (*_SHAPED, _aten.expand.default):
             source: Any = node.args[0]
             return self.found.get(source) if self._grows_alike(source, node) else None
-        if target not in _BY_POSITION and index_of(node) is None:
+        # Indices may count from the end, which only a constant has where it was.
+        reads = index_of(node) is not None and constant_of(self._program, node.args[0]) is not None
+        if target not in _BY_POSITION and not reads:
             return None
         sources = [one for one in node.all_input_nodes if constant_of(self._program, one) is None]
         # Beside tensors that have the same number everywhere.
@@ -142,6 +148,15 @@ class FixedValues:
         if constant is None:
             return end.symbol if self.found.get(source) == end.symbol else None  # type: ignore[arg-type]
         return end.symbol if constant.shape[bounds[0]] >= end.symbol.longest else None  # type: ignore[index]
+
+    def _grows_with(self, node: Node, symbol: Symbol) -> bool:
+        """Whether each axis has all positions of the sequence, or a size of its own."""
+        for axis in range(self._rank(node)):
+            found = self.symbol(node, axis)
+            sizes = {kinds[node][1][axis] for kinds in self._kinds}
+            if found != symbol and (found is not None or len(sizes) > 1):
+                return False
+        return True
 
     def _grows_alike(self, source: Node, node: Node) -> bool:
         """Whether what grows is in the same last axes of both."""

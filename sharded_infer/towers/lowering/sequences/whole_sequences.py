@@ -22,7 +22,11 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Weights
 from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
-from sharded_infer.towers.lowering.sequences.attention import AttentionPass, attention_of
+from sharded_infer.towers.lowering.sequences.attention import (
+    SDPA_ARGUMENTS,
+    AttentionPass,
+    attention_of,
+)
 from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
 from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Number, Symbol
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
@@ -32,7 +36,6 @@ __all__ = ["WholeSequences", "use_whole_sequences"]
 _aten = torch.ops.aten
 _TO_END: Final = sys.maxsize
 _ALL, _NONE = Number(1), Number(0)
-_ARGUMENTS: Final = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 _AND: Final = (_aten.logical_and.default, _aten.bitwise_and.Tensor, _aten.mul.Tensor)
 _OR: Final = (
     *(_aten.logical_or.default, _aten.bitwise_or.Tensor, _aten.add.Tensor, _aten.sub.Tensor),
@@ -161,7 +164,7 @@ class _Rewriting:
 
     def _unmasked(self, node: Node) -> Node | None:
         """Torch's attention, without a mask that hides nothing, or later keys alone."""
-        given = dict(zip(_ARGUMENTS, node.args, strict=False)) | node.kwargs
+        given = dict(zip(SDPA_ARGUMENTS, node.args, strict=False)) | node.kwargs
         mask = given.get("attn_mask")
         kind = self._kinds[0].get(mask) if isinstance(mask, Node) else None
         # A bool one is true where a key is seen.
@@ -172,7 +175,7 @@ class _Rewriting:
             given["is_causal"] = True
         elif self._known.of(mask) != shown:
             return None
-        query, key, value = (given.pop(name) for name in _ARGUMENTS[:3])
+        query, key, value = (given.pop(name) for name in SDPA_ARGUMENTS[:3])
         del given["attn_mask"]
         made = self._graph.call_function(node.target, (query, key, value), given)  # type: ignore[arg-type]
         return self._like(made, node)
@@ -184,7 +187,7 @@ class _Rewriting:
             return None
         if at == _NONE:
             bounds = 0, 1
-        elif self._is_last(index) and self._fixed.symbol(source, axis) == at.symbol:
+        elif self._is_last(index, source, axis):
             bounds = -1, _TO_END
         else:
             return None
@@ -217,7 +220,7 @@ class _Rewriting:
         """A pass that hides later keys itself, or need not, because its query is the last."""
         query, key, value, bias, mask, *first = node.args
         attention = found.attention
-        is_last = attention.causal and any(map(self._is_last, first))
+        is_last = attention.causal and any(self._is_last(one, key, 2) for one in first)
         if is_last and self._shape(query)[-2] == 1:
             attention, first = replace(attention, causal=False), []
         elif attention.weights is Weights.SILU and not attention.causal and self._hides_later(mask):
@@ -229,10 +232,10 @@ class _Rewriting:
         arguments = query, key, value, bias, mask, *first
         return self._like(self._graph.call_module(name, arguments), node)
 
-    def _is_last(self, position: object) -> bool:
-        """Whether it is that of a sequence's last key."""
-        number = self._known.of(position)
-        return number is not None and (number.lengths, number.constant) == (1, -1)
+    def _is_last(self, position: object, source: object, axis: object) -> bool:
+        """Whether it is the last one along an axis that has all positions of a sequence."""
+        number, symbol = self._known.of(position), self._fixed.symbol(source, axis)
+        return symbol is not None and number == Number(-1, 1, 0, symbol)
 
     def _hides_later(self, mask: object, *, shows: bool = False) -> bool:
         """Whether a mask hides the keys behind each query alone, of as many queries as keys.

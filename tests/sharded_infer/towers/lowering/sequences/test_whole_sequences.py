@@ -173,6 +173,33 @@ def test_what_is_not_padding_stays(computed: Computed) -> None:
         torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
 
 
+def of_one_more(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    """With an axis that grows with the positions and has one more."""
+    length = history.shape[1]
+    later = torch.ones(length, length + 1).tril()
+    return history + later.sum(1).unsqueeze(1)
+
+
+def filled_with_lengths(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    length = history.shape[1]
+    return history / torch.full((length, 1), length)
+
+
+def from_the_end_of_what_grows(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    """Of -1, the last of as many waves as there are positions."""
+    places = order(history)
+    return history + torch.cos(places / 3.0)[places - 1].unsqueeze(1)
+
+
+@pytest.mark.parametrize("computed", [of_one_more, filled_with_lengths, from_the_end_of_what_grows])
+def test_what_the_longest_does_not_begin_with_is_computed_anew(computed: Computed) -> None:
+    tower, program = exported(computed)
+    use_whole(program)
+    for length in (1, 2, 7, LONGEST):
+        given = inputs(length)
+        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=0)
+
+
 def heads(history: Tensor) -> Tensor:
     return history.view(1, -1, 2, DIM // 2).transpose(1, 2)
 
