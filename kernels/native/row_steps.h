@@ -6,6 +6,7 @@
 //         out = (first - mean) / sqrt(variance + epsilon) * weight + bias
 //         out = first + second, first - second, first * second
 //         out = relu(first), sigmoid(first), silu(first)
+//         out = first and second, side by side            joined
 //
 // A row's numbers depend on that row alone, to the bit. A sum of products goes over the inputs in ascending order.
 #pragma once
@@ -22,6 +23,7 @@ enum RowStepKind : std::int32_t {
   kReluStep = 5,
   kSigmoidStep = 6,
   kSiluStep = 7,
+  kJoinedStep = 8,
 };
 
 // Memory that steps read or write.
@@ -41,7 +43,7 @@ struct RowStep {
   const float* weight;  // linear: panels of row_panel_columns(), [inputs, columns] each; norm: [outputs], or null
   const float* bias;    // [outputs], or null
   StepColumns first, second, out;
-  std::int64_t inputs;  // columns that a linear step reads
+  std::int64_t inputs;  // columns that a linear step reads; of a joined one's first
   std::int64_t outputs;
   float epsilon;
   std::int32_t kind;    // RowStepKind

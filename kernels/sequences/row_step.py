@@ -23,6 +23,7 @@ class StepKind(IntEnum):
     RELU = 5
     SIGMOID = 6
     SILU = 7
+    JOINED = 8
 
 
 class Columns(NamedTuple):
@@ -41,7 +42,7 @@ class RowStep:
     """One step.
 
     Attributes:
-        sources: two of a sum, a difference and a product, else one.
+        sources: two of a sum, a difference, a product and what joins columns, else one.
         weight: fp32 `[N, K]` of a linear step; `[N]` of a norm, or None.
         bias: fp32 `[N]` of these, or None.
         epsilon: of a norm.
@@ -58,6 +59,8 @@ class RowStep:
         """Columns of the result."""
         if self.kind is StepKind.LINEAR and self.weight is not None:
             return len(self.weight)
+        if self.kind is StepKind.JOINED:
+            return sum(map(width_of, self.sources))
         return width_of(self.sources[0])
 
 
@@ -73,6 +76,9 @@ def step_by_torch(step: RowStep, first: Tensor, second: Tensor | None = None) ->
     if step.kind is StepKind.NORM:
         return functional.layer_norm(first, (step.width,), step.weight, step.bias, step.epsilon)
     if second is not None:
+        if step.kind is StepKind.JOINED:
+            rows = (first[..., :1] + second[..., :1]).shape[:-1]
+            return torch.cat([one.expand(*rows, one.shape[-1]) for one in (first, second)], -1)
         if step.kind is StepKind.SUM:
             return first + second
         return first - second if step.kind is StepKind.DIFFERENCE else first * second
@@ -92,10 +98,13 @@ def check_step(step: RowStep, number: int, known: Sequence[int]) -> None:
         InputError: it does, or a source, a weight or a bias has another shape or dtype.
     """
     where = f"row steps: step {number} ({step.kind.name.lower()})"
-    two = step.kind in (StepKind.SUM, StepKind.DIFFERENCE, StepKind.PRODUCT)
-    if len(step.sources) != 1 + two or len({width_of(one) for one in step.sources}) != 1:
-        widths = [width_of(one) for one in step.sources]
-        raise InputError(f"{where}: expected {1 + two} sources of one width, got {widths}")
+    joins = step.kind is StepKind.JOINED
+    two = joins or step.kind in (StepKind.SUM, StepKind.DIFFERENCE, StepKind.PRODUCT)
+    widths = [width_of(one) for one in step.sources]
+    if len(widths) != 1 + two or (not joins and len(set(widths)) != 1):
+        raise InputError(
+            f"{where}: expected {1 + two} sources{'' if joins else ' of one width'}, got {widths}"
+        )
     for source in step.sources:
         if isinstance(source, Tensor):
             _check_constant(source, (len(source),), f"{where}: a source")

@@ -24,6 +24,7 @@ from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
 from sharded_infer.towers.batch_sizes import BatchSizes
 from sharded_infer.towers.tower import Tower
+from sharded_infer.towers.tower_kernels import kernel_bytes
 
 LookUp = Callable[[ModelInput], LookedUp]
 
@@ -58,6 +59,8 @@ class UserStage:
             if (feature.sequence or feature.name) in names
         )
         self._spec, self._sizes = spec, sizes
+        # Without kernels of one size each, any number of candidates runs as it is.
+        self._pads = kernel_bytes(self._split.program.pair) > 0
 
     def requests(self, batch: ModelInput, *, each: bool = False) -> NDArray[np.int64] | None:
         """The candidates of each request of a batch; None where users' inputs differ in one.
@@ -163,6 +166,8 @@ class UserStage:
         if self._split.apart:
             return self._split.candidates(own, embeddings, users, counts.tolist())
         pieces = self._sizes.pieces(samples)
+        if not self._pads:
+            pieces[-1] -= sum(pieces) - samples
         padded = sum(pieces)
         inputs = [_padded(array, padded) for array in (*own, embeddings)]
         # Rows of padding are the last request's.

@@ -10,8 +10,6 @@ import operator
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.bindings import call_functions
@@ -19,6 +17,7 @@ from sharded_infer.towers.lowering.compiled_products import CompiledProduct, joi
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
+from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
@@ -35,8 +34,6 @@ from sharded_infer.towers.split.user_program import UserInputs, fuse_user, whole
 
 __all__ = ["SplitProgram", "split_program"]
 
-# Pairs and positions of a run that tells dtypes and shapes.
-_SEVERAL, _LENGTH = 4, 3
 _RULES = {**SHAPE_RULES, **PRODUCT_RULES}
 
 
@@ -101,22 +98,17 @@ def _fuse(
     request: GraphModule, pair: GraphModule, users: UserInputs, *, alone: bool
 ) -> GraphModule | None:
     """Fuses operators of both graphs, in place; returns the first where there is no padding."""
-    inputs, shared, width = users.inputs, users.shared, users.width
-    zeros = inputs.zeros(inputs.lengths(_LENGTH))[:-1]
-    with torch.inference_mode():
-        given: tuple[Tensor, ...] = request(*users.zeros(inputs.lengths(_LENGTH)))
-    own = [one for one, flag in zip(zeros, shared, strict=True) if not flag]
-    own.append(torch.zeros(_SEVERAL, inputs.embedding_width - width))
-    own += [torch.zeros(_SEVERAL, dtype=torch.int64), *given]
+    pairs = users.pairs(request)
     whole = None
     if alone:
         whole = whole_user(request, users)
         fuse_user(request, users)
         fuse_attention(pair)
-        fuse_pair_layers(pair, own, rows_of_pairs)
-    fuse_steps(pair, own)
+        fuse_pair_layers(pair, pairs[0], rows_of_pairs)
+    fuse_steps(pair, pairs[0])
     join_crosses(pair)
     if alone:
+        fuse_row_steps(pair, pairs)
         for graph in (request, whole, pair):
             if graph is not None:
                 call_functions(graph)

@@ -24,11 +24,13 @@ __all__ = ["UserInputs", "fuse_user", "whole_user"]
 
 # Positions of the runs that tell dtypes and shapes: of two sequences never the same.
 _FIRST, _SECOND = (3, 1), (5, 2)
+# Of pairs: no sequence has as many positions.
+_PAIRS = 2, 6
 
 
 @dataclass(frozen=True, slots=True)
 class UserInputs:
-    """What a graph by request takes.
+    """What a graph by request takes, and the one by pair.
 
     Attributes:
         inputs: of the whole program.
@@ -42,10 +44,25 @@ class UserInputs:
 
     def runs(self) -> list[list[Tensor]]:
         """Zeros for one request, of several lengths, whose sequences have no padding."""
-        return [self.zeros(self._lengths(*run)) for run in (_FIRST, _SECOND)]
+        return list(map(self._users, self._lengths()))
 
-    def zeros(self, lengths: Sequence[int]) -> list[Tensor]:
-        """Zeros for one request, whose sequences have no padding."""
+    def pairs(self, request: GraphModule) -> list[list[Tensor]]:
+        """Zeros for the graph by pair, for several numbers of pairs and lengths."""
+        found = []
+        for count, lengths in zip(_PAIRS, self._lengths(), strict=True):
+            *zeros, embeddings = self.inputs.zeros(lengths)
+            own = [
+                one[:1].expand(count, *one.shape[1:]).contiguous()
+                for one, flag in zip(zeros, self.shared, strict=True)
+                if not flag
+            ]
+            own.append(torch.zeros(count, embeddings.shape[1] - self.width))
+            with torch.inference_mode():
+                given: tuple[Tensor, ...] = request(*self._users(lengths))
+            found.append([*own, torch.zeros(count, dtype=torch.int64), *given])
+        return found
+
+    def _users(self, lengths: Sequence[int]) -> list[Tensor]:
         users = compress(self.inputs.zeros(lengths)[:-1], self.shared)
         return [*(one[:1] for one in users), torch.zeros(1, self.width)]
 
@@ -61,11 +78,14 @@ class UserInputs:
         lengths = map(symbols.get, compress(self.inputs.lengths_of, self.shared))
         return WholeSequences(tuple(sequences), tuple(lengths), tuple(self.runs()))
 
-    def _lengths(self, first: int, times: int) -> list[int]:
-        """Positions of each sequence."""
+    def _lengths(self) -> list[list[int]]:
+        """Positions of each sequence, of each run."""
         return [
-            min(_length(first, times, number), one.max_length) if one.grows else one.max_length
-            for number, one in enumerate(self.inputs.sequences.values())
+            [
+                min(_length(*run, number), one.max_length) if one.grows else one.max_length
+                for number, one in enumerate(self.inputs.sequences.values())
+            ]
+            for run in (_FIRST, _SECOND)
         ]
 
 

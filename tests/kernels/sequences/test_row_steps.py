@@ -98,6 +98,29 @@ def test_a_norm_of_huge_numbers_is_no_number_as_torchs(instruction_set: Instruct
         torch.testing.assert_close(norm(rows), norm.by_torch(rows), equal_nan=True)
 
 
+@every_set
+@pytest.mark.parametrize("widths", [(64, 64), (1, 30), (33, 7)])
+def test_columns_are_joined(instruction_set: InstructionSet, widths: tuple[int, int]) -> None:
+    sources = tuple(Columns(at, 2, width) for at, width in enumerate(widths))
+    steps = [
+        RowStep(StepKind.JOINED, sources),
+        RowStep(StepKind.JOINED, (Columns(2, 0, sum(widths)), numbers(5))),
+    ]
+    inputs = [numbers(3, 50, 2 + width, seed=width) for width in widths]
+    joined = RowSteps([2 + w for w in widths], steps, [1], instruction_set=instruction_set)
+    expected = [*(one[..., 2:] for one in inputs), numbers(5).expand(3, 50, 5)]
+    assert torch.equal(joined(*inputs)[0], torch.cat(expected, -1))
+    assert torch.equal(joined.by_torch(*inputs)[0], torch.cat(expected, -1))
+
+
+@every_set
+def test_a_row_that_is_repeated_is_read_as_its_copies(instruction_set: InstructionSet) -> None:
+    steps = [RowStep(StepKind.PRODUCT, (Columns(0, 0, 20), Columns(1, 0, 20)))]
+    product = RowSteps([20, 20], steps, [0], instruction_set=instruction_set)
+    one, many = numbers(1, 20), numbers(60, 20, seed=1)
+    assert torch.equal(product(one.expand(60, 20), many)[0], one * many)
+
+
 def test_rows_that_torch_would_broadcast_are_computed_by_torch() -> None:
     steps = [RowStep(StepKind.SUM, (Columns(0, 0, 8), Columns(1, 0, 8)))]
     one, many = numbers(1, 1, 8), numbers(4, 6, 8)
@@ -128,6 +151,7 @@ whole = Columns(0, 0, 4)
         (RowStep(StepKind.LINEAR, (whole,), numbers(4, 4), numbers(3)), r"bias: expected fp32"),
         (RowStep(StepKind.NORM, (whole,), numbers(4).double()), "got torch.float64"),
         (RowStep(StepKind.RELU, (whole,), numbers(4)), "neither weight nor bias"),
+        (RowStep(StepKind.JOINED, (whole,)), "expected 2 sources, got"),
     ],
 )
 def test_wrong_steps_are_refused(step: RowStep, said: str) -> None:

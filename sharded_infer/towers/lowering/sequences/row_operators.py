@@ -83,7 +83,12 @@ class RowOperators:
         for node in program.graph.nodes:
             if self.shape(node) is None:
                 continue
-            found = self._linear(node) or self._norm(node) or self._elementwise(node)
+            found = (
+                self._linear(node)
+                or self._norm(node)
+                or self._elementwise(node)
+                or self._joined(node)
+            )
             if found is not None:
                 self.found[node] = found
                 continue
@@ -138,6 +143,18 @@ class RowOperators:
             return None
         sources = tuple(self._operand(one, node) for one in node.args)
         return None if None in sources else RowOperator(kind, sources)  # type: ignore[arg-type]
+
+    def _joined(self, node: Node) -> RowOperator | None:
+        """Columns of several nodes, side by side."""
+        if node.target is not _aten.cat.default or node.kwargs:
+            return None
+        parts, axis = (*node.args, 0)[:2]
+        shape = self.shape(node) or torch.Size()
+        sources = tuple(map(self.columns, parts))  # type: ignore[arg-type]
+        rows = {(self.shape(one) or torch.Size())[:-1] for one in parts}  # type: ignore[union-attr]
+        if axis not in (-1, len(shape) - 1) or rows != {shape[:-1]} or None in sources:
+            return None
+        return RowOperator(StepKind.JOINED, sources)  # type: ignore[arg-type]
 
     def _operand(self, argument: object, node: Node) -> RowColumns | Tensor | None:
         """Of a node's rows and columns, or the same for each row; None: neither."""

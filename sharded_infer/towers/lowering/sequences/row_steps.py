@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.passes.tools_common import stable_topological_sort
 
-from kernels.sequences.row_step import Columns, RowStep, StepKind
+from kernels.sequences.row_step import Columns, RowStep, Source, StepKind
 from kernels.sequences.row_steps import RowSteps
 from sharded_infer.towers.lowering.constants import give_up_unused
 from sharded_infer.towers.lowering.sequences.row_operators import (
@@ -148,7 +148,19 @@ def _steps(one: RowOperator, values: dict[Node, int], value: int) -> list[RowSte
         else source
         for source in one.sources
     )
+    if one.kind is StepKind.JOINED:
+        return _joined(sources, value)
     step = RowStep(one.kind, sources, one.weight, one.bias, one.epsilon)
     if not one.relu:
         return [step]
     return [step, RowStep(StepKind.RELU, (Columns(value, 0, step.width),))]
+
+
+def _joined(sources: Sequence[Source], value: int) -> list[RowStep]:
+    """Any number of sources as steps that join two each."""
+    whole, *others = sources
+    steps: list[RowStep] = []
+    for other in others:
+        steps.append(RowStep(StepKind.JOINED, (whole, other)))
+        whole = Columns(value + len(steps) - 1, 0, steps[-1].width)
+    return steps

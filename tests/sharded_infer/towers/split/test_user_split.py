@@ -4,14 +4,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels.sequences.row_step import StepKind
 from sharded_infer.errors import TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct
 from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
+from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.split.parts import Run
 from sharded_infer.towers.split.shared_products import times_shared
 from sharded_infer.towers.split.user_split import UserSplit, check_user_split
 from sharded_infer.towers.tower import Tower
+from sharded_infer.towers.tower_kernels import kernel_bytes
 from tests.sharded_infer.towers.sequence_towers import DIM, LONGEST, TOWERS, USER, inputs_of
 from tests.sharded_infer.towers.test_sequences import BOUNDS, tower_of
 
@@ -142,6 +145,17 @@ def test_a_product_with_what_is_shared_is_that_of_each_pair(
     values, shared = torch.randn(5 * block, *inner, 4, 6), torch.randn(block, *inner, 6, 7)
     expected = values @ shared.repeat(5, *[1] * (shared.dim() - 1))
     torch.testing.assert_close(times_shared(values, shared, block), expected)
+
+
+def test_the_candidates_layers_are_one_pass() -> None:
+    split = tower_of("hstu").split_user(USERS, COLUMNS)
+    pair = split.program.pair
+    [one] = (module for module in pair.modules() if isinstance(module, RowPass))
+    kinds = [step.kind for step in one.steps.steps]
+    assert StepKind.JOINED in kinds and kinds.count(StepKind.LINEAR) > 1
+    assert kernel_bytes(pair) == 0 and not any(
+        isinstance(module, CompiledProduct) for module in pair.modules()
+    )
 
 
 def test_a_split_that_scores_otherwise_is_refused() -> None:

@@ -75,6 +75,19 @@ def test_a_block_is_one_pass() -> None:
     assert one.steps.outputs == (len(kinds) - 1,)
 
 
+def joined(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
+    wide = torch.cat([one, layers.norm(other), one * other], -1)
+    return torch.cat([wide.relu()[..., 8:40], layers.constant.expand_as(one)], 2)
+
+
+def test_columns_are_joined_in_the_pass() -> None:
+    program, [one] = fused(joined)
+    kinds = [step.kind for step in one.steps.steps]
+    # Three columns are joined by two steps.
+    assert kinds.count(StepKind.JOINED) == 3 and StepKind.RELU in kinds
+    assert not program.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default)
+
+
 def mixed(layers: Layers, one: Tensor, other: Tensor) -> Tensor:
     before = layers.norm(one + other)
     first, _, third = layers.first(before).split(DIM, dim=-1)
