@@ -7,6 +7,7 @@
 #include "lookup.h"
 #include "lost_pages.h"
 #include "pair_layers.h"
+#include "passes.h"
 #include "prefetch.h"
 #include "product.h"
 #include "row_places.h"
@@ -19,6 +20,7 @@ using sharded_infer::DenseStep;
 using sharded_infer::IdIndex;
 using sharded_infer::Lookup;
 using sharded_infer::PairLayers;
+using sharded_infer::Passes;
 using sharded_infer::Product;
 using sharded_infer::RowSteps;
 
@@ -141,6 +143,20 @@ EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set, const RowSte
   if (instruction_set == sharded_infer::kAvx2) return sharded_infer::row_steps_avx2(*steps);
 #endif
   sharded_infer::row_steps_baseline(*steps);
+}
+
+// Floats that passes in one call need as their space.
+EXPORTED std::int64_t sharded_infer_passes_space(const Passes* passes) {
+  return sharded_infer::passes_space(*passes);
+}
+
+// Passes in one call; see passes.h. The caller has checked the instruction set and the sizes.
+EXPORTED void sharded_infer_passes(std::int32_t instruction_set, const Passes* passes) {
+#if defined(__x86_64__)
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::passes_avx512(*passes);
+  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::passes_avx2(*passes);
+#endif
+  sharded_infer::passes_baseline(*passes);
 }
 
 // Each id's row, -1 for unknown ones; see id_index.h.

@@ -1,12 +1,14 @@
 #if defined(__x86_64__)
 #include "attention.h"
 #include "pair_layers.h"
+#include "passes.h"
 #include "row_steps.h"
 #include "target.h"
 
 #include <cmath>
 #include <cstring>
 #include <immintrin.h>
+#include <vector>
 
 SHARDED_INFER_BEGIN_TARGET(SHARDED_INFER_AVX512)
 
@@ -19,10 +21,13 @@ constexpr int kSumRows = 6, kTileLanes = 4;
 #include "attention.inc"
 #include "pair_layers.inc"
 #include "row_steps.inc"
+#include "pair_biases.inc"
+#include "passes.inc"
 }  // namespace
 
 void attention_avx512(const Attention& attention) { run(attention); }
 void pair_layers_avx512(const PairLayers& pairs) { run(pairs); }
+void passes_avx512(const Passes& passes) { run(passes); }
 void row_steps_avx512(const RowSteps& steps) { run(steps); }
 std::int64_t row_panel_columns_avx512() { return kPanelColumns; }
 

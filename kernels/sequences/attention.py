@@ -33,7 +33,7 @@ class Weights(IntEnum):
     SILU = 1
 
 
-class _Attention(ctypes.Structure):
+class AttentionFields(ctypes.Structure):
     """`Attention` of kernels/native/attention.h, with the fields of its `Strides`."""
 
     _fields_ = (
@@ -58,8 +58,8 @@ def _load() -> ctypes.CDLL | None:
     if library is not None:
         call, space = library.sharded_infer_attention, library.sharded_infer_attention_space
         call.restype, space.restype = None, ctypes.c_int64
-        call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Attention))
-        space.argtypes = (ctypes.POINTER(_Attention),)
+        call.argtypes = (ctypes.c_int32, ctypes.POINTER(AttentionFields))
+        space.argtypes = (ctypes.POINTER(AttentionFields),)
     return library
 
 
@@ -213,7 +213,7 @@ class Attention:
             addresses.append(tensor_address(one))  # type: ignore[arg-type]
             strides += (0, 0, 0) if one is None else one.stride()[:3]
         out = torch.empty(samples, queries, heads, value_width)
-        call = _Attention(
+        call = AttentionFields(
             *addresses,
             tensor_address(first),
             out.data_ptr(),
@@ -229,6 +229,16 @@ class Attention:
         call.space = space.data_ptr()
         _LIBRARY.sharded_infer_attention(self._set, call)  # type: ignore[union-attr]
         return out
+
+    def fields(self, heads: int, width: int, value_width: int) -> AttentionFields:
+        """The pass for other compiled code: without tensors, of rows with all heads' columns."""
+        made = AttentionFields()
+        made.query_head = made.key_head = width
+        made.value_head = value_width
+        made.heads, made.width, made.value_width = heads, width, value_width
+        made.scale = width**-0.5 if self.scale is None else self.scale
+        made.divisor, made.weights, made.causal = self.divisor, self.weights, self.causal
+        return made
 
     def by_torch(
         self,

@@ -80,6 +80,19 @@ def row_steps_instruction_sets() -> tuple[InstructionSet, ...]:
     return instruction_sets(_LIBRARY)
 
 
+class RowsOfPass(ctypes.Structure):
+    """`RowsOfPass` of kernels/native/passes.h."""
+
+    _fields_ = (
+        ("steps", ctypes.c_void_p),
+        ("step_count", ctypes.c_int64),
+        ("constants", ctypes.c_void_p),
+        ("constant_count", ctypes.c_int64),
+        ("scratch_width", ctypes.c_int64),
+        ("tile", ctypes.c_int64),
+    )
+
+
 class RowSteps:
     """The pass, prepared for its steps; any number of threads may run it.
 
@@ -90,6 +103,7 @@ class RowSteps:
 
     Attributes:
         constants: what the steps hold, for a count of the program's memory.
+        instruction_set: what they are prepared for; None: torch runs them.
 
     Raises:
         InputError: a step reads what is not there, or has sources, a weight or a bias of other
@@ -111,10 +125,10 @@ class RowSteps:
             known.append(step.width)
         if not self.outputs or not all(0 <= one < len(self.steps) for one in self.outputs):
             raise InputError(f"row steps: {len(self.steps)} steps, wanted results of {outputs}")
-        self._set = chosen_set(_LIBRARY, instruction_set, "row steps")
+        self.instruction_set = chosen_set(_LIBRARY, instruction_set, "row steps")
         self.constants: list[Tensor] = []
-        if self._set is not None and _LIBRARY is not None:
-            self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self._set)))
+        if self.instruction_set is not None and _LIBRARY is not None:
+            self._prepare(int(_LIBRARY.sharded_infer_row_panel_columns(self.instruction_set)))
 
     def _prepare(self, panel: int) -> None:
         """Lays out the weights, the constants and the numbers between the steps."""
@@ -153,7 +167,7 @@ class RowSteps:
                 if last_reader.get(done, number) == number and places[done][0] == scratch:
                     own.give_back(places[done][1], self._width_of(done))
         self._scratch_width = own.width
-        self._out_widths = [self.steps[one].width for one in self.outputs]
+        self._out_widths = self.output_widths
         count = _MEMORY * (tensors + 1) + len(self._constant_memories)
         self._memories_type = ctypes.c_int64 * count
 
@@ -175,6 +189,11 @@ class RowSteps:
         inputs = len(self.widths)
         return self.widths[value] if value < inputs else self.steps[value - inputs].width
 
+    @property
+    def output_widths(self) -> list[int]:
+        """Columns of each wanted result."""
+        return [self.steps[one].width for one in self.outputs]
+
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Runs the steps.
 
@@ -188,7 +207,7 @@ class RowSteps:
             InputError: an input has another width.
         """
         shape = inputs[0].shape[:-1]
-        is_native = self._set is not None and _LIBRARY is not None
+        is_native = self.instruction_set is not None and _LIBRARY is not None
         addresses: list[int] = []
         held = []
         for one, width in zip(inputs, self.widths, strict=True):
@@ -218,8 +237,21 @@ class RowSteps:
             ctypes.addressof(self._fields),
             *(len(self.steps), shape.numel(), _TILE),
         )
-        _LIBRARY.sharded_infer_row_steps(self._set, call)  # type: ignore[union-attr]
+        _LIBRARY.sharded_infer_row_steps(self.instruction_set, call)  # type: ignore[union-attr]
         return tuple(made)
+
+    def fields(self) -> tuple[RowsOfPass, object]:
+        """The steps for other compiled code, and what must be kept for it, beside these steps."""
+        held = (ctypes.c_int64 * len(self._constant_memories))(*self._constant_memories)
+        made = RowsOfPass(
+            ctypes.addressof(self._fields),
+            len(self.steps),
+            ctypes.addressof(held),
+            len(self._constant_memories) // _MEMORY,
+            self._scratch_width,
+            _TILE,
+        )
+        return made, held
 
     def _refuse(self, inputs: Sequence[Tensor]) -> None:
         for number, (one, width) in enumerate(zip(inputs, self.widths, strict=True)):

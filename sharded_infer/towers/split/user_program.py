@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
 from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
+from sharded_infer.towers.lowering.sequences.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
@@ -127,4 +128,5 @@ def _fuse(
     changes += use_whole()
     join_heads(request, runs)
     fuse_row_steps(request, runs)
+    join_passes(request, runs)
     return changes

@@ -1,0 +1,70 @@
+// Passes over the positions of one request's sequence, one after another in one call. Each reads what the call is given,
+// constants, and what the passes before it wrote.
+#pragma once
+#include <cstdint>
+
+#include "attention.h"
+#include "pair_biases.h"
+#include "row_steps.h"
+
+namespace sharded_infer {
+
+enum PassKind : std::int32_t { kRowsPass = 0, kAttentionPass = 1, kPairBiasesPass = 2 };
+
+constexpr std::int64_t kPositions = -1;  // as many rows or columns as there are positions
+
+// Rows without gaps: first those that are given with a call, then constants, then those of the call's space.
+struct PassMemory {
+  const float* numbers;  // of a constant
+  std::int64_t rows;
+  std::int64_t width;
+};
+
+// The row that an operand begins with, if it is not a number from 0 on: the last one, or the last ones, as many as there
+// are positions.
+constexpr std::int64_t kLastRow = -1, kLastRows = -2;
+
+struct PassOperand {
+  std::int64_t memory;
+  std::int64_t column;
+  std::int64_t row;
+};
+
+struct RowsOfPass {
+  const RowStep* steps;  // whose memories are the operands, the scratch and the constants
+  std::int64_t step_count;
+  const StepMemory* constants;
+  std::int64_t constant_count;
+  std::int64_t scratch_width;
+  std::int64_t tile;
+};
+
+struct Pass {
+  const PassOperand* operands;  // rows: inputs and outputs; attention: query, key, value, out; pair biases: numbers, out.
+                                // Last a bias, or what is fixed, if there is one
+  std::int64_t operand_count;
+  const void* details;          // RowsOfPass, Attention or PairBiases, without what operands and positions say
+  std::int32_t kind;            // PassKind
+  std::int32_t one_row;         // whether it has one row or query, not one for each position
+};
+
+struct Passes {
+  const PassMemory* memories;
+  std::int64_t memory_count;
+  const Pass* passes;
+  std::int64_t pass_count;
+  float* const* given;          // of the first given_count memories
+  std::int64_t given_count;
+  std::int64_t positions;       // at least 1
+  float* space;                 // passes_space() floats
+};
+
+std::int64_t passes_space(const Passes& passes);
+
+void passes_baseline(const Passes& passes);
+#if defined(__x86_64__)
+void passes_avx2(const Passes& passes);
+void passes_avx512(const Passes& passes);
+#endif
+
+}  // namespace sharded_infer

@@ -1,0 +1,170 @@
+"""Attention biases of pairs of positions, by how far apart a number of theirs is.
+
+    out[i, j] = f(numbers[j] - numbers[i]) + fixed[i, j]
+
+A learned bias by time is such an f: the span between two items chooses a bucket, and the bucket a
+weight. It is constant between thresholds, which are found by asking it (`step_function`). The
+compiled pass (`kernels/native/pair_biases.h`) finds a difference's threshold in a small table.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["PairBiasFields", "StepFunction", "pair_bias_fields", "step_function"]
+
+# Keys from one power of two to the next.
+_OCTAVE: Final = 2**23
+_LEAST: Final = -(2**31)
+_MOST_THRESHOLDS: Final = 2**12
+# Of which differences of like sizes read a few.
+_MOST_CELLS: Final = 2**16
+_TRIED: Final = 2**14
+# Keys beside a threshold where rounding within the function may move it.
+_ROUNDED: Final = 8
+
+
+class PairBiasFields(ctypes.Structure):
+    """`PairBiases` of kernels/native/pair_biases.h."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("numbers", "fixed", "out")),
+        *((name, ctypes.c_void_p) for name in ("thresholds", "below", "above")),
+        ("fixed_stride", ctypes.c_int64),
+        ("positions", ctypes.c_int64),
+        ("cells", ctypes.c_int32),
+        ("first_cell", ctypes.c_int32),
+        ("shift", ctypes.c_int32),
+        ("no_number", ctypes.c_float),
+        ("turned", ctypes.c_int32),
+        ("causal", ctypes.c_int32),
+    )
+
+
+class StepFunction(NamedTuple):
+    """A function of fp32 numbers that is constant between thresholds, as a table.
+
+    Attributes:
+        thresholds: int32 `[cells]`, the least key of each cell that `above` is for.
+        below, above: fp32 `[cells]`.
+        first_cell: the first cell's keys, divided by `2^shift`.
+        no_number: the function of what is no number.
+    """
+
+    thresholds: Tensor
+    below: Tensor
+    above: Tensor
+    first_cell: int
+    shift: int
+    no_number: float
+
+    def __call__(self, numbers: Tensor) -> Tensor:
+        """The function's values, in torch's operators."""
+        keys = _keys(numbers)
+        cells = ((keys >> self.shift) - self.first_cell).clamp(0, len(self.above) - 1)
+        found = torch.where(keys < self.thresholds[cells], self.below[cells], self.above[cells])
+        return torch.where(numbers.isnan(), self.no_number, found)
+
+
+def step_function(function: Callable[[Tensor], Tensor]) -> StepFunction | None:
+    """The table of a function.
+
+    Args:
+        function: of fp32 `[n]`, number by number; between two powers of two it rises or falls, and
+            does not turn.
+
+    Returns:
+        None if it is not constant between a few thousand thresholds. A threshold lies where the
+        function's own rounding puts it, within a few numbers.
+    """
+    bound = int(_keys(torch.tensor([torch.inf])))
+    ends = torch.arange(-255, 256) * _OCTAVE
+    known = torch.cat([ends.clamp(-bound - 1, bound), torch.tensor([bound])])
+    known = known[known.diff(prepend=known[:1] - 1) > 0]
+    low, high = known[:-1], known[1:]
+    values = function(_numbers(known))
+    thresholds: list[Tensor] = []
+    of_low, of_high = values[:-1], values[1:]
+    while len(low):
+        differs = of_low != of_high
+        low, high, of_low, of_high = (one[differs] for one in (low, high, of_low, of_high))
+        if len(low) > _MOST_THRESHOLDS:
+            return None
+        thresholds.append(high[high - low == 1])
+        wide = high - low > 1
+        low, high, of_low, of_high = (one[wide] for one in (low, high, of_low, of_high))
+        middle = (low + high) // 2
+        of_middle = function(_numbers(middle))
+        low, high = torch.cat([low, middle]), torch.cat([middle, high])
+        of_low, of_high = torch.cat([of_low, of_middle]), torch.cat([of_middle, of_high])
+    found = _table(torch.cat(thresholds).sort().values, function)
+    return found if found is not None and _is_same(found, function, bound) else None
+
+
+def pair_bias_fields(function: StepFunction, *, turned: bool, causal: bool) -> PairBiasFields:
+    """The compiled pass without its operands; `function` must be kept.
+
+    Args:
+        turned: whether a difference is `numbers[i] - numbers[j]`.
+        causal: whether positions behind a position's own need no bias; theirs are not written.
+    """
+    made = PairBiasFields()
+    made.thresholds = function.thresholds.data_ptr()
+    made.below, made.above = function.below.data_ptr(), function.above.data_ptr()
+    made.cells, made.first_cell = len(function.above), function.first_cell
+    made.shift, made.no_number = function.shift, function.no_number
+    made.turned, made.causal = turned, causal
+    return made
+
+
+def _keys(numbers: Tensor) -> Tensor:
+    """Int64 keys in the numbers' order."""
+    bits = numbers.view(torch.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(torch.int64)
+
+
+def _numbers(keys: Tensor) -> Tensor:
+    bits = keys.to(torch.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).view(torch.float32)
+
+
+def _table(thresholds: Tensor, function: Callable[[Tensor], Tensor]) -> StepFunction | None:
+    """A table whose cells have one threshold at most."""
+    shift = next(
+        bits for bits in range(23, -1, -1) if bool(((thresholds >> bits).diff() > 0).all())
+    )
+    places = thresholds >> shift
+    first = int(places[0]) if len(places) else 0
+    count = int(places[-1]) - first + 1 if len(places) else 1
+    if count > _MOST_CELLS:
+        return None
+    starts = (torch.arange(first, first + count) << shift).clamp(_LEAST, -_LEAST - 1)
+    with_one = torch.full((count,), _LEAST)
+    with_one[places - first] = thresholds
+    # Where no threshold is, all of a cell is above it.
+    known = torch.where(with_one == _LEAST, starts, with_one)
+    below = torch.where(with_one == _LEAST, starts, with_one - 1)
+    no_number = float(function(torch.tensor([torch.nan])))
+    of_known, of_below = function(_numbers(known)), function(_numbers(below))
+    limits = with_one.to(torch.int32)
+    return StepFunction(
+        limits, of_below.contiguous(), of_known.contiguous(), first, shift, no_number
+    )
+
+
+def _is_same(found: StepFunction, function: Callable[[Tensor], Tensor], bound: int) -> bool:
+    """Whether the table has the function's values at many numbers of all sizes."""
+    generator = torch.Generator().manual_seed(0)
+    keys = torch.randint(-bound - 1, bound + 1, (_TRIED,), generator=generator)
+    limits = found.thresholds[found.thresholds != _LEAST].to(torch.int64)
+    if len(limits):
+        above = torch.searchsorted(limits, keys).clamp(max=len(limits) - 1)
+        nearest = torch.minimum(
+            (keys - limits[above]).abs(), (keys - limits[(above - 1).clamp(min=0)]).abs()
+        )
+        keys = keys[nearest > _ROUNDED]
+    numbers = _numbers(keys)
+    return torch.equal(found(numbers), function(numbers))

@@ -1,0 +1,287 @@
+"""Passes over the positions of one request's sequence, one after another in one call.
+
+A user's stage is a few passes: row steps, attentions, biases by time. Calling one from Python takes
+as long as a third of its work, and what lies between two of them is memory and views alone. Here
+they are one compiled call (`kernels/native/passes.h`), with the bits of the passes by themselves.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
+from kernels.sequences.attention import Attention
+from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
+from kernels.sequences.row_steps import RowSteps
+
+__all__ = [
+    "LAST_ROW",
+    "LAST_ROWS",
+    "POSITIONS",
+    "AnyPass",
+    "Attending",
+    "Memory",
+    "Operand",
+    "PairBiasing",
+    "Passes",
+    "RowStepping",
+    "passes_instruction_sets",
+]
+
+# As many rows or columns as there are positions; `kPositions` of kernels/native/passes.h.
+POSITIONS: Final = -1
+# The row that an operand begins with: the last one, or the last ones, as many as positions.
+LAST_ROW: Final = -1
+LAST_ROWS: Final = -2
+
+
+class _Kind(IntEnum):
+    """`PassKind` of kernels/native/passes.h."""
+
+    ROWS = 0
+    ATTENTION = 1
+    PAIR_BIASES = 2
+
+
+class Memory(NamedTuple):
+    """Fp32 rows without gaps.
+
+    Attributes:
+        rows, width: numbers, or `POSITIONS`.
+        constant: what it holds, if it is the same in every call.
+    """
+
+    rows: int
+    width: int
+    constant: Tensor | None = None
+
+    def size(self, positions: int) -> int:
+        """How many numbers it has."""
+        rows, width = (positions if n == POSITIONS else n for n in self[:2])
+        return rows * width
+
+
+class Operand(NamedTuple):
+    """Rows and columns of a memory, which has its number.
+
+    Attributes:
+        row: the first one, `LAST_ROW` or `LAST_ROWS`.
+    """
+
+    memory: int
+    column: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowStepping:
+    """Row steps of all positions, or of one row."""
+
+    steps: RowSteps
+    operands: Sequence[Operand]  # inputs, then outputs
+    one_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attending:
+    """An attention on rows whose columns are those of all heads, over all positions.
+
+    Attributes:
+        operands: query, key, value and out, then a bias if it has one.
+        width, value_width: columns of a head.
+        one_row: whether there is one query.
+    """
+
+    attention: Attention
+    heads: int
+    width: int
+    value_width: int
+    operands: Sequence[Operand]
+    one_row: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairBiasing:
+    """Biases of pairs of positions; see `kernels.sequences.pair_biases`.
+
+    Attributes:
+        operands: numbers, out, and what is fixed if there is something.
+        turned, causal: as of `pair_bias_fields`.
+    """
+
+    function: StepFunction
+    operands: Sequence[Operand]
+    turned: bool = False
+    causal: bool = False
+
+
+AnyPass: TypeAlias = RowStepping | Attending | PairBiasing
+
+
+class _Memory(ctypes.Structure):
+    """`PassMemory` of kernels/native/passes.h."""
+
+    _fields_ = (
+        ("numbers", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("width", ctypes.c_int64),
+    )
+
+
+class _Operand(ctypes.Structure):
+    """`PassOperand` of kernels/native/passes.h."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("memory", "column", "row"))
+
+
+class _Pass(ctypes.Structure):
+    """`Pass` of kernels/native/passes.h."""
+
+    _fields_ = (
+        ("operands", ctypes.c_void_p),
+        ("operand_count", ctypes.c_int64),
+        ("details", ctypes.c_void_p),
+        ("kind", ctypes.c_int32),
+        ("one_row", ctypes.c_int32),
+    )
+
+
+class _Passes(ctypes.Structure):
+    """`Passes` of kernels/native/passes.h."""
+
+    _fields_ = (
+        ("memories", ctypes.c_void_p),
+        ("memory_count", ctypes.c_int64),
+        ("passes", ctypes.c_void_p),
+        ("pass_count", ctypes.c_int64),
+        ("given", ctypes.c_void_p),
+        ("given_count", ctypes.c_int64),
+        ("positions", ctypes.c_int64),
+        ("space", ctypes.c_void_p),
+    )
+
+
+def _load() -> ctypes.CDLL | None:
+    library = load_library("kernels")
+    if library is not None:
+        call, space = library.sharded_infer_passes, library.sharded_infer_passes_space
+        call.restype, space.restype = None, ctypes.c_int64
+        call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Passes))
+        space.argtypes = (ctypes.POINTER(_Passes),)
+    return library
+
+
+_LIBRARY = _load()
+
+
+def passes_instruction_sets() -> tuple[InstructionSet, ...]:
+    """Instruction sets that can run them here, the fastest last; empty if none was built."""
+    return instruction_sets(_LIBRARY)
+
+
+class Passes:
+    """The passes of one call, prepared; any number of threads may run them.
+
+    Args:
+        inputs, outputs: what a call is given, in this order; they have the first numbers.
+        others: constants, and what lies between the passes.
+        passes: in order; each reads what is given, constants and what those before it wrote.
+
+    Attributes:
+        count: of the passes.
+
+    Raises:
+        InputError: nothing was compiled, the machine lacks the instruction set, or row steps are
+            prepared for another one.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Memory],
+        outputs: Sequence[Memory],
+        others: Sequence[Memory],
+        passes: Sequence[AnyPass],
+        *,
+        instruction_set: InstructionSet | None = None,
+    ) -> None:
+        self._set = chosen_set(_LIBRARY, instruction_set, "passes")
+        if _LIBRARY is None or self._set is None:
+            raise InputError("passes: the package was built without a compiler")
+        self._inputs = tuple(inputs)
+        self._outputs = tuple(outputs)
+        self._held: list[object] = []
+        memories = [*inputs, *outputs, *others]
+        self._memories = (_Memory * len(memories))(*map(self._memory, memories))
+        self._passes = (_Pass * len(passes))(*map(self._pass, passes))
+        given = len(inputs) + len(outputs)
+        self._given_type = ctypes.c_void_p * given
+        self._fixed = (
+            *(ctypes.addressof(self._memories), len(memories)),
+            *(ctypes.addressof(self._passes), len(passes)),
+        )
+        self._given_count, self.count = given, len(passes)
+
+    def _memory(self, memory: Memory) -> _Memory:
+        if memory.constant is None:
+            return _Memory(None, memory.rows, memory.width)
+        held = memory.constant.detach().contiguous()
+        self._held.append(held)
+        return _Memory(held.data_ptr(), memory.rows, memory.width)
+
+    def _pass(self, one: AnyPass) -> _Pass:
+        operands = (_Operand * len(one.operands))(*(_Operand(*each) for each in one.operands))
+        one_row = False if isinstance(one, PairBiasing) else one.one_row
+        details: ctypes.Structure
+        if isinstance(one, RowStepping):
+            kind = _Kind.ROWS
+            own = one.steps.instruction_set
+            if own is not self._set:
+                name = "none" if own is None else own.name.lower()
+                raise InputError(f"passes: got row steps prepared for {name}")
+            details, held = one.steps.fields()
+            self._held += [one.steps, held]
+        elif isinstance(one, Attending):
+            kind = _Kind.ATTENTION
+            details = one.attention.fields(one.heads, one.width, one.value_width)
+        else:
+            kind = _Kind.PAIR_BIASES
+            details = pair_bias_fields(one.function, turned=one.turned, causal=one.causal)
+            self._held.append(one.function)
+        self._held += [operands, details]
+        return _Pass(
+            ctypes.addressof(operands), len(operands), ctypes.addressof(details), kind, one_row
+        )
+
+    def __call__(self, positions: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Runs the passes.
+
+        Args:
+            positions: at least 1.
+            inputs: fp32 and contiguous, of any shapes with the memories' rows and columns.
+            outputs: likewise; written.
+
+        Raises:
+            InputError: one has another dtype or another number of elements, or has gaps.
+        """
+        for tensors, memories in ((inputs, self._inputs), (outputs, self._outputs)):
+            for one, memory in zip(tensors, memories, strict=True):
+                if (
+                    one.dtype is not torch.float32
+                    or one.numel() != memory.size(positions)
+                    or not one.is_contiguous()
+                ):
+                    raise InputError(
+                        f"passes: expected fp32 of {memory.size(positions)} numbers without gaps, "
+                        f"got {one.dtype} {list(one.shape)}"
+                    )
+        given = self._given_type(*(one.data_ptr() for one in (*inputs, *outputs)))
+        call = _Passes(*self._fixed, ctypes.addressof(given), self._given_count, positions, None)
+        space = torch.empty(_LIBRARY.sharded_infer_passes_space(call))  # type: ignore[union-attr]
+        call.space = space.data_ptr()
+        _LIBRARY.sharded_infer_passes(self._set, call)  # type: ignore[union-attr]

@@ -1,0 +1,222 @@
+"""The passes of a user's stage by one call, where nothing but views lies between them.
+
+    steps, heads = rows(history)
+    mixed = attention(heads)
+    last = rows(mixed[:, -1:], steps[:, -1:])       ->  last = passes(history)
+
+See `kernels.sequences.passes`. What mixes rows otherwise, torch computes between two such calls.
+"""
+
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+from torch.fx.passes.tools_common import stable_topological_sort
+
+from kernels.sequences.passes import (
+    LAST_ROW,
+    POSITIONS,
+    AnyPass,
+    Attending,
+    Memory,
+    Operand,
+    PairBiasing,
+    Passes,
+    RowStepping,
+    passes_instruction_sets,
+)
+from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.sequences.attention import HeadsPass
+from sharded_infer.towers.lowering.sequences.pass_groups import PassGroups
+from sharded_infer.towers.lowering.sequences.pass_sources import Source
+from sharded_infer.towers.lowering.sequences.row_steps import RowPass
+from sharded_infer.towers.lowering.tensor_kinds import kinds_of
+
+__all__ = ["JoinedPasses", "join_passes"]
+
+_FEWEST: Final = 2  # passes of a call
+
+
+class JoinedPasses(torch.nn.Module):
+    """The passes; see `kernels.sequences.passes.Passes`.
+
+    Args:
+        counts: the input and its axis that have all positions; None: there is one.
+        shapes: of the results; None stands for the number of positions.
+        weights: of the passes, for a count of the program's memory.
+    """
+
+    def __init__(
+        self,
+        passes: Passes,
+        counts: tuple[int, int] | None,
+        shapes: Sequence[tuple[int | None, ...]],
+        weights: Iterable[Tensor],
+    ) -> None:
+        super().__init__()
+        for number, weight in enumerate(weights):
+            self.register_buffer(f"weight{number}", weight, persistent=False)
+        self.passes, self._counts, self._shapes = passes, counts, tuple(shapes)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Runs the passes on fp32 inputs.
+
+        Raises:
+            InputError: one has another size than the others say.
+        """
+        counts = self._counts
+        positions = 1 if counts is None else inputs[counts[0]].shape[counts[1]]
+        made = tuple(
+            torch.empty([positions if size is None else size for size in shape])
+            for shape in self._shapes
+        )
+        self.passes(positions, [one.contiguous() for one in inputs], made)
+        return made
+
+
+def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
+    """Joins the passes that can run in one call, in place.
+
+    Args:
+        program: runs for one request, with its passes fused; its inputs and outputs do not change.
+        inputs: inputs of two lengths, of two sequences never the same.
+
+    Returns:
+        The number of calls; 0 where nothing was compiled.
+    """
+    if not passes_instruction_sets():
+        return 0
+    groups = PassGroups(program, [kinds_of(program, one) for one in inputs])
+    found = [passes for passes in groups.found if len(passes) >= _FEWEST]
+    for number, passes in enumerate(found):
+        _replace(program, _Call(program, groups, passes), f"_passes_{number}")
+    if found:
+        stable_topological_sort(program)
+        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
+        program.delete_all_unused_submodules()
+        give_up_unused(program)
+        program.recompile()
+    return len(found)
+
+
+def _replace(program: GraphModule, made: "_Call", name: str) -> None:
+    program.add_submodule(name, made.module())
+    graph = program.graph
+    with graph.inserting_before(made.nodes[-1]):
+        call = graph.call_module(name, tuple(made.inputs))
+        results = [
+            graph.call_function(operator.getitem, (call, number))
+            for number in range(len(made.outputs))
+        ]
+    for node, result in zip(made.outputs, results, strict=True):
+        node.replace_all_uses_with(result)
+
+
+class _Call:
+    """The passes of one call and their memories.
+
+    Attributes:
+        nodes: the passes.
+        inputs, outputs: nodes that it is given, and that others read.
+    """
+
+    def __init__(self, program: GraphModule, groups: PassGroups, nodes: Sequence[Node]) -> None:
+        self._program, self._groups, self.nodes = program, groups, nodes
+        self._members = set(nodes)
+        bases = dict.fromkeys(one.base for node in nodes for one in groups.reads[node])
+        held = {base: constant_of(program, base) for base in bases}
+        constants = {base: one for base, one in held.items() if one is not None}
+        self.inputs = [one for one in bases if one not in constants and not self._is_own(one)]
+        results = [result for node in nodes for result in self._results(node)]
+        self.outputs = [one for one in results if self._is_read(one)]
+        inside = [one for one in results if one not in self.outputs]
+        order = (*self.inputs, *self.outputs, *constants, *inside)
+        self._numbers = {node: number for number, node in enumerate(order)}
+        self._constants = constants
+        self._others = [Memory(one.shape[0], one.shape[1], one) for one in constants.values()]
+        self._others += map(self._memory, inside)
+
+    def module(self) -> JoinedPasses:
+        """The call."""
+        inputs, outputs = (list(map(self._memory, of)) for of in (self.inputs, self.outputs))
+        # Results that nobody takes get a memory here.
+        passes = [self._pass(node) for node in self.nodes]
+        made = Passes(inputs, outputs, self._others, passes)
+        shape = self._groups.layouts.shape
+        shapes = list(map(shape, self.inputs))
+        counts = ((at, one.index(None)) for at, one in enumerate(shapes) if None in one)
+        weights = [
+            weight
+            for one in passes
+            if isinstance(one, RowStepping)
+            for weight in one.steps.constants
+        ]
+        weights += self._constants.values()
+        return JoinedPasses(made, next(counts, None), list(map(shape, self.outputs)), weights)
+
+    def _is_own(self, base: Node) -> bool:
+        return self._groups.owners.get(base) in self._members
+
+    def _memory(self, node: Node) -> Memory:
+        return self._groups.layout(node).memory
+
+    def _results(self, node: Node) -> list[Node]:
+        return list(node.users) if self._groups.module(node, RowPass) else [node]
+
+    def _is_read(self, node: Node) -> bool:
+        """Whether anything but the call's own passes reads a result."""
+        return any(
+            user not in self._members and not (self._is_view(user) and not self._is_read(user))
+            for user in node.users
+        )
+
+    def _is_view(self, node: Node) -> bool:
+        base = self._groups.sources.of(node).base
+        return (base is not node and self._is_own(base)) or self._groups.sources.divides(node)
+
+    def _operand(self, source: Source) -> Operand:
+        return Operand(self._numbers[source.base], source.column, source.row)
+
+    def _pass(self, node: Node) -> AnyPass:
+        read = list(map(self._operand, self._groups.reads[node]))
+        steps, heads = (self._groups.module(node, kind) for kind in (RowPass, HeadsPass))
+        one_row = self._groups.has_one_row(node)
+        if isinstance(steps, RowPass):
+            taken = {user.args[1]: user for user in node.users}
+            widths = enumerate(steps.steps.output_widths)
+            results = [self._result(taken.get(at), width, one_row) for at, width in widths]
+            return RowStepping(steps.steps, [*read, *results], one_row)
+        out = Operand(self._numbers[node])
+        if isinstance(heads, HeadsPass):
+            firsts, (width, _, value_width) = zip(*heads.columns, strict=True)
+            of_heads = [
+                one._replace(column=one.column + first)
+                for one, first in zip(read[:3], firsts, strict=True)
+            ]
+            operands = [*of_heads, out, *read[3:]]
+            attention = heads.attention
+            return Attending(attention, heads.heads, width, value_width, operands, one_row)
+        found = self._groups.pairs[node]
+        operands = [read[0], out, *read[1:]]
+        return PairBiasing(found.function, operands, found.turned, self._only_earlier(node))
+
+    def _result(self, node: Node | None, width: int, one_row: bool) -> Operand:
+        if node is not None:
+            return Operand(self._numbers[node])
+        self._others.append(Memory(1 if one_row else POSITIONS, width))
+        return Operand(len(self.inputs) + len(self.outputs) + len(self._others) - 1)
+
+    def _only_earlier(self, node: Node) -> bool:
+        """Whether nobody reads a bias of a position behind its own."""
+        if node in self.outputs:
+            return False
+        readers = [
+            self._groups.module(user, HeadsPass)
+            for user in self.nodes
+            for one in self._groups.reads[user]
+            if one.base is node and one.row != LAST_ROW
+        ]
+        return all(isinstance(one, HeadsPass) and one.attention.causal for one in readers)

@@ -1,0 +1,146 @@
+"""Which passes of a user's stage can run in one call."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch.fx import GraphModule, Node
+
+from sharded_infer.errors import InternalError
+from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.sequences.attention import HeadsPass
+from sharded_infer.towers.lowering.sequences.pair_functions import PairFunction, pair_function
+from sharded_infer.towers.lowering.sequences.pass_sources import PassSources, Source
+from sharded_infer.towers.lowering.sequences.request_layouts import Layout, RequestLayouts, Rows
+from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
+from sharded_infer.towers.lowering.sequences.row_steps import RowPass
+from sharded_infer.towers.lowering.tensor_kinds import Kind
+
+__all__ = ["PassGroups"]
+
+
+class PassGroups:
+    """The passes of a program, and what they read.
+
+    Args:
+        program: runs for one request, with its passes fused.
+        kinds: of runs with two lengths, of two sequences never the same.
+
+    Attributes:
+        layouts, sources: of its nodes.
+        pairs: biases of pairs of positions, by their last node.
+        reads: of each pass, what it reads, without what is None.
+        owners: of each result of a pass, the pass.
+        found: passes that can run in one call, in the graph's order.
+    """
+
+    def __init__(self, program: GraphModule, kinds: Sequence[Mapping[Node, Kind]]) -> None:
+        self._program = program
+        self.layouts = RequestLayouts(kinds)
+        self.pairs: dict[Node, PairFunction] = {}
+        rows = RowOperators(program, kinds)
+        self.sources = PassSources(program, self.layouts, rows, self.pairs)
+        self.reads: dict[Node, list[Source]] = {}
+        self.owners: dict[Node, Node] = {}
+        # How many calls come before a node, each of which waits for the one before.
+        self._levels: dict[Node, int] = {}
+        # Of the sequence that a pass belongs to.
+        self._lengths: dict[Node, tuple[int, ...] | None] = {}
+        self._find_pairs(kinds)
+        groups: dict[tuple[int, tuple[int, ...] | None], list[Node]] = {}
+        for node in program.graph.nodes:
+            read = self._read(node)
+            if read is None:
+                self._levels[node] = self._level(node)
+                continue
+            self.reads[node] = read
+            self.owners[node] = node
+            if self.module(node, RowPass) is not None:
+                self.owners |= dict.fromkeys(node.users, node)
+            owners = [self.owners.get(one.base, one.base) for one in read]
+            self._levels[node] = max((self._levels[one] for one in owners), default=0)
+            lengths = self._lengths[node] = self._lengths_of(node, owners)
+            groups.setdefault((self._levels[node], lengths), []).append(node)
+        self.found = list(groups.values())
+
+    def module(self, node: Node, kind: type[torch.nn.Module]) -> torch.nn.Module | None:
+        """The module that a node calls, if it is of a kind."""
+        if node.op != "call_module":
+            return None
+        found = self._program.get_submodule(str(node.target))
+        return found if isinstance(found, kind) else None
+
+    def layout(self, node: Node) -> Layout:
+        """The layout of what a pass reads or writes."""
+        found = self.layouts.of(node)
+        if found is None:
+            raise InternalError(f"{node}: passes read fp32 rows of one request alone")
+        return found
+
+    def has_one_row(self, node: Node) -> bool:
+        """Whether a pass has one row or query, not one for each position."""
+        layout = self.layouts.of(node.args[0]) if node.args else None
+        return layout is not None and layout.rows is Rows.ONE
+
+    def _find_pairs(self, kinds: Sequence[Mapping[Node, Kind]]) -> None:
+        for node in self._program.graph.nodes:
+            if self.module(node, HeadsPass) is None or not isinstance(node.args[3], Node):
+                continue
+            end = self.sources.of(node.args[3]).base
+            if end in self.pairs or constant_of(self._program, end) is not None:
+                continue
+            found = pair_function(self._program, end, kinds)
+            if found is not None:
+                self.pairs[end] = found
+
+    def _level(self, node: Node) -> int:
+        """Of a node that is no pass: a view is there with its pass, others wait for it."""
+        base = self.sources.of(node).base
+        if base in self.owners:
+            return self._levels[self.owners[base]]
+        return max(
+            (
+                self._levels[one] + (self.sources.of(one).base in self.owners)
+                for one in node.all_input_nodes
+            ),
+            default=0,
+        )
+
+    def _lengths_of(self, node: Node, owners: Sequence[Node]) -> tuple[int, ...] | None:
+        """The sizes of L; of one row those of the passes that it comes from."""
+        found = [self._lengths.get(one) for one in owners]
+        layouts = map(self.layouts.of, (node, *owners))
+        found += [layout.lengths for layout in layouts if layout is not None]
+        return next((lengths for lengths in found if lengths is not None), None)
+
+    def _read(self, node: Node) -> list[Source] | None:
+        """What a node reads, if it is a pass that can be joined."""
+        wanted = self._wanted(node)
+        if wanted is None:
+            return None
+        read, lengths = [], set()
+        for one, rows in wanted:
+            layout = self.layouts.of(one)
+            if not isinstance(one, Node) or layout is None or layout.rows not in rows:
+                return None
+            read.append(self.sources.of(one))
+            lengths.add(layout.lengths)
+        return read if len(lengths - {None}) <= 1 else None
+
+    def _wanted(self, node: Node) -> list[tuple[object, tuple[Rows, ...]]] | None:
+        """A pass's inputs, and which rows they may have; None: it is no pass."""
+        if node in self.pairs:
+            found = self.pairs[node]
+            fixed = [] if found.fixed is None else [(found.fixed, (Rows.PAIRS,))]
+            return [(found.numbers, (Rows.ALONG, Rows.ALL)), *fixed]
+        one_row = self.has_one_row(node)
+        own = (Rows.ONE if one_row else Rows.ALL,)
+        if self.module(node, RowPass) is not None:
+            return [(one, own) for one in node.args]
+        if self.module(node, HeadsPass) is None:
+            return None
+        query, key, value, bias, mask, *first = node.args
+        if mask is not None or any(one is not None for one in first):
+            return None
+        of_bias = (Rows.ALONG if one_row else Rows.PAIRS,)
+        added = [] if bias is None else [(bias, of_bias)]
+        return [(query, own), (key, (Rows.ALL,)), (value, (Rows.ALL,)), *added]

@@ -1,0 +1,188 @@
+"""Passes in one call: the bits of each by itself, on every instruction set, and sizes that fit."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernels.errors import InputError
+from kernels.native_library import InstructionSet
+from kernels.sequences.attention import Attention, Weights
+from kernels.sequences.pair_biases import StepFunction, step_function
+from kernels.sequences.passes import (
+    LAST_ROW,
+    LAST_ROWS,
+    POSITIONS,
+    Attending,
+    Memory,
+    Operand,
+    PairBiasing,
+    Passes,
+    RowStepping,
+    passes_instruction_sets,
+)
+from kernels.sequences.row_step import Columns, RowStep, StepKind
+from kernels.sequences.row_steps import RowSteps
+
+every_set = pytest.mark.parametrize("instruction_set", passes_instruction_sets())
+every_length = pytest.mark.parametrize("positions", [1, 6, 17, 100])
+WIDTH, HEADS, LONGEST = 24, 2, 100
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def projected(instruction_set: InstructionSet) -> RowSteps:
+    """Rows plus another input, and their queries, keys and values."""
+    steps = [
+        RowStep(StepKind.SUM, (Columns(0, 0, WIDTH), Columns(1, 0, WIDTH))),
+        RowStep(StepKind.NORM, (Columns(2, 0, WIDTH),), numbers(WIDTH), None, 1e-5),
+        RowStep(StepKind.PRODUCT, (Columns(3, 0, WIDTH), numbers(WIDTH, seed=5))),
+        RowStep(StepKind.LINEAR, (Columns(4, 0, WIDTH),), numbers(3 * WIDTH, WIDTH, seed=1)),
+    ]
+    return RowSteps([WIDTH, WIDTH], steps, [0, 3], instruction_set=instruction_set)
+
+
+def summed(instruction_set: InstructionSet) -> RowSteps:
+    steps = [RowStep(StepKind.SUM, (Columns(0, 0, WIDTH), Columns(1, 0, WIDTH)))]
+    return RowSteps([WIDTH, WIDTH], steps, [0], instruction_set=instruction_set)
+
+
+def by_age() -> StepFunction:
+    weights = numbers(8, seed=9)
+    found = step_function(lambda ages: weights[ages.abs().sqrt().long().clamp(0, 7)])
+    assert found is not None
+    return found
+
+
+COLUMNS = [(0, WIDTH // HEADS), (WIDTH, WIDTH // HEADS), (2 * WIDTH, WIDTH // HEADS)]
+attend_all = partial(Attending, heads=HEADS, width=WIDTH // HEADS, value_width=WIDTH // HEADS)
+
+
+@every_set
+@every_length
+@pytest.mark.parametrize("weights", list(Weights))
+def test_a_layer_has_the_bits_of_its_passes(
+    instruction_set: InstructionSet, positions: int, weights: Weights
+) -> None:
+    rows, after = projected(instruction_set), summed(instruction_set)
+    attention = Attention(weights, causal=True, instruction_set=instruction_set)
+    # Given: rows, numbers of positions from the end, results; then a constant, and three inside.
+    constant = numbers(LONGEST, WIDTH, seed=3)
+    heads = [Operand(6, first) for first, _ in COLUMNS]
+    last_rows = [Operand(number, row=LAST_ROW) for number in (4, 1)]
+    passes = Passes(
+        [Memory(POSITIONS, WIDTH)],
+        [Memory(POSITIONS, WIDTH), Memory(1, WIDTH)],
+        [
+            Memory(LONGEST, WIDTH, constant),
+            Memory(POSITIONS, WIDTH),
+            Memory(1, 3 * WIDTH),
+            Memory(POSITIONS, 3 * WIDTH),
+            Memory(POSITIONS, WIDTH),
+        ],
+        [
+            RowStepping(rows, [Operand(0), Operand(3, 0, LAST_ROWS), Operand(4), Operand(6)]),
+            attend_all(attention, operands=[*heads, Operand(7)]),
+            RowStepping(after, [Operand(4), Operand(7), Operand(1)]),
+            RowStepping(after, [*last_rows, Operand(2)], one_row=True),
+        ],
+        instruction_set=instruction_set,
+    )
+    history = numbers(positions, WIDTH, seed=4)
+    found = torch.empty(1, positions, WIDTH), torch.empty(1, WIDTH)
+    passes(positions, [history], found)
+    steps, three = rows(history.unsqueeze(0), constant[LONGEST - positions :].unsqueeze(0))
+    mixed = attention.of_heads(three, three, three, heads=HEADS, columns=COLUMNS)
+    [expected] = after(steps, mixed)
+    [last] = after(steps[:, -1], expected[:, -1])
+    assert torch.equal(found[0], expected) and torch.equal(found[1], last)
+
+
+@every_set
+@every_length
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("has_fixed", [False, True])
+def test_biases_by_age_are_the_functions_and_what_is_fixed(
+    instruction_set: InstructionSet, positions: int, turned: bool, has_fixed: bool
+) -> None:
+    function, fixed = by_age(), numbers(LONGEST, LONGEST, seed=2)
+    ages = numbers(positions, seed=1) * 30
+    ages[positions // 2] = torch.nan
+    passes = Passes(
+        [Memory(1, POSITIONS)],
+        [Memory(POSITIONS, POSITIONS)],
+        [Memory(LONGEST, LONGEST, fixed)],
+        [PairBiasing(function, [Operand(0), Operand(1), *[Operand(2)] * has_fixed], turned)],
+        instruction_set=instruction_set,
+    )
+    found = torch.empty(positions, positions)
+    passes(positions, [ages], [found])
+    apart = ages - ages.unsqueeze(1)
+    expected = function(-apart if turned else apart)
+    if has_fixed:
+        expected = fixed[:positions, :positions] + expected
+    assert torch.equal(found, expected)
+
+
+@every_set
+@every_length
+def test_attention_reads_only_the_biases_that_a_causal_pass_writes(
+    instruction_set: InstructionSet, positions: int
+) -> None:
+    function = by_age()
+    attention = Attention(Weights.SILU, causal=True, instruction_set=instruction_set)
+    alone = Attention(Weights.SILU, instruction_set=instruction_set)
+    heads = [Operand(0, first) for first, _ in COLUMNS]
+    query, *others = heads
+    passes = Passes(
+        [Memory(POSITIONS, 3 * WIDTH), Memory(POSITIONS, 1)],
+        [Memory(POSITIONS, WIDTH), Memory(1, WIDTH)],
+        [Memory(POSITIONS, POSITIONS)],
+        [
+            PairBiasing(function, [Operand(1), Operand(4)], causal=True),
+            attend_all(attention, operands=[*heads, Operand(2), Operand(4)]),
+            attend_all(
+                alone,
+                operands=[
+                    *(query._replace(row=LAST_ROW), *others),
+                    *(Operand(3), Operand(4, 0, LAST_ROW)),
+                ],
+                one_row=True,
+            ),
+        ],
+        instruction_set=instruction_set,
+    )
+    three, ages = numbers(1, positions, 3 * WIDTH, seed=6), numbers(positions, 1, seed=1) * 30
+    found = torch.empty(positions, WIDTH), torch.empty(WIDTH)
+    passes(positions, [three, ages], found)
+    bias = function(ages.flatten() - ages)
+    columns = {"heads": HEADS, "columns": COLUMNS}
+    expected = attention.of_heads(three, three, three, bias, **columns)  # type: ignore[arg-type]
+    last = alone.of_heads(three[:, -1:], three, three, bias[-1:], **columns)  # type: ignore[arg-type]
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], last.flatten())
+
+
+def test_tensors_that_do_not_fit_are_refused() -> None:
+    fastest = max(passes_instruction_sets())
+    steps = RowStepping(summed(fastest), [Operand(0), Operand(1), Operand(2)])
+    passes = Passes([Memory(POSITIONS, WIDTH)] * 2, [Memory(POSITIONS, WIDTH)], [], [steps])
+    rows, out = numbers(5, WIDTH), torch.empty(5, WIDTH)
+    passes(5, [rows, rows], [out])
+    for wrong in (rows[:4], rows.double(), numbers(WIDTH, 5).t()):
+        with pytest.raises(InputError, match="expected fp32 of 120 numbers without gaps, got"):
+            passes(5, [rows, wrong], [out])
+    with pytest.raises(InputError, match="expected fp32 of 96 numbers"):
+        passes(4, [rows, rows], [out])
+
+
+def test_steps_of_another_instruction_set_are_refused() -> None:
+    sets = passes_instruction_sets()
+    if len(sets) < 2:
+        pytest.skip("this machine has one instruction set")
+    steps = RowStepping(summed(sets[0]), [Operand(0), Operand(1), Operand(2)])
+    memory = Memory(POSITIONS, WIDTH)
+    with pytest.raises(InputError, match="row steps prepared for baseline"):
+        Passes([memory] * 2, [memory], [], [steps], instruction_set=sets[-1])

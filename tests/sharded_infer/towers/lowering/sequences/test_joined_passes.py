@@ -1,0 +1,197 @@
+"""Passes of a user's stage in one call: which are joined, and that no bit changes."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.fx import GraphModule
+from torch.nn import functional
+
+from kernels.sequences.passes import passes_instruction_sets
+from sharded_infer.specs.precision import Precision
+from sharded_infer.specs.sequence_input import SequenceInput
+from sharded_infer.towers.lowering.sequences.joined_passes import JoinedPasses
+from sharded_infer.towers.lowering.sequences.row_steps import RowPass
+from sharded_infer.towers.program.archive import write_program
+from sharded_infer.towers.split import user_program
+from sharded_infer.towers.split.parts import Run
+from sharded_infer.towers.split.user_split import UserSplit
+from sharded_infer.towers.tower import Tower, export_tower
+from sharded_infer.zoo.history import SequenceSizes
+from sharded_infer.zoo.hstu import RelativeBias
+from sharded_infer.zoo.registry import ARCHITECTURES, build_tower
+
+pytestmark = pytest.mark.skipif(
+    not passes_instruction_sets(), reason="the package was built without a compiler"
+)
+DIM, LONGEST = 16, 20
+SHARED = ("history", "history_lengths", "age")
+
+
+class Ranker(nn.Module):
+    """A user's state by a test's function of rows and ages, times the candidate."""
+
+    def __init__(self, state: Callable[["Ranker", Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.state = state
+        self.first, self.second = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
+        self.norm, self.place = nn.LayerNorm(DIM), nn.Parameter(torch.randn(LONGEST, DIM))
+        self.bias = RelativeBias(LONGEST, 30)
+        for parameter in self.parameters():
+            nn.init.normal_(parameter, std=0.3)
+
+    def forward(
+        self, history: Tensor, history_lengths: Tensor, age: Tensor, embeddings: Tensor
+    ) -> Tensor:
+        state = self.state(self, history, age)
+        return (state * embeddings).sum(1).sigmoid()
+
+    def attended(self, steps: Tensor, age: Tensor | None = None) -> Tensor:
+        """Causal attention of two heads, by a SiLU with biases where ages are given."""
+        parts = self.first(self.norm(steps)).chunk(3, 2)
+        query, key, value = (one.unflatten(2, (2, -1)).transpose(1, 2) for one in parts)
+        if age is None:
+            mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        else:
+            order = torch.arange(steps.shape[1])
+            scores = query @ key.transpose(2, 3) + self.bias(age.squeeze(2)).unsqueeze(1)
+            weights = functional.silu(scores).masked_fill(order > order.unsqueeze(1), 0.0)
+            mixed = weights / LONGEST @ value
+        return steps + self.second(mixed.transpose(1, 2).flatten(2))
+
+
+def split_of(tower: nn.Module, folder: Path, *, has_age: bool = True) -> UserSplit:
+    sequences = {"history": SequenceInput(DIM, LONGEST, dense={"age": 1} if has_age else {})}
+    program = export_tower(
+        tower.eval().requires_grad_(False),
+        dense={},
+        embedding_width=DIM,
+        sequences=sequences,
+        outputs=("score",),
+        precision=Precision.FP32,
+    )
+    path = folder / "tower.pt2"
+    write_program(program, path)
+    given: dict[str, Any] = {"dense": {}, "embedding_width": DIM, "outputs": ("score",)}
+    loaded = Tower.load(path, sequences=sequences, **given)
+    return loaded.split_user(("history",), (Run(False, DIM),))
+
+
+def stage(split: UserSplit) -> GraphModule:
+    """The user's stage of histories without padding; `split` must be kept."""
+    return split.program.whole or split.program.request
+
+
+def joined(program: GraphModule) -> list[int]:
+    """The passes of each call."""
+    calls = (one for one in program.modules() if isinstance(one, JoinedPasses))
+    return [one.passes.count for one in calls]
+
+
+def states(split: UserSplit, length: int, *, has_age: bool = True) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(length)
+    history = torch.randn(1, length, DIM, generator=generator)
+    ages = torch.rand(1, length, 1, generator=generator) * 1e6
+    given = [history, torch.tensor([length]), *[ages] * has_age]
+    return split.user(given, torch.empty(1, 0), whole=True)
+
+
+def check_bits(
+    tower: nn.Module, folder: Path, monkeypatch: pytest.MonkeyPatch, *, has_age: bool = True
+) -> UserSplit:
+    """The tower in two stages; the user's bits are those of its passes one by one."""
+    split = split_of(tower, folder, has_age=has_age)
+    with monkeypatch.context() as patch:
+        patch.setattr(user_program, "join_passes", lambda program, inputs: 0)
+        apart = split_of(tower, folder, has_age=has_age)
+    assert not joined(stage(apart))
+    for length in (1, 2, 7, LONGEST):
+        found, expected = (states(one, length, has_age=has_age) for one in (split, apart))
+        assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
+    return split
+
+
+OPTIONS: dict[str, dict[str, object]] = {
+    "sasrec": {"blocks": 2, "heads": 2},
+    "hstu": {"layers": 3, "heads": 2, "time_buckets": 40, "top": [8, 1]},
+}
+
+
+@pytest.mark.parametrize("architecture", OPTIONS)
+def test_a_users_stage_of_the_zoo_is_one_call(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    companions = ARCHITECTURES[architecture].companions or ()
+    tower = build_tower(
+        architecture,
+        dense_inputs={},
+        feature_dims=(DIM,),
+        options=OPTIONS[architecture],
+        sequences={"history": SequenceSizes((DIM,), LONGEST, dict.fromkeys(companions, 1))},
+    )
+    for parameter in tower.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    split = check_bits(tower, tmp_path, monkeypatch, has_age=bool(companions))
+    layers = 3 if architecture == "hstu" else 2
+    # Rows before, between and behind the attentions, and biases by time.
+    [passes] = joined(stage(split))
+    assert passes >= 2 * layers + (architecture == "hstu")
+    left = [node for node in stage(split).graph.nodes if node.op.startswith("call")]
+    assert len(left) <= 5
+
+
+def two_calls(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    steps = ranker.attended(history + ranker.place[: history.shape[1]])
+    # Of all rows at once: torch computes it.
+    steps = steps + steps.cumsum(1)
+    return ranker.attended(ranker.attended(steps))[:, -1]
+
+
+def test_what_mixes_rows_otherwise_lies_between_two_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = check_bits(Ranker(two_calls), tmp_path, monkeypatch)
+    assert len(joined(stage(split))) == 2
+
+
+def biases_read_twice(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    steps = ranker.attended(ranker.attended(history, age), age)
+    return steps[:, -1] + ranker.bias(age.squeeze(2)).sum(2).mean(1, keepdim=True)
+
+
+def test_biases_that_others_read_are_those_of_all_pairs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = check_bits(Ranker(biases_read_twice), tmp_path, monkeypatch)
+    assert sum(joined(stage(split))) > 4
+
+
+def other_spans(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    return ranker.attended(ranker.attended(history, age), -age.square())[:, -1]
+
+
+def test_biases_of_other_numbers_are_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = check_bits(Ranker(other_spans), tmp_path, monkeypatch)
+    assert sum(joined(stage(split))) > 5
+
+
+def one_pass(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    return ranker.second(ranker.norm(history.cumsum(1)))[:, -1]
+
+
+def test_one_pass_alone_is_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not joined(stage(split := split_of(Ranker(one_pass), tmp_path)))
+    assert any(isinstance(one, RowPass) for one in stage(split).modules())
+
+
+def test_a_call_counts_its_weights(tmp_path: Path) -> None:
+    split = split_of(Ranker(two_calls), tmp_path)
+    held = sum(one.numel() for one in stage(split).buffers())
+    assert held >= 2 * (4 * DIM * DIM) + LONGEST * DIM
