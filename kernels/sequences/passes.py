@@ -61,10 +61,11 @@ class Memory(NamedTuple):
     width: int
     constant: Tensor | None = None
 
-    def size(self, positions: int) -> int:
-        """How many numbers it has."""
-        rows, width = (positions if n == POSITIONS else n for n in self[:2])
-        return rows * width
+    def sizes(self) -> tuple[int, int, int]:
+        """How many numbers it has: some, some for each position, and for each pair of them."""
+        counts = (self.rows, self.width).count(POSITIONS)
+        number = self.rows * self.width * (1, -1, 1)[counts]
+        return (number, 0, 0) if not counts else (0, number, 0) if counts == 1 else (0, 0, number)
 
 
 class Operand(NamedTuple):
@@ -213,8 +214,7 @@ class Passes:
         self._set = chosen_set(_LIBRARY, instruction_set, "passes")
         if _LIBRARY is None or self._set is None:
             raise InputError("passes: the package was built without a compiler")
-        self._inputs = tuple(inputs)
-        self._outputs = tuple(outputs)
+        self._sizes = tuple(one.sizes() for one in (*inputs, *outputs))
         self._held: list[object] = []
         memories = [*inputs, *outputs, *others]
         self._memories = (_Memory * len(memories))(*map(self._memory, memories))
@@ -269,18 +269,16 @@ class Passes:
         Raises:
             InputError: one has another dtype or another number of elements, or has gaps.
         """
-        for tensors, memories in ((inputs, self._inputs), (outputs, self._outputs)):
-            for one, memory in zip(tensors, memories, strict=True):
-                if (
-                    one.dtype is not torch.float32
-                    or one.numel() != memory.size(positions)
-                    or not one.is_contiguous()
-                ):
-                    raise InputError(
-                        f"passes: expected fp32 of {memory.size(positions)} numbers without gaps, "
-                        f"got {one.dtype} {list(one.shape)}"
-                    )
-        given = self._given_type(*(one.data_ptr() for one in (*inputs, *outputs)))
+        addresses = []
+        for one, sizes in zip((*inputs, *outputs), self._sizes, strict=True):
+            size = sizes[0] + positions * (sizes[1] + positions * sizes[2])
+            if one.numel() != size or one.dtype is not torch.float32 or not one.is_contiguous():
+                raise InputError(
+                    f"passes: expected fp32 of {size} numbers without gaps, "
+                    f"got {one.dtype} {list(one.shape)}"
+                )
+            addresses.append(one.data_ptr())
+        given = self._given_type(*addresses)
         call = _Passes(*self._fixed, ctypes.addressof(given), self._given_count, positions, None)
         space = torch.empty(_LIBRARY.sharded_infer_passes_space(call))  # type: ignore[union-attr]
         call.space = space.data_ptr()

@@ -118,7 +118,8 @@ class HostEngine:
             seconds = perf_counter() - began
             return found
 
-        outputs, found, users = stage.score(batch, counts, look_up, self.users)
+        with torch.inference_mode():
+            outputs, found, users = stage.score(batch, counts, look_up, self.users)
         scores = tuple(output.numpy() for output in outputs)
         whole = perf_counter() - began
         work = found.work._replace(users=users)

@@ -50,8 +50,11 @@ class UserStage:
         self._split = tower.split_user(names, runs_of(pooled, dims))
         columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(torch.tensor(dims))
         self._by_user, self._own = map(_columns, (columns, ~columns))
-        self._names = tower.inputs.names[:-1]
-        self._is_users = frozenset(self._split.shared)
+        shared = frozenset(self._split.shared)
+        self._own_names = [name for name in tower.inputs.names[:-1] if name not in shared]
+        self._sequences = [
+            (one.inputs(name), one, name in names) for name, one in spec.sequences.items()
+        ]
         self._dense = tuple(at for at, name in enumerate(spec.dense.inputs) if name in names)
         self._jagged = frozenset(
             at
@@ -74,7 +77,7 @@ class UserStage:
             counts = np.ones(samples, np.int64)
             return counts if each or samples == 1 else None
         users = self._jagged
-        if any(users & set(g.features) for g in batch.groups if g.batch_size == samples):
+        if any(not users.isdisjoint(g.features) for g in batch.groups if g.batch_size == samples):
             return None
         counts = np.array([samples]) if batch.repeats is None else batch.repeats
         sent = [batch.dense[at] for at in self._dense if len(batch.dense[at]) == samples]
@@ -134,12 +137,12 @@ class UserStage:
         for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
             at = 0 if len(array) == 1 else first
             given[name] = tensor_of(array[at : at + 1])
-        for one, (name, spec) in zip(found.sequences, self._spec.sequences.items(), strict=True):
-            if name in self._is_users:
+        for one, (names, spec, is_users) in zip(found.sequences, self._sequences, strict=True):
+            if is_users:
                 at = request if len(one.lengths) == requests else first
                 alone = of_one(one, spec, at)
                 whole = whole and (spec.pad_to != "longest" or int(alone.lengths) > 0)
-                given |= zip(spec.inputs(name), alone.inputs, strict=True)
+                given |= zip(names, alone.inputs, strict=True)
         embeddings = found.pooled[first : first + 1, self._by_user]
         dense = [given[name] for name in self._split.shared]
         return self._split.user(dense, embeddings, whole=whole)
@@ -157,17 +160,18 @@ class UserStage:
         given: dict[str, Tensor] = {}
         for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
             given[name] = tensor_of(array).expand(samples, -1)
-        for one, (name, spec) in zip(found.sequences, self._spec.sequences.items(), strict=True):
-            if name not in self._is_users:
+        for one, (names, _, is_users) in zip(found.sequences, self._sequences, strict=True):
+            if not is_users:
                 spread = one.spread(samples, samples, repeats)
-                given |= zip(spec.inputs(name), spread.inputs, strict=True)
-        own = [given[name] for name in self._names if name not in self._is_users]
+                given |= zip(names, spread.inputs, strict=True)
+        own = [given[name] for name in self._own_names]
         embeddings = found.pooled[:, self._own]
         if self._split.apart:
             return self._split.candidates(own, embeddings, users, counts.tolist())
         pieces = self._sizes.pieces(samples)
         if not self._pads:
             pieces[-1] -= sum(pieces) - samples
+            return self._split.candidates(own, embeddings, users, counts.tolist(), pieces=pieces)
         padded = sum(pieces)
         inputs = [_padded(array, padded) for array in (*own, embeddings)]
         # Rows of padding are the last request's.

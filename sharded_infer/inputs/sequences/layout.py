@@ -4,7 +4,7 @@ Each place of the padded sequences is a bag of one id, or an empty one, which re
 lookup that pools bags also looks sequences up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -93,14 +93,18 @@ class SequenceLayout:
         Raises:
             InternalError: the inputs of a sequence have different lengths.
         """
-        parts = _parts(batch)
+        groups = [g for g in batch.groups if any(f >= self._pooled for f in g.features)]
+        parts = _parts(groups)
         return tuple(_laid_out(place, parts) for place in self._places)
 
 
-def _parts(batch: ModelInput) -> dict[int, tuple[Ints, Ints]]:
+def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
     """The values and lengths of each jagged input, by position."""
     found = {}
-    for group in batch.groups:
+    for group in groups:
+        if len(group.features) == 1:
+            found[group.features[0]] = group.values, group.lengths[0]
+            continue
         start = 0
         for feature, lengths in zip(group.features, group.lengths, strict=True):
             end = start + (int(lengths[0]) if len(lengths) == 1 else int(lengths.sum()))
@@ -112,8 +116,9 @@ def _parts(batch: ModelInput) -> dict[int, tuple[Ints, Ints]]:
 def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
     spec = place.spec
     lengths = parts[place.features[0]][1]
-    kept = np.minimum(lengths, spec.max_length)
-    longest = max(1, int(kept[0] if len(kept) == 1 else kept.max(initial=1)))
+    longest = max(1, int(lengths[0] if len(lengths) == 1 else lengths.max(initial=1)))
+    kept = lengths if longest <= spec.max_length else np.minimum(lengths, spec.max_length)
+    longest = min(longest, spec.max_length)
     rounded = min(-(-longest // GRAIN) * GRAIN, spec.max_length)
     padded = spec.max_length if spec.pad_to == "max_length" else rounded
     sources, targets = _places(lengths, kept, padded, spec)

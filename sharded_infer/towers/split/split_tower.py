@@ -70,10 +70,10 @@ def run_pieces(
 ) -> tuple[Tensor, ...]:
     """Runs a program on some rows after another; `given` is the same for all."""
     if len(pieces) == 1:
-        whole: tuple[Tensor, ...] = program(*inputs, *given)
+        whole: tuple[Tensor, ...] = program.forward(*inputs, *given)
         return whole
     parts = zip(*(torch.split(tensor, list(pieces)) for tensor in inputs), strict=True)
-    made = [program(*part, *given) for part in parts]
+    made = [program.forward(*part, *given) for part in parts]
     return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
 
 

@@ -23,6 +23,8 @@ _LENGTHS: Final = (3, 1, 5)
 class UserSplit:
     """A tower whose user inputs come once a request; any number of threads may call it.
 
+    Callers are in torch's inference mode, which takes longer to enter than a small operator.
+
     What `user` returns depends on one request alone, to the bit, and may be kept.
 
     Attributes:
@@ -55,11 +57,10 @@ class UserSplit:
         Returns:
             What `candidates` needs of the request.
         """
-        with torch.inference_mode():
-            inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
-            graph = self.program.whole if whole else None
-            made: tuple[Tensor, ...] = (graph or self.program.request)(*inputs)
-            return made
+        inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
+        graph = self.program.whole if whole else None
+        made: tuple[Tensor, ...] = (graph or self.program.request).forward(*inputs)
+        return made
 
     def candidates(
         self,
@@ -83,25 +84,24 @@ class UserSplit:
         Returns:
             fp32 `[B]` or `[B, K]` of each output.
         """
-        with torch.inference_mode():
-            inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
-            if not self.apart:
-                if len(users) == 1:
-                    owners, given = torch.zeros(counts[0], dtype=torch.int64), users[0]
-                else:
-                    owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
-                    given = tuple(torch.cat(one) for one in zip(*users, strict=True))
-                pieces = pieces or [len(owners)]
-                return run_pieces(self.program.pair, (*inputs, owners), pieces, given)
-            parts = zip(*(torch.split(one, list(counts)) for one in inputs), strict=True)
-            made = [
-                self.program.pair(*part, torch.zeros(count, dtype=torch.int64), *user)
-                for part, user, count in zip(parts, users, counts, strict=True)
-            ]
-            if len(made) == 1:
-                whole: tuple[Tensor, ...] = made[0]
-                return whole
-            return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
+        inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
+        if not self.apart:
+            if len(users) == 1:
+                owners, given = torch.zeros(counts[0], dtype=torch.int64), users[0]
+            else:
+                owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
+                given = tuple(torch.cat(one) for one in zip(*users, strict=True))
+            pieces = pieces or [len(owners)]
+            return run_pieces(self.program.pair, (*inputs, owners), pieces, given)
+        parts = zip(*(torch.split(one, list(counts)) for one in inputs), strict=True)
+        made = [
+            self.program.pair(*part, torch.zeros(count, dtype=torch.int64), *user)
+            for part, user, count in zip(parts, users, counts, strict=True)
+        ]
+        if len(made) == 1:
+            whole: tuple[Tensor, ...] = made[0]
+            return whole
+        return tuple(torch.cat(of_one) for of_one in zip(*made, strict=True))
 
 
 def user_split(program: SplitProgram, inputs: TowerInputs, shared: Sequence[str]) -> UserSplit:
