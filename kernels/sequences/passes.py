@@ -195,7 +195,7 @@ class Passes:
         passes: in order; each reads what is given, constants and what those before it wrote.
 
     Attributes:
-        count: of the passes.
+        kinds: of the passes.
 
     Raises:
         InputError: nothing was compiled, the machine lacks the instruction set, or row steps are
@@ -225,7 +225,8 @@ class Passes:
             *(ctypes.addressof(self._memories), len(memories)),
             *(ctypes.addressof(self._passes), len(passes)),
         )
-        self._given_count, self.count = given, len(passes)
+        self._given_count = given
+        self.kinds = tuple(map(type, passes))
 
     def _memory(self, memory: Memory) -> _Memory:
         if memory.constant is None:

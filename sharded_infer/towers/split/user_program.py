@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
 from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
+from sharded_infer.towers.lowering.sequences.divided_products import divide_products
 from sharded_infer.towers.lowering.sequences.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
@@ -126,7 +127,8 @@ def _fuse(
     select_rows(request, runs)
     # The rows that are read are chosen by positions now.
     changes += use_whole()
+    divide_products(request, runs)
     join_heads(request, runs)
-    fuse_row_steps(request, runs)
+    fuse_row_steps(request, runs, fewest=1)
     join_passes(request, runs)
     return changes

@@ -7,9 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kernels.sequences.passes import (
+    Attending,
+    PairBiasing,
+    RowStepping,
+    passes_instruction_sets,
+)
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
+from sharded_infer.towers.lowering.sequences.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.split.parts import Run
@@ -26,8 +33,8 @@ from tests.sharded_infer.zoo.test_sequence_towers import (
     scores,
 )
 
-# Operators of a user's stage without padding, beside its passes.
-MOST_OPERATORS = {"sasrec": 9, "hstu": 24}
+# Passes of a user's stage without padding, which are one call: rows, attentions, biases by time.
+JOINED = {"sasrec": (5, 2, 0), "hstu": (5, 2, 1)}
 # Of attention and of layers on pairs. BST's attention has one query.
 PASSES = {"din": (0, 1), "sasrec": (2, 0), "bst": (0, 0), "hstu": (2, 0)}
 
@@ -105,16 +112,21 @@ def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: S
     for user in (program.request, program.whole or program.request):
         modules = [one for graph in (user, program.pair) for one in graph.modules()]
         kinds = HeadsPass, PairPass
-        found = tuple(sum(isinstance(one, kind) for one in modules) for kind in kinds)
-        assert found == PASSES[stages.architecture]
-    if stages.architecture in MOST_OPERATORS:
+        found = [sum(isinstance(one, kind) for one in modules) for kind in kinds]
+        calls = [one.passes.kinds for one in modules if isinstance(one, JoinedPasses)]
+        found[0] += sum(of_one.count(Attending) for of_one in calls)
+        assert tuple(found) == PASSES[stages.architecture]
+    if stages.architecture in JOINED and passes_instruction_sets():
+        [call] = calls
+        kinds_of_call = RowStepping, Attending, PairBiasing
+        assert tuple(map(call.count, kinds_of_call)) == JOINED[stages.architecture]
         assert program.whole is not None
-        operators = [
+        others = [
             node
             for node in program.whole.graph.nodes
             if node.op == "call_function" and node.target is not operator.getitem
         ]
-        assert len(operators) <= MOST_OPERATORS[stages.architecture]
+        assert len(others) == 1
     for length, candidates in ((0, 3), (1, 1), (5, 1000), (MAX_LENGTH, 6)):
         given = stages.request(length, candidates)
         expected = stages.expected(given)

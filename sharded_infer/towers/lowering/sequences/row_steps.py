@@ -48,19 +48,22 @@ class RowPass(torch.nn.Module):
         return self.steps(*inputs)
 
 
-def fuse_row_steps(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
+def fuse_row_steps(
+    program: GraphModule, inputs: Iterable[Sequence[Tensor]], *, fewest: int = 2
+) -> int:
     """Fuses steps on rows, in place.
 
     Args:
         program: of aten operators and passes, with its products packed; its inputs and outputs do
             not change.
         inputs: inputs of several sizes that it can run on, to read dtypes and shapes from runs.
+        fewest: operators of a pass; with 1, a product or a norm alone is one, to be joined.
 
     Returns:
         The number of passes.
     """
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
-    groups = _groups(program, rows)
+    groups = _groups(program, rows, fewest)
     fused = _Fused(program, rows)
     for number, group in enumerate(groups):
         fused.replace(group, f"_rows_{number}")
@@ -74,7 +77,7 @@ def fuse_row_steps(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> 
     return len(groups)
 
 
-def _groups(program: GraphModule, rows: RowOperators) -> list[list[Node]]:
+def _groups(program: GraphModule, rows: RowOperators, fewest: int) -> list[list[Node]]:
     """The steps that can run in one pass and are worth one, in the graph's order."""
     steps = {
         node: found
@@ -96,7 +99,7 @@ def _groups(program: GraphModule, rows: RowOperators) -> list[list[Node]]:
     return [
         group
         for group in groups.values()
-        if len(group) > 1 and any(steps[node].kind in _WORTH for node in group)
+        if len(group) >= fewest and any(steps[node].kind in _WORTH for node in group)
     ]
 
 

@@ -89,7 +89,7 @@ def stage(split: UserSplit) -> GraphModule:
 def joined(program: GraphModule) -> list[int]:
     """The passes of each call."""
     calls = (one for one in program.modules() if isinstance(one, JoinedPasses))
-    return [one.passes.count for one in calls]
+    return [len(one.passes.kinds) for one in calls]
 
 
 def states(split: UserSplit, length: int, *, has_age: bool = True) -> tuple[Tensor, ...]:
