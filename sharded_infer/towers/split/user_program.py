@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention, join_heads
 from sharded_infer.towers.lowering.sequences.bias_reads import select_biases
 from sharded_infer.towers.lowering.sequences.divided_products import divide_products
+from sharded_infer.towers.lowering.sequences.flat_rows import flatten_rows
 from sharded_infer.towers.lowering.sequences.joined_passes import join_passes
 from sharded_infer.towers.lowering.sequences.known_numbers import Symbol
 from sharded_infer.towers.lowering.sequences.row_selection import select_rows
@@ -124,6 +125,7 @@ def _fuse(
     fuse_attention(request)
     # Masks of later keys are those of attentions now.
     changes += use_whole()
+    flatten_rows(request, runs)
     select_rows(request, runs)
     # The rows that are read are chosen by positions now.
     changes += use_whole()

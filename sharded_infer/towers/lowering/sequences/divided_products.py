@@ -21,11 +21,24 @@ from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 __all__ = ["divide_products"]
 
 _aten = torch.ops.aten
-_DIVIDING: Final = (
-    *(_aten.chunk.default, _aten.split.Tensor, _aten.split.sizes),
-    _aten.split_with_sizes.default,
-)
+# Operators that choose columns, and the place of the axis among their arguments.
+_AXIS: Final[Mapping[object, int]] = {
+    _aten.chunk.default: 2,
+    _aten.split.Tensor: 2,
+    _aten.split.sizes: 2,
+    _aten.split_with_sizes.default: 2,
+    _aten.slice.Tensor: 1,
+}
 _BY_NUMBER: Final = (_aten.silu.default, _aten.relu.default, _aten.sigmoid.default)
+
+
+class _Columns(NamedTuple):
+    """Columns that a node takes, of all rows or of a selected one."""
+
+    node: Node
+    first: int
+    width: int
+    selection: Node | None = None
 
 
 class _Divided(NamedTuple):
@@ -33,13 +46,12 @@ class _Divided(NamedTuple):
 
     Attributes:
         between: what is computed of each number, from the product on.
-        parts: the first column and the number of them, by the node that takes them.
     """
 
     product: Node
     linear: Linear
     between: Sequence[Node]
-    parts: Mapping[Node, tuple[int, int]]
+    parts: Sequence[_Columns]
 
 
 def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
@@ -54,33 +66,28 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
         The number of products that were divided.
     """
     kinds = [kinds_of(program, one) for one in inputs]
-    made = 0
-    for node in list(program.graph.nodes):
+    graph, made = program.graph, 0
+    for node in list(graph.nodes):
         divided = _divided(program, node, kinds)
         if divided is None:
             continue
-        selections = {part: list(part.users) for part in divided.parts if _is_selected(part)}
-        selecting = {one for of in selections.values() for one in of}
-        # But for the part that they select from.
-        chosen = {(one.target, *one.args[1:]) for one in selecting}
-        rest = [part for part in divided.parts if part not in selections]
-        if len(chosen) != 1 or not rest:
+        every = [part for part in divided.parts if part.selection is None]
+        selected = [part for part in divided.parts if part.selection is not None]
+        # But for what they select from.
+        chosen = {(one.selection.target, *one.selection.args[1:]) for one in selected}  # type: ignore[union-attr]
+        if not every or len(chosen) != 1:
             continue
         made += 1
         source: Any = divided.product.args[0]
-        with program.graph.inserting_before(node):
-            every = _columns(program, f"_all_{made}", divided, rest, source)
-        for part, columns in every.items():
-            part.replace_all_uses_with(columns)
-        first = next(one for one in program.graph.nodes if one in selecting)
-        with program.graph.inserting_before(first):
-            row = program.graph.call_function(first.target, (source, *first.args[1:]))
-            one_row = _columns(program, f"_one_{made}", divided, list(selections), row)
-        for part, columns in one_row.items():
-            for selection in selections[part]:
-                selection.replace_all_uses_with(columns)
+        with graph.inserting_before(node):
+            _put(program, f"_all_{made}", divided, every, source)
+        selections = {part.selection for part in selected}
+        first = next(one for one in graph.nodes if one in selections)
+        with graph.inserting_before(first):
+            row = graph.call_function(first.target, (source, *first.args[1:]))
+            _put(program, f"_one_{made}", divided, selected, row)
     if made:
-        program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
+        graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
         pack_products(program, product_dtypes())
         program.delete_all_unused_submodules()
         program.recompile()
@@ -88,49 +95,62 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
 
 
 def _divided(
-    program: GraphModule, node: Node, kinds: Sequence[Mapping[Node, Kind]]
+    program: GraphModule, product: Node, kinds: Sequence[Mapping[Node, Kind]]
 ) -> _Divided | None:
-    if node.target not in _DIVIDING or node.kwargs or not isinstance(node.args[0], Node):
-        return None
-    shapes = [of[one][1] for of in kinds if (one := node.args[0]) in of]
-    if any(len(shape) != 3 or shape[0] != 1 for shape in shapes) or len(shapes) != len(kinds):
-        return None
-    if (*node.args, 0)[2] not in (-1, 2):
+    linear = linear_of(program, product)
+    shapes = [of[product][1] for of in kinds if product in of]
+    if linear is None or any(len(shape) != 3 or shape[0] != 1 for shape in shapes):
         return None
     between: list[Node] = []
-    product = node.args[0]
-    while product.target in _BY_NUMBER and len(product.users) == 1:
-        between.insert(0, product)
-        product = product.args[0]  # type: ignore[assignment]
-    linear = linear_of(program, product)
-    if linear is None or len(product.users) != 1:
-        return None
-    target: Any = node.target
-    columns = target(torch.arange(len(linear.weight)).view(1, 1, -1), *node.args[1:])
-    taken = {user: columns[user.args[1]].flatten() for user in node.users}
-    parts = {user: (int(one[0]), len(one)) for user, one in taken.items()}
+    last, width = product, len(linear.weight)
+    while len(last.users) == 1 and (user := next(iter(last.users))).target in _BY_NUMBER:
+        between.append(user)
+        last = user
+    parts: list[_Columns] = []
+    for user in last.users:
+        if _is_selection(user):
+            taken = [_taken(one, width) or [_Columns(user, 0, width)] for one in user.users]
+            parts += {part._replace(selection=user) for of_one in taken for part in of_one}
+            continue
+        columns = _taken(user, width)
+        if columns is None:
+            return None
+        for part in columns:
+            if part.node.users and all(map(_is_selection, part.node.users)):
+                parts += [part._replace(node=one, selection=one) for one in part.node.users]
+            else:
+                parts.append(part)
     return _Divided(product, linear, between, parts)
 
 
-def _is_selected(part: Node) -> bool:
-    """Whether all that is read of a part is one row."""
-    return bool(part.users) and all(
-        (user.target is _aten.slice.Tensor and user.args[1:3] == (1, -1))
-        or (user.target is _aten.index_select.default and user.args[1] == 1)
-        for user in part.users
-    )
+def _is_selection(node: Node) -> bool:
+    """Whether a node selects one row."""
+    last = node.target is _aten.slice.Tensor and node.args[1:3] == (1, -1)
+    return bool(last) or bool(node.target is _aten.index_select.default and node.args[1] == 1)
 
 
-def _columns(
-    program: GraphModule, name: str, divided: _Divided, parts: Sequence[Node], source: Node
-) -> dict[Node, Node]:
-    """A product of some columns, of which each part has its own."""
-    graph, bounds = program.graph, [divided.parts[part] for part in parts]
-    held = {"weight": divided.linear.weight, "bias": divided.linear.bias}
+def _taken(node: Node, width: int) -> list[_Columns] | None:
+    """The columns that a node takes of `width`, or that others take of what it divides."""
+    target: Any = node.target
+    place = _AXIS.get(target)
+    if place is None or node.kwargs or (*node.args, 0)[place] not in (-1, 2):
+        return None
+    made = target(torch.arange(width).view(1, 1, -1), *node.args[1:])
+    found = [(node, made)] if isinstance(made, Tensor) else []
+    found = found or [(one, made[one.args[1]]) for one in node.users]
+    return [_Columns(one, int(columns[0, 0, 0]), columns.shape[2]) for one, columns in found]
+
+
+def _put(
+    program: GraphModule, name: str, divided: _Divided, parts: Sequence[_Columns], source: Node
+) -> None:
+    """Puts a product of some columns in the place of the nodes that take them."""
+    graph = program.graph
+    bounds = list(dict.fromkeys((part.first, part.width) for part in parts))
     arguments = [source]
-    for kind, tensor in held.items():
+    for kind, tensor in (("weight", divided.linear.weight), ("bias", divided.linear.bias)):
         if tensor is not None:
-            rows = [tensor[first : first + count] for first, count in bounds]
+            rows = [tensor[first : first + width] for first, width in bounds]
             program.register_buffer(f"{name}_{kind}", torch.cat(rows), persistent=False)
             arguments.append(graph.get_attr(f"{name}_{kind}"))
     made = graph.call_function(_aten.linear.default, tuple(arguments))
@@ -138,9 +158,10 @@ def _columns(
         made = graph.call_function(_aten.relu.default, (made,))
     for one in divided.between:
         made = graph.call_function(one.target, (made,))  # type: ignore[arg-type]
-    found, begin = {}, 0
-    for part, (_, count) in zip(parts, bounds, strict=True):
-        cut = made, 2, begin, begin + count
-        found[part] = graph.call_function(_aten.slice.Tensor, cut)
-        begin += count
-    return found
+    begin = 0
+    for first, width in bounds:
+        cut = graph.call_function(_aten.slice.Tensor, (made, 2, begin, begin + width))
+        begin += width
+        for part in parts:
+            if (part.first, part.width) == (first, width):
+                part.node.replace_all_uses_with(cut)

@@ -142,6 +142,19 @@ def _shaped(known: KnownNumbers, node: Node) -> Number | None:
     return number._replace(axis=(place if place < new else place + 1) - rank)
 
 
+def _selected(known: KnownNumbers, node: Node) -> Number | None:
+    """Those at one place: of positions, a constant, or one counted from the end."""
+    number, at = known.of(node.args[0]), node.args[2]
+    if number is None or number.axis is None:
+        return number
+    rank = len(known.kinds[node][1]) + 1
+    if cast(int, node.args[1]) % rank - rank != number.axis or not isinstance(at, int):
+        return None
+    lengths = number.lengths + (number.positions if at < 0 else 0)
+    constant = number.constant + number.positions * at
+    return Number(constant, lengths, 0, number.symbol if lengths else None)
+
+
 def _inverted(known: KnownNumbers, node: Node) -> Number | None:
     number = known.of(node.args[0])
     if number not in (Number(0), Number(1)) or known.kinds[node][0] is not torch.bool:
@@ -234,6 +247,7 @@ _RULES: Final[Mapping[Any, _Rule]] = {
         ),
         _shaped,
     ),
+    _aten.select.int: _selected,
     **dict.fromkeys((_aten.to.dtype, _aten._to_copy.default), _converted),
     **dict.fromkeys((_aten.logical_not.default, _aten.bitwise_not.default), _inverted),
     **dict.fromkeys(
