@@ -155,6 +155,15 @@ def _selected(known: KnownNumbers, node: Node) -> Number | None:
     return Number(constant, lengths, 0, number.symbol if lengths else None)
 
 
+def _indexed(known: KnownNumbers, node: Node) -> Number | None:
+    """Positions at known places, from the first one on."""
+    positions, places = known.of(node.args[0]), cast(list[object], node.args[1])
+    at = known.of(places[0]) if len(places) == 1 else None
+    if at is None or positions is None or positions[:3] != (0, 0, 1) or at.bounds[0] < 0:
+        return None
+    return at if len(known.kinds[cast(Node, node.args[0])][1]) == 1 else None
+
+
 def _inverted(known: KnownNumbers, node: Node) -> Number | None:
     number = known.of(node.args[0])
     if number not in (Number(0), Number(1)) or known.kinds[node][0] is not torch.bool:
@@ -248,6 +257,7 @@ _RULES: Final[Mapping[Any, _Rule]] = {
         _shaped,
     ),
     _aten.select.int: _selected,
+    _aten.index.Tensor: _indexed,
     **dict.fromkeys((_aten.to.dtype, _aten._to_copy.default), _converted),
     **dict.fromkeys((_aten.logical_not.default, _aten.bitwise_not.default), _inverted),
     **dict.fromkeys(

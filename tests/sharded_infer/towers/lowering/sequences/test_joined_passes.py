@@ -41,6 +41,8 @@ class Ranker(nn.Module):
         self.first, self.second = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
         self.norm, self.place = nn.LayerNorm(DIM), nn.Parameter(torch.randn(LONGEST, DIM))
         self.bias = RelativeBias(LONGEST, 30)
+        layer = nn.TransformerEncoderLayer(DIM, 2, 32, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         for parameter in self.parameters():
             nn.init.normal_(parameter, std=0.3)
 
@@ -143,6 +145,21 @@ def test_a_users_stage_of_the_zoo_is_one_call(
     assert passes >= 2 * layers + (architecture == "hstu")
     left = [node for node in stage(split).graph.nodes if node.op.startswith("call")]
     assert len(left) <= 5
+
+
+def by_torchs_layers(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    length = history.shape[1]
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    steps = ranker.encoder(history + ranker.place[:length], mask=later)
+    found: Tensor = ranker.norm(steps)[:, -1]
+    return found
+
+
+def test_torchs_layers_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = check_bits(Ranker(by_torchs_layers), tmp_path, monkeypatch)
+    assert len(joined(stage(split))) == 1
+    left = [node for node in stage(split).graph.nodes if node.op.startswith("call")]
+    assert len(left) <= 6
 
 
 def two_calls(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:

@@ -53,6 +53,7 @@ def known(computed: Computed) -> Number | None:
         (lambda order, lengths: order.unsqueeze(0).unsqueeze(-1), Number(0, 0, 1, N, -2)),
         (lambda order, lengths: order - order, Number(0)),
         (lambda order, lengths: order[-1], Number(-1, 1, 0, N)),
+        (lambda order, lengths: order[lengths - 1], Number(-1, 1, 0, N)),
         (lambda order, lengths: (3 - order).unsqueeze(1)[-2, :], Number(5, -1, 0, N)),
         (lambda order, lengths: (order + 4)[0], Number(4)),
         (lambda order, lengths: torch.sub(lengths, order, alpha=2), Number(0, 1, -2, N, -1)),
@@ -77,6 +78,7 @@ def test_numbers_are_known(computed: Computed, expected: Number) -> None:
 @pytest.mark.parametrize(
     "computed",
     [
+        lambda order, lengths: order[lengths - 2],
         # True of some lengths or positions alone.
         lambda order, lengths: order == 8,
         lambda order, lengths: order > 0,
