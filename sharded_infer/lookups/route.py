@@ -323,6 +323,10 @@ class GroupLookup:
         return lengths
 
     def _count_saved(self, chosen: Bags) -> None:
+        if self._counts is None:
+            # All samples share one bag.
+            self.saved += chosen.values.shape[0] * (self._batch_size - 1)
+            return
         lengths = chosen.lengths.numpy()
         if self._places > 1:
             lengths = lengths.reshape(len(lengths), -1, self._places).sum(axis=2)
