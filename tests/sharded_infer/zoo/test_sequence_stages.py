@@ -15,8 +15,8 @@ from kernels.sequences.passes import (
 )
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
+from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
-from sharded_infer.towers.lowering.sequences.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.sequences.pair_layers import PairPass
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.split.parts import Run

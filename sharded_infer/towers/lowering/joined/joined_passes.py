@@ -29,9 +29,9 @@ from kernels.sequences.passes import (
     passes_instruction_sets,
 )
 from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
+from sharded_infer.towers.lowering.joined.pass_sources import Source
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
-from sharded_infer.towers.lowering.sequences.pass_groups import PassGroups
-from sharded_infer.towers.lowering.sequences.pass_sources import Source
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from kernels.sequences.passes import passes_instruction_sets
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
-from sharded_infer.towers.lowering.sequences.joined_passes import JoinedPasses
+from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.split import user_program

@@ -7,9 +7,9 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.errors import InternalError
 from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.joined.pair_functions import PairFunction, pair_function
+from sharded_infer.towers.lowering.joined.pass_sources import PassSources, Source
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
-from sharded_infer.towers.lowering.sequences.pair_functions import PairFunction, pair_function
-from sharded_infer.towers.lowering.sequences.pass_sources import PassSources, Source
 from sharded_infer.towers.lowering.sequences.request_layouts import Layout, RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass

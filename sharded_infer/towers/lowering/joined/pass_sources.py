@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.passes import LAST_ROW, LAST_ROWS
 from sharded_infer.towers.lowering.constants import constant_of
-from sharded_infer.towers.lowering.sequences.pair_functions import RESHAPING
+from sharded_infer.towers.lowering.joined.pair_functions import RESHAPING
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 

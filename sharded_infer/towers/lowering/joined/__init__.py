@@ -1,0 +1,1 @@
+"""Passes of a request's stage, joined to one call."""
