@@ -119,7 +119,11 @@ class _Flattening:
         given = {one: self._as_flat(one) for one in node.all_input_nodes if self._has_rows(one)}
         if self._is_flat(node) and all(one is other for one, other in given.items()):
             return node
-        return self._graph.node_copy(node, lambda one: given.get(one, one))
+        made = self._graph.node_copy(node, lambda one: given.get(one, one))
+        if node.target is _aten.cat.default:
+            # The last axis has another number in another shape.
+            made.args = made.args[0], -1
+        return made
 
     def _is_flat(self, node: Node) -> bool:
         shape = self._layouts.shape(node)
@@ -159,7 +163,7 @@ class _Flattening:
 
     def _made_flat(self, node: Node) -> Node:
         columns = self._columns(node)
-        if columns is not None and columns.base is not node:
+        if columns is not None:
             return self._cut(self._as_flat(columns.base), columns)
         joined = self._joined_heads(node)
         if joined is not None:
@@ -250,6 +254,9 @@ class _Flattening:
             return None
         whole = node.args[0]
         if whole.op == "get_attr" or not (whole in self._kinds[0] or whole.target in _DIVIDING):
+            return None
+        sizes = [one for one in node.all_input_nodes if one is not whole]
+        if any(one not in values for one in sizes for values in self._values):
             return None
         base, numbers = self._of(whole)
         made = []

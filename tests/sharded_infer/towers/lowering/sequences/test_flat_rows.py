@@ -30,6 +30,7 @@ class Tower(nn.Module):
         self.computed = computed
         self.three, self.out = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
         self.norm, self.place = nn.LayerNorm(DIM), nn.Parameter(torch.randn(LONGEST, DIM))
+        self.wide = nn.LayerNorm(2 * DIM)
         self.torchs = nn.MultiheadAttention(DIM, HEADS)
 
     def forward(self, history: Tensor) -> Tensor:
@@ -104,11 +105,16 @@ def repeated_places(tower: Tower, history: Tensor) -> Tensor:
     return tower.norm(history + tower.place[: history.shape[1]])
 
 
-@pytest.mark.parametrize("computed", [places, repeated_places])
+def joined(tower: Tower, history: Tensor) -> Tensor:
+    rows = history.squeeze(0)
+    return tower.wide(torch.cat([rows, rows * 2], 1)).unsqueeze(0)
+
+
+@pytest.mark.parametrize("computed", [places, repeated_places, joined])
 def test_positions_without_the_samples_axis_are_rows(computed: Computed) -> None:
     program = flattened(computed)
     [steps] = (one.steps.steps for one in program.modules() if isinstance(one, RowPass))
-    assert len(steps) == 2
+    assert len(steps) == (3 if computed is joined else 2)
 
 
 def other_heads(tower: Tower, history: Tensor) -> Tensor:
