@@ -69,7 +69,11 @@ def pair_function(
     numbers = _base(chain[0].args[0])
     if turned is None or numbers is None or numbers is not _base(chain[0].args[1]):
         return None
-    function = step_function(_asked(program, chain))
+    try:
+        function = step_function(_asked(program, chain))
+    except (IndexError, RuntimeError):
+        # Of what is no number, say, torch makes an index that no table has: it tells requests so.
+        return None
     return None if function is None else PairFunction(function, numbers, fixed, turned)
 
 
