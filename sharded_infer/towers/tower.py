@@ -17,6 +17,7 @@ from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, join_crosses
+from sharded_infer.towers.lowering.convolutions import multiply_pointwise
 from sharded_infer.towers.lowering.decomposition import decompose
 from sharded_infer.towers.lowering.folding import fold_weights
 from sharded_infer.towers.lowering.fused_steps import fuse_steps
@@ -99,6 +100,7 @@ class Tower:
         zeros = inputs.zeros(inputs.lengths(_TRACED_LENGTH))
         if sequences:
             fold_weights(program)
+            multiply_pointwise(program)
         if tf32:
             emulate_tf32(program)
         # For each number of rows, and so for each length, oneDNN would keep a kernel.
