@@ -2,7 +2,7 @@
 
     scaled_dot_product_attention(q, k, v, is_causal)              ->  attention(q, k, v)
     silu(q @ k.mT + bias).masked_fill(mask, 0) / n @ v            ->  attention(q, k, v, bias, mask)
-    softmax(q @ k.mT * scale) @ v                                 ->  attention(q, k, v)
+    softmax(hide_later(q @ k.mT * scale)) @ v                     ->  attention(q, k, v)
 
 See `kernels.sequences.attention`. The second is that of HSTU (Zhai et al. 2024, arXiv:2402.17152).
 """
@@ -27,6 +27,7 @@ __all__ = [
     "HeadsPass",
     "attention_of",
     "fuse_attention",
+    "hide_later",
     "join_heads",
 ]
 
@@ -44,6 +45,12 @@ _LAST_TWO: Final = ({2, 3}, {-1, -2})
 SDPA_ARGUMENTS: Final = (
     *("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa"),
 )
+
+
+def hide_later(scores: Tensor) -> Tensor:
+    """Scores `[..., L, L]` with -inf for the keys behind each query."""
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf)
 
 
 class AttentionPass(torch.nn.Module):
@@ -109,10 +116,15 @@ def fuse_attention(program: GraphModule) -> int:
         found = _torchs(node) or _written_out(node)
         if found is None:
             continue
-        name = f"_attention_{made}"
+        name, graph = f"_attention_{made}", program.graph
         program.add_submodule(name, AttentionPass(found.attention))
-        with program.graph.inserting_before(found.last):
-            passed = program.graph.call_module(name, (*found.tensors, found.bias, found.mask))
+        with graph.inserting_before(found.last):
+            tensors = found.tensors
+            if found.stacked:
+                tensors = [graph.call_function(_aten.unsqueeze.default, (t, 0)) for t in tensors]
+            passed = graph.call_module(name, (*tensors, found.bias, found.mask))
+            if found.stacked:
+                passed = graph.call_function(_aten.squeeze.dim, (passed, 0))
         found.last.replace_all_uses_with(passed)
         # Not as dead code: torch takes its attention for one that draws random numbers.
         program.graph.erase_node(found.last)
@@ -215,11 +227,14 @@ def _same_numbers(rows: RowOperators, divided: Node, whole: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
+    """An attention; `stacked`: its heads are the first of three axes."""
+
     attention: Attention
-    tensors: tuple[Any, Any, Any]  # query, key, value
+    tensors: Sequence[Any]  # query, key, value
     last: Node
     bias: Node | None = None
     mask: Node | None = None
+    stacked: bool = False
 
 
 def _torchs(node: Node) -> _Found | None:
@@ -238,10 +253,10 @@ def _torchs(node: Node) -> _Found | None:
 
 def _written_out(product: Node) -> _Found | None:
     """Attention of a product, what follows it, and another product."""
-    if product.target not in _PRODUCTS or not _is_turned(product.args[1]):
+    if product.target not in _PRODUCTS or not _is_turned(product.args[1], product.target):
         return None
-    query, turned = product.args
-    scale, divisor = 1.0, 1.0
+    (query, scale), turned = _scaled(product.args[0]), product.args[1]
+    divisor, causal = 1.0, False
     weights: Weights | None = None
     bias: Node | None = None
     mask: Node | None = None
@@ -255,6 +270,8 @@ def _written_out(product: Node) -> _Found | None:
             scale *= factor
         elif kind is not None and weights is None:
             weights = kind
+        elif user.target is hide_later and weights is None:
+            causal = True
         elif weights is None and bias is None and _other(user, node) is not None:
             bias = _other(user, node)
         elif weights is not None and mask is None and _hides(user):
@@ -264,12 +281,22 @@ def _written_out(product: Node) -> _Found | None:
         node, user = user, _only_user(user)
     if user is None or weights is None or user.args[0] is not node or user.args[1] is node:
         return None
-    attention = Attention(weights, scale, divisor)
-    return _Found(attention, (query, turned.args[0], user.args[1]), user, bias, mask)  # type: ignore[union-attr]
+    attention = Attention(weights, scale, divisor, causal)
+    tensors = query, turned.args[0], user.args[1]  # type: ignore[union-attr]
+    stacked = _aten.bmm.default in (product.target, user.target)
+    return _Found(attention, tensors, user, bias, mask, stacked)
 
 
-def _is_turned(node: object) -> bool:
-    return isinstance(node, Node) and node.target in _TURNS and set(node.args[1:]) in _LAST_TWO
+def _scaled(query: Any) -> tuple[Any, float]:
+    """Queries without a factor, and the factor."""
+    factor = _factor(query) if isinstance(query, Node) else None
+    return (query, 1.0) if factor is None else (query.args[0], factor)
+
+
+def _is_turned(node: object, product: object) -> bool:
+    """Whether a node swaps the last two axes of a product's second factor."""
+    last = (*_LAST_TWO, {1, 2}) if product is _aten.bmm.default else _LAST_TWO
+    return isinstance(node, Node) and node.target in _TURNS and set(node.args[1:]) in last
 
 
 def _factor(node: Node) -> float | None:

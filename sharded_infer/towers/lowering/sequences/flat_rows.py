@@ -162,13 +162,14 @@ class _Flattening:
         return self._flat[node]
 
     def _made_flat(self, node: Node) -> Node:
-        columns = self._columns(node)
-        if columns is not None:
-            return self._cut(self._as_flat(columns.base), columns)
+        # Of one head they are columns, too.
         joined = self._joined_heads(node)
         if joined is not None:
             turned = self._call(_aten.transpose.int, joined, 1, 2)
             return self._call(_aten.flatten.using_ints, turned, 2)
+        columns = self._columns(node)
+        if columns is not None:
+            return self._cut(self._as_flat(columns.base), columns)
         if self._is_flat(node):
             return node
         shape, made = self._layouts.shape(node), node
@@ -228,7 +229,7 @@ class _Flattening:
     def _joined_heads(self, node: Node) -> Node | None:
         """The attention whose heads, side by side, a node's rows are."""
         base, numbers = self._of(node)
-        if base is node or attention_of(self._program, base) is None or not self._has_rows(node):
+        if attention_of(self._program, base) is None or not self._has_rows(node):
             return None
         for kinds, places in zip(self._kinds, numbers, strict=True):
             whole = torch.arange(kinds[base][1].numel()).view(kinds[base][1])

@@ -4,6 +4,7 @@
     embedding(W, clamp(lengths - 1 - arange(n), 0, m))  ->  flip(W)[m + 1 - n:]
     index_select(x, 1, lengths - 1)                     ->  x[:, -1:]
     biases[clamp(arange(n)[:, None] - arange(n), 0)]    ->  B[:n, :n]
+    softmax(masked_fill(x, later, -inf))                ->  softmax(hide_later(x))
 
 A request's own sequences need no padding: their lengths are their numbers of positions. What is
 made of positions and weights alone is computed once for the longest sequence, and cut.
@@ -26,6 +27,7 @@ from sharded_infer.towers.lowering.sequences.attention import (
     SDPA_ARGUMENTS,
     AttentionPass,
     attention_of,
+    hide_later,
 )
 from sharded_infer.towers.lowering.sequences.fixed_values import FixedValues, index_of
 from sharded_infer.towers.lowering.sequences.known_numbers import KnownNumbers, Number, Symbol
@@ -40,6 +42,9 @@ _AND: Final = (_aten.logical_and.default, _aten.bitwise_and.Tensor, _aten.mul.Te
 _OR: Final = (
     *(_aten.logical_or.default, _aten.bitwise_or.Tensor, _aten.add.Tensor, _aten.sub.Tensor),
 )
+_HIDING: Final = (_aten.masked_fill.Scalar, _aten.add.Tensor, _aten.baddbmm.default)
+# What is added to a score, or stands for it, so that its weight is 0.
+_HIDDEN: Final = -1e6
 _CLAMPS: Final = (_aten.clamp.default, _aten.clamp_min.default, _aten.clamp_max.default)
 
 
@@ -129,16 +134,9 @@ class _Rewriting:
         """What a node is replaced by, if it is."""
         target: Any = node.target
         numbers = [self._known.of(one) for one in node.args]
-        if target is _aten.masked_fill.Scalar and numbers[1] == _NONE:
-            return self._same(node, node.args[0])
-        if target is _aten.where.self and numbers[0] in (_ALL, _NONE):
-            return self._same(node, node.args[1 if numbers[0] == _ALL else 2])
-        if target in (*_AND, *_OR) and not node.kwargs:
-            neutral = _ALL if target in _AND else _NONE
-            if numbers[1] == neutral:
-                return self._same(node, node.args[0])
-            if numbers[0] == neutral and target is not _aten.sub.Tensor:
-                return self._same(node, node.args[1])
+        unmasked = self._unmasked_numbers(node, numbers) or self._unmasked_scores(node)
+        if unmasked is not None:
+            return unmasked
         if target in _CLAMPS and self._known.of(node) is not None:
             return self._same(node, node.args[0])
         if target is _aten.scaled_dot_product_attention.default:
@@ -150,6 +148,21 @@ class _Rewriting:
             return self._read_constant(node, index)
         found = attention_of(self._program, node)
         return None if found is None else self._attention(node, found)
+
+    def _unmasked_numbers(self, node: Node, numbers: Sequence[Number | None]) -> Node | None:
+        """Numbers of which a mask hides none, or all."""
+        target: Any = node.target
+        if target is _aten.masked_fill.Scalar and numbers[1] == _NONE:
+            return self._same(node, node.args[0])
+        if target is _aten.where.self and numbers[0] in (_ALL, _NONE):
+            return self._same(node, node.args[1 if numbers[0] == _ALL else 2])
+        if target in (*_AND, *_OR) and not node.kwargs:
+            neutral = _ALL if target in _AND else _NONE
+            if numbers[1] == neutral:
+                return self._same(node, node.args[0])
+            if numbers[0] == neutral and target is not _aten.sub.Tensor:
+                return self._same(node, node.args[1])
+        return None
 
     def _shape(self, node: object, run: int = 0) -> torch.Size:
         found = self._kinds[run].get(node) if isinstance(node, Node) else None
@@ -179,6 +192,25 @@ class _Rewriting:
         del given["attn_mask"]
         made = self._graph.call_function(node.target, (query, key, value), given)  # type: ignore[arg-type]
         return self._like(made, node)
+
+    def _unmasked_scores(self, node: Node) -> Node | None:
+        """Scores of which a softmax hides the later keys alone, without the mask that says so."""
+        readers = {one.target for one in node.users}
+        if node.target not in _HIDING or node.kwargs or readers != {_aten.softmax.int}:
+            return None
+        scores, mask, *rest = node.args
+        if node.target is _aten.masked_fill.Scalar:
+            hides = isinstance(rest[0], int | float) and rest[0] <= _HIDDEN
+            if not hides or not self._hides_later(mask):
+                return None
+        elif self._hides_later(scores):
+            scores = mask
+            if node.target is _aten.baddbmm.default:
+                product = self._graph.call_function(_aten.bmm.default, (mask, *rest))
+                scores = self._like(product, node)
+        elif node.target is _aten.baddbmm.default or not self._hides_later(mask):
+            return None
+        return self._like(self._graph.call_function(hide_later, (scores,)), node)
 
     def _read_one(self, node: Node, at: Number) -> Node | None:
         """The first position or the last one, as a view."""

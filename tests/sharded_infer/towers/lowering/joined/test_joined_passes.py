@@ -41,6 +41,7 @@ class Ranker(nn.Module):
         self.first, self.second = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM)
         self.norm, self.place = nn.LayerNorm(DIM), nn.Parameter(torch.randn(LONGEST, DIM))
         self.bias = RelativeBias(LONGEST, 30)
+        self.torchs, self.conv = nn.MultiheadAttention(DIM, 2), nn.Conv1d(DIM, DIM, 1)
         layer = nn.TransformerEncoderLayer(DIM, 2, 32, batch_first=True, norm_first=True)
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         for parameter in self.parameters():
@@ -160,6 +161,70 @@ def test_torchs_layers_are_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(joined(stage(split))) == 1
     left = [node for node in stage(split).graph.nodes if node.op.startswith("call")]
     assert len(left) <= 6
+
+
+def by_the_authors_layers(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    """As SASRec's authors write it in torch: weights are wanted, and convolutions of one item."""
+    steps = history.transpose(0, 1)
+    length = steps.shape[0]
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    for _ in range(2):
+        query = functional.layer_norm(steps, (DIM,))
+        mixed, _ = ranker.torchs(query, steps, steps, attn_mask=later)
+        rows = ranker.norm((query + mixed).transpose(0, 1))
+        inner = ranker.conv(rows.transpose(1, 2)).relu()
+        steps = (ranker.conv(inner).transpose(1, 2) + rows).transpose(0, 1)
+    found: Tensor = ranker.norm(steps.transpose(0, 1))[:, -1]
+    return found
+
+
+def by_products(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    """As GPT's are often written: a mask of -inf and a softmax between two products."""
+    steps, length = history, history.shape[1]
+    later = torch.ones(length, length, dtype=torch.bool).triu(1)
+    for _ in range(2):
+        parts = ranker.first(ranker.norm(steps)).split(DIM, dim=2)
+        query, key, value = (one.view(-1, length, 2, 8).transpose(1, 2) for one in parts)
+        scores = (query @ key.transpose(-2, -1)) * 0.3
+        weights = scores.masked_fill(later, float("-inf")).softmax(-1)
+        mixed = (weights @ value).transpose(1, 2).contiguous().view(-1, length, DIM)
+        steps = steps + ranker.second(mixed)
+    found: Tensor = ranker.norm(steps)[:, -1]
+    return found
+
+
+@pytest.mark.parametrize("state", [by_the_authors_layers, by_products])
+def test_attention_that_is_written_out_is_in_the_call(
+    state: Callable[[Ranker, Tensor, Tensor], Tensor],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    split = check_bits(Ranker(state), tmp_path, monkeypatch)
+    assert len(joined(stage(split))) == 1
+    left = [node for node in stage(split).graph.nodes if node.op.startswith("call")]
+    assert len(left) <= 5
+
+
+def by_days(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:
+    # Bounded before they are whole numbers: what is no number has no bucket, and is refused.
+    seconds = age.squeeze(2)
+    apart = (seconds.unsqueeze(1) - seconds.unsqueeze(2)).abs()
+    days = apart.div(86_400).clamp(0, 29).long()
+    parts = ranker.first(history).chunk(3, 2)
+    query, key, value = (one.unflatten(2, (2, -1)).transpose(1, 2) for one in parts)
+    scores = query @ key.transpose(2, 3) + ranker.bias.times[days].unsqueeze(1)
+    mixed = functional.silu(scores) / LONGEST @ value
+    found: Tensor = ranker.second(mixed.transpose(1, 2).flatten(2))[:, -1]
+    return found
+
+
+def test_a_bias_that_torch_refuses_for_what_is_no_number_stays_torchs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = check_bits(Ranker(by_days), tmp_path, monkeypatch)
+    given = [torch.zeros(1, 3, DIM), torch.tensor([3]), torch.full((1, 3, 1), torch.nan)]
+    with pytest.raises(IndexError):
+        split.user(given, torch.empty(1, 0), whole=True)
 
 
 def two_calls(ranker: Ranker, history: Tensor, age: Tensor) -> Tensor:

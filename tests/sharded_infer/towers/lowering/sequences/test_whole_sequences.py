@@ -210,6 +210,57 @@ def pointwise(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
     return scores.masked_fill(places > places.unsqueeze(1), 0.0) @ parts
 
 
+def hidden(value: float, later: int = 1) -> Computed:
+    """A softmax of scores of which a mask hides keys."""
+
+    def computed(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+        length, parts = history.shape[1], heads(history)
+        mask = torch.ones(length, length, dtype=torch.bool).triu(later)
+        scores = parts * 0.3 @ parts.transpose(2, 3)
+        return scores.masked_fill(mask, value).softmax(-1) @ parts
+
+    return computed
+
+
+def hidden_by_a_sum(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    length, parts = history.shape[1], heads(history)
+    mask = torch.full((length, length), -torch.inf).triu(1)
+    return (mask + parts @ parts.transpose(2, 3) / 2).softmax(-1) @ parts
+
+
+def hidden_by_a_product(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
+    length, parts = history.shape[1], heads(history).squeeze(0)
+    mask = torch.zeros(length, length).masked_fill(
+        torch.ones(length, length, dtype=torch.bool).triu(1), -torch.inf
+    )
+    scores = torch.baddbmm(mask.expand(2, -1, -1), parts, parts.transpose(1, 2))
+    return (scores.softmax(-1) @ parts).unsqueeze(0)
+
+
+def attention_left(computed: Computed) -> list[AttentionPass]:
+    """The passes of a program, which is checked against its module."""
+    tower, program = exported(computed)
+    use_whole(program)
+    fuse_attention(program)
+    for length in (1, 2, 7, LONGEST):
+        given = inputs(length)
+        torch.testing.assert_close(program(*given), tower(*given), rtol=0, atol=1e-6)
+    return [one for one in program.modules() if isinstance(one, AttentionPass)]
+
+
+@pytest.mark.parametrize(
+    "computed", [hidden(-torch.inf), hidden(-1e9), hidden_by_a_sum, hidden_by_a_product]
+)
+def test_attention_that_hides_later_keys_by_a_mask_is_causal(computed: Computed) -> None:
+    [found] = attention_left(computed)
+    assert found.attention.causal
+
+
+@pytest.mark.parametrize("computed", [hidden(-5.0), hidden(-torch.inf, 2), hidden(-1e9, 0)])
+def test_attention_that_hides_other_keys_is_not(computed: Computed) -> None:
+    assert not any(found.attention.causal for found in attention_left(computed))
+
+
 def with_a_mask(tower: Tower, history: Tensor, lengths: Tensor) -> Tensor:
     used = (order(history) < lengths.unsqueeze(1)).view(1, 1, 1, -1)
     parts = heads(history)
