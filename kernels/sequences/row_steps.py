@@ -102,6 +102,7 @@ class RowSteps:
         outputs: numbers of the steps whose results are wanted.
 
     Attributes:
+        output_widths: columns of each wanted result.
         constants: what the steps hold, for a count of the program's memory.
         instruction_set: what they are prepared for; None: torch runs them.
 
@@ -125,6 +126,7 @@ class RowSteps:
             known.append(step.width)
         if not self.outputs or not all(0 <= one < len(self.steps) for one in self.outputs):
             raise InputError(f"row steps: {len(self.steps)} steps, wanted results of {outputs}")
+        self.output_widths = [self.steps[one].width for one in self.outputs]
         self.instruction_set = chosen_set(_LIBRARY, instruction_set, "row steps")
         self.constants: list[Tensor] = []
         if self.instruction_set is not None and _LIBRARY is not None:
@@ -167,7 +169,6 @@ class RowSteps:
                 if last_reader.get(done, number) == number and places[done][0] == scratch:
                     own.give_back(places[done][1], self._width_of(done))
         self._scratch_width = own.width
-        self._out_widths = self.output_widths
         count = _MEMORY * (tensors + 1) + len(self._constant_memories)
         self._memories_type = ctypes.c_int64 * count
 
@@ -188,11 +189,6 @@ class RowSteps:
     def _width_of(self, value: int) -> int:
         inputs = len(self.widths)
         return self.widths[value] if value < inputs else self.steps[value - inputs].width
-
-    @property
-    def output_widths(self) -> list[int]:
-        """Columns of each wanted result."""
-        return [self.steps[one].width for one in self.outputs]
 
     def __call__(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Runs the steps.
@@ -225,7 +221,7 @@ class RowSteps:
         if not is_native:
             return self.by_torch(*inputs)
         made = []
-        for width in self._out_widths:
+        for width in self.output_widths:
             one = torch.empty(*shape, width)
             made.append(one)
             addresses += (one.data_ptr(), width, width)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
-__all__ = ["Kind", "kinds_of"]
+__all__ = ["Kind", "kinds_and_sizes", "kinds_of"]
 
 Kind = tuple[torch.dtype, torch.Size]
 
@@ -18,22 +18,32 @@ def kinds_of(program: GraphModule, inputs: Sequence[Tensor]) -> dict[Node, Kind]
     Returns:
         The dtype and shape of every tensor that a node computes or is given, except constants.
     """
+    return kinds_and_sizes(program, inputs)[0]
+
+
+def kinds_and_sizes(
+    program: GraphModule, inputs: Sequence[Tensor]
+) -> tuple[dict[Node, Kind], dict[Node, int]]:
+    """As `kinds_of`, and the whole numbers that nodes compute, such as sizes."""
     seen = _Seen(program)
     with torch.inference_mode():
         seen.run(*inputs)
-    return seen.kinds
+    return seen.kinds, seen.sizes
 
 
 class _Seen(Interpreter):
-    """One run of a graph that keeps the dtype and shape of every tensor."""
+    """One run of a graph that keeps the dtype and shape of every tensor, and the sizes."""
 
     def __init__(self, program: GraphModule) -> None:
         super().__init__(program)
         self.kinds: dict[Node, Kind] = {}
+        self.sizes: dict[Node, int] = {}
 
     def run_node(self, n: Node) -> Any:
         result = super().run_node(n)
         # Packed weights have no strides that could be read; nobody asks for a constant's.
         if isinstance(result, Tensor) and n.op != "get_attr":
             self.kinds[n] = result.dtype, result.shape
+        elif isinstance(result, int):
+            self.sizes[n] = result
         return result

@@ -8,18 +8,18 @@ chain of views has, is asked of it: it is run on their places.
 """
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
 from sharded_infer.towers.lowering.sequences.attention import attention_of
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
-from sharded_infer.towers.lowering.tensor_kinds import kinds_of
+from sharded_infer.towers.lowering.tensor_kinds import kinds_and_sizes
 
 __all__ = ["flatten_rows"]
 
@@ -79,8 +79,9 @@ class _Columns(NamedTuple):
 class _Flattening:
     def __init__(self, program: GraphModule, runs: Sequence[Sequence[Tensor]]) -> None:
         self._program, self._graph = program, program.graph
-        kinds = [kinds_of(program, run) for run in runs]
-        self._kinds, self._values = kinds, [_values_of(program, run) for run in runs]
+        seen = [kinds_and_sizes(program, run) for run in runs]
+        kinds = self._kinds = [of_run for of_run, _ in seen]
+        self._sizes = [of_run for _, of_run in seen]
         self._layouts = RequestLayouts(kinds)
         self._rows = RowOperators(program, kinds)
         self._places: dict[Node, _Places] = {}
@@ -257,11 +258,11 @@ class _Flattening:
         if whole.op == "get_attr" or not (whole in self._kinds[0] or whole.target in _DIVIDING):
             return None
         sizes = [one for one in node.all_input_nodes if one is not whole]
-        if any(one not in values for one in sizes for values in self._values):
+        if any(one not in values for one in sizes for values in self._sizes):
             return None
         base, numbers = self._of(whole)
         made = []
-        for values, given in zip(self._values, numbers, strict=True):
+        for values, given in zip(self._sizes, numbers, strict=True):
             if isinstance(given, Tensor) and not given.numel():
                 return None
             rest = map_arg((node.args[1:], node.kwargs), values.__getitem__)
@@ -272,23 +273,3 @@ class _Flattening:
 def _rows(places: Tensor) -> Tensor:
     """Places of rows as `[L, W]`, whatever axes of size 1 they have."""
     return places.reshape(-1, places.shape[-1])
-
-
-def _values_of(program: GraphModule, inputs: Sequence[Tensor]) -> Mapping[Node, Any]:
-    """All sizes that a program computes in a run."""
-    seen = _Sizes(program)
-    with torch.inference_mode():
-        seen.run(*inputs)
-    return seen.sizes
-
-
-class _Sizes(Interpreter):
-    def __init__(self, program: GraphModule) -> None:
-        super().__init__(program)
-        self.sizes: dict[Node, Any] = {}
-
-    def run_node(self, n: Node) -> Any:
-        result = super().run_node(n)
-        if isinstance(result, int):
-            self.sizes[n] = result
-        return result
