@@ -21,6 +21,7 @@ constexpr int kSumRows = 6, kTileLanes = 1;
 #include "attention.inc"
 #include "pair_layers.inc"
 #include "row_steps.inc"
+inline bool run_by_tables(const PairBiases&) { return false; }  // too few registers
 #include "pair_biases.inc"
 #include "passes.inc"
 }  // namespace

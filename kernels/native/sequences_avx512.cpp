@@ -21,6 +21,7 @@ constexpr int kSumRows = 6, kTileLanes = 4;
 #include "attention.inc"
 #include "pair_layers.inc"
 #include "row_steps.inc"
+#include "pair_tables_avx512.inc"
 #include "pair_biases.inc"
 #include "passes.inc"
 }  // namespace

@@ -18,6 +18,7 @@ constexpr int kSumRows = 4, kTileLanes = 1;
 #include "attention.inc"
 #include "pair_layers.inc"
 #include "row_steps.inc"
+inline bool run_by_tables(const PairBiases&) { return false; }  // too few registers
 #include "pair_biases.inc"
 #include "passes.inc"
 }  // namespace

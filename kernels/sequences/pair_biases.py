@@ -32,13 +32,13 @@ class PairBiasFields(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("numbers", "fixed", "out")),
-        *((name, ctypes.c_void_p) for name in ("thresholds", "below", "above")),
+        *((name, ctypes.c_void_p) for name in ("thresholds", "values")),
         ("fixed_stride", ctypes.c_int64),
         ("positions", ctypes.c_int64),
         ("cells", ctypes.c_int32),
         ("first_cell", ctypes.c_int32),
         ("shift", ctypes.c_int32),
-        ("no_number", ctypes.c_float),
+        *((name, ctypes.c_float) for name in ("no_number", "least", "greatest")),
         ("turned", ctypes.c_int32),
         ("causal", ctypes.c_int32),
     )
@@ -48,24 +48,28 @@ class StepFunction(NamedTuple):
     """A function of fp32 numbers that is constant between thresholds, as a table.
 
     Attributes:
-        thresholds: int32 `[cells]`, the least key of each cell that `above` is for.
-        below, above: fp32 `[cells]`.
+        thresholds: int32 `[cells]`, a key in each cell; the least key of all where it has none.
+        values: fp32 `[cells + 1]`: a cell's below its threshold, then those from the last one on.
         first_cell: the first cell's keys, divided by `2^shift`.
         no_number: the function of what is no number.
+        infinite: of minus infinity, and of infinity, which the table leaves out: for them most
+            functions that count in whole numbers have a value of their own, far from the others.
     """
 
     thresholds: Tensor
-    below: Tensor
-    above: Tensor
+    values: Tensor
     first_cell: int
     shift: int
     no_number: float
+    infinite: tuple[float, float]
 
     def __call__(self, numbers: Tensor) -> Tensor:
         """The function's values, in torch's operators."""
         keys = _keys(numbers)
-        cells = ((keys >> self.shift) - self.first_cell).clamp(0, len(self.above) - 1)
-        found = torch.where(keys < self.thresholds[cells], self.below[cells], self.above[cells])
+        cells = ((keys >> self.shift) - self.first_cell).clamp(0, len(self.thresholds) - 1)
+        found = self.values[cells + (keys >= self.thresholds[cells])]
+        for number, value in zip((-torch.inf, torch.inf), self.infinite, strict=True):
+            found = torch.where(numbers == number, value, found)
         return torch.where(numbers.isnan(), self.no_number, found)
 
 
@@ -82,7 +86,7 @@ def step_function(function: Callable[[Tensor], Tensor]) -> StepFunction | None:
     """
     bound = int(_keys(torch.tensor([torch.inf])))
     ends = torch.arange(-255, 256) * _OCTAVE
-    known = torch.cat([ends.clamp(-bound - 1, bound), torch.tensor([bound])])
+    known = torch.cat([ends.clamp(-bound, bound - 1), torch.tensor([bound - 1])])
     known = known[known.diff(prepend=known[:1] - 1) > 0]
     low, high = known[:-1], known[1:]
     values = function(_numbers(known))
@@ -112,10 +116,10 @@ def pair_bias_fields(function: StepFunction, *, turned: bool, causal: bool) -> P
         causal: whether positions behind a position's own need no bias; theirs are not written.
     """
     made = PairBiasFields()
-    made.thresholds = function.thresholds.data_ptr()
-    made.below, made.above = function.below.data_ptr(), function.above.data_ptr()
-    made.cells, made.first_cell = len(function.above), function.first_cell
+    made.thresholds, made.values = function.thresholds.data_ptr(), function.values.data_ptr()
+    made.cells, made.first_cell = len(function.thresholds), function.first_cell
     made.shift, made.no_number = function.shift, function.no_number
+    made.least, made.greatest = function.infinite
     made.turned, made.causal = turned, causal
     return made
 
@@ -147,12 +151,13 @@ def _table(thresholds: Tensor, function: Callable[[Tensor], Tensor]) -> StepFunc
     # Where no threshold is, all of a cell is above it.
     known = torch.where(with_one == _LEAST, starts, with_one)
     below = torch.where(with_one == _LEAST, starts, with_one - 1)
-    no_number = float(function(torch.tensor([torch.nan])))
+    no_number, *infinite = function(torch.tensor([torch.nan, -torch.inf, torch.inf])).tolist()
     of_known, of_below = function(_numbers(known)), function(_numbers(below))
+    if not torch.equal(of_below[1:], of_known[:-1]):
+        return None
+    values = torch.cat([of_below[:1], of_known])
     limits = with_one.to(torch.int32)
-    return StepFunction(
-        limits, of_below.contiguous(), of_known.contiguous(), first, shift, no_number
-    )
+    return StepFunction(limits, values, first, shift, no_number, (infinite[0], infinite[1]))
 
 
 def _is_same(found: StepFunction, function: Callable[[Tensor], Tensor], bound: int) -> bool:

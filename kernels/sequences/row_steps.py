@@ -26,7 +26,7 @@ from kernels.sequences.row_step import (
     width_of,
 )
 
-_TILE: Final = 48  # rows at a time
+_TILE: Final = 24  # rows at a time
 # Of `StepMemory` of kernels/native/row_steps.h: numbers, stride, moves. Arrays of whole numbers are
 # made much faster than arrays of structures.
 _MEMORY: Final = 3

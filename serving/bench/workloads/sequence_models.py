@@ -85,6 +85,11 @@ class SequenceModel:
             options=self.options,
             sequences={HISTORY: sizes},
         )
+        # What begins with zeros would be a constant, which is computed faster than what is trained.
+        with torch.no_grad():
+            for parameter in tower.parameters():
+                if not parameter.any():
+                    parameter.normal_(std=0.1)
         return tower.eval()
 
     def publish(self, spec: ModelSpec, repository: Path, progress: Progress) -> None:

@@ -1,5 +1,6 @@
 """Passes in one call: the bits of each by itself, on every instruction set, and sizes that fit."""
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -51,9 +52,20 @@ def summed(instruction_set: InstructionSet) -> RowSteps:
 
 
 def by_age() -> StepFunction:
+    """Of ages on both sides of 0: a table with too many cells for registers."""
     weights = numbers(8, seed=9)
     found = step_function(lambda ages: weights[ages.abs().sqrt().long().clamp(0, 7)])
-    assert found is not None
+    assert found is not None and len(found.thresholds) > 127
+    return found
+
+
+def by_later_age() -> StepFunction:
+    """Of few cells."""
+    weights = numbers(64, seed=9)
+    found = step_function(
+        lambda ages: weights[(ages.clamp(min=1).log() / 0.301).long().clamp(0, 63)]
+    )
+    assert found is not None and 64 < len(found.thresholds) <= 127
     return found
 
 
@@ -105,12 +117,18 @@ def test_a_layer_has_the_bits_of_its_passes(
 @every_length
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("has_fixed", [False, True])
+@pytest.mark.parametrize("table", [by_age, by_later_age])
 def test_biases_by_age_are_the_functions_and_what_is_fixed(
-    instruction_set: InstructionSet, positions: int, turned: bool, has_fixed: bool
+    instruction_set: InstructionSet,
+    positions: int,
+    turned: bool,
+    has_fixed: bool,
+    table: Callable[[], StepFunction],
 ) -> None:
-    function, fixed = by_age(), numbers(LONGEST, LONGEST, seed=2)
+    function, fixed = table(), numbers(LONGEST, LONGEST, seed=2)
     ages = numbers(positions, seed=1) * 30
     ages[positions // 2] = torch.nan
+    ages[positions // 3 : positions // 2] = torch.inf
     passes = Passes(
         [Memory(1, POSITIONS)],
         [Memory(POSITIONS, POSITIONS)],
