@@ -110,6 +110,20 @@ class PooledLookup:
             file.check()
         return pooled
 
+    def pool_into(self, bags: Bags, out: Tensor) -> None:
+        """As a call, without its checks.
+
+        Args:
+            bags: of as many features as `tables` has, which do not lie in tiers; all ids inside.
+            out: fp32 `[B, tables.total_dim]`, its last axis contiguous; written.
+
+        Raises:
+            LostMemoryError: as a call.
+        """
+        self._backend.pool(bags, out)
+        for file in self._files:
+            file.check()
+
     def _read_and_pool(self, bags: Bags, out: Tensor | None) -> Tensor:
         rows = self.start(bags)
         try:

@@ -216,7 +216,7 @@ class RowSteps:
             if not one.is_contiguous():
                 one = _flat(one)
                 held.append(one)
-                stride = one.stride(0)
+                stride = one.stride()[0]
             addresses += (one.data_ptr(), stride, stride)
         if not is_native:
             return self.by_torch(*inputs)
@@ -293,8 +293,8 @@ class _Scratch:
 
 def _flat(tensor: Tensor) -> Tensor:
     """The tensor as rows whose columns lie side by side."""
-    rows = tensor.reshape(-1, tensor.shape[-1])
-    return rows if rows.stride(1) == 1 else rows.contiguous()
+    rows = tensor if tensor.dim() == 2 else tensor.reshape(-1, tensor.shape[-1])
+    return rows if rows.stride()[1] == 1 else rows.contiguous()
 
 
 def _panels(weight: Tensor, columns: int) -> Tensor:

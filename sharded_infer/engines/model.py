@@ -295,10 +295,7 @@ class Model:
     ) -> tuple[Tensor, list[SequenceRows]]:
         laid_out = SequenceLayout(self.spec).lay_out(model_input)
         samples, rows = model_input.batch_size, len(embeddings)
-        shapes = [
-            SequenceRows.empty(one, taken.width).spread(samples, rows, None)
-            for one, taken in zip(laid_out, self.spec.tower_sequences.values(), strict=True)
-        ]
+        shapes = [SequenceRows.empty(one).spread(samples, rows, None) for one in laid_out]
         return taken_apart(embeddings, self.spec.embedding_width, shapes)
 
     def _on_devices(

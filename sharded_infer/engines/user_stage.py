@@ -29,6 +29,7 @@ from sharded_infer.towers.tower_kernels import kernel_bytes
 LookUp = Callable[[ModelInput], LookedUp]
 
 _KEY_BYTES = 16
+_ALL = slice(None)
 
 
 class UserStage:
@@ -49,7 +50,7 @@ class UserStage:
         dims = [feature.table.dim for feature in spec.features]
         self._split = tower.split_user(names, runs_of(pooled, dims))
         columns = torch.tensor(pooled, dtype=torch.bool).repeat_interleave(torch.tensor(dims))
-        self._by_user, self._own = map(_columns, (columns, ~columns))
+        self._by_user, self._own = map(_Columns, (columns, ~columns))
         shared = frozenset(self._split.shared)
         self._own_names = [name for name in tower.inputs.names[:-1] if name not in shared]
         self._sequences = [
@@ -104,6 +105,10 @@ class UserStage:
             fp32 `[B]` or `[B, K]` of each output, what was looked up, and for how many requests
             the user's state was kept, and computed.
         """
+        if cache is None and len(counts) == 1:
+            found = look_up(batch)
+            users = [self._user(batch, found, 0, 0, 1)]
+            return self._candidates(batch, found, users, counts), found, (0, 1)
         keys: list[bytes] = []
         states: list[State | None] = [None] * len(counts)
         asked = batch
@@ -115,7 +120,7 @@ class UserStage:
                 asked = self._without(batch, cached)
         found = look_up(asked)
         firsts = np.cumsum(counts) - counts
-        users: list[State] = []
+        users = []
         for request, state in enumerate(states):
             if state is None:
                 first = int(firsts[request])
@@ -143,7 +148,7 @@ class UserStage:
                 alone = of_one(one, spec, at)
                 whole = whole and (spec.pad_to != "longest" or int(alone.lengths) > 0)
                 given |= zip(names, alone.inputs, strict=True)
-        embeddings = found.pooled[first : first + 1, self._by_user]
+        embeddings = self._by_user.of(found.pooled, slice(first, first + 1))
         dense = [given[name] for name in self._split.shared]
         return self._split.user(dense, embeddings, whole=whole)
 
@@ -156,16 +161,8 @@ class UserStage:
     ) -> tuple[Tensor, ...]:
         """The second stage of all candidates."""
         samples = batch.batch_size
-        repeats = tensor_of(counts)
-        given: dict[str, Tensor] = {}
-        for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
-            given[name] = tensor_of(array).expand(samples, -1)
-        for one, (names, _, is_users) in zip(found.sequences, self._sequences, strict=True):
-            if not is_users:
-                spread = one.spread(samples, samples, repeats)
-                given |= zip(names, spread.inputs, strict=True)
-        own = [given[name] for name in self._own_names]
-        embeddings = found.pooled[:, self._own]
+        own = self._own_inputs(batch, found, counts) if self._own_names else []
+        embeddings = self._own.of(found.pooled, _ALL)
         if self._split.apart:
             return self._split.candidates(own, embeddings, users, counts.tolist())
         pieces = self._sizes.pieces(samples)
@@ -181,6 +178,20 @@ class UserStage:
             inputs[:-1], inputs[-1], users, last.tolist(), pieces=pieces
         )
         return tuple(score[:samples] for score in scores)
+
+    def _own_inputs(
+        self, batch: ModelInput, found: LookedUp, counts: NDArray[np.int64]
+    ) -> list[Tensor]:
+        """The candidates' inputs but for their embeddings."""
+        samples, repeats = batch.batch_size, tensor_of(counts)
+        given: dict[str, Tensor] = {}
+        for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
+            given[name] = tensor_of(array).expand(samples, -1)
+        for one, (names, _, is_users) in zip(found.sequences, self._sequences, strict=True):
+            if not is_users:
+                spread = one.spread(samples, samples, repeats)
+                given |= zip(names, spread.inputs, strict=True)
+        return [given[name] for name in self._own_names]
 
     def _keys(self, batch: ModelInput, counts: NDArray[np.int64]) -> list[bytes]:
         """A hash of each request's user inputs, which none could make equal to another's."""
@@ -224,13 +235,22 @@ class UserStage:
         return replace(batch, groups=tuple(groups))
 
 
-def _columns(chosen: Tensor) -> slice | Tensor:
-    """The chosen columns, as a slice where they lie side by side: a view, not a copy."""
-    columns = chosen.nonzero()[:, 0]
-    first, count = int(chosen.int().argmax()), len(columns)
-    if torch.equal(columns, torch.arange(first, first + count)):
-        return slice(first, first + count)
-    return columns
+class _Columns:
+    """The chosen ones of some columns."""
+
+    def __init__(self, chosen: Tensor) -> None:
+        columns = chosen.nonzero()[:, 0]
+        first, count = int(chosen.int().argmax()) if len(chosen) else 0, len(columns)
+        side_by_side = torch.equal(columns, torch.arange(first, first + count))
+        # A slice is a view, not a copy.
+        self._columns = slice(first, first + count) if side_by_side else columns
+        self._are_all = count == len(chosen)
+
+    def of(self, array: Tensor, rows: slice) -> Tensor:
+        """The chosen columns of some rows."""
+        if self._are_all and rows == _ALL:
+            return array
+        return array[rows, self._columns]
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:

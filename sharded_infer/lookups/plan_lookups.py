@@ -202,15 +202,14 @@ class PlanLookups:
         for laid_out in self._layout.lay_out(batch):
             bags, lengths = laid_out.bags, laid_out.lengths
             route = self._route(turn, bags.features, raw=not batch.are_rows, apart=True)
-            width = sum(self._features[feature].table.dim for feature in bags.features)
-            padded = SequenceRows.empty(laid_out, width)
+            padded = SequenceRows.empty(laid_out)
             repeats = batch.repeats if len(lengths) != batch.batch_size else None
             lookups.append(
                 GroupLookup(
                     route,
                     _bags_of(bags),
                     None if repeats is None else tensor_of(repeats),
-                    padded.rows.view(bags.batch_size, width),
+                    padded.rows.view(-1, laid_out.width),
                     steps,
                     samples=batch.batch_size,
                     places=laid_out.padded_length,
@@ -350,4 +349,4 @@ def _served(
 
 def _bags_of(group: JaggedBatch) -> Bags:
     weights = None if group.weights is None else tensor_of(group.weights)
-    return Bags(tensor_of(group.values), tensor_of(group.lengths), weights)
+    return Bags.trusted(tensor_of(group.values), tensor_of(group.lengths), weights)

@@ -34,6 +34,14 @@ class Step:
     lookup: PooledLookup
     order: int
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a group's bags are its bags, its output is the group's, and rows are there."""
+        part, tables = self.part, self.lookup.tables
+        writes_all = part.only_run == (0, tables.total_dim)
+        one_size = isinstance(part.row_bytes, int)
+        return part.reads_everything and writes_all and one_size and not tables.tiers
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteStep:
@@ -83,6 +91,15 @@ class Route:
     own_bags: Selections | None = None
     remote_bags: Selections | None = None
 
+    # The only step, if it reads the group's bags as they are and writes all their columns.
+    only_step: Step | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Finds the only step."""
+        merged = self.remote or self.summed_columns or self.means is not None
+        step = self.steps[0] if len(self.steps) == 1 and not merged else None
+        object.__setattr__(self, "only_step", step if step and step.is_plain else None)
+
 
 class GroupLookup:
     """The lookup of one group of features: its own ranks' steps, others' answers, the merge."""
@@ -96,6 +113,7 @@ class GroupLookup:
         "_is_spread",
         "_late",
         "_lost",
+        "_only_step",
         "_places",
         "_pooled",
         "_repeats",
@@ -130,12 +148,16 @@ class GroupLookup:
             places: bags of each sample.
         """
         self.route, self._bags, self._pooled, self._work = route, bags, pooled, work
-        self._batch_size = len(pooled) if samples is None else samples
+        count, (rows, width) = bags.lengths.shape[1], pooled.shape
+        self._batch_size = rows if samples is None else samples
         self._counts = None if repeats is None else repeats.numpy()
         self._repeats = None if samples is not None else repeats
-        self._is_spread = bags.lengths.shape[1] != len(pooled)
+        self._is_spread = count != rows
         self._places = places
-        self._is_shared = bags.lengths.shape[1] != self._batch_size * places
+        self._is_shared = count != self._batch_size * places
+        step = route.only_step
+        is_whole = step is not None and count == rows and step.part.only_run == (0, width)
+        self._only_step = step if is_whole else None
         # Parts of rows wait here until all are there, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
@@ -184,6 +206,8 @@ class GroupLookup:
 
         `close` must follow.
         """
+        if self._only_step is not None:
+            return
         steps, together, began = self.route.steps, self.route.own_bags, perf_counter()
         if together is None:
             selected = [step.part.select(self._bags) for step in steps]
@@ -215,6 +239,9 @@ class GroupLookup:
         Raises:
             RowReadError: such a row cannot be read, or not in time; names the table.
         """
+        if self._only_step is not None:
+            self._look_up_all(self._only_step)
+            return
         for first, end in self.route.summed_columns:
             self._pooled[:, first:end] = 0.0
         for step, (chosen, of_rows), rows in zip(
@@ -240,6 +267,14 @@ class GroupLookup:
             self._work.append((part.rank, chosen.values.shape[0], of_rows, seconds))
             if self._is_shared:
                 self._count_saved(chosen)
+
+    def _look_up_all(self, step: Step) -> None:
+        began, part, bags = perf_counter(), step.part, self._bags
+        step.lookup.pool_into(bags, self._pooled)
+        seconds = perf_counter() - began
+        self._work.append((part.rank, bags.values.shape[0], _bytes_of(part, bags), seconds))
+        if self._is_shared:
+            self._count_saved(bags)
 
     def answer(
         self, step: RemoteStep, found: Tensor, unknown: NDArray[np.int64] | None = None

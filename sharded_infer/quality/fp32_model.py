@@ -127,12 +127,7 @@ class Fp32Model:
         inputs = [tensor_of(array) for array in model_input.dense]
         if not self.spec.sequences:
             return [*inputs, embeddings]
-        shapes = [
-            SequenceRows.empty(one, taken.width)
-            for one, taken in zip(
-                self._layout.lay_out(model_input), self.spec.tower_sequences.values(), strict=True
-            )
-        ]
+        shapes = list(map(SequenceRows.empty, self._layout.lay_out(model_input)))
         pooled, sequences = taken_apart(embeddings, self.spec.embedding_width, shapes)
         return [*inputs, *(array for one in sequences for array in one.inputs), pooled]
 

@@ -4,6 +4,7 @@ Each place of the padded sequences is a bag of one id, or an empty one, which re
 lookup that pools bags also looks sequences up.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -28,16 +29,15 @@ class LaidOut(NamedTuple):
         bags: of each place of each of its features in tables: lengths `[F, B * L]` of 0 or 1.
         lengths: int64 `[B]`, at most the spec's `max_length`.
         numbers: fp32 `[B, L, width]` of each dense input, zeros where padded.
+        padded_length: L.
+        width: columns of a place's rows.
     """
 
     bags: JaggedBatch
     lengths: Ints
     numbers: tuple[NDArray[np.float32], ...]
-
-    @property
-    def padded_length(self) -> int:
-        """L."""
-        return self.bags.batch_size // max(1, len(self.lengths))
+    padded_length: int
+    width: int
 
 
 class _Place(NamedTuple):
@@ -46,6 +46,7 @@ class _Place(NamedTuple):
     spec: SequenceSpec
     features: tuple[int, ...]
     numbers: tuple[int, ...]
+    width: int  # of the rows
     widths: tuple[int, ...]  # of the numbers
     raw: tuple[bool, ...]  # whether any id of a feature is one, -1 too
 
@@ -66,6 +67,7 @@ class SequenceLayout:
                 one,
                 tuple(i for i, f in enumerate(features[:rows]) if f.sequence == name),
                 tuple(i for i, f in enumerate(features) if i >= rows and f.sequence == name),
+                sum(f.table.dim for f in features[:rows] if f.sequence == name),
                 tuple(one.dense.values()),
                 tuple(f.table.name in raw for f in features[:rows] if f.sequence == name),
             )
@@ -82,9 +84,10 @@ class SequenceLayout:
         """The bags of the features that are pooled."""
         groups = []
         for group in batch.groups:
-            chosen = [at for at, feature in enumerate(group.features) if feature < self._pooled]
-            if chosen:
-                groups.append(group.select(chosen))
+            # They ascend.
+            count = bisect_left(group.features, self._pooled)
+            if count:
+                groups.append(group.select(range(count)))
         return tuple(groups)
 
     def lay_out(self, batch: ModelInput) -> tuple[LaidOut, ...]:
@@ -93,9 +96,8 @@ class SequenceLayout:
         Raises:
             InternalError: the inputs of a sequence have different lengths.
         """
-        groups = [g for g in batch.groups if any(f >= self._pooled for f in g.features)]
-        parts = _parts(groups)
-        return tuple(_laid_out(place, parts) for place in self._places)
+        parts = _parts(g for g in batch.groups if g.features[-1] >= self._pooled)
+        return tuple([_laid_out(place, parts) for place in self._places])
 
 
 def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
@@ -128,17 +130,21 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
         ids, of_feature = parts[feature]
         _check(of_feature, lengths)
         chosen = ids[sources]
-        there = np.ones(len(chosen), np.bool_) if is_raw else chosen >= 0
-        row[targets] = there
-        values.append(chosen[there])
+        if is_raw or not chosen.size or chosen.min() >= 0:
+            row[targets] = 1
+        else:
+            there = chosen >= 0
+            row[targets] = there
+            chosen = chosen[there]
+        values.append(chosen)
     numbers = []
     for feature, width in zip(place.numbers, place.widths, strict=True):
         bits, of_feature = parts[feature]
-        _check(of_feature, lengths * width)
+        _check(of_feature, lengths, width)
         numbers.append(_numbers(bits, width, sources, targets, (len(lengths), padded)))
     joined = values[0] if len(values) == 1 else np.concatenate(values)
     bags = JaggedBatch.trusted(place.features, joined, grid, None)
-    return LaidOut(bags, kept, tuple(numbers))
+    return LaidOut(bags, kept, tuple(numbers), padded, place.width)
 
 
 def _places(
@@ -164,14 +170,18 @@ def _places(
 def _numbers(
     bits: Ints, width: int, sources: Ints | slice, targets: Ints | slice, shape: Sequence[int]
 ) -> NDArray[np.float32]:
-    found = np.zeros((shape[0] * shape[1], width), np.float32)
     floats = bits.astype(np.uint32).view(np.float32).reshape(-1, width)
+    if isinstance(targets, slice) and targets == slice(0, shape[0] * shape[1]):
+        return floats[sources].reshape(*shape, width)
+    found = np.zeros((shape[0] * shape[1], width), np.float32)
     found[targets] = floats[sources]
-    return found.reshape(shape[0], shape[1], width)
+    return found.reshape(*shape, width)
 
 
-def _check(lengths: Ints, expected: Ints) -> None:
-    if lengths is expected:
-        return
-    if lengths.shape != expected.shape or (lengths != expected).any():
+def _check(lengths: Ints, expected: Ints, width: int = 1) -> None:
+    if len(lengths) == len(expected) == 1:
+        is_same = lengths[0] == expected[0] * width
+    else:
+        is_same = np.array_equal(lengths, expected * width)
+    if not is_same:
         raise InternalError("a sequence's inputs have different lengths")

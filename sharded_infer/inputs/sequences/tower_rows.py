@@ -24,12 +24,13 @@ class SequenceRows(NamedTuple):
     numbers: tuple[Tensor, ...]
 
     @classmethod
-    def empty(cls, laid_out: LaidOut, width: int) -> "SequenceRows":
+    def empty(cls, laid_out: LaidOut) -> "SequenceRows":
         """Rows of a layout that are still to be written."""
+        lengths = laid_out.lengths
         return cls(
-            torch.empty(len(laid_out.lengths), laid_out.padded_length, width),
-            tensor_of(laid_out.lengths),
-            tuple(map(tensor_of, laid_out.numbers)),
+            torch.empty(len(lengths), laid_out.padded_length, laid_out.width),
+            tensor_of(lengths),
+            tuple([tensor_of(one) for one in laid_out.numbers]),
         )
 
     @property

@@ -43,8 +43,9 @@ def rows_of_pairs(values: Tensor, owners: Tensor) -> Tensor:
     Returns:
         `[B, ...]`; of one request a view that repeats its row, without a copy.
     """
-    if len(values) == 1:
-        return values.expand(len(owners), *values.shape[1:])
+    rows, *others = values.shape
+    if rows == 1:
+        return values.expand(owners.shape[0], *others)
     return values.index_select(0, owners)
 
 

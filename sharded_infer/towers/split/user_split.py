@@ -17,6 +17,8 @@ __all__ = ["UserSplit", "check_user_split", "user_split"]
 # Candidates of each request of the check.
 _CANDIDATES: Final = (3, 1, 4)
 _LENGTHS: Final = (3, 1, 5)
+# The owner of all pairs of one request.
+_FIRST: Final = torch.zeros(1, dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,11 +89,11 @@ class UserSplit:
         inputs = [tensor.contiguous() for tensor in (*dense, embeddings)]
         if not self.apart:
             if len(users) == 1:
-                owners, given = torch.zeros(counts[0], dtype=torch.int64), users[0]
+                owners, given = _FIRST.expand(counts[0]), users[0]
             else:
                 owners = torch.arange(len(users)).repeat_interleave(torch.tensor(counts))
                 given = tuple(torch.cat(one) for one in zip(*users, strict=True))
-            pieces = pieces or [len(owners)]
+            pieces = pieces or [sum(counts)]
             return run_pieces(self.program.pair, (*inputs, owners), pieces, given)
         parts = zip(*(torch.split(one, list(counts)) for one in inputs), strict=True)
         made = [
