@@ -1,5 +1,5 @@
-// Passes over the positions of one request's sequence, one after another in one call. Each reads what the call is given,
-// constants, and what the passes before it wrote.
+// Passes over the positions of one request's sequence, and over its candidates, one after another in one call. Each reads
+// what the call is given, constants, and what the passes before it wrote.
 #pragma once
 #include <cstdint>
 
@@ -11,7 +11,8 @@ namespace sharded_infer {
 
 enum PassKind : std::int32_t { kRowsPass = 0, kAttentionPass = 1, kPairBiasesPass = 2 };
 
-constexpr std::int64_t kPositions = -1;  // as many rows or columns as there are positions
+constexpr std::int64_t kPositions = -1;   // as many rows or columns as there are positions
+constexpr std::int64_t kCandidates = -2;  // as many rows as there are candidates
 
 // Rows without gaps: first those that are given with a call, then constants, then those of the call's space.
 struct PassMemory {
@@ -45,7 +46,7 @@ struct Pass {
   std::int64_t operand_count;
   const void* details;          // RowsOfPass, Attention or PairBiases, without what operands and positions say
   std::int32_t kind;            // PassKind
-  std::int32_t one_row;         // whether it has one row or query, not one for each position
+  std::int32_t rows;            // or queries: 1, kPositions or kCandidates, which read a memory of one row again and again
 };
 
 struct Passes {
@@ -56,6 +57,7 @@ struct Passes {
   float* const* given;          // of the first given_count memories
   std::int64_t given_count;
   std::int64_t positions;       // at least 1
+  std::int64_t candidates;
   float* space;                 // passes_space() floats
 };
 

@@ -1,4 +1,4 @@
-"""Passes over the positions of one request's sequence, one after another in one call.
+"""Passes over the positions of one request's sequence, and its candidates, in one call.
 
 A user's stage is a few passes: row steps, attentions, biases by time. Calling one from Python takes
 as long as a third of its work, and what lies between two of them is memory and views alone. Here
@@ -6,6 +6,7 @@ they are one compiled call (`kernels/native/passes.h`), with the bits of the pas
 """
 
 import ctypes
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -21,6 +22,7 @@ from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps
 
 __all__ = [
+    "CANDIDATES",
     "LAST_ROW",
     "LAST_ROWS",
     "POSITIONS",
@@ -36,6 +38,8 @@ __all__ = [
 
 # As many rows or columns as there are positions; `kPositions` of kernels/native/passes.h.
 POSITIONS: Final = -1
+# As many rows as there are candidates; `kCandidates`.
+CANDIDATES: Final = -2
 # The row that an operand begins with: the last one, or the last ones, as many as positions.
 LAST_ROW: Final = -1
 LAST_ROWS: Final = -2
@@ -53,7 +57,7 @@ class Memory(NamedTuple):
     """Fp32 rows without gaps.
 
     Attributes:
-        rows, width: numbers, or `POSITIONS`.
+        rows, width: numbers, or `POSITIONS`; rows may be `CANDIDATES`.
         constant: what it holds, if it is the same in every call.
     """
 
@@ -61,11 +65,11 @@ class Memory(NamedTuple):
     width: int
     constant: Tensor | None = None
 
-    def sizes(self) -> tuple[int, int, int]:
-        """How many numbers it has: some, some for each position, and for each pair of them."""
-        counts = (self.rows, self.width).count(POSITIONS)
-        number = self.rows * self.width * (1, -1, 1)[counts]
-        return (number, 0, 0) if not counts else (0, number, 0) if counts == 1 else (0, 0, number)
+    def size(self) -> tuple[int, int, int]:
+        """How many numbers it has: some, times positions and candidates to the power of these."""
+        counts = self.rows, self.width
+        number = math.prod(one for one in counts if one >= 0)
+        return number, counts.count(POSITIONS), counts.count(CANDIDATES)
 
 
 class Operand(NamedTuple):
@@ -82,11 +86,16 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowStepping:
-    """Row steps of all positions, or of one row."""
+    """Row steps of all positions, of all candidates, or of one row.
+
+    Attributes:
+        operands: inputs, then outputs. Candidates share the memories that have one row.
+        rows: `POSITIONS`, `CANDIDATES` or 1.
+    """
 
     steps: RowSteps
-    operands: Sequence[Operand]  # inputs, then outputs
-    one_row: bool = False
+    operands: Sequence[Operand]
+    rows: int = POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ class Attending:
     Attributes:
         operands: query, key, value and out, then a bias if it has one.
         width, value_width: columns of a head.
-        one_row: whether there is one query.
+        queries: `POSITIONS` or 1.
     """
 
     attention: Attention
@@ -104,7 +113,7 @@ class Attending:
     width: int
     value_width: int
     operands: Sequence[Operand]
-    one_row: bool = False
+    queries: int = POSITIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +158,7 @@ class _Pass(ctypes.Structure):
         ("operand_count", ctypes.c_int64),
         ("details", ctypes.c_void_p),
         ("kind", ctypes.c_int32),
-        ("one_row", ctypes.c_int32),
+        ("rows", ctypes.c_int32),
     )
 
 
@@ -164,6 +173,7 @@ class _Passes(ctypes.Structure):
         ("given", ctypes.c_void_p),
         ("given_count", ctypes.c_int64),
         ("positions", ctypes.c_int64),
+        ("candidates", ctypes.c_int64),
         ("space", ctypes.c_void_p),
     )
 
@@ -214,7 +224,7 @@ class Passes:
         self._set = chosen_set(_LIBRARY, instruction_set, "passes")
         if _LIBRARY is None or self._set is None:
             raise InputError("passes: the package was built without a compiler")
-        self._sizes = tuple(one.sizes() for one in (*inputs, *outputs))
+        self._sizes = tuple(one.size() for one in (*inputs, *outputs))
         self._held: list[object] = []
         memories = [*inputs, *outputs, *others]
         self._memories = (_Memory * len(memories))(*map(self._memory, memories))
@@ -237,10 +247,10 @@ class Passes:
 
     def _pass(self, one: AnyPass) -> _Pass:
         operands = (_Operand * len(one.operands))(*(_Operand(*each) for each in one.operands))
-        one_row = False if isinstance(one, PairBiasing) else one.one_row
+        rows = POSITIONS
         details: ctypes.Structure
         if isinstance(one, RowStepping):
-            kind = _Kind.ROWS
+            kind, rows = _Kind.ROWS, one.rows
             own = one.steps.instruction_set
             if own is not self._set:
                 name = "none" if own is None else own.name.lower()
@@ -248,7 +258,7 @@ class Passes:
             details, held = one.steps.fields()
             self._held += [one.steps, held]
         elif isinstance(one, Attending):
-            kind = _Kind.ATTENTION
+            kind, rows = _Kind.ATTENTION, one.queries
             details = one.attention.fields(one.heads, one.width, one.value_width)
         else:
             kind = _Kind.PAIR_BIASES
@@ -256,10 +266,17 @@ class Passes:
             self._held.append(one.function)
         self._held += [operands, details]
         return _Pass(
-            ctypes.addressof(operands), len(operands), ctypes.addressof(details), kind, one_row
+            ctypes.addressof(operands), len(operands), ctypes.addressof(details), kind, rows
         )
 
-    def __call__(self, positions: int, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    def __call__(
+        self,
+        positions: int,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        *,
+        candidates: int = 0,
+    ) -> None:
         """Runs the passes.
 
         Args:
@@ -271,16 +288,20 @@ class Passes:
             InputError: one has another dtype or another number of elements, or has gaps.
         """
         addresses = []
-        for one, sizes in zip((*inputs, *outputs), self._sizes, strict=True):
-            size = sizes[0] + positions * (sizes[1] + positions * sizes[2])
+        given = (*inputs, *outputs)
+        for one, (number, by_positions, by_candidates) in zip(given, self._sizes, strict=True):
+            size = number * positions**by_positions * candidates**by_candidates
             if one.numel() != size or one.dtype is not torch.float32 or not one.is_contiguous():
                 raise InputError(
                     f"passes: expected fp32 of {size} numbers without gaps, "
                     f"got {one.dtype} {list(one.shape)}"
                 )
             addresses.append(one.data_ptr())
-        given = self._given_type(*addresses)
-        call = _Passes(*self._fixed, ctypes.addressof(given), self._given_count, positions, None)
+        places = self._given_type(*addresses)
+        call = _Passes(
+            *self._fixed,
+            *(ctypes.addressof(places), self._given_count, positions, candidates, None),
+        )
         space = torch.empty(_LIBRARY.sharded_infer_passes_space(call))  # type: ignore[union-attr]
         call.space = space.data_ptr()
         _LIBRARY.sharded_infer_passes(self._set, call)  # type: ignore[union-attr]

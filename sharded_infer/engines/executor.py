@@ -77,7 +77,7 @@ def run_batch(
         ran.work,
         merged,
         tuple(ran.work.defaults),
-        _ids_unknown(ran.work, slice(None)),
+        _ids_unknown(ran.work, slice(None)) if ran.work.unknown else (),
     )
     return [whole] if len(requests) == 1 else split_result(whole, requests)
 

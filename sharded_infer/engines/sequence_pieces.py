@@ -96,11 +96,11 @@ def shortened(
 
 def of_one(sequence: SequenceRows, spec: SequenceSpec, row: int, grain: int = 1) -> SequenceRows:
     """One sample's sequence, padded to a multiple of the grain: views where rows have no gaps."""
-    lengths = sequence.lengths[row : row + 1]
-    padded = sequence.rows.shape[1]
-    part = _positions(spec, int(lengths), padded, grain)
-    if len(sequence.lengths) == 1 and part == slice(0, padded):
+    samples, padded, _ = sequence.rows.shape
+    part = _positions(spec, int(sequence.lengths[row]), padded, grain)
+    if samples == 1 and part == slice(0, padded):
         return sequence
+    lengths = sequence.lengths[row : row + 1]
 
     def taken(array: Tensor) -> Tensor:
         return array[row : row + 1, part].contiguous()

@@ -29,7 +29,6 @@ from sharded_infer.towers.tower_kernels import kernel_bytes
 LookUp = Callable[[ModelInput], LookedUp]
 
 _KEY_BYTES = 16
-_ALL = slice(None)
 
 
 class UserStage:
@@ -56,13 +55,14 @@ class UserStage:
         self._sequences = [
             (one.inputs(name), one, name in names) for name, one in spec.sequences.items()
         ]
-        self._dense = tuple(at for at, name in enumerate(spec.dense.inputs) if name in names)
+        self._dense_names = tuple(spec.dense.inputs)
+        self._dense = tuple(at for at, name in enumerate(self._dense_names) if name in names)
         self._jagged = frozenset(
             at
             for at, feature in enumerate(spec.input_features)
             if (feature.sequence or feature.name) in names
         )
-        self._spec, self._sizes = spec, sizes
+        self._sizes = sizes
         # Without kernels of one size each, any number of candidates runs as it is.
         self._pads = kernel_bytes(self._split.program.pair) > 0
 
@@ -73,13 +73,13 @@ class UserStage:
             each: whether every sample counts as a request, if requests share nothing.
         """
         samples = batch.batch_size
-        shares = [g for g in batch.groups if g.batch_size != samples]
-        if not shares:
+        own = [group for group in batch.groups if group.lengths.shape[1] == samples]
+        if len(own) == len(batch.groups):
             counts = np.ones(samples, np.int64)
             return counts if each or samples == 1 else None
-        users = self._jagged
-        if any(not users.isdisjoint(g.features) for g in batch.groups if g.batch_size == samples):
-            return None
+        for group in own:
+            if not self._jagged.isdisjoint(group.features):
+                return None
         counts = np.array([samples]) if batch.repeats is None else batch.repeats
         sent = [batch.dense[at] for at in self._dense if len(batch.dense[at]) == samples]
         if sent:
@@ -107,8 +107,7 @@ class UserStage:
         """
         if cache is None and len(counts) == 1:
             found = look_up(batch)
-            users = [self._user(batch, found, 0, 0, 1)]
-            return self._candidates(batch, found, users, counts), found, (0, 1)
+            return self._one(batch, found), found, (0, 1)
         keys: list[bytes] = []
         states: list[State | None] = [None] * len(counts)
         asked = batch
@@ -133,24 +132,42 @@ class UserStage:
         scores = self._candidates(batch, found, users, counts)
         return scores, found, (len(states) - computed, computed)
 
+    def _one(self, batch: ModelInput, found: LookedUp) -> tuple[Tensor, ...]:
+        """Both stages of the only request."""
+        dense, embeddings, whole = self._user_inputs(batch, found, 0, 0, 1)
+        if whole:
+            own = self._own_inputs(batch, found, None)
+            scores = self._split.together(dense, embeddings, *own)
+            if scores is not None:
+                return scores
+        user = self._split.user(dense, embeddings, whole=whole)
+        return self._candidates(batch, found, [user], np.array([batch.batch_size]))
+
     def _user(
         self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
     ) -> State:
         """The first stage of one request, whose first candidate is `first`."""
+        dense, embeddings, whole = self._user_inputs(batch, found, request, first, requests)
+        return self._split.user(dense, embeddings, whole=whole)
+
+    def _user_inputs(
+        self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
+    ) -> tuple[list[Tensor], Tensor, bool]:
+        """The arguments of `UserSplit.user`; arguments as of `_user`."""
         given: dict[str, Tensor] = {}
         whole = True
-        for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
-            at = 0 if len(array) == 1 else first
-            given[name] = tensor_of(array[at : at + 1])
+        for at in self._dense:
+            array = batch.dense[at]
+            row = 0 if len(array) == 1 else first
+            given[self._dense_names[at]] = tensor_of(array[row : row + 1])
         for one, (names, spec, is_users) in zip(found.sequences, self._sequences, strict=True):
             if is_users:
-                at = request if len(one.lengths) == requests else first
+                at = request if one.lengths.shape[0] == requests else first
                 alone = of_one(one, spec, at)
                 whole = whole and (spec.pad_to != "longest" or int(alone.lengths) > 0)
-                given |= zip(names, alone.inputs, strict=True)
-        embeddings = self._by_user.of(found.pooled, slice(first, first + 1))
+                given.update(zip(names, alone.inputs, strict=True))
         dense = [given[name] for name in self._split.shared]
-        return self._split.user(dense, embeddings, whole=whole)
+        return dense, self._by_user.of(found.pooled, first), whole
 
     def _candidates(
         self,
@@ -161,9 +178,10 @@ class UserStage:
     ) -> tuple[Tensor, ...]:
         """The second stage of all candidates."""
         samples = batch.batch_size
-        own = self._own_inputs(batch, found, counts) if self._own_names else []
-        embeddings = self._own.of(found.pooled, _ALL)
+        own, embeddings = self._own_inputs(batch, found, counts)
         if self._split.apart:
+            return self._split.candidates(own, embeddings, users, counts.tolist())
+        if not self._pads and samples <= self._sizes.sizes[-1]:
             return self._split.candidates(own, embeddings, users, counts.tolist())
         pieces = self._sizes.pieces(samples)
         if not self._pads:
@@ -180,18 +198,25 @@ class UserStage:
         return tuple(score[:samples] for score in scores)
 
     def _own_inputs(
-        self, batch: ModelInput, found: LookedUp, counts: NDArray[np.int64]
-    ) -> list[Tensor]:
-        """The candidates' inputs but for their embeddings."""
-        samples, repeats = batch.batch_size, tensor_of(counts)
+        self, batch: ModelInput, found: LookedUp, counts: NDArray[np.int64] | None
+    ) -> tuple[list[Tensor], Tensor]:
+        """The candidates' inputs, and their embeddings.
+
+        Args:
+            counts: None: there is one request.
+        """
+        embeddings = self._own.of(found.pooled)
+        if not self._own_names:
+            return [], embeddings
+        samples, repeats = batch.batch_size, None if counts is None else tensor_of(counts)
         given: dict[str, Tensor] = {}
-        for name, array in zip(self._spec.dense.inputs, batch.dense, strict=True):
+        for name, array in zip(self._dense_names, batch.dense, strict=True):
             given[name] = tensor_of(array).expand(samples, -1)
         for one, (names, _, is_users) in zip(found.sequences, self._sequences, strict=True):
             if not is_users:
                 spread = one.spread(samples, samples, repeats)
                 given |= zip(names, spread.inputs, strict=True)
-        return [given[name] for name in self._own_names]
+        return [given[name] for name in self._own_names], embeddings
 
     def _keys(self, batch: ModelInput, counts: NDArray[np.int64]) -> list[bytes]:
         """A hash of each request's user inputs, which none could make equal to another's."""
@@ -244,13 +269,14 @@ class _Columns:
         side_by_side = torch.equal(columns, torch.arange(first, first + count))
         # A slice is a view, not a copy.
         self._columns = slice(first, first + count) if side_by_side else columns
+        self._none = torch.empty(1, 0) if count == 0 else None
         self._are_all = count == len(chosen)
 
-    def of(self, array: Tensor, rows: slice) -> Tensor:
-        """The chosen columns of some rows."""
-        if self._are_all and rows == _ALL:
-            return array
-        return array[rows, self._columns]
+    def of(self, array: Tensor, row: int | None = None) -> Tensor:
+        """The chosen columns of all rows, or of one: `[B, width]`, `[1, width]`."""
+        if row is None:
+            return array if self._are_all else array[:, self._columns]
+        return array[row : row + 1, self._columns] if self._none is None else self._none
 
 
 def _padded(array: Tensor, rows: int) -> Tensor:

@@ -150,6 +150,10 @@ class InputPolicy:
             ids_checked=True,
             ids_outside=outside,
             ids_unknown=tuple(sorted(unknown.items())),
+            # Ids that are left out are changed; those outside their tables are never as they were.
+            may_have_gaps=any(
+                one is not other for one, other in zip(groups, model_input.groups, strict=True)
+            ),
         )
 
     def _check(self, group: JaggedBatch) -> tuple[JaggedBatch, int, tuple[tuple[str, int], ...]]:

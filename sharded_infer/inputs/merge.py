@@ -49,6 +49,7 @@ def merge_inputs(inputs: Sequence[ModelInput], *, native: bool | None = None) ->
         ids_checked=True,
         ids_outside=sum(one.ids_outside for one in inputs),
         are_rows=inputs[0].are_rows,
+        may_have_gaps=any(one.may_have_gaps for one in inputs),
         repeats=source.batch_sizes if source.shared.any() else None,
     )
 
@@ -84,6 +85,7 @@ def _merge_uniform(inputs: Sequence[ModelInput]) -> ModelInput | None:
         ids_checked=True,
         ids_outside=sum(one.ids_outside for one in inputs),
         are_rows=inputs[0].are_rows,
+        may_have_gaps=any(one.may_have_gaps for one in inputs),
         repeats=np.array(sizes, np.int64) if len(first.groups) > 1 else None,
     )
 

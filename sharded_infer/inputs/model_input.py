@@ -112,6 +112,7 @@ class ModelInput:
             those that id maps do not know.
         ids_unknown: tables and how many ids their id maps do not know, which were left out of their
             bags or read shared rows; tables without any are left out.
+        may_have_gaps: whether -1 may stand in sequences in the place of ids that were left out.
         are_rows: whether ids are rows also of tables whose raw ids shard hosts map.
         repeats: int64 `[R]`, with sum `batch_size`: a group that shares has R bags for each
             feature, and bag r is that of `repeats[r]` consecutive samples. None: one bag for all
@@ -126,6 +127,7 @@ class ModelInput:
     repeats: NDArray[np.int64] | None = None
     ids_unknown: tuple[tuple[str, int], ...] = ()
     are_rows: bool = False
+    may_have_gaps: bool = True
 
     def samples(self, start: int, stop: int) -> "ModelInput":
         """The samples `[start, stop)` of an input that is one batch of all features.

@@ -49,6 +49,8 @@ def look_up_groups(
     for lookup in lookups:
         lookup.finish()
         saved += lookup.saved
+    if hosts is None:
+        return LookupWork(steps, saved)
     return LookupWork(steps, saved, _defaults_of(lookups), _unknown_of(lookups))
 
 

@@ -35,6 +35,8 @@ class LookupWork(NamedTuple):
     @property
     def ids_unknown(self) -> int:
         """How many `unknown` has, of all tables and samples."""
+        if not self.unknown:
+            return 0
         return sum(int(samples.sum()) for samples in self.unknown.values())
 
 

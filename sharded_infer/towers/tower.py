@@ -19,7 +19,7 @@ from sharded_infer.torch_message import torch_message
 from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, join_crosses
 from sharded_infer.towers.lowering.convolutions import multiply_pointwise
 from sharded_infer.towers.lowering.decomposition import decompose
-from sharded_infer.towers.lowering.folding import fold_weights
+from sharded_infer.towers.lowering.folding import drop_whole_slices, fold_weights
 from sharded_infer.towers.lowering.fused_steps import fuse_steps
 from sharded_infer.towers.lowering.int8 import lower_to_int8
 from sharded_infer.towers.lowering.int8_packing import pack_int8_products
@@ -100,6 +100,7 @@ class Tower:
         zeros = inputs.zeros(inputs.lengths(_TRACED_LENGTH))
         if sequences:
             fold_weights(program)
+            drop_whole_slices(program)
             multiply_pointwise(program)
         if tf32:
             emulate_tf32(program)

@@ -97,7 +97,8 @@ class SequenceLayout:
             InternalError: the inputs of a sequence have different lengths.
         """
         parts = _parts(g for g in batch.groups if g.features[-1] >= self._pooled)
-        return tuple([_laid_out(place, parts) for place in self._places])
+        gaps = batch.may_have_gaps
+        return tuple([_laid_out(place, parts, may_have_gaps=gaps) for place in self._places])
 
 
 def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
@@ -115,7 +116,9 @@ def _parts(groups: Iterable[JaggedBatch]) -> dict[int, tuple[Ints, Ints]]:
     return found
 
 
-def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
+def _laid_out(
+    place: _Place, parts: dict[int, tuple[Ints, Ints]], *, may_have_gaps: bool
+) -> LaidOut:
     spec = place.spec
     lengths = parts[place.features[0]][1]
     longest = max(1, int(lengths[0] if len(lengths) == 1 else lengths.max(initial=1)))
@@ -130,9 +133,8 @@ def _laid_out(place: _Place, parts: dict[int, tuple[Ints, Ints]]) -> LaidOut:
         ids, of_feature = parts[feature]
         _check(of_feature, lengths)
         chosen = ids[sources]
-        if is_raw or not chosen.size or chosen.min() >= 0:
-            row[targets] = 1
-        else:
+        row[targets] = 1
+        if may_have_gaps and not is_raw:
             there = chosen >= 0
             row[targets] = there
             chosen = chosen[there]

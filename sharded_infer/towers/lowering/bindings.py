@@ -51,12 +51,6 @@ def call_functions(program: GraphModule) -> int:
     """
     made = 0
     for node in program.graph.find_nodes(op="call_function", target=_aten.slice.Tensor):
-        # `x[:]`, of which a request has one for each sequence.
-        if node.args[2:] == (0, sys.maxsize) and not node.kwargs:
-            node.replace_all_uses_with(node.args[0])
-            program.graph.erase_node(node)
-            made += 1
-    for node in program.graph.find_nodes(op="call_function", target=_aten.slice.Tensor):
         if node.args[2:] == (-1, sys.maxsize) and not node.kwargs:
             node.target, node.args = torch.narrow, (*node.args[:2], -1, 1)
             made += 1

@@ -1,10 +1,12 @@
-"""Computes once what a program makes of its constants alone, such as the thirds of a weight.
+"""What a program need not compute for each batch.
 
+What it makes of its constants alone, such as the thirds of a weight, is computed once:
 `nn.MultiheadAttention` holds the weights of its queries, keys and values as one. A product can be
 packed or lowered only if its weight is a constant of its own.
 """
 
 import operator
+import sys
 from typing import Final
 
 import torch
@@ -12,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
 
-__all__ = ["fold_weights"]
+__all__ = ["drop_whole_slices", "fold_weights"]
 
 _aten = torch.ops.aten
 _CUTTING: Final = (
@@ -41,6 +43,23 @@ def fold_weights(program: GraphModule) -> int:
     if made:
         program.graph.eliminate_dead_code()
         give_up_unused(program)
+        program.recompile()
+    return made
+
+
+def drop_whole_slices(program: GraphModule) -> int:
+    """Leaves out `x[:]`, in place, of which a tower has one for each axis that it slices.
+
+    Returns:
+        Their number.
+    """
+    made = 0
+    for node in program.graph.find_nodes(op="call_function", target=_aten.slice.Tensor):
+        if node.args[2:] == (0, sys.maxsize) and not node.kwargs:
+            node.replace_all_uses_with(node.args[0])
+            program.graph.erase_node(node)
+            made += 1
+    if made:
         program.recompile()
     return made
 

@@ -15,9 +15,12 @@ from torch.fx import GraphModule, Node
 from sharded_infer.towers.lowering.bindings import call_functions
 from sharded_infer.towers.lowering.compiled_products import CompiledProduct, join_crosses
 from sharded_infer.towers.lowering.fused_steps import Step, fuse_steps
+from sharded_infer.towers.lowering.joined.joined_stages import JoinedStages, join_stages
 from sharded_infer.towers.lowering.sequences.attention import fuse_attention
 from sharded_infer.towers.lowering.sequences.pair_layers import fuse_pair_layers
+from sharded_infer.towers.lowering.sequences.row_scores import keep_columns
 from sharded_infer.towers.lowering.sequences.row_steps import fuse_row_steps
+from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.tower_inputs import TowerInputs
 from sharded_infer.towers.split.parts import Anywhere, Known, Parts, Run, Value, joined_runs
 from sharded_infer.towers.split.product_rules import (
@@ -44,6 +47,7 @@ class SplitProgram:
     Attributes:
         request: takes the inputs by request, then the embeddings by request, fp32 `[R, width]`.
         whole: the same for one request whose sequences have no padding; None if it would be.
+        together: `whole` and `pair` by one call; None if they are more.
         pair: takes the inputs and the embeddings by pair, fp32 `[B, width]`, each pair's request,
             int64 `[B]`, and what `request` returned.
         runs: which columns of the embeddings are by request.
@@ -54,6 +58,7 @@ class SplitProgram:
 
     request: GraphModule
     whole: GraphModule | None
+    together: JoinedStages | None
     pair: GraphModule
     runs: tuple[Run, ...]
     saved_products: int
@@ -90,8 +95,14 @@ def split_program(
     request, pair = graphs.build(outputs)
     width = sum(size for flag, size in runs if flag)
     whole = _fuse(request, pair, UserInputs(inputs, shared, width), alone=alone)
+    together = join_stages(whole or request, pair, rows_of_pairs) if alone else None
+    if alone:
+        for graph in (request, whole, pair):
+            if graph is not None:
+                call_functions(graph)
     more = sum(map(_operators, (request, pair))) - _operators(program)
-    return SplitProgram(request, whole, pair, runs, graphs.saved_products, graphs.takes_one, more)
+    saved, takes_one = graphs.saved_products, graphs.takes_one
+    return SplitProgram(request, whole, together, pair, runs, saved, takes_one, more)
 
 
 def _fuse(
@@ -108,10 +119,8 @@ def _fuse(
     fuse_steps(pair, pairs[0])
     join_crosses(pair)
     if alone:
+        keep_columns(pair, kinds_of(pair, pairs[0]))
         fuse_row_steps(pair, pairs)
-        for graph in (request, whole, pair):
-            if graph is not None:
-                call_functions(graph)
     return whole
 
 

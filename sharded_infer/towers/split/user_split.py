@@ -64,6 +64,25 @@ class UserSplit:
         made: tuple[Tensor, ...] = (graph or self.program.request).forward(*inputs)
         return made
 
+    def together(
+        self,
+        dense: Sequence[Tensor],
+        embeddings: Tensor,
+        own_dense: Sequence[Tensor],
+        own_embeddings: Tensor,
+    ) -> tuple[Tensor, ...] | None:
+        """Both stages for one request whose sequences have no padding, with their bits.
+
+        Args:
+            dense, embeddings: as of `user`.
+            own_dense, own_embeddings: as of `candidates`.
+
+        Returns:
+            fp32 `[C]` of each output; None if it takes more than one call.
+        """
+        call = self.program.together
+        return None if call is None else call((*dense, embeddings), (*own_dense, own_embeddings))
+
     def candidates(
         self,
         dense: Sequence[Tensor],
@@ -135,6 +154,7 @@ def check_user_split(
         TowerError: a score differs by more than rounding.
     """
     mine, users, wholes, expected = [], [], [], []
+    together: list[tuple[Tensor, ...]] = []
     flags = [name in split.shared for name in inputs.names[:-1]]
     by_user, own = (positions_of(split.program.runs, flag) for flag in (True, False))
     for count, length in zip(_CANDIDATES, _LENGTHS, strict=True):
@@ -149,10 +169,14 @@ def check_user_split(
         wholes.append(split.user(shared, embeddings[:1, by_user], whole=True))
         rest = [one for one, flag in zip(dense, flags, strict=True) if not flag]
         mine.append((*rest, embeddings[:, own]))
+        found = split.together(shared, embeddings[:1, by_user], rest, embeddings[:, own])
+        together += [] if found is None else [found]
         expected.append(whole(dense, embeddings))
     scores = [torch.cat(one) for one in zip(*expected, strict=True)]
     for stage in (users, wholes):
         check_close_scores(_scores(split, mine, stage), scores)
+    if together:
+        check_close_scores([torch.cat(one) for one in zip(*together, strict=True)], scores)
 
 
 def _scores(

@@ -12,6 +12,7 @@ from kernels.native_library import InstructionSet
 from kernels.sequences.attention import Attention, Weights
 from kernels.sequences.pair_biases import StepFunction, step_function
 from kernels.sequences.passes import (
+    CANDIDATES,
     LAST_ROW,
     LAST_ROWS,
     POSITIONS,
@@ -99,7 +100,7 @@ def test_a_layer_has_the_bits_of_its_passes(
             RowStepping(rows, [Operand(0), Operand(3, 0, LAST_ROWS), Operand(4), Operand(6)]),
             attend_all(attention, operands=[*heads, Operand(7)]),
             RowStepping(after, [Operand(4), Operand(7), Operand(1)]),
-            RowStepping(after, [*last_rows, Operand(2)], one_row=True),
+            RowStepping(after, [*last_rows, Operand(2)], rows=1),
         ],
         instruction_set=instruction_set,
     )
@@ -111,6 +112,30 @@ def test_a_layer_has_the_bits_of_its_passes(
     [expected] = after(steps, mixed)
     [last] = after(steps[:, -1], expected[:, -1])
     assert torch.equal(found[0], expected) and torch.equal(found[1], last)
+
+
+@every_set
+@pytest.mark.parametrize("candidates", [1, 2, 25, 100])
+def test_candidates_share_a_memory_of_one_row(
+    instruction_set: InstructionSet, candidates: int
+) -> None:
+    step = summed(instruction_set)
+    passes = Passes(
+        [Memory(POSITIONS, WIDTH), Memory(CANDIDATES, WIDTH)],
+        [Memory(CANDIDATES, WIDTH)],
+        [Memory(1, WIDTH)],
+        [
+            RowStepping(step, [Operand(0, row=LAST_ROW), Operand(0), Operand(3)], rows=1),
+            RowStepping(step, [Operand(3), Operand(1), Operand(2)], rows=CANDIDATES),
+        ],
+        instruction_set=instruction_set,
+    )
+    history, own = numbers(7, WIDTH, seed=4), numbers(candidates, WIDTH, seed=6)
+    found = torch.empty(candidates, WIDTH)
+    passes(7, [history, own], [found], candidates=candidates)
+    assert torch.equal(found, (history[-1] + history[0]) + own)
+    with pytest.raises(InputError, match="expected fp32 of"):
+        passes(7, [history, own], [found], candidates=candidates + 1)
 
 
 @every_set
@@ -168,7 +193,7 @@ def test_attention_reads_only_the_biases_that_a_causal_pass_writes(
                     *(query._replace(row=LAST_ROW), *others),
                     *(Operand(3), Operand(4, 0, LAST_ROW)),
                 ],
-                one_row=True,
+                queries=1,
             ),
         ],
         instruction_set=instruction_set,

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kernels.errors import InputError
 from kernels.sequences.passes import (
     Attending,
     PairBiasing,
@@ -93,6 +94,12 @@ class Stages:
         [found] = self.split.candidates([], torch.cat(own), users, [len(one) for one in own])
         return found
 
+    def together(self, given: Given) -> Tensor | None:
+        """Scores of one request's candidates by one call; None if it takes more."""
+        *user, embeddings = given.values()
+        found = self.split.together(user, torch.zeros(1, 0), [], embeddings)
+        return None if found is None else found[0]
+
 
 def repeated(given: Given) -> Given:
     count = len(given["embeddings"])
@@ -133,6 +140,20 @@ def test_histories_of_any_length_and_any_candidates_have_torchs_scores(stages: S
         wholes = [stages.of_stages(given, whole=True)] if length else []
         for one in (stages.of_stages(given), stages.of_the_whole(given), *wholes):
             torch.testing.assert_close(one, expected, rtol=0, atol=1e-5)
+
+
+def test_one_call_for_both_stages_has_the_bits_of_two(stages: Stages) -> None:
+    can = stages.architecture in JOINED and bool(passes_instruction_sets())
+    for length, candidates in ((1, 1), (5, 100), (MAX_LENGTH, 6), (MAX_LENGTH, 1000)):
+        given = stages.request(length, candidates)
+        found = stages.together(given)
+        assert (found is not None) == can
+        if found is not None:
+            assert torch.equal(found, stages.of_stages(given, whole=True))
+    if can:
+        given["embeddings"] = given["embeddings"][:, :-1]
+        with pytest.raises(InputError, match="expected fp32 of"):
+            stages.together(given)
 
 
 def test_a_request_has_the_same_scores_alone_and_among_others(stages: Stages) -> None:

@@ -9,7 +9,7 @@ See `kernels.sequences.passes`. What mixes rows otherwise, torch computes betwee
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,9 +35,18 @@ from sharded_infer.towers.lowering.sequences.attention import HeadsPass
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
-__all__ = ["JoinedPasses", "join_passes"]
+__all__ = ["JoinedPasses", "PassList", "join_passes"]
 
 _FEWEST: Final = 2  # passes of a call
+
+
+class PassList(NamedTuple):
+    """What `Passes` are made of, in the order of its arguments."""
+
+    inputs: Sequence[Memory]
+    outputs: Sequence[Memory]
+    others: Sequence[Memory]
+    passes: Sequence[AnyPass]
 
 
 class JoinedPasses(torch.nn.Module):
@@ -51,7 +60,7 @@ class JoinedPasses(torch.nn.Module):
 
     def __init__(
         self,
-        passes: Passes,
+        parts: PassList,
         counts: tuple[int, int] | None,
         shapes: Sequence[tuple[int | None, ...]],
         weights: Iterable[Tensor],
@@ -59,7 +68,8 @@ class JoinedPasses(torch.nn.Module):
         super().__init__()
         for number, weight in enumerate(weights):
             self.register_buffer(f"weight{number}", weight, persistent=False)
-        self.passes, self._counts, self._shapes = passes, counts, tuple(shapes)
+        self.parts, self.counts, self._shapes = parts, counts, tuple(shapes)
+        self.passes = Passes(*parts)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """Runs the passes on fp32 inputs.
@@ -67,14 +77,19 @@ class JoinedPasses(torch.nn.Module):
         Raises:
             InputError: one has another size than the others say.
         """
-        counts = self._counts
-        positions = 1 if counts is None else inputs[counts[0]].shape[counts[1]]
+        positions = self.positions(inputs)
         made = tuple(
-            torch.empty([positions if size is None else size for size in shape])
-            for shape in self._shapes
+            [
+                torch.empty([positions if size is None else size for size in shape])
+                for shape in self._shapes
+            ]
         )
         self.passes(positions, [one.contiguous() for one in inputs], made)
         return made
+
+    def positions(self, inputs: Sequence[Tensor]) -> int:
+        """How many the inputs have."""
+        return 1 if self.counts is None else inputs[self.counts[0]].shape[self.counts[1]]
 
 
 def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
@@ -144,7 +159,7 @@ class _Call:
         inputs, outputs = (list(map(self._memory, of)) for of in (self.inputs, self.outputs))
         # Results that nobody takes get a memory here.
         passes = [self._pass(node) for node in self.nodes]
-        made = Passes(inputs, outputs, self._others, passes)
+        made = PassList(inputs, outputs, self._others, passes)
         shape = self._groups.layouts.shape
         shapes = list(map(shape, self.inputs))
         counts = ((at, one.index(None)) for at, one in enumerate(shapes) if None in one)
@@ -183,12 +198,12 @@ class _Call:
     def _pass(self, node: Node) -> AnyPass:
         read = list(map(self._operand, self._groups.reads[node]))
         steps, heads = (self._groups.module(node, kind) for kind in (RowPass, HeadsPass))
-        one_row = self._groups.has_one_row(node)
+        rows = 1 if self._groups.has_one_row(node) else POSITIONS
         if isinstance(steps, RowPass):
             taken = {user.args[1]: user for user in node.users}
             widths = enumerate(steps.steps.output_widths)
-            results = [self._result(taken.get(at), width, one_row) for at, width in widths]
-            return RowStepping(steps.steps, [*read, *results], one_row)
+            results = [self._result(taken.get(at), width, rows) for at, width in widths]
+            return RowStepping(steps.steps, [*read, *results], rows)
         out = Operand(self._numbers[node])
         if isinstance(heads, HeadsPass):
             firsts, (width, _, value_width) = zip(*heads.columns, strict=True)
@@ -198,15 +213,15 @@ class _Call:
             ]
             operands = [*of_heads, out, *read[3:]]
             attention = heads.attention
-            return Attending(attention, heads.heads, width, value_width, operands, one_row)
+            return Attending(attention, heads.heads, width, value_width, operands, rows)
         found = self._groups.pairs[node]
         operands = [read[0], out, *read[1:]]
         return PairBiasing(found.function, operands, found.turned, self._only_earlier(node))
 
-    def _result(self, node: Node | None, width: int, one_row: bool) -> Operand:
+    def _result(self, node: Node | None, width: int, rows: int) -> Operand:
         if node is not None:
             return Operand(self._numbers[node])
-        self._others.append(Memory(1 if one_row else POSITIONS, width))
+        self._others.append(Memory(rows, width))
         return Operand(len(self.inputs) + len(self.outputs) + len(self._others) - 1)
 
     def _only_earlier(self, node: Node) -> bool:

@@ -26,6 +26,8 @@ _ONE: Final = {
     _aten.sigmoid.default: StepKind.SIGMOID,
     _aten.silu.default: StepKind.SILU,
 }
+# Columns of a sum: wider rows leave no room in the cache for what lies between the steps.
+_MOST_SUMMED: Final = 1024
 # Operators that choose columns, and the place of the axis among their arguments; 0: all columns.
 _CHOOSING: Final = {
     _aten.chunk.default: 2,
@@ -86,6 +88,7 @@ class RowOperators:
             found = (
                 self._linear(node)
                 or self._norm(node)
+                or self._sum(node)
                 or self._elementwise(node)
                 or self._joined(node)
             )
@@ -135,6 +138,18 @@ class RowOperators:
             return None
         found = held.get(weight), held.get(bias)
         return RowOperator(StepKind.NORM, (columns,), *found, float(epsilon))
+
+    def _sum(self, node: Node) -> RowOperator | None:
+        """Of a row's columns: a product with ones."""
+        if node.target is not _aten.sum.dim_IntList or node.kwargs or len(node.args) != 3:
+            return None
+        source, axes, keeps = node.args
+        columns, shape = self.columns(source), self.shape(source) or torch.Size()
+        if columns is None or not keeps or axes not in ([-1], [len(shape) - 1]):
+            return None
+        if columns.width > _MOST_SUMMED:
+            return None
+        return RowOperator(StepKind.LINEAR, (columns,), torch.ones(1, columns.width))
 
     def _elementwise(self, node: Node) -> RowOperator | None:
         target: Any = node.target

@@ -1,0 +1,178 @@
+"""A request's scores by one call: its user's stage and its candidates' pass.
+
+    user = passes(history)
+    scores = rows(candidates, user)         ->  scores = passes(history, candidates)
+
+A call of a pass takes as long as the work of a hundred candidates. Only where the user's stage is
+one call, and the candidates' part one pass with what the call returns.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from kernels.sequences.passes import (
+    CANDIDATES,
+    AnyPass,
+    Memory,
+    Operand,
+    Passes,
+    RowStepping,
+)
+from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
+from sharded_infer.towers.lowering.sequences.row_steps import RowPass
+
+__all__ = ["JoinedStages", "join_stages"]
+
+_SQUEEZE: Final = torch.ops.aten.squeeze.dim
+
+
+class JoinedStages:
+    """The call; any number of threads may run it.
+
+    Args:
+        stage: what the user's stage is.
+        given: which inputs of the user's stage it takes.
+        steps: of the candidates.
+        sources: what they read: which result of the stage, or else which input by candidate.
+        scores: which results of the steps are the scores, in the order of the tower's outputs.
+    """
+
+    def __init__(
+        self,
+        stage: JoinedPasses,
+        given: Sequence[int],
+        steps: RowPass,
+        sources: Sequence[tuple[int | None, int | None]],
+        scores: Sequence[int],
+    ) -> None:
+        inputs, outputs, others, passes = stage.parts
+        own = [one for _, one in sources if one is not None]
+        rows, widths = steps.steps, zip(sources, steps.steps.widths, strict=True)
+        of_own = [Memory(CANDIDATES, width) for (_, one), width in widths if one is not None]
+        made = [Memory(CANDIDATES, width) for width in rows.output_widths]
+        # The stage's results lie between the passes now.
+        before = [*range(len(inputs))]
+        first = len(inputs) + len(own) + len(made) + len(others)
+        before += range(first, first + len(outputs))
+        before += range(first - len(others), first)
+
+        def moved(operand: Operand) -> Operand:
+            return operand._replace(memory=before[operand.memory])
+
+        places = iter(range(len(inputs), len(inputs) + len(own)))
+        read = [first + one if one is not None else next(places) for one, _ in sources]
+        written = range(len(inputs) + len(own), len(inputs) + len(own) + len(made))
+        last = RowStepping(rows, [Operand(at) for at in (*read, *written)], CANDIDATES)
+        every = [*(_with_operands(one, moved) for one in passes), last]
+        self._passes = Passes([*inputs, *of_own], made, [*others, *outputs], every)
+        self._stage, self._given, self._own = stage, tuple(given), tuple(own)
+        self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
+
+    def __call__(self, user: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Scores the candidates of one request whose sequences have no padding.
+
+        Args:
+            user: the inputs of the user's stage, `[1, ...]` each.
+            own: those by candidate, `[C, ...]` each.
+
+        Returns:
+            fp32 `[C]` of each output.
+
+        Raises:
+            InputError: an input has another size than the others say.
+        """
+        read = [user[at].contiguous() for at in self._given]
+        candidates = own[self._own[0]].shape[0]
+        made = [torch.empty(candidates * width) for width in self._widths]
+        self._passes(
+            self._stage.positions(read),
+            [*read, *[own[at].contiguous() for at in self._own]],
+            made,
+            candidates=candidates,
+        )
+        return tuple([made[at] for at in self._scores])
+
+
+def join_stages(
+    whole: GraphModule, pair: GraphModule, rows_of_pairs: Callable[..., Tensor]
+) -> JoinedStages | None:
+    """Joins both stages of a split tower.
+
+    Args:
+        whole: the user's stage where there is no padding, with its passes joined.
+        pair: takes inputs by candidate, each one's owner, and what `whole` returns.
+        rows_of_pairs: gives each candidate its request's row, in `pair`.
+
+    Returns:
+        None if they are more than one call and one pass.
+    """
+    stage, pass_ = _only_call(whole, JoinedPasses), _only_call(pair, RowPass)
+    if stage is None or pass_ is None:
+        return None
+    returned, inputs = _returned(whole), _placeholders(pair)
+    # The last of the others has the owners.
+    own, users = inputs[: -len(returned) - 1], inputs[-len(returned) :]
+    places = {node: at for at, node in enumerate(_placeholders(whole))}
+    given = [places.get(node) for node in stage.all_input_nodes]
+    results = [_result_of(node, stage) for node in returned]
+    sources: list[tuple[int | None, int | None]] = []
+    for node in pass_.args:
+        if not isinstance(node, Node):
+            return None
+        if node.target is rows_of_pairs and node.args[0] in users:
+            sources.append((results[users.index(node.all_input_nodes[0])], None))
+        elif node in own:
+            sources.append((None, own.index(node)))
+        else:
+            return None
+    scores = [_result_of(_column_of(node), pass_) for node in _returned(pair)]
+    module = whole.get_submodule(str(stage.target))
+    steps = pair.get_submodule(str(pass_.target))
+    known = None not in (*given, *results, *scores) and any(one is not None for _, one in sources)
+    if not known or not isinstance(module, JoinedPasses) or not isinstance(steps, RowPass):
+        return None
+    has_rows = all(module.parts.outputs[one].rows == 1 for one, _ in sources if one is not None)
+    one_column = all(steps.steps.output_widths[at] == 1 for at in scores if at is not None)
+    if not has_rows or not one_column:
+        return None
+    return JoinedStages(module, given, steps, sources, scores)  # type: ignore[arg-type]
+
+
+def _with_operands(one: AnyPass, moved: Callable[[Operand], Operand]) -> AnyPass:
+    return replace(one, operands=list(map(moved, one.operands)))
+
+
+def _only_call(program: GraphModule, kind: type[torch.nn.Module]) -> Node | None:
+    """The only module that a program calls, if it is of this kind."""
+    calls: list[Node] = [node for node in program.graph.nodes if node.op == "call_module"]
+    is_kind = len(calls) == 1 and isinstance(program.get_submodule(str(calls[0].target)), kind)
+    return calls[0] if is_kind else None
+
+
+def _placeholders(program: GraphModule) -> list[Node]:
+    return [node for node in program.graph.nodes if node.op == "placeholder"]
+
+
+def _returned(program: GraphModule) -> list[Any]:
+    [output] = program.graph.find_nodes(op="output")
+    return list(output.args[0])
+
+
+def _result_of(node: object, call: Node) -> int | None:
+    """Which result of a call a node is."""
+    if not isinstance(node, Node) or node.target is not operator.getitem:
+        return None
+    source, at = node.args
+    return at if source is call and isinstance(at, int) else None
+
+
+def _column_of(node: object) -> object:
+    """What has the one column that a node has dropped; itself, if it has dropped none."""
+    drops = isinstance(node, Node) and node.target is _SQUEEZE and node.args[1] == -1
+    return node.args[0] if drops else node  # type: ignore[attr-defined]
