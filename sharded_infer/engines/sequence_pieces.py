@@ -81,7 +81,8 @@ def shortened(
     """
     rows = tensor_of(np.asarray(chosen))
     if len(rows) == 1:
-        return of_one(sequence, spec, int(rows[0]), GRAIN)
+        row = int(rows[0])
+        return of_one(sequence, spec, row, int(sequence.lengths[row]), GRAIN)
     lengths = sequence.lengths[rows]
     padded = sequence.rows.shape[1]
     part = _positions(spec, int(lengths.max()), padded, GRAIN)
@@ -94,10 +95,12 @@ def shortened(
     return SequenceRows(taken(sequence.rows), lengths, tuple(map(taken, sequence.numbers)))
 
 
-def of_one(sequence: SequenceRows, spec: SequenceSpec, row: int, grain: int = 1) -> SequenceRows:
+def of_one(
+    sequence: SequenceRows, spec: SequenceSpec, row: int, length: int, grain: int = 1
+) -> SequenceRows:
     """One sample's sequence, padded to a multiple of the grain: views where rows have no gaps."""
     samples, padded, _ = sequence.rows.shape
-    part = _positions(spec, int(sequence.lengths[row]), padded, grain)
+    part = _positions(spec, length, padded, grain)
     if samples == 1 and part == slice(0, padded):
         return sequence
     lengths = sequence.lengths[row : row + 1]

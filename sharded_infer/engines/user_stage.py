@@ -162,9 +162,11 @@ class UserStage:
             given[self._dense_names[at]] = tensor_of(array[row : row + 1])
         for one, (names, spec, is_users) in zip(found.sequences, self._sequences, strict=True):
             if is_users:
-                at = request if one.lengths.shape[0] == requests else first
-                alone = of_one(one, spec, at)
-                whole = whole and (spec.pad_to != "longest" or int(alone.lengths) > 0)
+                lengths = one.lengths
+                at = request if lengths.shape[0] == requests else first
+                length = int(lengths if lengths.shape[0] == 1 else lengths[at])
+                alone = of_one(one, spec, at, length)
+                whole = whole and (spec.pad_to != "longest" or length > 0)
                 given.update(zip(names, alone.inputs, strict=True))
         dense = [given[name] for name in self._split.shared]
         return dense, self._by_user.of(found.pooled, first), whole
