@@ -16,6 +16,7 @@ from sharded_infer.engines.user_cache import UserCache
 from sharded_infer.engines.user_stage import UserStage
 from sharded_infer.inputs.model_input import ModelInput
 from sharded_infer.inputs.sequences.tower_rows import side_by_side
+from sharded_infer.lookups.lookup_work import LookupWork
 from sharded_infer.lookups.lookups import LookedUp, Lookups
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.tensors import tensor_of
@@ -102,7 +103,7 @@ class HostEngine:
         self,
         stage: UserStage,
         batch: ModelInput,
-        counts: NDArray[np.int64],
+        counts: NDArray[np.int64] | list[int],
         deadline: float,
         *,
         may_default: bool,
@@ -118,11 +119,10 @@ class HostEngine:
             seconds = perf_counter() - began
             return found
 
-        with torch.inference_mode():
-            outputs, found, users = stage.score(batch, counts, look_up, self.users)
-        scores = tuple(output.numpy() for output in outputs)
+        scores, found, users = stage.score(batch, counts, look_up, self.users)
         whole = perf_counter() - began
-        work = found.work._replace(users=users)
+        steps, saved, defaults, unknown, positions, _ = found.work
+        work = LookupWork(steps, saved, defaults, unknown, positions, users)
         return BatchResult(scores, seconds, whole - seconds, found.ids_outside, work)
 
     def _run_pieces(self, batch: ModelInput, deadline: float, *, may_default: bool) -> BatchResult:

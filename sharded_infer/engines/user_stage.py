@@ -27,6 +27,7 @@ from sharded_infer.towers.tower import Tower
 from sharded_infer.towers.tower_kernels import kernel_bytes
 
 LookUp = Callable[[ModelInput], LookedUp]
+Scores = NDArray[np.float32]
 
 _KEY_BYTES = 16
 
@@ -66,7 +67,9 @@ class UserStage:
         # Without kernels of one size each, any number of candidates runs as it is.
         self._pads = kernel_bytes(self._split.program.pair) > 0
 
-    def requests(self, batch: ModelInput, *, each: bool = False) -> NDArray[np.int64] | None:
+    def requests(
+        self, batch: ModelInput, *, each: bool = False
+    ) -> NDArray[np.int64] | list[int] | None:
         """The candidates of each request of a batch; None where users' inputs differ in one.
 
         Args:
@@ -75,15 +78,14 @@ class UserStage:
         samples = batch.batch_size
         own = [group for group in batch.groups if group.lengths.shape[1] == samples]
         if len(own) == len(batch.groups):
-            counts = np.ones(samples, np.int64)
-            return counts if each or samples == 1 else None
+            return np.ones(samples, np.int64) if each or samples == 1 else None
         for group in own:
             if not self._jagged.isdisjoint(group.features):
                 return None
-        counts = np.array([samples]) if batch.repeats is None else batch.repeats
+        counts = [samples] if batch.repeats is None else batch.repeats
         sent = [batch.dense[at] for at in self._dense if len(batch.dense[at]) == samples]
         if sent:
-            firsts = np.repeat(np.cumsum(counts) - counts, counts)
+            firsts = np.repeat(np.cumsum(counts) - np.asarray(counts), counts)
             if not all(np.array_equal(one, one[firsts], equal_nan=True) for one in sent):
                 return None
         return counts
@@ -91,10 +93,10 @@ class UserStage:
     def score(
         self,
         batch: ModelInput,
-        counts: NDArray[np.int64],
+        counts: NDArray[np.int64] | list[int],
         look_up: LookUp,
         cache: UserCache | None,
-    ) -> tuple[tuple[Tensor, ...], LookedUp, tuple[int, int]]:
+    ) -> tuple[tuple[Scores, ...], LookedUp, tuple[int, int]]:
         """Scores a batch.
 
         Args:
@@ -108,6 +110,17 @@ class UserStage:
         if cache is None and len(counts) == 1:
             found = look_up(batch)
             return self._one(batch, found), found, (0, 1)
+        with torch.inference_mode():
+            return self._of_each(batch, np.asarray(counts), look_up, cache)
+
+    def _of_each(
+        self,
+        batch: ModelInput,
+        counts: NDArray[np.int64],
+        look_up: LookUp,
+        cache: UserCache | None,
+    ) -> tuple[tuple[Scores, ...], LookedUp, tuple[int, int]]:
+        """As `score`, of any number of requests."""
         keys: list[bytes] = []
         states: list[State | None] = [None] * len(counts)
         asked = batch
@@ -132,16 +145,18 @@ class UserStage:
         scores = self._candidates(batch, found, users, counts)
         return scores, found, (len(states) - computed, computed)
 
-    def _one(self, batch: ModelInput, found: LookedUp) -> tuple[Tensor, ...]:
-        """Both stages of the only request."""
+    def _one(self, batch: ModelInput, found: LookedUp) -> tuple[Scores, ...]:
+        """The scores of the only request."""
         dense, embeddings, whole = self._user_inputs(batch, found, 0, 0, 1)
         if whole:
             own = self._own_inputs(batch, found, None)
             scores = self._split.together(dense, embeddings, *own)
             if scores is not None:
                 return scores
-        user = self._split.user(dense, embeddings, whole=whole)
-        return self._candidates(batch, found, [user], np.array([batch.batch_size]))
+        # Not before: torch takes longer to enter it than one call takes beside its work.
+        with torch.inference_mode():
+            user = self._split.user(dense, embeddings, whole=whole)
+            return self._candidates(batch, found, [user], np.array([batch.batch_size]))
 
     def _user(
         self, batch: ModelInput, found: LookedUp, request: int, first: int, requests: int
@@ -177,8 +192,18 @@ class UserStage:
         found: LookedUp,
         users: Sequence[State],
         counts: NDArray[np.int64],
+    ) -> tuple[Scores, ...]:
+        """The scores of all candidates."""
+        scores = self._second_stage(batch, found, users, counts)
+        return tuple([score.numpy() for score in scores])
+
+    def _second_stage(
+        self,
+        batch: ModelInput,
+        found: LookedUp,
+        users: Sequence[State],
+        counts: NDArray[np.int64],
     ) -> tuple[Tensor, ...]:
-        """The second stage of all candidates."""
         samples = batch.batch_size
         own, embeddings = self._own_inputs(batch, found, counts)
         if self._split.apart:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sharded_infer.towers.program.tower_inputs import TowerInputs
@@ -70,8 +72,10 @@ class UserSplit:
         embeddings: Tensor,
         own_dense: Sequence[Tensor],
         own_embeddings: Tensor,
-    ) -> tuple[Tensor, ...] | None:
+    ) -> tuple[NDArray[np.float32], ...] | None:
         """Both stages for one request whose sequences have no padding, with their bits.
+
+        Callers need not be in inference mode.
 
         Args:
             dense, embeddings: as of `user`.
@@ -170,7 +174,7 @@ def check_user_split(
         rest = [one for one, flag in zip(dense, flags, strict=True) if not flag]
         mine.append((*rest, embeddings[:, own]))
         found = split.together(shared, embeddings[:1, by_user], rest, embeddings[:, own])
-        together += [] if found is None else [found]
+        together += [] if found is None else [tuple(map(torch.from_numpy, found))]
         expected.append(whole(dense, embeddings))
     scores = [torch.cat(one) for one in zip(*expected, strict=True)]
     for stage in (users, wholes):

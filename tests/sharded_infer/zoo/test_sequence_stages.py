@@ -98,7 +98,7 @@ class Stages:
         """Scores of one request's candidates by one call; None if it takes more."""
         *user, embeddings = given.values()
         found = self.split.together(user, torch.zeros(1, 0), [], embeddings)
-        return None if found is None else found[0]
+        return None if found is None else torch.from_numpy(found[0])
 
 
 def repeated(given: Given) -> Given:

@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
@@ -74,7 +76,9 @@ class JoinedStages:
         self._stage, self._given, self._own = stage, tuple(given), tuple(own)
         self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
 
-    def __call__(self, user: Sequence[Tensor], own: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def __call__(
+        self, user: Sequence[Tensor], own: Sequence[Tensor]
+    ) -> tuple[NDArray[np.float32], ...]:
         """Scores the candidates of one request whose sequences have no padding.
 
         Args:
@@ -89,11 +93,11 @@ class JoinedStages:
         """
         read = [user[at].contiguous() for at in self._given]
         candidates = own[self._own[0]].shape[0]
-        made = [torch.empty(candidates * width) for width in self._widths]
+        made = [np.empty(candidates * width, np.float32) for width in self._widths]
         self._passes(
             self._stage.positions(read),
             [*read, *[own[at].contiguous() for at in self._own]],
-            made,
+            [torch.from_numpy(one) for one in made],
             candidates=candidates,
         )
         return tuple([made[at] for at in self._scores])
