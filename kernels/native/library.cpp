@@ -13,6 +13,7 @@
 #include "row_places.h"
 #include "row_steps.h"
 
+#include <cstdlib>
 #include <cstring>
 
 using sharded_infer::Attention;
@@ -145,18 +146,23 @@ EXPORTED void sharded_infer_row_steps(std::int32_t instruction_set, const RowSte
   sharded_infer::row_steps_baseline(*steps);
 }
 
-// Floats that passes in one call need as their space.
-EXPORTED std::int64_t sharded_infer_passes_space(const Passes* passes) {
-  return sharded_infer::passes_space(*passes);
-}
-
-// Passes in one call; see passes.h. The caller has checked the instruction set and the sizes.
-EXPORTED void sharded_infer_passes(std::int32_t instruction_set, const Passes* passes) {
+// Passes in one call; see passes.h. The caller has checked the instruction set and the sizes. Returns 1 without memory for
+// their space.
+EXPORTED std::int32_t sharded_infer_passes(std::int32_t instruction_set, Passes* passes) {
+  constexpr std::size_t kLine = 64;
+  const std::size_t bytes = sharded_infer::passes_space(*passes) * sizeof(float) + kLine - 1;
+  passes->space = static_cast<float*>(std::aligned_alloc(kLine, bytes / kLine * kLine));
+  if (!passes->space && bytes >= kLine) return 1;
 #if defined(__x86_64__)
-  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::passes_avx512(*passes);
-  if (instruction_set == sharded_infer::kAvx2) return sharded_infer::passes_avx2(*passes);
+  if (instruction_set == sharded_infer::kAvx512)
+    sharded_infer::passes_avx512(*passes);
+  else if (instruction_set == sharded_infer::kAvx2)
+    sharded_infer::passes_avx2(*passes);
+  else
 #endif
-  sharded_infer::passes_baseline(*passes);
+    sharded_infer::passes_baseline(*passes);
+  std::free(passes->space);
+  return 0;
 }
 
 // Each id's row, -1 for unknown ones; see id_index.h.

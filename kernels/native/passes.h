@@ -58,7 +58,7 @@ struct Passes {
   std::int64_t given_count;
   std::int64_t positions;       // at least 1
   std::int64_t candidates;
-  float* space;                 // passes_space() floats
+  float* space;                 // passes_space() floats, from a line of the cache on
 };
 
 std::int64_t passes_space(const Passes& passes);

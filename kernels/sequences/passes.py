@@ -181,10 +181,9 @@ class _Passes(ctypes.Structure):
 def _load() -> ctypes.CDLL | None:
     library = load_library("kernels")
     if library is not None:
-        call, space = library.sharded_infer_passes, library.sharded_infer_passes_space
-        call.restype, space.restype = None, ctypes.c_int64
+        call = library.sharded_infer_passes
+        call.restype = ctypes.c_int32
         call.argtypes = (ctypes.c_int32, ctypes.POINTER(_Passes))
-        space.argtypes = (ctypes.POINTER(_Passes),)
     return library
 
 
@@ -286,11 +285,13 @@ class Passes:
 
         Raises:
             InputError: one has another dtype or another number of elements, or has gaps.
+            MemoryError: there is none for what lies between the passes.
         """
         addresses = []
         given = (*inputs, *outputs)
+        powers = 1, positions, positions * positions
         for one, (number, by_positions, by_candidates) in zip(given, self._sizes, strict=True):
-            size = number * positions**by_positions * candidates**by_candidates
+            size = number * powers[by_positions] * (candidates if by_candidates else 1)
             if one.numel() != size or one.dtype is not torch.float32 or not one.is_contiguous():
                 raise InputError(
                     f"passes: expected fp32 of {size} numbers without gaps, "
@@ -302,6 +303,5 @@ class Passes:
             *self._fixed,
             *(ctypes.addressof(places), self._given_count, positions, candidates, None),
         )
-        space = torch.empty(_LIBRARY.sharded_infer_passes_space(call))  # type: ignore[union-attr]
-        call.space = space.data_ptr()
-        _LIBRARY.sharded_infer_passes(self._set, call)  # type: ignore[union-attr]
+        if _LIBRARY.sharded_infer_passes(self._set, call):  # type: ignore[union-attr]
+            raise MemoryError(f"passes: no memory for {positions} positions")

@@ -180,7 +180,8 @@ class UserStage:
                 lengths = one.lengths
                 at = request if lengths.shape[0] == requests else first
                 length = int(lengths if lengths.shape[0] == 1 else lengths[at])
-                alone = of_one(one, spec, at, length)
+                is_alone = lengths.shape[0] == 1 and length == one.rows.shape[1]
+                alone = one if is_alone else of_one(one, spec, at, length)
                 whole = whole and (spec.pad_to != "longest" or length > 0)
                 given.update(zip(names, alone.inputs, strict=True))
         dense = [given[name] for name in self._split.shared]
