@@ -282,6 +282,7 @@ class Passes:
             positions: at least 1.
             inputs: fp32 and contiguous, of any shapes with the memories' rows and columns.
             outputs: likewise; written.
+            candidates: rows of the memories that have one for each.
 
         Raises:
             InputError: one has another dtype or another number of elements, or has gaps.
