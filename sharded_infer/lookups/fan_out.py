@@ -26,10 +26,12 @@ def look_up_groups(
     deadline: float,
     *,
     may_default: bool = False,
+    saved: int = 0,
 ) -> LookupWork:
     """Looks up all groups of a batch.
 
     Args:
+        saved: rows saved by groups that were looked up before.
         steps: to which the lookups append.
         hosts: who is asked for the routes' remote steps.
         deadline: until which they are waited for, and rows that are not in memory.
@@ -45,7 +47,6 @@ def look_up_groups(
         look_up_here(lookups, deadline)
     else:
         _look_up_with(hosts, lookups, deadline, may_default=may_default)
-    saved = 0
     for lookup in lookups:
         lookup.finish()
         saved += lookup.saved

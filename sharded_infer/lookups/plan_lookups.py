@@ -33,7 +33,13 @@ from sharded_infer.lookups.lookup_work import StepWork
 from sharded_infer.lookups.lookups import LookedUp, LookedUpApart
 from sharded_infer.lookups.placement import PlacedPiece, raw_hashes
 from sharded_infer.lookups.rank_part import selections_of
-from sharded_infer.lookups.route import GroupLookup, RemoteStep, Route, Step
+from sharded_infer.lookups.route import (
+    GroupLookup,
+    RemoteStep,
+    Route,
+    Step,
+    look_up_at_once,
+)
 from sharded_infer.lookups.shard_hosts import ShardHosts
 from sharded_infer.lookups.steps import Entry, make_remote_step, make_step
 from sharded_infer.specs.model_spec import ModelSpec
@@ -145,15 +151,22 @@ class PlanLookups:
         # Ranks take turns to serve replicated tables, one turn for each call.
         turn = next(self._turn) % self._turns
         steps: list[StepWork] = []
-        lookups = []
+        lookups: list[GroupLookup] = []
+        here = self._hosts is None
         for group in self._pooled(batch):
-            route = self._route(turn, group.features, raw=not batch.are_rows)
+            route, bags = self._route(turn, group.features, raw=not batch.are_rows), _bags_of(group)
+            samples = batch.batch_size
+            # Where bags are shared, they are fewer than the rows of all samples.
+            if here and look_up_at_once(route, bags, None, pooled, steps, samples=samples) == 0:
+                continue
             repeats = None
-            if batch.repeats is not None and group.batch_size != len(pooled):
+            if batch.repeats is not None and group.batch_size != samples:
                 repeats = tensor_of(batch.repeats)
-            lookups.append(GroupLookup(route, _bags_of(group), repeats, pooled, steps))
-        sequences = self._sequences(batch, turn, lookups, steps)
-        work = look_up_groups(lookups, steps, self._hosts, deadline, may_default=may_default)
+            lookups.append(GroupLookup(route, bags, repeats, pooled, steps))
+        sequences, saved = self._sequences(batch, turn, lookups, steps)
+        work = look_up_groups(
+            lookups, steps, self._hosts, deadline, may_default=may_default, saved=saved
+        )
         return LookedUp(padded, batch.ids_outside + work.ids_unknown, work, sequences)
 
     def look_up_apart(
@@ -169,7 +182,7 @@ class PlanLookups:
         batch = self._policy.apply(batch)
         turn = next(self._turn) % self._turns
         steps: list[StepWork] = []
-        lookups = []
+        lookups: list[GroupLookup] = []
         own, shared = torch.empty(rows, 0), torch.empty(request_rows, 0)
         for group in self._pooled(batch):
             by_request = group.batch_size != batch.batch_size
@@ -185,8 +198,10 @@ class PlanLookups:
                 shared = padded
             else:
                 own = padded
-        sequences = self._sequences(batch, turn, lookups, steps)
-        work = look_up_groups(lookups, steps, self._hosts, deadline, may_default=may_default)
+        sequences, saved = self._sequences(batch, turn, lookups, steps)
+        work = look_up_groups(
+            lookups, steps, self._hosts, deadline, may_default=may_default, saved=saved
+        )
         return LookedUpApart(own, shared, batch.ids_outside + work.ids_unknown, work, sequences)
 
     def _pooled(self, batch: ModelInput) -> tuple[JaggedBatch, ...]:
@@ -194,29 +209,31 @@ class PlanLookups:
 
     def _sequences(
         self, batch: ModelInput, turn: int, lookups: list[GroupLookup], steps: list[StepWork]
-    ) -> tuple[SequenceRows, ...]:
-        """The memory of a batch's sequences; `lookups` gets what fills it."""
+    ) -> tuple[tuple[SequenceRows, ...], int]:
+        """A batch's sequences, and rows saved; `lookups` gets what fills the rows of some."""
         if self._layout is None:
-            return ()
-        found = []
+            return (), 0
+        found, saved = [], 0
+        samples, here = batch.batch_size, self._hosts is None
         for laid_out in self._layout.lay_out(batch):
-            bags, lengths = laid_out.bags, laid_out.lengths
-            route = self._route(turn, bags.features, raw=not batch.are_rows, apart=True)
+            places, bags = laid_out.padded_length, _bags_of(laid_out.bags)
+            route = self._route(turn, laid_out.bags.features, raw=not batch.are_rows, apart=True)
             padded = SequenceRows.empty(laid_out)
-            repeats = batch.repeats if len(lengths) != batch.batch_size else None
-            lookups.append(
-                GroupLookup(
-                    route,
-                    _bags_of(bags),
-                    None if repeats is None else tensor_of(repeats),
-                    padded.rows.view(-1, laid_out.width),
-                    steps,
-                    samples=batch.batch_size,
-                    places=laid_out.padded_length,
-                )
-            )
             found.append(padded)
-        return tuple(found)
+            rows = padded.rows.view(-1, laid_out.width)
+            shared = batch.repeats if len(laid_out.lengths) != samples else None
+            if here:
+                at_once = look_up_at_once(
+                    route, bags, shared, rows, steps, samples=samples, places=places
+                )
+                if at_once is not None:
+                    saved += at_once
+                    continue
+            repeats = None if shared is None else tensor_of(shared)
+            lookups.append(
+                GroupLookup(route, bags, repeats, rows, steps, samples=samples, places=places)
+            )
+        return tuple(found), saved
 
     def _check_host(self, part: PlacedPiece) -> None:
         if part not in self._held and (self._hosts is None or part.host not in self._hosts.hosts):

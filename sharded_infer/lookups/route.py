@@ -113,7 +113,6 @@ class GroupLookup:
         "_is_spread",
         "_late",
         "_lost",
-        "_only_step",
         "_places",
         "_pooled",
         "_repeats",
@@ -148,16 +147,13 @@ class GroupLookup:
             places: bags of each sample.
         """
         self.route, self._bags, self._pooled, self._work = route, bags, pooled, work
-        count, (rows, width) = bags.lengths.shape[1], pooled.shape
+        count, rows = bags.lengths.shape[1], pooled.shape[0]
         self._batch_size = rows if samples is None else samples
         self._counts = None if repeats is None else repeats.numpy()
         self._repeats = None if samples is not None else repeats
         self._is_spread = count != rows
         self._places = places
         self._is_shared = count != self._batch_size * places
-        step = route.only_step
-        is_whole = step is not None and count == rows and step.part.only_run == (0, width)
-        self._only_step = step if is_whole else None
         # Parts of rows wait here until all are there, each with its order.
         self._late: list[tuple[int, RankPart, Tensor]] = []
         # By position in the group: bool `[R]`, bags that take the default row.
@@ -206,8 +202,6 @@ class GroupLookup:
 
         `close` must follow.
         """
-        if self._only_step is not None:
-            return
         steps, together, began = self.route.steps, self.route.own_bags, perf_counter()
         if together is None:
             selected = [step.part.select(self._bags) for step in steps]
@@ -239,9 +233,6 @@ class GroupLookup:
         Raises:
             RowReadError: such a row cannot be read, or not in time; names the table.
         """
-        if self._only_step is not None:
-            self._look_up_all(self._only_step)
-            return
         for first, end in self.route.summed_columns:
             self._pooled[:, first:end] = 0.0
         for step, (chosen, of_rows), rows in zip(
@@ -267,14 +258,6 @@ class GroupLookup:
             self._work.append((part.rank, chosen.values.shape[0], of_rows, seconds))
             if self._is_shared:
                 self._count_saved(chosen)
-
-    def _look_up_all(self, step: Step) -> None:
-        began, part, bags = perf_counter(), step.part, self._bags
-        step.lookup.pool_into(bags, self._pooled)
-        seconds = perf_counter() - began
-        self._work.append((part.rank, bags.values.shape[0], _bytes_of(part, bags), seconds))
-        if self._is_shared:
-            self._count_saved(bags)
 
     def answer(
         self, step: RemoteStep, found: Tensor, unknown: NDArray[np.int64] | None = None
@@ -358,14 +341,46 @@ class GroupLookup:
         return lengths
 
     def _count_saved(self, chosen: Bags) -> None:
-        if self._counts is None:
-            # All samples share one bag.
-            self.saved += chosen.values.shape[0] * (self._batch_size - 1)
-            return
-        lengths = chosen.lengths.numpy()
-        if self._places > 1:
-            lengths = lengths.reshape(len(lengths), -1, self._places).sum(axis=2)
-        self.saved += rows_saved(lengths, self._batch_size, self._counts)
+        self.saved += _saved_rows(chosen, self._counts, self._batch_size, self._places)
+
+
+def look_up_at_once(
+    route: Route,
+    bags: Bags,
+    repeats: NDArray[np.int64] | None,
+    pooled: Tensor,
+    work: list[StepWork],
+    *,
+    samples: int,
+    places: int = 1,
+) -> int | None:
+    """Looks a group up if that takes one step of this process, which writes it all.
+
+    Args:
+        repeats: int64 `[R]`, samples that share each bag.
+        pooled: fp32, a row for each bag; written.
+        work, samples, places: as of `GroupLookup`.
+
+    Returns:
+        Rows not looked up because samples share a bag; None if it takes more, or another size.
+    """
+    step, (rows, width) = route.only_step, pooled.shape
+    if step is None or bags.lengths.shape[1] != rows or step.part.only_run != (0, width):
+        return None
+    began, part = perf_counter(), step.part
+    step.lookup.pool_into(bags, pooled)
+    work.append((part.rank, bags.values.shape[0], _bytes_of(part, bags), perf_counter() - began))
+    return 0 if rows == samples * places else _saved_rows(bags, repeats, samples, places)
+
+
+def _saved_rows(chosen: Bags, counts: NDArray[np.int64] | None, samples: int, places: int) -> int:
+    if counts is None:
+        # All samples share one bag.
+        return chosen.values.shape[0] * (samples - 1)
+    lengths = chosen.lengths.numpy()
+    if places > 1:
+        lengths = lengths.reshape(len(lengths), -1, places).sum(axis=2)
+    return rows_saved(lengths, samples, counts)
 
 
 def _bytes_of(part: RankPart, chosen: Bags) -> int:
