@@ -5,7 +5,7 @@
 //         out = first @ weight.T + bias                          linear
 //         out = (first - mean) / sqrt(variance + epsilon) * weight + bias
 //         out = first + second, first - second, first * second
-//         out = relu(first), sigmoid(first), silu(first)
+//         out = relu(first), sigmoid(first), silu(first), gelu(first)
 //         out = first and second, side by side            joined
 //
 // A row's numbers depend on that row alone, to the bit. A sum of products goes over the inputs in ascending order.
@@ -24,6 +24,7 @@ enum RowStepKind : std::int32_t {
   kSigmoidStep = 6,
   kSiluStep = 7,
   kJoinedStep = 8,
+  kGeluStep = 9,
 };
 
 // Memory that steps read or write.

@@ -1,9 +1,9 @@
 """One step on rows: what it reads and computes, and torch's operators for it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ class StepKind(IntEnum):
     SIGMOID = 6
     SILU = 7
     JOINED = 8
+    GELU = 9
 
 
 class Columns(NamedTuple):
@@ -33,6 +34,13 @@ class Columns(NamedTuple):
     first: int
     width: int
 
+
+_BY_NUMBER: Final[Mapping[StepKind, Callable[[Tensor], Tensor]]] = {
+    StepKind.RELU: functional.relu,
+    StepKind.SIGMOID: torch.sigmoid,
+    StepKind.SILU: functional.silu,
+    StepKind.GELU: functional.gelu,
+}
 
 Source: TypeAlias = Columns | Tensor  # a tensor: fp32 `[width]`, the same for each row
 
@@ -82,9 +90,7 @@ def step_by_torch(step: RowStep, first: Tensor, second: Tensor | None = None) ->
         if step.kind is StepKind.SUM:
             return first + second
         return first - second if step.kind is StepKind.DIFFERENCE else first * second
-    if step.kind is StepKind.RELU:
-        return first.relu()
-    return first.sigmoid() if step.kind is StepKind.SIGMOID else functional.silu(first)
+    return _BY_NUMBER[step.kind](first)
 
 
 def check_step(step: RowStep, number: int, known: Sequence[int]) -> None:

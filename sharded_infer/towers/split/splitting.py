@@ -94,9 +94,13 @@ def split_program(
         return None
     request, pair = graphs.build(outputs)
     width = sum(size for flag, size in runs if flag)
-    whole = _fuse(request, pair, UserInputs(inputs, shared, width), alone=alone)
-    together = join_stages(whole or request, pair, rows_of_pairs) if alone else None
+    users = UserInputs(inputs, shared, width)
+    whole = _fuse(request, pair, users, alone=alone)
+    together = None
     if alone:
+        stage = whole or request
+        kinds = kinds_of(stage, users.whole().runs[0])
+        together = join_stages(stage, pair, rows_of_pairs, kinds)
         for graph in (request, whole, pair):
             if graph is not None:
                 call_functions(graph)

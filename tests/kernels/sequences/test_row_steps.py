@@ -10,6 +10,7 @@ from kernels.sequences.row_step import Columns, RowStep, StepKind
 from kernels.sequences.row_steps import RowSteps, row_steps_instruction_sets
 
 every_set = pytest.mark.parametrize("instruction_set", row_steps_instruction_sets())
+ACTIVATIONS = [StepKind.RELU, StepKind.SIGMOID, StepKind.SILU, StepKind.GELU]
 close = {"rtol": 1e-5, "atol": 1e-5}
 
 
@@ -77,7 +78,7 @@ def test_inputs_with_gaps_and_turned_ones_are_read(instruction_set: InstructionS
 
 
 @every_set
-@pytest.mark.parametrize("kind", [StepKind.RELU, StepKind.SILU, StepKind.SIGMOID, StepKind.NORM])
+@pytest.mark.parametrize("kind", [*ACTIVATIONS, StepKind.NORM])
 def test_what_is_no_number_stays_so_in_its_row(
     instruction_set: InstructionSet, kind: StepKind
 ) -> None:
@@ -87,6 +88,23 @@ def test_what_is_no_number_stays_so_in_its_row(
     [found] = RowSteps([37], [step], [0], instruction_set=instruction_set)(rows)
     strange = found.isnan()
     assert bool(strange[7, 36]) and not bool(strange[[*range(7), *range(8, 20)]].any())
+
+
+@every_set
+@pytest.mark.parametrize("kind", ACTIVATIONS)
+@pytest.mark.parametrize("width", [1, 37, 64])
+def test_activations_are_torchs(
+    instruction_set: InstructionSet, kind: StepKind, width: int
+) -> None:
+    near, far = torch.linspace(-9, 9, 64 * 37 * 4), torch.linspace(-80, 80, 64 * 37)
+    rows = torch.cat([near, far]).view(-1, width)
+    activate = RowSteps(
+        [width], [RowStep(kind, (Columns(0, 0, width),))], [0], instruction_set=instruction_set
+    )
+    expected = activate.by_torch(rows.double())[0].float()
+    torch.testing.assert_close(activate(rows)[0], expected, rtol=1e-6, atol=5e-7)
+    large = torch.tensor([1e38, 1e30, 3e5]).view(3, 1).expand(3, width)
+    assert torch.equal(activate(large)[0], activate.by_torch(large)[0])
 
 
 @every_set

@@ -151,7 +151,7 @@ class _Call:
         order = (*self.inputs, *self.outputs, *constants, *inside)
         self._numbers = {node: number for number, node in enumerate(order)}
         self._constants = constants
-        self._others = [Memory(one.shape[0], one.shape[1], one) for one in constants.values()]
+        self._others = [Memory(one.shape[-2], one.shape[-1], one) for one in constants.values()]
         self._others += map(self._memory, inside)
 
     def module(self) -> JoinedPasses:

@@ -8,7 +8,7 @@ one call, and the candidates' part one pass with what the call returns.
 """
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -27,7 +27,9 @@ from kernels.sequences.passes import (
     RowStepping,
 )
 from sharded_infer.towers.lowering.joined.joined_passes import JoinedPasses
+from sharded_infer.towers.lowering.joined.pass_sources import SAME_NUMBERS
 from sharded_infer.towers.lowering.sequences.row_steps import RowPass
+from sharded_infer.towers.lowering.tensor_kinds import Kind
 
 __all__ = ["JoinedStages", "join_stages"]
 
@@ -104,7 +106,10 @@ class JoinedStages:
 
 
 def join_stages(
-    whole: GraphModule, pair: GraphModule, rows_of_pairs: Callable[..., Tensor]
+    whole: GraphModule,
+    pair: GraphModule,
+    rows_of_pairs: Callable[..., Tensor],
+    kinds: Mapping[Node, Kind],
 ) -> JoinedStages | None:
     """Joins both stages of a split tower.
 
@@ -112,6 +117,7 @@ def join_stages(
         whole: the user's stage where there is no padding, with its passes joined.
         pair: takes inputs by candidate, each one's owner, and what `whole` returns.
         rows_of_pairs: gives each candidate its request's row, in `pair`.
+        kinds: of a run of `whole`.
 
     Returns:
         None if they are more than one call and one pass.
@@ -124,7 +130,7 @@ def join_stages(
     own, users = inputs[: -len(returned) - 1], inputs[-len(returned) :]
     places = {node: at for at, node in enumerate(_placeholders(whole))}
     given = [places.get(node) for node in stage.all_input_nodes]
-    results = [_result_of(node, stage) for node in returned]
+    results = [_result_of(_same_numbers(node, kinds), stage) for node in returned]
     sources: list[tuple[int | None, int | None]] = []
     for node in pass_.args:
         if not isinstance(node, Node):
@@ -174,6 +180,20 @@ def _result_of(node: object, call: Node) -> int | None:
         return None
     source, at = node.args
     return at if source is call and isinstance(at, int) else None
+
+
+def _same_numbers(node: Any, kinds: Mapping[Node, Kind]) -> object:
+    """What a node is a view of that has all its numbers; itself, if of nothing."""
+    while isinstance(node, Node) and node.target in SAME_NUMBERS:
+        source = node.args[0]
+        if not isinstance(source, Node) or _count(source, kinds) != _count(node, kinds):
+            break
+        node = source
+    return node
+
+
+def _count(node: Node, kinds: Mapping[Node, Kind]) -> int:
+    return kinds[node][1].numel() if node in kinds else -1
 
 
 def _column_of(node: object) -> object:

@@ -12,9 +12,12 @@ from sharded_infer.towers.lowering.joined.pair_functions import RESHAPING
 from sharded_infer.towers.lowering.sequences.request_layouts import RequestLayouts, Rows
 from sharded_infer.towers.lowering.sequences.row_operators import RowOperators
 
-__all__ = ["PassSources", "Source"]
+__all__ = ["SAME_NUMBERS", "PassSources", "Source"]
 
 _SLICE: Final = torch.ops.aten.slice.Tensor
+# Operators that leave the numbers of a tensor as they are, if they leave as many; a choice, where
+# the axis has size 1.
+SAME_NUMBERS: Final = (*RESHAPING, torch.ops.aten.select.int)
 _LAST: Final = {Rows.ALL: Rows.ONE, Rows.PAIRS: Rows.ALONG}
 
 
@@ -70,7 +73,7 @@ class PassSources:
             return self._of_constant(node, whole, source)
         if self._layouts.of(whole) is None:
             return None
-        if node.target in RESHAPING:
+        if node.target in SAME_NUMBERS:
             return source if self._layouts.is_same(node, whole) else None
         return self._last_row(node, whole, source)
 
@@ -84,9 +87,12 @@ class PassSources:
         return source._replace(row=LAST_ROW) if is_last else None
 
     def _of_constant(self, node: Node, whole: Node, source: Source) -> Source | None:
-        """The first positions of `[n, W]` or `[n, n]`, or its last ones."""
+        """The first positions of `[n, W]`, `[1, n, W]` or `[n, n]`, or its last ones."""
         constant = constant_of(self._program, source.base)
-        if constant is None or constant.dtype is not torch.float32 or constant.dim() != 2:
+        if constant is None or constant.dtype is not torch.float32:
+            return None
+        before = constant.dim() - 2
+        if before not in (0, 1) or (before and len(constant) != 1):
             return None
         if node.target in RESHAPING and whole is not source.base:
             return source if self._layouts.is_same(node, whole) else None
@@ -94,10 +100,10 @@ class PassSources:
             return None
         axis: Any
         _, axis, begin, end = node.args
-        if axis not in (0, 1) or self._layouts.shape(node)[axis] is not None:
+        if axis not in (before, before + 1) or self._layouts.shape(node)[axis] is not None:
             return None
-        if begin == 0:
+        if begin in (0, None):
             return source
         # What ends with the constant's end and grows has its last rows.
-        is_last = axis == 0 and whole is source.base and end == len(constant)
+        is_last = axis == before and whole is source.base and end == constant.shape[before]
         return source._replace(row=LAST_ROWS) if is_last else None

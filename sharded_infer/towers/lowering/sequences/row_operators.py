@@ -25,6 +25,7 @@ _ONE: Final = {
     _aten.relu.default: StepKind.RELU,
     _aten.sigmoid.default: StepKind.SIGMOID,
     _aten.silu.default: StepKind.SILU,
+    _aten.gelu.default: StepKind.GELU,
 }
 # Columns of a sum: wider rows leave no room in the cache for what lies between the steps.
 _MOST_SUMMED: Final = 1024
