@@ -17,6 +17,7 @@ namespace {
 constexpr int kSumRows = 6, kTileLanes = 1;
 #include "lanes_avx2.inc"
 #include "lanes_x86.inc"
+#include "lanes_unmasked.inc"
 #include "tiles.inc"
 #include "attention.inc"
 #include "pair_layers.inc"

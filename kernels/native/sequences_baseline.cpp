@@ -14,6 +14,7 @@ namespace sharded_infer {
 namespace {
 constexpr int kSumRows = 4, kTileLanes = 1;
 #include "lanes_baseline.inc"
+#include "lanes_unmasked.inc"
 #include "tiles.inc"
 #include "attention.inc"
 #include "pair_layers.inc"

@@ -20,7 +20,6 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.passes import (
     CANDIDATES,
-    AnyPass,
     Memory,
     Operand,
     Passes,
@@ -73,7 +72,8 @@ class JoinedStages:
         read = [first + one if one is not None else next(places) for one, _ in sources]
         written = range(len(inputs) + len(own), len(inputs) + len(own) + len(made))
         last = RowStepping(rows, [Operand(at) for at in (*read, *written)], CANDIDATES)
-        every = [*(_with_operands(one, moved) for one in passes), last]
+        every = [replace(one, operands=list(map(moved, one.operands))) for one in passes]
+        every.append(last)
         self._passes = Passes([*inputs, *of_own], made, [*others, *outputs], every)
         self._stage, self._given, self._own = stage, tuple(given), tuple(own)
         self._widths, self._scores = tuple(rows.output_widths), tuple(scores)
@@ -152,10 +152,6 @@ def join_stages(
     if not has_rows or not one_column:
         return None
     return JoinedStages(module, given, steps, sources, scores)  # type: ignore[arg-type]
-
-
-def _with_operands(one: AnyPass, moved: Callable[[Operand], Operand]) -> AnyPass:
-    return replace(one, operands=list(map(moved, one.operands)))
 
 
 def _only_call(program: GraphModule, kind: type[torch.nn.Module]) -> Node | None:
