@@ -11,10 +11,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from kernels.backends.mean_pooling import MeanPooling
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.mean_pooling import MeanPooling
 from kernels.row_format import RowFormat
 
 # FBGEMM's enum values (fbgemm_gpu/split_embedding_configs.py).

@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.backends.mean_pooling import MeanPooling
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
-from kernels.mean_pooling import MeanPooling
 from kernels.row_overlay import RowOverlay
 from kernels.stored_rows import decode
 

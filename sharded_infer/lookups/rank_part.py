@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kernels.backends.mean_pooling import divide_by_lengths
 from kernels.bags import Bags
 from kernels.ids.partition import partition_hashes
-from kernels.mean_pooling import divide_by_lengths
 from sharded_infer.inputs.id_policy import keep_ids
 from sharded_infer.lookups import native_parts
 

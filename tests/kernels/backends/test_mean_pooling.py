@@ -2,7 +2,7 @@
 
 import torch
 
-from kernels.mean_pooling import divide_by_lengths
+from kernels.backends.mean_pooling import divide_by_lengths
 
 
 def test_each_feature_is_divided_by_its_own_lengths() -> None:
