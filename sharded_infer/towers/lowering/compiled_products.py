@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.dense_step import Stepped
 from kernels.product import Product, product_dtypes
-from sharded_infer.towers.lowering.constants import constant_of
+from sharded_infer.towers.lowering.constants import add_call, constant_of
 from sharded_infer.towers.lowering.fused_steps import Step
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
@@ -75,12 +75,11 @@ def is_activated(product: Node) -> bool:
 
 
 def add_product(
-    program: GraphModule, replaced: Node, name: str, product: Product, args: tuple[Any, ...]
+    program: GraphModule, replaced: Node, product: Product, args: tuple[Any, ...]
 ) -> Node:
     """Puts a product in the place of a node."""
-    program.add_submodule(name, CompiledProduct(product))
     with program.graph.inserting_before(replaced):
-        made = program.graph.call_module(name, args)
+        made = add_call(program, "_product", CompiledProduct(product), args)
     replaced.replace_all_uses_with(made)
     return made
 
@@ -103,12 +102,10 @@ def join_crosses(program: GraphModule) -> int:
         made = _module(program, factor, CompiledProduct)
         if made is None or len(factor.users) != 1 or not _is_rounded_at_most(made.product):
             continue
-        name = f"{node.target}_product"
-        product = made.product.with_step(keep=step.keeps, low=step.low)
-        program.add_submodule(name, CrossedProduct(product))
+        product = CrossedProduct(made.product.with_step(keep=step.keeps, low=step.low))
         x, poison = (*factor.args, None)[:2]
         with program.graph.inserting_before(node):
-            crossed = program.graph.call_module(name, (x, poison, values, first))
+            crossed = add_call(program, "_crossed_product", product, (x, poison, values, first))
         node.replace_all_uses_with(crossed)
         joined += 1
     if joined:

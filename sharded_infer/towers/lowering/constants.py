@@ -1,9 +1,12 @@
-"""The constant tensors of a program's graph."""
+"""Constant tensors and modules of a program's graph."""
+
+from itertools import count
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-__all__ = ["constant_of", "give_up_unused"]
+__all__ = ["add_call", "add_constant", "constant_of", "give_up_unused"]
 
 
 def constant_of(program: GraphModule, node: object) -> torch.Tensor | None:
@@ -13,6 +16,33 @@ def constant_of(program: GraphModule, node: object) -> torch.Tensor | None:
     owner, _, name = str(node.target).rpartition(".")
     found = getattr(program.get_submodule(owner), name)
     return found if isinstance(found, torch.Tensor) else None
+
+
+def add_constant(
+    program: GraphModule, stem: str, tensor: torch.Tensor, *, persistent: bool = False
+) -> Node:
+    """Registers a buffer under an unused name and reads it at the graph's insertion point.
+
+    Args:
+        stem: of the name; a number follows it.
+        persistent: export the buffer as a weight.
+    """
+    name = _unused_name(program, stem)
+    program.register_buffer(name, tensor, persistent=persistent)
+    return program.graph.get_attr(name)
+
+
+def add_call(
+    program: GraphModule, stem: str, module: torch.nn.Module, args: tuple[Any, ...]
+) -> Node:
+    """Registers a module under an unused name and calls it at the graph's insertion point."""
+    name = _unused_name(program, stem)
+    program.add_submodule(name, module)
+    return program.graph.call_module(name, args)
+
+
+def _unused_name(program: GraphModule, stem: str) -> str:
+    return next(name for n in count() if not hasattr(program, name := f"{stem}_{n}"))
 
 
 def give_up_unused(program: GraphModule) -> None:

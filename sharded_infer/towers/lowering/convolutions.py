@@ -9,9 +9,10 @@ packed, and fused with what is by row; convolutions are not.
 from typing import Any, Final
 
 import torch
+from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import add_constant, constant_of, give_up_unused
 
 __all__ = ["multiply_pointwise"]
 
@@ -43,9 +44,7 @@ def multiply_pointwise(program: GraphModule) -> int:
             continue
         if tuple(options) != _PLAIN:
             continue
-        name = f"_pointwise_{made}"
-        program.register_buffer(name, held.detach().squeeze(2).contiguous())
-        _replace(program, node, source, name, bias)
+        _replace(program, node, source, held.detach().squeeze(2).contiguous(), bias)
         made += 1
     if made:
         # Dropouts too, which torch takes for drawing random numbers here.
@@ -55,11 +54,12 @@ def multiply_pointwise(program: GraphModule) -> int:
     return made
 
 
-def _replace(program: GraphModule, node: Node, source: Any, name: str, bias: Any) -> None:
+def _replace(program: GraphModule, node: Node, source: Any, weight: Tensor, bias: Any) -> None:
     graph, last = program.graph, node
     with graph.inserting_before(node):
         rows = graph.call_function(_aten.transpose.int, (source, 1, 2))
-        made = graph.call_function(_aten.linear.default, (rows, graph.get_attr(name), bias))
+        held = add_constant(program, "_pointwise", weight)
+        made = graph.call_function(_aten.linear.default, (rows, held, bias))
     # What is computed of each number does not care how they are turned.
     while len(last.users) == 1 and (user := next(iter(last.users))).target in _BY_NUMBER:
         with graph.inserting_before(user):

@@ -12,7 +12,7 @@ from typing import Final
 import torch
 from torch.fx import GraphModule, Node
 
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import add_constant, constant_of, give_up_unused
 
 __all__ = ["drop_whole_slices", "fold_weights"]
 
@@ -35,10 +35,9 @@ def fold_weights(program: GraphModule) -> int:
         part = _part(program, node)
         if part is None:
             continue
-        name = f"_folded_{made}"
-        program.register_buffer(name, part.detach().clone())
         with program.graph.inserting_before(node):
-            node.replace_all_uses_with(program.graph.get_attr(name))
+            held = add_constant(program, "_folded", part.detach().clone(), persistent=True)
+        node.replace_all_uses_with(held)
         made += 1
     if made:
         program.graph.eliminate_dead_code()

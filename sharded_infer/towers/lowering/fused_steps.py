@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 
 from kernels.dense_step import ByteLevels, DenseStep, Stepped
 from sharded_infer.errors import InternalError
+from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
 _aten = torch.ops.aten
@@ -65,7 +66,7 @@ def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
     for node in list(program.graph.nodes):
         parts = _cross(node)
         if parts is not None and _alike(parts, kinds):
-            _fuse(program, node, parts, kinds, f"_cross_{made}")
+            _fuse(program, node, parts, kinds)
             made += 1
     if made:
         program.graph.eliminate_dead_code()
@@ -74,14 +75,13 @@ def fuse_steps(program: GraphModule, inputs: Sequence[Tensor]) -> int:
     return made
 
 
-def add_step(program: GraphModule, name: str, step: Step, args: Sequence[Any]) -> Added:
+def add_step(program: GraphModule, step: Step, args: Sequence[Any]) -> Added:
     """Adds a pass at the graph's insertion point.
 
     Returns:
         The nodes of x, of low and of poison; unused ones are dead code.
     """
-    program.add_submodule(name, step)
-    found = program.graph.call_module(name, tuple(args))
+    found = add_call(program, "_step", step, tuple(args))
     return Added(*(program.graph.call_function(operator.getitem, (found, i)) for i in range(3)))
 
 
@@ -122,9 +122,7 @@ def _alike(parts: _Cross, kinds: Mapping[Node, Kind]) -> bool:
     return dtypes[:2] == [torch.float32] * 2 and dtypes[2] in (torch.float32, _LOW)
 
 
-def _fuse(
-    program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, Kind], name: str
-) -> None:
+def _fuse(program: GraphModule, node: Node, parts: _Cross, kinds: dict[Node, Kind]) -> None:
     values, first, factor = parts
     if factor.target in _CASTS and kinds.get(factor.args[0], (None,))[0] is _LOW:  # type: ignore[arg-type]
         factor = factor.args[0]  # type: ignore[assignment]
@@ -132,7 +130,7 @@ def _fuse(
     low = None if narrowing is None else _low_of(program, narrowing)
     keep = len(node.users) > (narrowing is not None)
     with program.graph.inserting_before(node):
-        made = add_step(program, name, Step(keep=keep, low=low), (values, first, factor))
+        made = add_step(program, Step(keep=keep, low=low), (values, first, factor))
     if narrowing is not None:
         _replace_narrowing(narrowing, made)
     node.replace_all_uses_with(made.x)

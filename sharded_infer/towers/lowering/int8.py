@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from sharded_infer.errors import InputError, TowerError
-from sharded_infer.towers.lowering.constants import give_up_unused
+from sharded_infer.towers.lowering.constants import add_constant, give_up_unused
 from sharded_infer.towers.lowering.int8_calibration import calibrate_product
 from sharded_infer.towers.lowering.precision import copy_program, inner_products
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
@@ -56,9 +56,9 @@ def lower_to_int8(module: torch.nn.Module, inputs: Sequence[Tensor]) -> torch.nn
     seen = _Recorder(lowered, products)
     with torch.no_grad():
         seen.run(*inputs)
-    for number, node in enumerate(list(lowered.graph.nodes)):
+    for node in list(lowered.graph.nodes):
         if node.name in products:
-            _replace(lowered, node, products[node.name], seen.samples[node.name], number)
+            _replace(lowered, node, products[node.name], seen.samples[node.name])
     lowered.graph.eliminate_dead_code()
     give_up_unused(lowered)
     lowered.recompile()
@@ -109,22 +109,22 @@ def _is_recurrent(product: Node) -> bool:
     return False
 
 
-def _replace(module: GraphModule, node: Node, weight: Tensor, samples: Tensor, number: int) -> None:
+def _replace(module: GraphModule, node: Node, weight: Tensor, samples: Tensor) -> None:
     try:
         made = calibrate_product(weight, samples)
     except InputError as error:
         raise InputError(f"tower: product {node.name}: {error}") from error
     source, bias = node.args[0], (*node.args, None)[2]
-    named = {
-        f"_int8_weight_{number}": made.weight,
-        f"_int8_weight_scale_{number}": made.weight_scale,
-        f"_int8_inverse_scale_{number}": made.inverse_scale,
-    }
-    for name, tensor in named.items():
-        module.register_buffer(name, tensor)
     graph = module.graph
     with graph.inserting_before(node):
-        held, scale, inverse_scale = (graph.get_attr(name) for name in named)
+        held, scale, inverse_scale = (
+            add_constant(module, f"_int8_{kind}", tensor, persistent=True)
+            for kind, tensor in (
+                ("weight", made.weight),
+                ("weight_scale", made.weight_scale),
+                ("inverse_scale", made.inverse_scale),
+            )
+        )
         product = graph.call_function(
             INT8_LINEAR, (source, held, scale, bias, inverse_scale, made.zero_point)
         )

@@ -25,7 +25,12 @@ from kernels.dense_step import ByteLevels
 from kernels.product import PackedWeight, Product
 from sharded_infer.errors import TowerError
 from sharded_infer.towers.lowering.compiled_products import add_product, is_activated
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import (
+    add_call,
+    add_constant,
+    constant_of,
+    give_up_unused,
+)
 from sharded_infer.towers.lowering.fused_steps import Added, Step, add_step
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
@@ -49,24 +54,23 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
     nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
     products = {node: _Product.of(program, node) for node in nodes}
     given: dict[Node, _Given] = {}
-    for number, (node, product) in enumerate(products.items()):
+    for node, product in products.items():
         if node not in given:
-            added = _bytes_step(program, node, product, f"_int8_bytes_{number}")
+            added = _bytes_step(program, node, product)
             given[node] = _Given(added.low, added.poison)
         if not compiled and not has_exact_int8():
-            _multiply_as_fp32(program, node, product, given[node], number)
+            _multiply_as_fp32(program, node, product, given[node])
             continue
         activated, follower = _follower(node)
         levels = products[follower].levels if follower is not None else None
-        name = f"_int8_packed_{number}"
         replaced = next(iter(node.users)) if activated else node
         if compiled:
             ours = product.compiled(levels, activated)
             # Bytes say no NaN: the poison waits for the last product of the row.
             args = given[node] if follower is None else (given[node].low,)
-            made = add_product(program, replaced, name, ours, tuple(args))
+            made = add_product(program, replaced, ours, tuple(args))
         else:
-            made = _packed(program, node, product, given[node].low, levels, activated, name)
+            made = _packed(program, node, product, given[node].low, levels, activated)
             if follower is None:
                 made = _poisoned(program, replaced, made, given[node].poison)
             replaced.replace_all_uses_with(made)
@@ -186,17 +190,15 @@ def _follower(node: Node) -> tuple[bool, Node | None]:
     return activated, readers[0]
 
 
-def _bytes_step(program: GraphModule, node: Node, product: _Product, name: str) -> Added:
+def _bytes_step(program: GraphModule, node: Node, product: _Product) -> Added:
     step = Step(keep=False, low=product.levels)
     with program.graph.inserting_before(node):
-        return add_step(program, name, step, (node.args[0],))
+        return add_step(program, step, (node.args[0],))
 
 
 def _poisoned(program: GraphModule, before: Node, product: Node, poison: Node) -> Node:
-    name = f"{product.name}_poison"
-    program.add_submodule(name, Poison())
     with program.graph.inserting_before(before):
-        return program.graph.call_module(name, (product, poison))
+        return add_call(program, "_poison", Poison(), (product, poison))
 
 
 def _packed(
@@ -206,21 +208,16 @@ def _packed(
     given: Node,
     levels: ByteLevels | None,
     activated: bool,
-    name: str,
 ) -> Node:
     scale, bias = product.scaled(levels)
     packed = _onednn.qlinear_prepack(product.weight.contiguous(), [_BATCH, product.weight.shape[1]])
     zeros = torch.zeros(len(scale), dtype=torch.int64)
-    constants = {"weight": packed, "scale": scale, "zeros": zeros, "bias": bias}
-    for suffix, tensor in constants.items():
-        program.register_buffer(f"{name}_{suffix}", tensor, persistent=False)
-    graph = program.graph
-    with graph.inserting_before(node):
-        weight_at, scale_at, zeros_at = (
-            graph.get_attr(f"{name}_{suffix}") for suffix in ("weight", "scale", "zeros")
+    with program.graph.inserting_before(node):
+        weight_at, scale_at, zeros_at, bias_at = (
+            None if tensor is None else add_constant(program, "_int8", tensor)
+            for tensor in (packed, scale, zeros, bias)
         )
-        bias_at = None if bias is None else graph.get_attr(f"{name}_bias")
-        return graph.call_function(
+        return program.graph.call_function(
             _onednn.qlinear_pointwise.default,
             (
                 *(given, 1.0, product.levels.zero_point, weight_at, scale_at, zeros_at, bias_at),
@@ -231,18 +228,13 @@ def _packed(
         )
 
 
-def _multiply_as_fp32(
-    program: GraphModule, node: Node, product: _Product, given: _Given, number: int
-) -> None:
+def _multiply_as_fp32(program: GraphModule, node: Node, product: _Product, given: _Given) -> None:
     """Every integer up to 2^24 is exact in fp32; sums round as they do in any fp32 product."""
-    name = f"_int8_as_fp32_{number}"
     weight = product.weight.to(torch.float32) * product.weight_scale[:, None]
-    program.register_buffer(name, weight, persistent=False)
     graph = program.graph
     with graph.inserting_before(node):
+        held = add_constant(program, "_int8_as_fp32", weight)
         numbers = graph.call_function(_aten.to.dtype, (given.low, torch.float32))
         centred = graph.call_function(_aten.sub.Scalar, (numbers, product.levels.zero_point))
-        made = graph.call_function(
-            _aten.linear.default, (centred, graph.get_attr(name), node.args[3])
-        )
+        made = graph.call_function(_aten.linear.default, (centred, held, node.args[3]))
     node.replace_all_uses_with(_poisoned(program, node, made, given.poison))

@@ -24,7 +24,11 @@ from sharded_infer.towers.lowering.compiled_products import (
     add_product,
     is_activated,
 )
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import (
+    add_constant,
+    constant_of,
+    give_up_unused,
+)
 
 _aten = torch.ops.aten
 # The batch size that layouts are chosen for. All sizes from 1 to 1,024 got the same one.
@@ -53,7 +57,7 @@ def pack_products(program: GraphModule, compiled: Set[torch.dtype] = frozenset()
     """
     dtypes = packable_dtypes()
     packed = 0
-    # A recurrent layer reads one weight at every step.
+    # By the stored weight's name: a recurrent layer reads one weight at every step.
     held: dict[str, str] = {}
     weights: dict[str, PackedWeight] = {}
     for node in list(program.graph.nodes):
@@ -107,14 +111,15 @@ def _compile(
         return False
     if bias is not None and added is None:
         return False
-    packed = weights.get(str(weight))
+    name = str(getattr(weight, "target", ""))
+    packed = weights.get(name)
     if packed is None:
-        packed = weights[str(weight)] = PackedWeight(stored.detach())
+        packed = weights[name] = PackedWeight(stored.detach())
     activated = is_activated(node)
     low = None if stored.dtype is torch.float32 else stored.dtype
     product = Product(packed, added, relu=activated, keep=low is None, low=low)
     replaced = next(iter(node.users)) if activated else node
-    add_product(program, replaced, f"_product_{node.name}", product, (source,))
+    add_product(program, replaced, product, (source,))
     return True
 
 
@@ -125,12 +130,14 @@ def _pack(program: GraphModule, node: Node, held: dict[str, str], dtypes: Set[to
         return False
     if bias is not None and constant_of(program, bias) is None:
         return False
-    name = held.setdefault(str(getattr(weight, "target", "")), f"_packed_{len(held)}")
-    if not hasattr(program, name):
-        laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
-        program.register_buffer(name, laid_out, persistent=False)
     with program.graph.inserting_before(node):
-        packed = program.graph.get_attr(name)
+        name = str(getattr(weight, "target", ""))
+        if name in held:
+            packed = program.graph.get_attr(held[name])
+        else:
+            laid_out = torch.ops.mkldnn._reorder_linear_weight(stored.detach(), _BATCH)
+            packed = add_constant(program, "_packed", laid_out)
+            held[name] = str(packed.target)
         product = program.graph.call_function(
             _PACKED,
             (source, packed, bias, "none", [], ""),

@@ -18,7 +18,11 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import Argument, map_arg
 
 from sharded_infer.errors import InternalError, TowerError
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import (
+    add_constant,
+    constant_of,
+    give_up_unused,
+)
 from sharded_infer.towers.lowering.precision import inner_products
 
 __all__ = ["emulate_tf32", "round_to_tf32"]
@@ -94,7 +98,5 @@ class _Rounding:
                 return graph.call_function(round_to_tf32, (factor,))
         if held.dtype is not torch.float32:
             raise TowerError(f"a tf32 tower: expected weights in fp32, got one in {held.dtype}")
-        name = f"_tf32_{len(self._rounded)}"
-        self._program.register_buffer(name, round_to_tf32(held.detach()), persistent=False)
         with graph.inserting_after(factor):
-            return graph.get_attr(name)
+            return add_constant(self._program, "_tf32", round_to_tf32(held.detach()))

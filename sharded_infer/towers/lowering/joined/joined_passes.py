@@ -28,7 +28,11 @@ from kernels.sequences.passes import (
     RowStepping,
     passes_instruction_sets,
 )
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import (
+    add_call,
+    constant_of,
+    give_up_unused,
+)
 from sharded_infer.towers.lowering.joined.pass_groups import PassGroups
 from sharded_infer.towers.lowering.joined.pass_sources import Source
 from sharded_infer.towers.lowering.sequences.attention import HeadsPass
@@ -106,8 +110,8 @@ def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
         return 0
     groups = PassGroups(program, [kinds_of(program, one) for one in inputs])
     found = [passes for passes in groups.found if len(passes) >= _FEWEST]
-    for number, passes in enumerate(found):
-        _replace(program, _Call(program, groups, passes), f"_passes_{number}")
+    for passes in found:
+        _replace(program, _Call(program, groups, passes))
     if found:
         stable_topological_sort(program)
         program.graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
@@ -117,11 +121,10 @@ def join_passes(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int
     return len(found)
 
 
-def _replace(program: GraphModule, made: "_Call", name: str) -> None:
-    program.add_submodule(name, made.module())
+def _replace(program: GraphModule, made: "_Call") -> None:
     graph = program.graph
     with graph.inserting_before(made.nodes[-1]):
-        call = graph.call_module(name, tuple(made.inputs))
+        call = add_call(program, "_passes", made.module(), tuple(made.inputs))
         results = [
             graph.call_function(operator.getitem, (call, number))
             for number in range(len(made.outputs))

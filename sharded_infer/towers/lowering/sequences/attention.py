@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Attention, Weights
+from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.sequences.row_operators import RowColumns, RowOperators
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 
@@ -116,13 +117,13 @@ def fuse_attention(program: GraphModule) -> int:
         found = _torchs(node) or _written_out(node)
         if found is None:
             continue
-        name, graph = f"_attention_{made}", program.graph
-        program.add_submodule(name, AttentionPass(found.attention))
+        graph = program.graph
         with graph.inserting_before(found.last):
             tensors = found.tensors
             if found.stacked:
                 tensors = [graph.call_function(_aten.unsqueeze.default, (t, 0)) for t in tensors]
-            passed = graph.call_module(name, (*tensors, found.bias, found.mask))
+            given = (*tensors, found.bias, found.mask)
+            passed = add_call(program, "_attention", AttentionPass(found.attention), given)
             if found.stacked:
                 passed = graph.call_function(_aten.squeeze.dim, (passed, 0))
         found.last.replace_all_uses_with(passed)
@@ -156,12 +157,11 @@ def join_heads(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) -> int:
         [heads, *others] = {one.heads for one in reads if one is not None}
         if others:
             continue
-        name = f"{node.target}_of_heads_{joined}"
         columns = [(one.columns.first, one.columns.width // heads) for one in reads if one]
-        program.add_submodule(name, HeadsPass(found.attention, heads, columns))
+        heads_pass = HeadsPass(found.attention, heads, columns)
         given = [one.columns.node for one in reads if one]
         with program.graph.inserting_before(node):
-            made = program.graph.call_module(name, (*given, *node.args[3:]))
+            made = add_call(program, "_heads", heads_pass, (*given, *node.args[3:]))
         for end in ends:
             end.replace_all_uses_with(made)
         joined += 1

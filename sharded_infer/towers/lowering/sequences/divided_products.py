@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.product import product_dtypes
+from sharded_infer.towers.lowering.constants import add_constant
 from sharded_infer.towers.lowering.packing import Linear, linear_of, pack_products
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 
@@ -80,12 +81,12 @@ def divide_products(program: GraphModule, inputs: Iterable[Sequence[Tensor]]) ->
         made += 1
         source: Any = divided.product.args[0]
         with graph.inserting_before(node):
-            _put(program, f"_all_{made}", divided, every, source)
+            _put(program, divided, every, source)
         selections = {part.selection for part in selected}
         first = next(one for one in graph.nodes if one in selections)
         with graph.inserting_before(first):
             row = graph.call_function(first.target, (source, *first.args[1:]))
-            _put(program, f"_one_{made}", divided, selected, row)
+            _put(program, divided, selected, row)
     if made:
         graph.eliminate_dead_code(lambda node: node.is_impure(impure_random=False))
         pack_products(program, product_dtypes())
@@ -141,18 +142,15 @@ def _taken(node: Node, width: int) -> list[_Columns] | None:
     return [_Columns(one, int(columns[0, 0, 0]), columns.shape[2]) for one, columns in found]
 
 
-def _put(
-    program: GraphModule, name: str, divided: _Divided, parts: Sequence[_Columns], source: Node
-) -> None:
+def _put(program: GraphModule, divided: _Divided, parts: Sequence[_Columns], source: Node) -> None:
     """Puts a product of some columns in the place of the nodes that take them."""
     graph = program.graph
     bounds = list(dict.fromkeys((part.first, part.width) for part in parts))
     arguments = [source]
-    for kind, tensor in (("weight", divided.linear.weight), ("bias", divided.linear.bias)):
+    for tensor in (divided.linear.weight, divided.linear.bias):
         if tensor is not None:
             rows = [tensor[first : first + width] for first, width in bounds]
-            program.register_buffer(f"{name}_{kind}", torch.cat(rows), persistent=False)
-            arguments.append(graph.get_attr(f"{name}_{kind}"))
+            arguments.append(add_constant(program, "_divided", torch.cat(rows)))
     made = graph.call_function(_aten.linear.default, tuple(arguments))
     if divided.linear.relu:
         made = graph.call_function(_aten.relu.default, (made,))

@@ -19,7 +19,11 @@ from torch.fx import GraphModule, Node
 
 from kernels.sequences.pair_layers import Activation, PairLayer, PairLayers
 from sharded_infer.errors import InternalError
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import (
+    add_call,
+    constant_of,
+    give_up_unused,
+)
 from sharded_infer.towers.lowering.packing import Linear, linear_of
 from sharded_infer.towers.lowering.tensor_kinds import Kind, kinds_of
 from sharded_infer.towers.program.operators import Operator
@@ -89,7 +93,7 @@ def fuse_pair_layers(program: GraphModule, inputs: Sequence[Tensor], repeats: Op
     for mul in muls:
         found = _Pairs.of(program, mul, kinds, repeats)
         if found is not None:
-            found.replace(program, f"_pairs_{made}")
+            found.replace(program)
             made += 1
     if made:
         # Dropouts too, which torch takes for drawing random numbers here.
@@ -168,14 +172,15 @@ class _Pairs:
         self.layers.append(PairLayer(linear.weight, linear.bias, activation, slope))
         return user
 
-    def replace(self, program: GraphModule, name: str) -> None:
+    def replace(self, program: GraphModule) -> None:
         """Puts the pass in the place of its last node."""
         if self.last is None:
             raise InternalError("layers on pairs without an end")
-        program.add_submodule(name, PairPass(PairLayers(self.layers)))
         with program.graph.inserting_before(self.last):
             added = [_sum(program, terms) for terms in (self.by_position, self.by_candidate)]
-            made = program.graph.call_module(name, (self.positions, self.candidates, *added))
+            layers = PairPass(PairLayers(self.layers))
+            given = (self.positions, self.candidates, *added)
+            made = add_call(program, "_pairs", layers, given)
         self.last.replace_all_uses_with(made)
 
 

@@ -18,7 +18,7 @@ from torch.fx.passes.tools_common import stable_topological_sort
 
 from kernels.sequences.row_step import Columns, RowStep, Source, StepKind
 from kernels.sequences.row_steps import RowSteps
-from sharded_infer.towers.lowering.constants import give_up_unused
+from sharded_infer.towers.lowering.constants import add_call, give_up_unused
 from sharded_infer.towers.lowering.sequences.row_operators import (
     RowColumns,
     RowOperator,
@@ -65,8 +65,8 @@ def fuse_row_steps(
     rows = RowOperators(program, [kinds_of(program, one) for one in inputs])
     groups = _groups(program, rows, fewest)
     fused = _Fused(program, rows)
-    for number, group in enumerate(groups):
-        fused.replace(group, f"_rows_{number}")
+    for group in groups:
+        fused.replace(group)
     if groups:
         stable_topological_sort(program)
         # Dropouts too, which torch takes for drawing random numbers here.
@@ -110,7 +110,7 @@ class _Fused:
         self._program, self._rows = program, rows
         self._results: dict[Node, Node] = {}
 
-    def replace(self, group: Sequence[Node], name: str) -> None:
+    def replace(self, group: Sequence[Node]) -> None:
         """Puts a pass in the place of its steps."""
         members = set(group)
         found = [self._rows.found[node] for node in group]
@@ -124,11 +124,10 @@ class _Fused:
         wanted = [node for node in group if self._is_read(node, members)]
         widths = [self._rows.columns(node).width for node in inputs]  # type: ignore[union-attr]
         made = RowSteps(widths, steps, [values[node] - len(inputs) for node in wanted])
-        self._program.add_submodule(name, RowPass(made))
         graph = self._program.graph
         with graph.inserting_before(group[-1]):
             given = tuple(self._results.get(node, node) for node in inputs)
-            results = graph.call_module(name, given)
+            results = add_call(self._program, "_rows", RowPass(made), given)
             for number, node in enumerate(wanted):
                 self._results[node] = graph.call_function(operator.getitem, (results, number))
         for node in wanted:

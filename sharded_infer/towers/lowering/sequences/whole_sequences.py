@@ -14,7 +14,6 @@ import operator
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from typing import Any, Final
 
 import torch
@@ -22,7 +21,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.sequences.attention import Weights
-from sharded_infer.towers.lowering.constants import constant_of, give_up_unused
+from sharded_infer.towers.lowering.constants import (
+    add_call,
+    add_constant,
+    constant_of,
+    give_up_unused,
+)
 from sharded_infer.towers.lowering.sequences.attention import (
     SDPA_ARGUMENTS,
     AttentionPass,
@@ -259,10 +263,9 @@ class _Rewriting:
             attention, mask = replace(attention, causal=True), None
         else:
             return None
-        name = str(node.target).removesuffix("_whole") + "_whole"
-        self._program.add_submodule(name, AttentionPass(attention))
         arguments = query, key, value, bias, mask, *first
-        return self._like(self._graph.call_module(name, arguments), node)
+        made = add_call(self._program, "_attention", AttentionPass(attention), arguments)
+        return self._like(made, node)
 
     def _is_last(self, position: object, source: object, axis: object) -> bool:
         """Whether it is the last one along an axis that has all positions of a sequence."""
@@ -305,10 +308,7 @@ class _Rewriting:
         return changes
 
     def _constant(self, value: Tensor) -> Node:
-        # Walks before this one have left some.
-        name = next(n for n in map("_whole_{}".format, count()) if not hasattr(self._program, n))
-        self._program.register_buffer(name, value.contiguous(), persistent=False)
-        return self._graph.get_attr(name)
+        return add_constant(self._program, "_whole", value.contiguous())
 
     def _cut(self, source: Any, axis: Any, begin: Any, end: Any) -> Node:
         return self._graph.call_function(_aten.slice.Tensor, (source, axis, begin, end))
