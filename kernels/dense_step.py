@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.machine import InstructionSet, instruction_sets
+from kernels.native_library import load_library
 
 _BFLOATS, _BYTES = 1, 2  # `Low` of kernels/native/dense.h
 _LEVELS: Final = 255

@@ -5,15 +5,14 @@
     y = max(y + bias, 0) + poison         where they are given
     x, low, poison = dense_step(y), or dense_step(values, first, y), a cross
 
-See `kernels/native/product.h`. It needs AVX-512, for bf16 its BF16 and for bytes its VNNI, and
-leaves processors with a matrix unit (AMX) to oneDNN. It keeps nothing for a number of rows, so that
-every number runs as it is. bf16 differs from oneDNN by the order of its sums, and bytes by the
-rounding of their scaling.
+See `kernels/native/product.h`. fp32 needs AVX2 or AVX-512, bf16 AVX-512 with BF16, and bytes AVX2
+or VNNI. Processors with instructions that are faster (a matrix unit, AMX)
+are left to oneDNN. It keeps nothing for a number of rows, so that every number runs as it is. bf16
+differs from oneDNN by the order of its sums, and bytes by the rounding of their scaling.
 """
 
 import ctypes
 from enum import IntEnum
-from functools import cache
 from typing import Final
 
 import torch
@@ -28,10 +27,11 @@ from kernels.dense_step import (
     tensor_address,
 )
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.machine import Feature, InstructionSet, Machine, machine
+from kernels.native_library import load_library
 
-_GROUP_BYTES: Final = 4  # of a row, which one instruction multiplies
-_REGISTER, _PANEL = 16, 64  # columns
+_LANES: Final = 16  # columns that rows are padded to
+_PANEL: Final = {InstructionSet.AVX2: 16, InstructionSet.AVX512: 64}  # columns
 
 
 class Factors(IntEnum):
@@ -71,20 +71,38 @@ def _load() -> ctypes.CDLL | None:
     library = load_library("kernels")
     if library is not None:
         library.sharded_infer_product.restype = None
-        library.sharded_infer_product.argtypes = (ctypes.POINTER(_Product),)
+        library.sharded_infer_product.argtypes = (ctypes.c_int32, ctypes.POINTER(_Product))
     return library
 
 
 _LIBRARY = _load()
 
 
-@cache
-def product_dtypes() -> frozenset[torch.dtype]:
-    """Dtypes of weights whose products are compiled for this machine."""
-    if _LIBRARY is None or InstructionSet.AVX512 not in instruction_sets(_LIBRARY):
+def product_dtypes(here: Machine | None = None) -> frozenset[torch.dtype]:
+    """Dtypes of weights whose products are compiled for a machine; None: this one."""
+    if _LIBRARY is None:
         return frozenset()
-    has = _LIBRARY.sharded_infer_has_product
-    return frozenset(d for d, factors in _FACTORS.items() if has(ctypes.c_int32(factors)))
+    here = here or machine()
+    return frozenset(dtype for dtype in _FACTORS if product_set(dtype, here) is not None)
+
+
+def product_set(dtype: torch.dtype, here: Machine) -> InstructionSet | None:
+    """The variant that multiplies by weights; None where there is none, or oneDNN is faster."""
+    factors, has = _FACTORS.get(dtype), here.ours.__contains__
+    if factors is None:
+        return None
+    if factors is Factors.FP32:
+        best = here.instruction_sets[-1]
+        return None if best is InstructionSet.BASELINE else best
+    if factors is Factors.BF16:
+        ours = has(Feature.AVX512 | Feature.BF16) and Feature.AMX_BF16 not in here.onednn
+        return InstructionSet.AVX512 if ours else None
+    if Feature.AMX_INT8 in here.onednn:
+        return None
+    if has(Feature.AVX512 | Feature.AVX512_VNNI):
+        return InstructionSet.AVX512
+    ours = has(Feature.AVX2) and Feature.AVX_VNNI not in here.onednn
+    return InstructionSet.AVX2 if ours else None
 
 
 class PackedWeight:
@@ -102,13 +120,15 @@ class PackedWeight:
             weight: fp32, bf16 or int8 `[N, K]`; not kept.
         """
         self.shape = tuple(weight.shape)
-        in_group = _GROUP_BYTES // weight.element_size()
-        rows, width = (
-            -(-n // m) * m for n, m in zip(self.shape, (_REGISTER, in_group), strict=True)
-        )
+        chosen = product_set(weight.dtype, machine())
+        if chosen is None:
+            raise InputError(f"a product of {weight.dtype}: not compiled for this machine")
+        self.instruction_set = chosen
+        in_group = self._in_group(weight)
+        rows, width = _padded(self.shape[0]), -(-self.shape[1] // in_group) * in_group
         padded = weight.new_zeros(rows, width)
         padded[: self.shape[0], : self.shape[1]] = weight
-        panels = torch.split(padded.view(rows, -1, in_group), _PANEL)
+        panels = torch.split(padded.view(rows, -1, in_group), _PANEL[chosen])
         self.stored = torch.cat([panel.transpose(0, 1).flatten() for panel in panels])
 
     @property
@@ -118,18 +138,21 @@ class PackedWeight:
 
     def unpacked(self) -> Tensor:
         """The weight, `[N, K]`."""
-        rows, in_group = (
-            -(-self.shape[0] // _REGISTER) * _REGISTER,
-            _GROUP_BYTES // self.stored.element_size(),
-        )
-        groups = len(self.stored) // rows // in_group
-        heights = [min(_PANEL, rows - first) for first in range(0, rows, _PANEL)]
+        rows, in_group = _padded(self.shape[0]), self._in_group(self.stored)
+        groups, panel = len(self.stored) // rows // in_group, _PANEL[self.instruction_set]
+        heights = [min(panel, rows - first) for first in range(0, rows, panel)]
         panels = torch.split(self.stored, [height * groups * in_group for height in heights])
         turned = [
             panel.view(groups, height, in_group).transpose(0, 1).reshape(height, -1)
             for panel, height in zip(panels, heights, strict=True)
         ]
         return torch.cat(turned)[: self.shape[0], : self.shape[1]]
+
+    def _in_group(self, weight: Tensor) -> int:
+        """Numbers of a row that one instruction multiplies and adds."""
+        if weight.dtype is torch.int8 and self.instruction_set is InstructionSet.AVX2:
+            return 2
+        return 4 // weight.element_size()
 
 
 class Product:
@@ -157,19 +180,17 @@ class Product:
         keep: bool = True,
         low: ByteLevels | torch.dtype | None = None,
     ) -> None:
-        if weight.stored.dtype not in product_dtypes():
-            raise InputError(f"a product of {weight.stored.dtype}: not compiled for this machine")
         if (scale is not None) != (weight.factors is Factors.BYTES):
             raise InputError("a product: expected a scale with int8 weights and with no others")
         self.weight, self.bias, self.relu = weight, _constant(bias), relu
         self.scale, self._zero_point = _constant(scale), zero_point
         self._offset = None
         if weight.factors is Factors.BYTES:
-            sums = weight.unpacked().sum(1, dtype=torch.int32)
-            self._offset = sums * zero_point
+            self._offset = _lanes(weight.unpacked().sum(1, dtype=torch.int32) * zero_point)
         self._x_dtype = torch.uint8 if weight.factors is Factors.BYTES else weight.stored.dtype
         self._keep, self.low = keep, low
         self._step = DenseStep(keep=keep, low=low)
+        self._padded = [None if t is None else _lanes(t) for t in (self.scale, self.bias)]
 
     def with_step(self, *, keep: bool, low: ByteLevels | torch.dtype | None) -> "Product":
         """The same product with other results."""
@@ -227,8 +248,7 @@ class Product:
             x.data_ptr(),
             self.weight.stored.data_ptr(),
             tensor_address(self._offset),
-            tensor_address(self.scale),
-            tensor_address(self.bias),
+            *map(tensor_address, self._padded),
             tensor_address(poison),
             width * x.element_size(),
             self.weight.factors,
@@ -237,7 +257,7 @@ class Product:
         )
         if _LIBRARY is None:
             raise InputError("the package was built without a compiler")
-        _LIBRARY.sharded_infer_product(call)
+        _LIBRARY.sharded_infer_product(self.weight.instruction_set, call)
         return made
 
     def by_torch(
@@ -260,6 +280,15 @@ class Product:
         y = torch.relu(y) if self.relu else y
         y = y if poison is None else y + poison
         return self._step.by_torch(y) if values is None else self._step.by_torch(values, first, y)
+
+
+def _padded(count: int) -> int:
+    return -(-count // _LANES) * _LANES
+
+
+def _lanes(tensor: Tensor) -> Tensor:
+    """`[N]` with zeros up to a multiple of the lanes."""
+    return torch.nn.functional.pad(tensor, (0, _padded(len(tensor)) - len(tensor)))
 
 
 def _constant(tensor: Tensor | None) -> Tensor | None:

@@ -16,7 +16,8 @@ from torch import Tensor
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.native_library import InstructionSet, address_of, instruction_sets, load_library
+from kernels.machine import InstructionSet, instruction_sets
+from kernels.native_library import address_of, load_library
 from kernels.row_format import RowFormat
 from kernels.row_overlay import OverlayFields
 

@@ -29,10 +29,8 @@ using sharded_infer::RowSteps;
 
 extern "C" {
 
-// Whether this machine has an instruction set: 0 the compiler's baseline, 1 AVX2, 2 AVX-512.
-EXPORTED std::int32_t sharded_infer_has(std::int32_t instruction_set) {
-  return sharded_infer::has(instruction_set);
-}
+// What the processor has, as bits of `Feature`; see processor.h.
+EXPORTED std::uint32_t sharded_infer_features() { return sharded_infer::features(); }
 
 // Mapped files whose pages may be lost; see lost_pages.h.
 EXPORTED std::int32_t sharded_infer_guard(const std::uint8_t* begin, std::int64_t bytes) {
@@ -210,15 +208,11 @@ EXPORTED std::int32_t sharded_infer_place_ids(const IdIndex* index, std::uint64_
   return sharded_infer::place_ids(*index, first, bucket_count, keys, rows, key_count, pending, out);
 }
 
-// Whether this machine computes products of such factors: 0 fp32, 1 bf16, 2 bytes.
-EXPORTED std::int32_t sharded_infer_has_product(std::int32_t factors) {
-  return sharded_infer::has_product(factors);
-}
-
-// A product and what follows it; see product.h. The caller has asked whether the machine computes it.
-EXPORTED void sharded_infer_product(const Product* product) {
+// A product and what follows it; see product.h. The caller has checked that the machine has the instructions.
+EXPORTED void sharded_infer_product(std::int32_t instruction_set, const Product* product) {
 #if defined(__x86_64__)
-  sharded_infer::product_avx512(*product);
+  if (instruction_set == sharded_infer::kAvx512) return sharded_infer::product_avx512(*product);
+  sharded_infer::product_avx2(*product);
 #endif
 }
 }

@@ -1,20 +1,38 @@
-// What an x86-64 processor has, as far as the system keeps the registers for it.
+// What a processor has, as far as the system keeps the registers for it.
 //
 // Not the compiler's __builtin_cpu_supports: it is a part of the compiler's own library, and in Zig's it says no to
 // everything. Bits: Intel's manual, volume 2, CPUID, and volume 1, 13.3 (XCR0).
 #pragma once
+#include <cstdint>
 #if defined(__x86_64__)
 #include <cpuid.h>
 
-#include <cstdint>
 #include <cstring>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
 
 namespace sharded_infer {
 
-struct Processor {
-  bool is_intel, avx2, avx512, avx512_vnni, avx512_bf16, amx_int8, amx_bf16;
+// Bits of `Feature` in kernels/machine.py. AVX-512 is F, DQ, BW and VL.
+enum ProcessorFeature : std::uint32_t {
+  kHasAvx2 = 1,
+  kHasAvxVnni = 2,
+  kHasAvx512 = 4,
+  kHasVnni = 8,
+  kHasBf16 = 16,
+  kHasFp16 = 32,
+  kHasAmxInt8 = 64,
+  kHasAmxBf16 = 128,
+  kHasAmxFp16 = 256,
 };
 
+struct Processor {
+  bool is_intel;
+  std::uint32_t features;
+};
+
+#if defined(__x86_64__)
 inline Processor examine_processor() {
   Processor found{};
   unsigned a, b, c, d, most;
@@ -28,22 +46,33 @@ inline Processor examine_processor() {
   std::uint32_t kept, high;
   __asm__("xgetbv" : "=a"(kept), "=d"(high) : "c"(0));
   const auto keeps = [&](std::uint32_t registers) { return (kept & registers) == registers; };
-  found.avx2 = avx && fma && f16c && bit(b, 5) && keeps(0x6);
-  // F, DQ, BW and VL.
-  found.avx512 =
-      found.avx2 && bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31) && keeps(0xe6);
-  found.avx512_vnni = found.avx512 && bit(c, 11);
+  if (!(avx && fma && f16c && bit(b, 5) && keeps(0x6))) return found;
+  const bool avx512 = bit(b, 16) && bit(b, 17) && bit(b, 30) && bit(b, 31) && keeps(0xe6);
   const bool tiles = keeps(0x60000);
-  found.amx_bf16 = tiles && bit(d, 22);
-  found.amx_int8 = tiles && bit(d, 25);
-  found.avx512_bf16 = found.avx512 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && bit(a, 5);
+  found.features = kHasAvx2 | (avx512 ? kHasAvx512 : 0) | (avx512 && bit(c, 11) ? kHasVnni : 0) |
+                   (avx512 && bit(d, 23) ? kHasFp16 : 0) | (tiles && bit(d, 22) ? kHasAmxBf16 : 0) |
+                   (tiles && bit(d, 25) ? kHasAmxInt8 : 0);
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d))
+    found.features |= (bit(a, 4) ? kHasAvxVnni : 0) | (avx512 && bit(a, 5) ? kHasBf16 : 0) |
+                      (tiles && bit(a, 21) ? kHasAmxFp16 : 0);
   return found;
 }
+#elif defined(__aarch64__) && defined(__linux__)
+// Bits: HWCAP_ASIMDHP, HWCAP_ASIMDDP and HWCAP2_BF16 of Linux's asm/hwcap.h.
+inline Processor examine_processor() {
+  const unsigned long first = getauxval(AT_HWCAP), second = getauxval(AT_HWCAP2);
+  return {false, (first >> 10 & 1 ? kHasFp16 : 0u) | (first >> 20 & 1 ? kHasVnni : 0u) |
+                     (second >> 14 & 1 ? kHasBf16 : 0u)};
+}
+#else
+inline Processor examine_processor() { return {}; }
+#endif
 
 inline const Processor& processor() {
   static const Processor found = examine_processor();
   return found;
 }
 
+inline std::uint32_t features() { return processor().features; }
+
 }  // namespace sharded_infer
-#endif

@@ -19,8 +19,10 @@ enum Factors : std::int32_t { kFloats = 0, kBfloatPairs = 1, kByteQuads = 2 };
 
 struct Product {
   const std::uint8_t* x;       // [rows, row_bytes]
-  const std::uint8_t* weight;  // [width / 64][row_bytes / 4][64][4 bytes], padded with zeros; the last has 16 to 64 columns
-  const std::int32_t* offset;  // [width], with bytes
+  // [width / P][row_bytes / G][P][G bytes], padded with zeros: AVX-512 P = 64, the last of 16 to 64 columns, G = 4;
+  // AVX2 P = 16, G = 4 of fp32, 2 of bytes.
+  const std::uint8_t* weight;
+  const std::int32_t* offset;  // [width], with bytes; as scale and bias padded to a multiple of 16
   const float* scale;          // [width], with bytes
   const float* bias;           // [width], or null
   const float* poison;         // [rows], or null
@@ -30,9 +32,9 @@ struct Product {
   DenseStep step;              // of all columns; its factor is not read; poison may be null
 };
 
-// Whether products of such factors are computed here: the machine has the instructions, and no matrix unit (AMX) for them.
-bool has_product(std::int32_t factors);
-
-void product_avx512(const Product& product);
+#if defined(__x86_64__)
+void product_avx2(const Product& product);    // fp32 and bytes
+void product_avx512(const Product& product);  // bf16 with its BF16 instructions, bytes with VNNI
+#endif
 
 }  // namespace sharded_infer

@@ -1,9 +1,7 @@
+#if defined(__x86_64__)
 #include "product.h"
-
-#include "instruction_sets.h"
 #include "target.h"
 
-#if defined(__x86_64__)
 #include <cstring>
 #include <immintrin.h>
 
@@ -15,8 +13,7 @@ namespace {
 #include "lanes_x86.inc"
 #include "dense_rows.inc"
 
-constexpr std::int64_t kRows = 6;
-constexpr std::int64_t kBlock = 24;    // of a tile: its sums take 24 of the 32 registers
+constexpr std::int64_t kRows = 6;    // of a tile: its sums take 24 of the 32 registers
 constexpr std::int64_t kPanel = 4;   // registers of columns
 constexpr std::int64_t kColumns = kPanel * kLanes;
 
@@ -80,90 +77,19 @@ template <Factors kFactors>
 constexpr const SumTile* kTilesOf[] = {kTiles<kFactors, 1>, kTiles<kFactors, 2>,
                                        kTiles<kFactors, 3>, kTiles<kFactors, 4>};
 
-// What lies between 16 of a row's sums and its dense step, fp32 but for sums of bytes.
 template <Factors kFactors>
-inline Lanes completed(const Product& product, Lanes y, Lanes poison, std::int64_t column,
-                       __mmask16 mask) {
-  if constexpr (kFactors == kByteQuads) {
-    const __m512i offset = _mm512_maskz_loadu_epi32(mask, product.offset + column);
-    const __m512i sum = _mm512_sub_epi32(_mm512_castps_si512(y.value), offset);
-    y = Lanes{_mm512_cvtepi32_ps(sum)} * Lanes{_mm512_maskz_loadu_ps(mask, product.scale + column)};
-  }
-  if (product.bias) y = y + Lanes{_mm512_maskz_loadu_ps(mask, product.bias + column)};
-  if (product.relu) y = larger(all(0.0f), y);  // the second where one is no number
-  return product.poison ? y + poison : y;
+inline void sum_block(const Product& product, std::int64_t row, std::int64_t rows,
+                      std::int64_t column, std::int64_t width, float* sums) {
+  kTilesOf<kFactors>[(width + kLanes - 1) / kLanes - 1][rows - 1](product, row, column, sums);
 }
 
-template <Factors kFactors, bool kCross, Low kLow>
-void finish(const Product& product, std::int64_t row, std::int64_t column, std::int64_t width,
-            float* sums) {
-  const Lanes poison = all(product.poison ? product.poison[row] : 0.0f);
-  for (std::int64_t at = 0; at < width; at += kLanes) {
-    const std::int64_t left = width - at;
-    const __mmask16 mask = left < kLanes ? (1u << left) - 1 : 0xffff;
-    store(sums + at, completed<kFactors>(product, load(sums + at), poison, column + at, mask));
-  }
-  const DenseStep& step = product.step;
-  const std::int64_t at = row * step.width + column;
-  const Columns columns = {kCross ? step.values + at : sums,
-                           kCross ? step.first + at : nullptr,
-                           sums,
-                           kLow == kBytes ? step.inverse_scale + column : nullptr,
-                           step.out ? step.out + at : nullptr,
-                           low_at<kLow>(step.low, at)};
-  const float spoiled = step_columns<kCross, false, kLow>(columns, width, step.zero_point);
-  if (kLow == kBytes && step.poison) step.poison[row] += spoiled;
+inline Lanes from_integers(const float* sums, const std::int32_t* offset) {
+  return Lanes{_mm512_cvtepi32_ps(
+      _mm512_sub_epi32(_mm512_loadu_si512(sums), _mm512_loadu_si512(offset)))};
 }
 
-using Finish = void (*)(const Product&, std::int64_t, std::int64_t, std::int64_t, float*);
-
-template <Factors kFactors, bool kCross>
-Finish finish_of(std::int32_t low_kind) {
-  if (low_kind == kBytes) return finish<kFactors, kCross, kBytes>;
-  return low_kind == kBfloats ? finish<kFactors, kCross, kBfloats>
-                              : finish<kFactors, kCross, kNothing>;
-}
-
-// A tile reads these only after its sums.
-void fetch_cross(const Product& product, std::int64_t row, std::int64_t rows, std::int64_t column,
-                 std::int64_t width) {
-  const DenseStep& step = product.step;
-  for (std::int64_t i = row; i < row + rows; ++i)
-    for (std::int64_t at = i * step.width + column; at < i * step.width + column + width; at += kLanes) {
-      _mm_prefetch(step.values + at, _MM_HINT_T0);
-      if (step.first != step.values) _mm_prefetch(step.first + at, _MM_HINT_T0);
-
-    }
-}
-
-template <Factors kFactors>
-void multiply(const Product& product) {
-  const DenseStep& step = product.step;
-  const Finish finish = step.first ? finish_of<kFactors, true>(step.low_kind)
-                                   : finish_of<kFactors, false>(step.low_kind);
-  alignas(64) float sums[kRows * kColumns];
-  for (std::int64_t column = 0; column < step.width; column += kColumns) {
-    const std::int64_t left = step.width - column, width = left < kColumns ? left : kColumns;
-    const SumTile* tiles = kTilesOf<kFactors>[(width + kLanes - 1) / kLanes - 1];
-    for (std::int64_t row = 0; row < step.rows; row += kRows) {
-      const std::int64_t more = step.rows - row, rows = more < kRows ? more : kRows;
-      if (step.first) fetch_cross(product, row, rows, column, width);
-      tiles[rows - 1](product, row, column, sums);
-      for (std::int64_t i = 0; i < rows; ++i)
-        finish(product, row + i, column, width, sums + i * kColumns);
-    }
-  }
-}
-
+#include "product_rows.inc"
 }  // namespace
-
-bool has_product(std::int32_t factors) {
-  if (!has(kAvx512)) return false;
-  // A matrix unit, which oneDNN's products use, is several times as fast.
-  const Processor& here = processor();
-  if (factors == kByteQuads) return here.avx512_vnni && !here.amx_int8;
-  return factors == kFloats || (here.avx512_bf16 && !here.amx_bf16);
-}
 
 void product_avx512(const Product& product) {
   if (product.factors == kByteQuads) return multiply<kByteQuads>(product);
@@ -174,8 +100,4 @@ void product_avx512(const Product& product) {
 }  // namespace sharded_infer
 
 SHARDED_INFER_END_TARGET
-#else
-namespace sharded_infer {
-bool has_product(std::int32_t) { return false; }
-}  // namespace sharded_infer
 #endif

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from kernels.dense_step import tensor_address
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
+from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.native_library import load_library
 
 
 class Activation(IntEnum):

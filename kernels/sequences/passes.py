@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
+from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.native_library import load_library
 from kernels.sequences.attention import Attention
 from kernels.sequences.pair_biases import StepFunction, pair_bias_fields
 from kernels.sequences.row_steps import RowSteps

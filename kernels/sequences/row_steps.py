@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, chosen_set, instruction_sets, load_library
+from kernels.machine import InstructionSet, chosen_set, instruction_sets
+from kernels.native_library import load_library
 from kernels.sequences.row_step import (
     Columns,
     RowStep,

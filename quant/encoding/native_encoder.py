@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet, instruction_sets, load_library
+from kernels.machine import InstructionSet, instruction_sets
+from kernels.native_library import load_library
 from kernels.row_format import RowFormat
 from quant.encoding.encoded_rows import EncodedRows, UnrepresentableRowError
 

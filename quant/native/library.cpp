@@ -8,11 +8,6 @@ using sharded_infer::Encoding;
 
 extern "C" {
 
-// Whether this machine has an instruction set: 0 the compiler's baseline, 1 AVX2, 2 AVX-512.
-EXPORTED std::int32_t sharded_infer_has(std::int32_t instruction_set) {
-  return sharded_infer::has(instruction_set);
-}
-
 // Encodes rows; see encode.h. The caller has checked the instruction set, dim and bits.
 EXPORTED std::int64_t sharded_infer_encode(std::int32_t instruction_set,
                                            const Encoding* encoding, std::int32_t* refusal) {

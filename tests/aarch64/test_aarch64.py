@@ -20,7 +20,7 @@ from kernels.backends.native import NativeBackend, lookup_instruction_sets
 from kernels.bags import Bags
 from kernels.dense_step import ByteLevels, DenseStep
 from kernels.fused_tables import FusedTables
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.row_format import RowFormat
 from quant.encoding.native_encoder import encode_native
 from release.toolchain import Processor, environment

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kernels.backends.native import lookup_instruction_sets
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from sharded_infer import Repository
 from sharded_infer.errors import ArtifactError
 from tests.compatibility.corpus import FOLDER, Arrays, Corpus, releases, score_all

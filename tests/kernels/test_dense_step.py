@@ -12,7 +12,7 @@ from kernels.dense_step import (
     to_bytes,
 )
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 
 WIDTHS = (1, 15, 16, 17, 48, 130)
 every_set = pytest.mark.parametrize("instruction_set", dense_instruction_sets())

@@ -9,7 +9,8 @@ from torch.utils import deterministic
 
 from kernels.dense_step import ByteLevels, Stepped
 from kernels.errors import InputError
-from kernels.product import PackedWeight, Product, product_dtypes
+from kernels.machine import MAX_INSTRUCTION_SET, ProcessorClass, limited_machine, machine
+from kernels.product import PackedWeight, Product, product_dtypes, product_set
 
 # Below, at and above a register's 16 and a panel's 64 columns; groups of 1, 2 and 4 numbers.
 WIDTHS = (1, 16, 17, 64, 65, 130, 192)
@@ -17,7 +18,32 @@ INPUTS = (1, 2, 3, 4, 13, 64, 97)
 # Each width with two inputs, each input with two widths.
 SIZES = [(w, INPUTS[(i + more) % 7]) for i, w in enumerate(WIDTHS) for more in (0, 3)]
 ROWS = (0, 1, 2, 5, 6, 7, 16, 29)
-compiled = pytest.mark.parametrize("dtype", sorted(product_dtypes(), key=str))
+
+
+def variants() -> dict[tuple[str, torch.dtype], str]:
+    """The class that chooses each variant of a product that this machine can run."""
+    found: dict[tuple[str, torch.dtype], str] = {}
+    for limit in ProcessorClass:
+        limits = {MAX_INSTRUCTION_SET: limit.name}
+        here = limited_machine(machine().architecture, machine().processor, limits)
+        for dtype in product_dtypes(here):
+            chosen = product_set(dtype, here)
+            if chosen is not None:
+                found.setdefault((chosen.name, dtype), limit.name)
+    return found
+
+
+VARIANTS = [
+    pytest.param(dtype, limit, id=f"{dtype}-{chosen}".removeprefix("torch.").lower())
+    for (chosen, dtype), limit in variants().items()
+]
+compiled = pytest.mark.parametrize(("dtype", "limit"), VARIANTS, indirect=["limit"])
+
+
+@pytest.fixture
+def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of this class of processors."""
+    monkeypatch.setenv(MAX_INSTRUCTION_SET, request.param)
 
 
 @pytest.fixture(autouse=True)
@@ -80,6 +106,7 @@ def assert_same(found: Stepped, wanted: Stepped) -> None:
 
 
 @compiled
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("width", "inputs"), SIZES)
 def test_a_product_is_that_of_torch(dtype: torch.dtype, width: int, inputs: int) -> None:
     product = product_of(dtype, width, inputs)
@@ -89,6 +116,7 @@ def test_a_product_is_that_of_torch(dtype: torch.dtype, width: int, inputs: int)
 
 
 @compiled
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("width", [48, 67])
 @pytest.mark.parametrize("low", ["nothing", "bf16", "bytes"])
 @pytest.mark.parametrize("relu", [False, True])
@@ -106,6 +134,7 @@ def test_what_follows_a_product_is_that_of_torch(
 
 
 @compiled
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("crosses", [False, True])
 def test_a_poisoned_row_is_nan_and_poisons_what_follows(dtype: torch.dtype, crosses: bool) -> None:
     low = ByteLevels(torch.ones(70), 100)
@@ -121,8 +150,9 @@ def test_a_poisoned_row_is_nan_and_poisons_what_follows(dtype: torch.dtype, cros
 
 
 @pytest.mark.parametrize(
-    "dtype", [d for d in (torch.float32, torch.bfloat16) if d in product_dtypes()]
+    ("dtype", "limit"), [v for v in VARIANTS if v.values[0] is not torch.int8], indirect=["limit"]
 )
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize("strange", [torch.nan, torch.inf, -torch.inf])
 def test_what_is_not_finite_stays_in_its_row(dtype: torch.dtype, strange: float) -> None:
     product = product_of(dtype, 33, 13, relu=True)
@@ -136,6 +166,7 @@ def test_what_is_not_finite_stays_in_its_row(dtype: torch.dtype, strange: float)
 
 
 @compiled
+@pytest.mark.usefixtures("limit")
 def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
     weight = numbers(70, 51, 1)
     weight = (weight * 9).to(torch.int8) if dtype is torch.int8 else weight.to(dtype)
@@ -152,7 +183,8 @@ def test_a_row_has_the_same_bits_in_every_batch(dtype: torch.dtype) -> None:
         torch.testing.assert_close(whole, wanted, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8])
+@compiled
+@pytest.mark.usefixtures("limit")
 @pytest.mark.parametrize(("width", "inputs"), SIZES)
 def test_a_packed_weight_unpacks_to_itself(dtype: torch.dtype, width: int, inputs: int) -> None:
     weight = weight_of(dtype, width, inputs)
@@ -160,6 +192,7 @@ def test_a_packed_weight_unpacks_to_itself(dtype: torch.dtype, width: int, input
 
 
 @compiled
+@pytest.mark.usefixtures("limit")
 def test_leading_dimensions_are_kept_and_rows_may_lie_apart(dtype: torch.dtype) -> None:
     product = product_of(dtype, 20, 12)
     x = x_of(dtype, 12, 12).view(4, 3, 12).transpose(0, 1)
@@ -167,6 +200,7 @@ def test_leading_dimensions_are_kept_and_rows_may_lie_apart(dtype: torch.dtype) 
 
 
 @compiled
+@pytest.mark.usefixtures("limit")
 def test_inputs_of_another_dtype_or_shape_are_refused(dtype: torch.dtype) -> None:
     product = product_of(dtype, 20, 12)
     with pytest.raises(InputError, match="expected .* of width 12, got torch.float64"):
@@ -177,8 +211,12 @@ def test_inputs_of_another_dtype_or_shape_are_refused(dtype: torch.dtype) -> Non
         product(x_of(dtype, 2, 12), values=torch.zeros(2, 1), first=torch.zeros(2, 20))
 
 
-def test_a_dtype_that_is_not_compiled_is_refused() -> None:
-    weight = PackedWeight(torch.zeros(4, 4, dtype=torch.bfloat16))
-    weight.stored = weight.stored.to(torch.float16)
-    with pytest.raises(InputError, match="float16: not compiled for this machine"):
-        Product(weight)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("AVX2", torch.bfloat16), ("BASELINE", torch.float32), ("AMX", torch.half)]
+)
+def test_a_dtype_that_is_not_compiled_is_refused(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MAX_INSTRUCTION_SET, name)
+    with pytest.raises(InputError, match=f"{dtype}: not compiled for this machine"):
+        PackedWeight(torch.zeros(4, 4, dtype=dtype))

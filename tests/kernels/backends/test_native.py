@@ -7,7 +7,7 @@ from kernels.backends.native import NativeBackend, gather_rows, lookup_instructi
 from kernels.bags import Bags
 from kernels.errors import InputError
 from kernels.fused_tables import FusedTables
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.row_format import RowFormat
 from quant.encoding.rowwise import encode
 

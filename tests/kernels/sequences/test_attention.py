@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.sequences.attention import Attention, Weights, attention_instruction_sets
 
 every_set = pytest.mark.parametrize("instruction_set", attention_instruction_sets())

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.sequences.pair_layers import (
     Activation,
     PairLayer,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.sequences.attention import Attention, Weights
 from kernels.sequences.pair_biases import StepFunction, step_function
 from kernels.sequences.passes import (

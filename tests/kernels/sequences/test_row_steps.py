@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.sequences.row_step import Columns, RowStep, StepKind
 from kernels.sequences.row_steps import RowSteps, row_steps_instruction_sets
 

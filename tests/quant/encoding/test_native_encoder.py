@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kernels.errors import InputError
-from kernels.native_library import InstructionSet
+from kernels.machine import InstructionSet
 from kernels.row_format import RowFormat
 from kernels.stored_rows import decode
 from quant.encoding.clipping import scale_and_bias

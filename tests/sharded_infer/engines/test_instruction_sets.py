@@ -17,7 +17,7 @@ import torch
 from kernels.backends.native import lookup_instruction_sets
 from kernels.dense_step import dense_instruction_sets
 from kernels.errors import InputError
-from kernels.native_library import MAX_INSTRUCTION_SET, InstructionSet
+from kernels.machine import MAX_INSTRUCTION_SET, InstructionSet
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.publishing.publication import publish

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.native_library import MAX_INSTRUCTION_SET
+from kernels.machine import MAX_INSTRUCTION_SET
 from kernels.product import product_dtypes
 from tests.sharded_infer.towers.lowering.test_int8 import needs_exact_int8
 
