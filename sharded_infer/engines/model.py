@@ -46,6 +46,7 @@ from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.towers.host_products import HostProducts, ProductsOption
 from sharded_infer.towers.tower import Tower
 
 
@@ -59,6 +60,7 @@ class Model:
         row_maps: these, and where the rows of ordered tables lie.
         work: what a batch counts for its cost.
         users: what is kept of users between requests; None: nothing is.
+        products: precision of the tower's products on the host; None: it is on devices.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Model:
         front: Front | None = None,
         user_cache_bytes: int = 0,
         row_memory_bytes: int | None = None,
+        products: ProductsOption = ProductsOption.AUTO,
         progress: Progress = no_progress,
     ) -> None:
         """Maps or copies the tables and builds the tower, without checks; use `open_model`.
@@ -84,6 +87,7 @@ class Model:
             user_cache_bytes: of what the user's stage of the tower returned for users; 0 keeps
                 none.
             row_memory_bytes: as for `open_model`.
+            products: how the precision of the tower's products is chosen on a host.
 
         Raises:
             ArtifactError: a file does not hold what the manifest says.
@@ -97,6 +101,7 @@ class Model:
         self.spec: ModelSpec = artifact.manifest.model_spec()
         self.work = BatchWork(self.spec)
         self.users: UserCache | None = None
+        self.products: HostProducts | None = None
         self._finite = FiniteCheck(self.spec)
         self.is_front = front is not None
         tables = artifact.manifest.stored_tables()
@@ -166,7 +171,7 @@ class Model:
             backend=backend,
             id_maps=self.row_maps,
         )
-        tower = StoredTower(artifact, self.spec).on_host()
+        tower, self.products = StoredTower(artifact, self.spec).on_host(products)
         self._signature = tower.signature()
         self.engine = host = HostEngine(lookups, tower, self.spec)
         if user_cache_bytes and self.spec.tower.user_inputs:
@@ -328,6 +333,7 @@ def open_model(
     devices: DeviceChoice | None = None,
     front: Front | None = None,
     row_memory_bytes: int | None = None,
+    products: ProductsOption = ProductsOption.AUTO,
     verify: bool = True,
     progress: Progress = no_progress,
 ) -> Model:
@@ -342,6 +348,7 @@ def open_model(
             all rows are here.
         row_memory_bytes: memory for rows: those that are used most lie there, the others are read
             from the files for each lookup, with the same bits; None: `memory` says where all lie.
+        products: how the precision of the tower's products is chosen on a host.
         verify: compare every file's size and SHA-256 with the manifest first.
         progress: called with how far verifying and copying are.
 
@@ -364,5 +371,6 @@ def open_model(
         devices=devices,
         front=front,
         row_memory_bytes=row_memory_bytes,
+        products=products,
         progress=progress,
     )

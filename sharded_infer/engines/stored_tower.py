@@ -12,6 +12,9 @@ from sharded_infer.artifacts.artifact import Artifact
 from sharded_infer.engines.device.tower.device_tower import DeviceTower
 from sharded_infer.errors import ArtifactError, TowerError
 from sharded_infer.specs.model_spec import ModelSpec
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.host_products import HostProducts, ProductsOption, choose_products
+from sharded_infer.towers.product_times import recall, relative_time, remember
 from sharded_infer.towers.tower import Tower
 
 
@@ -30,16 +33,48 @@ class StoredTower:
     artifact: Artifact
     spec: ModelSpec
 
-    def on_host(self) -> Tower:
+    def on_host(self, option: ProductsOption) -> tuple[Tower, HostProducts]:
         """Reads it for the host.
+
+        Args:
+            option: how the precision of its products is chosen.
+
+        Returns:
+            The tower and the precision that it computes.
 
         Raises:
             ArtifactError: the file is not the tower that the manifest says.
         """
-        with self._file() as path:
-            tower = Tower.load(path, **self._shape(), sequences=self.spec.tower_sequences)
+        published = self.artifact.manifest.tower.precision
+        chosen = choose_products(published, option)
+        if chosen is None:
+            tower, chosen = self._faster(published)
+        else:
+            tower = self._loaded(in_fp32=chosen.running is Precision.FP32)
         self._check_widths(tower.output_widths)
-        return tower
+        return tower, chosen
+
+    def _loaded(self, *, in_fp32: bool) -> Tower:
+        with self._file() as path:
+            return Tower.load(
+                path, **self._shape(), sequences=self.spec.tower_sequences, in_fp32=in_fp32
+            )
+
+    def _faster(self, published: Precision) -> tuple[Tower, HostProducts]:
+        """The faster of the published tower and the same in fp32, timed once a machine."""
+        tower = self._loaded(in_fp32=False)
+        key = tower.signature()
+        ratio = recall(key)
+        in_fp32 = None
+        if ratio is None:
+            in_fp32 = self._loaded(in_fp32=True)
+            ratio = remember(key, relative_time(tower, in_fp32))
+        if ratio <= 1.0:
+            return tower, HostProducts(published, published, f"takes {ratio:.2f} of fp32's time")
+        reason = f"{published} takes {ratio:.2f} of fp32's time"
+        return in_fp32 or self._loaded(in_fp32=True), HostProducts(
+            published, Precision.FP32, reason
+        )
 
     def on_device(self, device: torch.device) -> DeviceTower:
         """Reads it for a device.

@@ -51,6 +51,7 @@ from sharded_infer.specs.feature_statistics import FeatureStatistics
 from sharded_infer.specs.model_spec import ModelSpec
 from sharded_infer.specs.order_rows import OrderRows
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.host_products import ProductsOption
 from sharded_infer.towers.tower import Tower
 
 _FP16_END = torch.finfo(torch.float16).max
@@ -210,7 +211,11 @@ def publish(
             progress("scoring golden requests", 0, 1)
             # Whatever is planned for, the gate runs here.
             here = CostModel(planned.uses, parse_topology("cpu:1"))
-            served = Model(Artifact(staged, manifest), make_plan(here).plan)
+            served = Model(
+                Artifact(staged, manifest),
+                make_plan(here).plan,
+                products=ProductsOption.PUBLISHED,
+            )
             judged = _judged(served)
             golden = golden_record(
                 manifest.golden,

@@ -20,6 +20,7 @@ from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, joi
 from sharded_infer.towers.lowering.convolutions import multiply_pointwise
 from sharded_infer.towers.lowering.decomposition import decompose
 from sharded_infer.towers.lowering.folding import drop_whole_slices, fold_weights
+from sharded_infer.towers.lowering.fp32 import compute_in_fp32
 from sharded_infer.towers.lowering.fused_steps import fuse_steps
 from sharded_infer.towers.lowering.int8 import lower_to_int8
 from sharded_infer.towers.lowering.int8_packing import pack_int8_products
@@ -80,6 +81,7 @@ class Tower:
         outputs: Sequence[str],
         sequences: Mapping[str, SequenceInput] = _NO_SEQUENCES,
         tf32: bool = False,
+        in_fp32: bool = False,
     ) -> Self:
         """Loads a stored program and checks that it is the expected tower.
 
@@ -89,6 +91,7 @@ class Tower:
             embedding_width: the width of the program's last input.
             sequences: by name, in the program's order.
             tf32: whether to compute inner products as a CUDA device does in TF32, slowly.
+            in_fp32: whether to compute products of a low precision in fp32.
 
         Raises:
             TowerError: the file is not a safe program, or has other inputs or outputs, by number or
@@ -98,6 +101,8 @@ class Tower:
         inputs = TowerInputs(dense, embedding_width, sequences)
         program = open_program(path, inputs, outputs)
         zeros = inputs.zeros(inputs.lengths(_TRACED_LENGTH))
+        if in_fp32:
+            compute_in_fp32(program, zeros)
         if sequences:
             fold_weights(program)
             drop_whole_slices(program)

@@ -38,6 +38,7 @@ from sharded_infer.quality.quality_gate import golden_record
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.repositories.signatures.keys import SigningKey, read_signing_keys
 from sharded_infer.repositories.signatures.manifest_signatures import Sealing
+from sharded_infer.towers.host_products import ProductsOption
 
 _CHUNK_BYTES = 4 * 2**20
 
@@ -125,7 +126,12 @@ def _written(before: Artifact, staged: Path, progress: Progress) -> Manifest:
         base=None,
         overlays=None,
     )
-    served = Model(Artifact(staged, manifest), before.plan(), memory=TableMemory.MAP)
+    served = Model(
+        Artifact(staged, manifest),
+        before.plan(),
+        memory=TableMemory.MAP,
+        products=ProductsOption.PUBLISHED,
+    )
     golden = golden_record(old.golden, served.spec.gate, [golden_differences(served)])
     return replace(manifest, golden=golden)
 

@@ -66,6 +66,7 @@ from sharded_infer.repositories.signatures.manifest_signatures import Sealing
 from sharded_infer.samples.request import model_input_of
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.spec_file import dump_spec
+from sharded_infer.towers.host_products import ProductsOption
 from sharded_infer.towers.program.archive import write_program
 from sharded_infer.towers.tower import export_tower
 
@@ -359,7 +360,12 @@ class _Delta:
             {use.table.name: use for use in table_uses(self._spec)}, parse_topology("cpu:1")
         )
         plan = make_plan(here).plan
-        served = Model(Artifact(staged, manifest), plan, memory=TableMemory.MAP)
+        served = Model(
+            Artifact(staged, manifest),
+            plan,
+            memory=TableMemory.MAP,
+            products=ProductsOption.PUBLISHED,
+        )
         if scores is None:
             # The base's tower, in its precision: rows alone differ from what is served.
             found = served.score(asked, embeddings)

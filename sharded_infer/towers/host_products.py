@@ -1,0 +1,92 @@
+"""Precision in which a processor computes a tower's inner products.
+
+A published precision bounds the error; it is no order to be slow. Where the processor has no fast
+products of that precision, the tower runs in fp32, which is at least as exact.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+
+from kernels.machine import Feature, Machine, machine
+from kernels.product import product_dtypes
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.lowering.int8_packing import has_exact_int8
+
+__all__ = ["HostProducts", "ProductsOption", "choose_products", "faster_precision"]
+
+_BYTE_PRODUCTS = Feature.AVX512_VNNI | Feature.AVX_VNNI | Feature.AMX_INT8
+
+
+class ProductsOption(StrEnum):
+    """How the precision of products is chosen."""
+
+    AUTO = "auto"
+    PUBLISHED = "published"
+    FP32 = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class HostProducts:
+    """The precision of a tower's inner products on a host.
+
+    Attributes:
+        published: the precision of the artifact.
+        running: the precision that is computed.
+        reason: why, for people.
+    """
+
+    published: Precision
+    running: Precision
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """For example `fp32 (published in bf16: no bf16 products on AVX2)`."""
+        if self.running is self.published:
+            return str(self.running)
+        return f"{self.running} (published in {self.published}: {self.reason})"
+
+
+def choose_products(
+    published: Precision, option: ProductsOption, here: Machine | None = None
+) -> HostProducts | None:
+    """Chooses the precision of a tower's products.
+
+    Args:
+        here: the machine; None: the one at hand.
+
+    Returns:
+        None if int8 has to be timed against fp32: the processor multiplies bytes as wider words.
+    """
+    here = here or machine()
+    if published in (Precision.FP32, Precision.TF32):
+        return HostProducts(published, Precision.FP32, "as published")
+    if option is not ProductsOption.AUTO:
+        running = Precision.FP32 if option is ProductsOption.FP32 else published
+        return HostProducts(published, running, f"--precision {option}")
+    if _has_products(published, here):
+        timed = published is Precision.INT8 and not here.is_arm
+        if timed and not (here.ours | here.onednn) & _BYTE_PRODUCTS:
+            return None
+        return HostProducts(published, published, "as published")
+    return HostProducts(published, Precision.FP32, f"no {published} products on {here.class_name}")
+
+
+def faster_precision(products: HostProducts, here: Machine | None = None) -> Precision | None:
+    """A published precision that would be faster on this machine; None if there is none."""
+    here = here or machine()
+    if products.running is not Precision.FP32:
+        return None
+    low = (Precision.INT8, Precision.BF16)
+    return next((p for p in low if p is not products.published and _has_products(p, here)), None)
+
+
+def _has_products(precision: Precision, here: Machine) -> bool:
+    """Whether products of a low precision are faster than fp32's, or may be."""
+    if precision is Precision.INT8:
+        return torch.int8 in product_dtypes(here) or has_exact_int8()
+    if precision is Precision.BF16:
+        return torch.bfloat16 in product_dtypes(here) or Feature.BF16 in here.onednn
+    return Feature.FP16 in here.onednn
