@@ -48,12 +48,11 @@ EXPORTED void sharded_infer_unguard(std::int32_t place) { sharded_infer::unguard
 EXPORTED void sharded_infer_gather(const std::uint8_t* rows, std::int64_t row_bytes,
                                    const std::int64_t* ids, std::int64_t count, std::uint8_t* out,
                                    std::int64_t out_rows) {
-  const bool into_first = sharded_infer::fetches_into_first_cache();
-  for (std::int64_t at = 0; at < sharded_infer::kAhead && at < count; ++at)
-    sharded_infer::fetch(rows + ids[at] * row_bytes, row_bytes, into_first);
+  std::int64_t fetched = 0;
   for (std::int64_t at = 0; at < count; ++at) {
-    const std::int64_t next = at + sharded_infer::kAhead;
-    if (next < count) sharded_infer::fetch(rows + ids[next] * row_bytes, row_bytes, into_first);
+    if (at % sharded_infer::kAtOnce == 0)
+      for (; fetched < count && fetched < at + sharded_infer::kFarAhead; ++fetched)
+        sharded_infer::fetch(rows + ids[fetched] * row_bytes, row_bytes, false);
     std::memcpy(out + at % out_rows * row_bytes, rows + ids[at] * row_bytes, row_bytes);
   }
 }
