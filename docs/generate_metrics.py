@@ -91,6 +91,7 @@ _BOUNDED = {
     "host": "the plan's, at most 64",
     "host, code": "the plan's, at most 64; UNAVAILABLE or DEADLINE_EXCEEDED",
     "label": "those that the server follows",
+    "published, running": "precisions",
 }
 
 

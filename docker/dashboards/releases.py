@@ -116,6 +116,7 @@ def _versions() -> list[Builder[Panel]]:
     missing = of_model("sharded_infer_model_missing")
     labels = of_model("sharded_infer_label_version")
     build = of_server("sharded_infer_build_info")
+    precision = of_version("sharded_infer_tower_precision_info")
     return [
         graph(
             Text(
@@ -195,6 +196,21 @@ def _versions() -> list[Builder[Panel]]:
             Query(f"count by (build, torch) ({build})", "{{build}} torch {{torch}}"),
             unit=units.Short,
             width=12,
+            steps=True,
+        ),
+        graph(
+            Text(
+                "Precision of towers, on how many replicas",
+                "The precision that was published, and the one that runs. Where they differ, the "
+                "processor has no products of the published one, and the log says which precision "
+                "would be faster (docs/model-toml.md, Precision on the machine that serves).",
+            ),
+            Query(
+                f"sum by (model, version, published, running) ({precision})",
+                "{{model}} {{version}} {{published}} in {{running}}",
+            ),
+            unit=units.Short,
+            width=24,
             steps=True,
         ),
     ]

@@ -3,7 +3,6 @@
 import importlib
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import socket
 import sys
@@ -18,6 +17,8 @@ import typer
 from rich.table import Table
 
 from kernels.errors import ShardedInferError
+from kernels.machine import Feature, machine
+from kernels.native_library import load_library
 from serving.commands.console import OUT, print_json
 from serving.commands.options.json_option import JsonOption
 from serving.host.addresses import LAST_PORT
@@ -25,12 +26,12 @@ from serving.host.installation import COMPILED_CODE, missing_code, missing_text
 from serving.transport.library import transport_library, transport_refusal
 from sharded_infer.artifacts.file_mapping import HUGE_PAGE_BYTES
 from sharded_infer.engines.device.requirements import missing_for_gpus
+from sharded_infer.specs.precision import Precision
 
 OUR_DISTRIBUTION = "sharded-infer"
 IMPORT_NAMES = ("kernels", "quant", "sharded_infer", "serving")
 # FBGEMM is built against one release of torch (FBGEMM's release notes).
 FBGEMM_OF_TORCH = {"2.13": "1.8", "2.12": "1.7", "2.11": "1.6"}
-_CPU_FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 
 class Verdict(StrEnum):
@@ -66,6 +67,7 @@ def examine(ports: Iterable[int], folder: Path = Path()) -> list[Finding]:
         _http2,
         _tls,
         _kernels,
+        _products,
         _gpus,
         _huge_pages,
         _row_reads,
@@ -113,15 +115,51 @@ def _fbgemm() -> Finding:
 
 
 def _cpu() -> Finding:
+    if load_library("kernels") is None:
+        detail = f"{platform.machine()}: compiled code reads its features, and was not built"
+        return Finding("cpu", Verdict.NOTE, detail)
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return Finding("cpu", Verdict.NOTE, f"{platform.machine()}: features cannot be read here")
-    flags = next((line.split() for line in lines if line.startswith(("flags", "Features"))), [])
-    found = [feature for feature in _CPU_FEATURES if feature in flags]
-    verdict = Verdict.OK if "avx2" in found else Verdict.NOTE
-    bf16 = "" if "avx512_bf16" in found or "amx_bf16" in found else "; bf16 towers run slowly"
-    return Finding("cpu", verdict, f"{', '.join(found) or 'no vector extensions'}{bf16}")
+        here = machine()
+    except ShardedInferError as error:
+        return Finding("cpu", Verdict.PROBLEM, str(error))
+    # The bit of VNNI is that of the dot product on ARM.
+    renamed = {Feature.AVX512_VNNI: "dot product"} if here.is_arm else {}
+    names = [renamed.get(one, str(one.name).lower()) for one in here.processor]
+    features = ", ".join(names) or "none"
+    detail = f"{here.class_text}; features of the processor: {features}"
+    if here.is_arm or Feature.AVX2 in here.processor:
+        return Finding("cpu", Verdict.OK, detail)
+    slow = "It has no AVX2: everything works, slowly, with the baseline's kernels."
+    return Finding("cpu", Verdict.NOTE, f"{detail}. {slow}")
+
+
+def _products() -> Finding:
+    """Which products run in towers of each precision."""
+    host = importlib.import_module("sharded_infer.towers.host_products")
+    ours = importlib.import_module("kernels.product")
+    torch = importlib.import_module("torch")
+    dtypes = {
+        Precision.INT8: torch.int8,
+        Precision.BF16: torch.bfloat16,
+        Precision.FP16: torch.float16,
+    }
+    said, raised = ["fp32 by oneDNN"], []
+    try:
+        here = machine()
+        for precision, dtype in dtypes.items():
+            chosen = host.choose_products(precision, host.ProductsOption.AUTO, here)
+            if chosen is not None and chosen.running is not precision:
+                raised.append(str(precision))
+                continue
+            compiled = dtype in ours.product_dtypes(here) and ours.product_set(dtype, here)
+            by = "oneDNN" if compiled is False else f"ours ({compiled.name.lower()})"
+            timed = " where that is timed faster than fp32" if chosen is None else ""
+            said.append(f"{precision} by {by}{timed}")
+    except ShardedInferError as error:
+        return Finding("products", Verdict.PROBLEM, str(error))
+    if raised:
+        said.append(f"{' and '.join(raised)} towers run in fp32")
+    return Finding("products", Verdict.OK, ", ".join(said))
 
 
 def _compiled() -> Finding:
@@ -147,7 +185,6 @@ def _tls() -> Finding:
 
 def _kernels() -> Finding:
     backend = importlib.import_module("kernels.backends.native")
-    library = importlib.import_module("kernels.native_library")
     try:
         found = [one.name.lower() for one in backend.lookup_instruction_sets()]
     except ShardedInferError as error:
@@ -155,9 +192,7 @@ def _kernels() -> Finding:
     if not found:
         detail = "not compiled here: FBGEMM or torch look up in their place"
         return Finding("kernels", Verdict.NOTE, detail)
-    limit = os.environ.get(library.MAX_INSTRUCTION_SET)
-    said = f", {library.MAX_INSTRUCTION_SET}={limit}" if limit else ""
-    return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}{said}")
+    return Finding("kernels", Verdict.OK, f"{found[-1]} of {', '.join(found)}")
 
 
 def _gpus() -> Finding:

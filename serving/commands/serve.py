@@ -82,7 +82,15 @@ def _print_ready(ready: Ready, protection: str) -> None:
         protection: text about who may call.
     """
     models = Table(
-        "model", "version", "topology", "tables", "memory", "kernels", "executor", box=None
+        "model",
+        "version",
+        "topology",
+        "tables",
+        "memory",
+        "kernels",
+        "products",
+        "executor",
+        box=None,
     )
     for served in ready.models:
         models.add_row(
@@ -92,10 +100,11 @@ def _print_ready(ready: Ready, protection: str) -> None:
             size_text(served.table_bytes),
             served.memory,
             ", ".join(f"{device} {kernel}" for device, kernel in served.kernels.items()),
+            served.products or "on devices",
             served.executor,
         )
     if not (ready.models or ready.missing):
-        models.add_row("(none yet: clients load them)", *[""] * 6)
+        models.add_row("(none yet: clients load them)", *[""] * 7)
     addresses = Table("address", "", "", box=None)
     addresses.add_row(
         "gRPC", ready.grpc_url, f"{counted(ready.workers, 'worker')}, {ready.transport}"

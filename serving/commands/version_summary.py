@@ -18,11 +18,14 @@ NO_BLOCKS = "without hashes of blocks: an earlier release published it"
 _SHOWN_ROWS = 4
 
 
-def print_version(artifact: Artifact, repository: Repository) -> None:
+def print_version(
+    artifact: Artifact, repository: Repository, *, products: str | None = None
+) -> None:
     """Prints a version's contents.
 
     Args:
         repository: where it was published.
+        products: of its tower on this machine; None: not said.
     """
     manifest = artifact.manifest
     table = Table(title=f"{manifest.model} version {manifest.version}", title_justify="left")
@@ -40,6 +43,7 @@ def print_version(artifact: Artifact, repository: Repository) -> None:
             "all" if stored.name in plan.replicated else ", ".join(map(str, ranks)),
         )
     OUT.print(table)
+    here = "" if products is None else f" (on this machine {products})"
     outputs = ", ".join(output.name for output in manifest.tower.outputs)
     held = plan.bytes_by_rank(manifest.stored_tables())
     if manifest.provenance is not None:
@@ -47,7 +51,7 @@ def print_version(artifact: Artifact, repository: Repository) -> None:
     OUT.print(
         f"created {manifest.created_at} by "
         f"{', '.join(f'{name} {number}' for name, number in manifest.producer.items())}\n"
-        f"tower {manifest.tower.precision}, outputs {outputs}\n"
+        f"tower {manifest.tower.precision}{here}, outputs {outputs}\n"
         f"plans for {', '.join(manifest.plans)}; {plan.topology.name} holds "
         f"{', '.join(size_text(used) for used in held)}\n"
         f"{_golden(manifest.golden)}\n"

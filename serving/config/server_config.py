@@ -254,6 +254,14 @@ class ServerConfig:
             "cache's pages; huge: a copy in 2 MiB pages; default: as each model's spec says.",
         ),
     ] = None
+    precision: Annotated[
+        Literal["auto", "published", "fp32"],
+        Setting(
+            Group.RUNNING,
+            "Products of towers on processors: auto: the fastest that are at least as exact as the "
+            "published precision; published: those of the published precision; fp32.",
+        ),
+    ] = "auto"
     transport: Annotated[
         Literal["native", "grpcio"] | None,
         Setting(

@@ -12,6 +12,8 @@ from sharded_infer.specs.model_spec import ModelSpec
 # Parameters before an input's name: the sequence that it is in; before a sequence's name: how many
 # ids of a sample are used, and which.
 SEQUENCE, MAX_LENGTH, KEEP = "sequence.", "max_length.", "keep."
+# The parameter of the precision of a tower's products.
+PRODUCTS = "products"
 # The platform and backend of every model here.
 PLATFORM = "sharded_infer"
 
@@ -53,8 +55,8 @@ class ModelDescription:
     Attributes:
         versions: the model's versions that requests may name, ascending.
         max_batch: the most samples in a request.
-        parameters: version numbers by `version.<name>`, for `default` and each label; and what is
-            said of inputs with raw ids, and of sequences.
+        parameters: version numbers by `version.<name>`, for `default` and each label; the precision
+            of the tower's products; and what is said of inputs with raw ids, and of sequences.
     """
 
     name: str
@@ -109,6 +111,7 @@ def describe_model(
         ),
         parameters={
             **{NAME_PARAMETER + name: str(version) for name, version in names.items()},
+            **({} if model.products is None else {PRODUCTS: model.products.text}),
             **_raw_inputs(spec),
             **_sequences(spec),
         },

@@ -255,13 +255,13 @@ def _add_version(metrics: dict[str, Metric], version: _Shown, processes: _Rows) 
         metric = metrics.get(family.name)
         if metric is None or family is WITHIN_OBJECTIVE or family.name in hidden:
             continue
-        names = version.names.get(family.name)
+        names, own = version.names.get(family.name), value.split(", ")
         if names is not None:
             place = family.label_values.index(value)
             if place >= len(names):
                 continue
-            value = names[place]
-        labels = (*version.block.label_values, value)
+            own = [names[place]]
+        labels = (*version.block.label_values, *own)
         values = _together(processes, family, cell)
         if family is REQUEST_SECONDS and version.counters is not None:
             _add_whole(metric, labels, values, objective, version.counters)

@@ -44,6 +44,8 @@ class VersionInfo:
             each.
         mapped: the tables with id maps, in the spec's order.
         tiered: the tables with rows in tiers.
+        products: precision of the tower, published and running, as a label value of `PRODUCTS`;
+            empty: it is on devices.
     """
 
     objective_seconds: float
@@ -52,6 +54,7 @@ class VersionInfo:
     features: tuple[str, ...] = ()
     mapped: tuple[MappedTable, ...] = ()
     tiered: tuple[str, ...] = ()
+    products: str = ""
 
 
 class FactCells:

@@ -14,6 +14,7 @@ from serving.metrics.families.model_families import (
     IDS_MAPPED,
     IDS_UNKNOWN,
     LOADED,
+    PRODUCTS,
     SHARE,
     SMALL_PAGES,
     TABLE_BYTES,
@@ -121,6 +122,8 @@ class VersionMetrics:
         with self._cells.lock:
             self._answered.set_boundaries(self._boundaries)
             self._cells.own[self.block.cell(LATENCY_OBJECTIVE)] = facts.objective_seconds
+            if facts.products:
+                self._cells.own[self.block.cell(PRODUCTS, facts.products)] = 1.0
             self.facts.write(facts)
             self.mapped_ids.set_tables(facts.mapped, len(facts.features))
         self._lookups.describe(facts.features)

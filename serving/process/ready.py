@@ -5,7 +5,11 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model that the server serves, as it reports it."""
+    """A model that the server serves, as it reports it.
+
+    Attributes:
+        products: the precision of its tower's products; None: it is on devices.
+    """
 
     name: str
     version: int
@@ -13,6 +17,7 @@ class ServedModel:
     table_bytes: int
     memory: str
     kernels: dict[str, str]
+    products: str | None
     executor: str
 
 

@@ -50,6 +50,7 @@ from sharded_infer.errors import NotFoundError
 from sharded_infer.lookups.share_lookups import MAX_ANSWER_BYTES
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.towers.host_products import ProductsOption
 
 _log = logging.getLogger("sharded_infer")
 # Slots in the metrics for unloaded versions: their counts remain available to scrapes for a while.
@@ -117,7 +118,7 @@ def serve(
     state = ServerState(config.workers)
     logs = LogControl()
     logs.attach(_log)
-    memory = _table_memory(config)
+    memory, products = _table_memory(config), ProductsOption(config.precision)
     copies = shared_copies(config.workers)
     fronts = None
     if config.shard_hosts is not None:
@@ -139,6 +140,7 @@ def serve(
             None if fronts is None else fronts.front_of,
             config.user_cache_bytes,
             config.row_memory_bytes,
+            products,
         ),
     )
     store.announce(models)
@@ -151,6 +153,7 @@ def serve(
         explicit=config.explicit,
         shares_copies=copies is not None,
         row_memory_bytes=config.row_memory_bytes,
+        products=products,
         fetch_front=None if fronts is None else partial(fronts.fetch, topology=config.topology),
     )
     manager = VersionManager(repository, SharedState(config.workers), metrics, settings)
@@ -311,6 +314,7 @@ def _served(loaded_version: LoadedVersion) -> ServedModel:
         table_bytes=model.table_bytes,
         memory=model.memory.value,
         kernels=dict(model.engine.backends),
+        products=None if model.products is None else model.products.text,
         executor=loaded_version.queue.policy.mode.value,
     )
 

@@ -16,6 +16,7 @@ from sharded_infer.engines.device.device_choice import DeviceChoice
 from sharded_infer.engines.model import Model
 from sharded_infer.lookups.shard_hosts import Front
 from sharded_infer.planning.plan import Plan
+from sharded_infer.towers.host_products import ProductsOption
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class ServingOverrides:
         front_of: where a version's rows are, if not all here; None: all are.
         user_cache_bytes: of the states of users that each version keeps in each process.
         row_memory_bytes: for rows of each version, in all processes; None: all are in memory.
+        products: how the precision of towers' products is chosen on the host.
     """
 
     mode: BatchingMode | None = None
@@ -71,6 +73,7 @@ class ServingOverrides:
     front_of: Callable[[Artifact, Plan], Front | None] | None = None
     user_cache_bytes: int = 0
     row_memory_bytes: int | None = None
+    products: ProductsOption = ProductsOption.AUTO
 
     @property
     def own_row_memory_bytes(self) -> int | None:

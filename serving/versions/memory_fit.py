@@ -5,12 +5,22 @@ from sharded_infer.artifacts.manifest import Manifest
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import CapacityError
+from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.batch_sizes import KERNEL_BYTES
+from sharded_infer.towers.host_products import ProductsOption, choose_products
 
 # Packed for the matrix library a tower takes a little more than its file: panels are padded.
 _PACKED = 1.1
 # While it is loaded it lies in memory twice more: as read, and as built.
 _LOADING_COPIES = 2
+# Of a weight.
+_WEIGHT_BYTES = {
+    Precision.FP32: 4,
+    Precision.TF32: 4,
+    Precision.BF16: 2,
+    Precision.FP16: 2,
+    Precision.INT8: 1,
+}
 
 
 def row_bytes(manifest: Manifest, row_memory_bytes: int | None) -> int:
@@ -30,6 +40,7 @@ def held_bytes(
     *,
     shares_copies: bool = False,
     row_memory_bytes: int | None = None,
+    products: ProductsOption = ProductsOption.AUTO,
 ) -> int:
     """Bytes that a loaded version takes.
 
@@ -41,11 +52,12 @@ def held_bytes(
     Args:
         shares_copies: the processes share a copy in huge pages.
         row_memory_bytes: for rows, in all processes; None: all are in memory.
+        products: how the precision of the tower's products is chosen.
     """
     each = memory is TableMemory.HUGE and not shares_copies
     rows = row_bytes(manifest, row_memory_bytes)
     tables = (rows + manifest.id_map_bytes) * (processes if each else 1)
-    return tables + processes * (round(_PACKED * _tower_bytes(manifest)) + KERNEL_BYTES)
+    return tables + processes * (round(_PACKED * _tower_bytes(manifest, products)) + KERNEL_BYTES)
 
 
 def needed_bytes(
@@ -55,12 +67,18 @@ def needed_bytes(
     *,
     shares_copies: bool = False,
     row_memory_bytes: int | None = None,
+    products: ProductsOption = ProductsOption.AUTO,
 ) -> int:
     """What loading a version takes at most, in a server that is running; see `held_bytes`."""
     held = held_bytes(
-        manifest, memory, processes, shares_copies=shares_copies, row_memory_bytes=row_memory_bytes
+        manifest,
+        memory,
+        processes,
+        shares_copies=shares_copies,
+        row_memory_bytes=row_memory_bytes,
+        products=products,
     )
-    return held + processes * _LOADING_COPIES * _tower_bytes(manifest)
+    return held + processes * _LOADING_COPIES * _tower_bytes(manifest, products)
 
 
 def choose_memory(
@@ -104,5 +122,10 @@ def check_fits(needed: int, available: int, spare: int, what: str) -> None:
         )
 
 
-def _tower_bytes(manifest: Manifest) -> int:
-    return manifest.files[manifest.tower.file].bytes
+def _tower_bytes(manifest: Manifest, option: ProductsOption) -> int:
+    """Bytes of the tower in the precision that runs; the larger, where that is timed later."""
+    published = manifest.tower.precision
+    chosen = choose_products(published, option)
+    running = Precision.FP32 if chosen is None else chosen.running
+    stored = manifest.files[manifest.tower.file].bytes
+    return stored * _WEIGHT_BYTES[running] // _WEIGHT_BYTES[published]

@@ -35,6 +35,7 @@ from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import ShardedInferError, StorageError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.towers.host_products import ProductsOption
 
 _log = logging.getLogger("sharded_infer")
 # While workers load, and while nothing does.
@@ -55,7 +56,7 @@ class WatchSettings:
         memory: None: as each model's spec says.
         explicit: clients decide which models are served.
         shares_copies: the workers share copies of tables in huge pages.
-        row_memory_bytes: as `ServingOverrides`.
+        row_memory_bytes, products: as `ServingOverrides`.
         fetch_front: as for `VersionFetcher`.
     """
 
@@ -67,6 +68,7 @@ class WatchSettings:
     explicit: bool = False
     shares_copies: bool = False
     row_memory_bytes: int | None = None
+    products: ProductsOption = ProductsOption.AUTO
     fetch_front: FetchFront | None = None
 
 
@@ -100,6 +102,7 @@ class RepositoryWatcher:
             fetch_front=settings.fetch_front,
             spare_bytes=settings.spare_bytes,
             row_memory_bytes=settings.row_memory_bytes,
+            products=settings.products,
         )
         self._releases = shared_state.releases()[1]
         for release in list(self._releases.models.values()):

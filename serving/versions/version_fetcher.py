@@ -16,6 +16,7 @@ from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.errors import NotFoundError, ShardedInferError
 from sharded_infer.progress import Progress, no_progress
 from sharded_infer.repositories.repository import Repository
+from sharded_infer.towers.host_products import ProductsOption
 
 __all__ = ["FetchFront", "VerifiedFiles", "VersionFetcher", "reason_of"]
 
@@ -55,6 +56,7 @@ class VersionFetcher:
         fetch_front: FetchFront | None = None,
         spare_bytes: int,
         row_memory_bytes: int | None = None,
+        products: ProductsOption = ProductsOption.AUTO,
     ) -> None:
         """Takes the settings for all versions.
 
@@ -65,7 +67,7 @@ class VersionFetcher:
             fetch_front: brings and verifies a front's part of a version. Most tables are on shard
                 hosts: their sizes say nothing of this machine. None: all tables are here.
             spare_bytes: memory that must stay free.
-            row_memory_bytes: as `needed_bytes`.
+            row_memory_bytes, products: as `needed_bytes`.
         """
         self._repository = repository
         self._memory = memory
@@ -73,6 +75,7 @@ class VersionFetcher:
         self._shares_copies = shares_copies
         self._fetch_front = fetch_front
         self._spare_bytes, self._row_memory_bytes = spare_bytes, row_memory_bytes
+        self._products = products
         self._verified = verified
         # Of versions that were prepared, by their folders.
         self._prepared: dict[Path, Manifest] = {}
@@ -168,6 +171,7 @@ class VersionFetcher:
             self._processes,
             shares_copies=self._shares_copies,
             row_memory_bytes=self._row_memory_bytes,
+            products=self._products,
         )
         if memory is not TableMemory.HUGE or self._shares_copies:
             needed = max(0, needed - self._shared_bytes(manifest))

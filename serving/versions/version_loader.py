@@ -41,6 +41,8 @@ from sharded_infer.engines.model import Model
 from sharded_infer.errors import CapacityError, DeviceError, PlanError
 from sharded_infer.planning.plan import Plan
 from sharded_infer.progress import Progress, no_progress
+from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.host_products import ProductsOption, faster_precision
 
 _log = logging.getLogger("sharded_infer")
 
@@ -123,6 +125,7 @@ class VersionLoader:
                     front=front,
                     user_cache_bytes=self.overrides.user_cache_bytes,
                     row_memory_bytes=self.overrides.own_row_memory_bytes,
+                    products=self.overrides.products,
                     progress=progress,
                 )
             except DeviceError as error:
@@ -164,12 +167,15 @@ class VersionLoader:
                 "version": model.version,
                 "plan": plan.topology.name,
                 "kernels": [f"{rows} {kernel}" for rows, kernel in model.engine.backends.items()],
+                **({} if model.products is None else {"products": model.products.text}),
                 "golden_difference": float(f"{difference:.2g}"),
                 "executor": loaded_version.queue.policy.mode.value,
                 "one_sample_ms": float(f"{costs[min(costs)] * 1e3:.3g}"),
                 "largest_batch_ms": float(f"{costs[max(costs)] * 1e3:.3g}"),
             },
         )
+        if self.overrides.products is ProductsOption.AUTO:
+            _report_products(model)
         _report_memory(model, huge_page_bytes)
         return loaded_version
 
@@ -203,7 +209,13 @@ class VersionLoader:
             return TableMemory.MAP
         huge_page_bytes = read_tables_large(artifact, progress)
         shares, processes = self.overrides.copies is not None, self.overrides.processes
-        needed = needed_bytes(manifest, TableMemory.HUGE, processes, shares_copies=shares)
+        needed = needed_bytes(
+            manifest,
+            TableMemory.HUGE,
+            processes,
+            shares_copies=shares,
+            products=self.overrides.products,
+        )
         return choose_memory(
             manifest,
             huge_page_bytes=huge_page_bytes,
@@ -223,11 +235,12 @@ class VersionLoader:
         """
         manifest = artifact.manifest
         bound, available = self.overrides.own_row_memory_bytes, available_bytes()
-        needed = needed_bytes(manifest, memory, 1, row_memory_bytes=bound)
+        products = self.overrides.products
+        needed = needed_bytes(manifest, memory, 1, row_memory_bytes=bound, products=products)
         what = f"{manifest.model} version {manifest.version}"
         about = {"model": manifest.model, "version": manifest.version}
         tables = row_bytes(manifest, bound)
-        held = held_bytes(manifest, memory, 1, row_memory_bytes=bound)
+        held = held_bytes(manifest, memory, 1, row_memory_bytes=bound, products=products)
         process = anonymous_bytes()
         _log.info(
             "%s takes %s of memory: its tables %s (%s), its tower and kernels %s; this process "
@@ -299,6 +312,9 @@ def _facts_of(model: Model) -> VersionInfo:
             for table in spec.mapped_tables
         ),
         tiered=() if model.row_memory is None else tuple(model.row_memory.tiers),
+        products=""
+        if model.products is None
+        else f"{model.products.published}, {model.products.running}",
     )
 
 
@@ -307,6 +323,21 @@ def _kernels_of(model: Model) -> str:
         (f.table.dim, f.table.pooling, str(f.table.format)) for f in model.spec.table_features
     ]
     return f"{model.tower_signature()} {tables}"
+
+
+def _report_products(model: Model) -> None:
+    """Warns where another published precision would be faster than fp32, which runs here."""
+    products = model.products
+    if products is None or products.published in (Precision.FP32, Precision.TF32):
+        return
+    if (faster := faster_precision(products)) is None:
+        return
+    _log.warning(
+        "model %s version %d: published in %s, runs in fp32 here (%s); published in %s it would "
+        "run faster on this machine",
+        model.name, model.version, products.published, products.reason, faster,
+        extra={"model": model.name, "version": model.version},
+    )  # fmt: skip
 
 
 def _report_memory(model: Model, huge_page_bytes: int) -> None:

@@ -14,7 +14,13 @@ from kernels.product import product_dtypes
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
 
-__all__ = ["HostProducts", "ProductsOption", "choose_products", "faster_precision"]
+__all__ = [
+    "HostProducts",
+    "ProductsOption",
+    "choose_products",
+    "faster_precision",
+    "has_products",
+]
 
 _BYTE_PRODUCTS = Feature.AVX512_VNNI | Feature.AVX_VNNI | Feature.AMX_INT8
 
@@ -60,13 +66,15 @@ def choose_products(
     Returns:
         None if int8 has to be timed against fp32: the processor multiplies bytes as wider words.
     """
-    here = here or machine()
-    if published in (Precision.FP32, Precision.TF32):
-        return HostProducts(published, Precision.FP32, "as published")
+    here, option = here or machine(), ProductsOption(option)
+    if published is Precision.FP32:
+        return HostProducts(published, published, "as published")
+    if published is Precision.TF32:
+        return HostProducts(published, Precision.FP32, "tf32 is computed on GPUs alone")
     if option is not ProductsOption.AUTO:
         running = Precision.FP32 if option is ProductsOption.FP32 else published
         return HostProducts(published, running, f"--precision {option}")
-    if _has_products(published, here):
+    if has_products(published, here):
         timed = published is Precision.INT8 and not here.is_arm
         if timed and not (here.ours | here.onednn) & _BYTE_PRODUCTS:
             return None
@@ -80,10 +88,10 @@ def faster_precision(products: HostProducts, here: Machine | None = None) -> Pre
     if products.running is not Precision.FP32:
         return None
     low = (Precision.INT8, Precision.BF16)
-    return next((p for p in low if p is not products.published and _has_products(p, here)), None)
+    return next((p for p in low if p is not products.published and has_products(p, here)), None)
 
 
-def _has_products(precision: Precision, here: Machine) -> bool:
+def has_products(precision: Precision, here: Machine) -> bool:
     """Whether products of a low precision are faster than fp32's, or may be."""
     if precision is Precision.INT8:
         return torch.int8 in product_dtypes(here) or has_exact_int8()

@@ -17,7 +17,7 @@ LINE = re.compile(
     r"(?P<message>[^{}\[\]]+?)(?P<fields> \([a-z_.0-9]+=.*\))?"
 )
 # Of a line, without the paths of this test.
-MOST_CHARACTERS = 200
+MOST_CHARACTERS = 260
 POLL = ("--poll-seconds", 0.05)
 
 
@@ -63,5 +63,6 @@ def test_every_line_of_json_has_the_fields_and_no_python_in_its_message(tmp_path
     assert [e["message"] for e in events if re.search(r"[{}\[\]]", e["message"])] == []
     (loaded,) = [e for e in events if e["message"] == "loaded ranker version 2"]
     assert loaded["plan"] == "cpu:2" and loaded["executor"] == "auto"
+    assert loaded["products"] == "fp32"
     assert sorted(loaded["kernels"]) == ["bf16 native", "int8 native"]
     assert loaded["one_sample_ms"] > 0 and loaded["largest_batch_ms"] > 0

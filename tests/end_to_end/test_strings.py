@@ -34,7 +34,12 @@ def server(
         yield running
 
 
-SAID = {"raw_ids.word": "INT64, BYTES", "string_hash.word": "xxh3_64", "string_hash_seed.word": "7"}
+SAID = {
+    "products": "fp32",
+    "raw_ids.word": "INT64, BYTES",
+    "string_hash.word": "xxh3_64",
+    "string_hash_seed.word": "7",
+}
 
 
 def test_the_configuration_says_which_inputs_take_raw_ids_and_strings(

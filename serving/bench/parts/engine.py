@@ -41,10 +41,12 @@ from serving.protocol.request_header import header_of, read_header
 from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.model import Model, open_model
+from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.repository import Repository
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.host_products import HostProducts
 
 _LEAST_CALLS = 3  # of a variant in a round
 _PAGE_BYTES = 4096
@@ -105,7 +107,10 @@ def _measure(
         _EXPANDED: lambda request: ranked(one_user(request, expanded=True)),
         _SHARED: lambda request: ranked(one_user(request, expanded=False)),
     }
-    products = {one: MatrixProducts(workload.tower(), pairs, one) for one in ours}
+    products = {
+        precision: MatrixProducts(workload.tower(), pairs, one.products.running)
+        for precision, one in ours.items()
+    }
     for precision, product in products.items():
         variants[f"products, {precision}"] = _without_request(product)
     row_bytes = RowFormat.INT8.row_bytes(DIM)
@@ -122,6 +127,7 @@ def _measure(
         runs={
             one: _run(
                 found[f"ours, {one}"],
+                ours[one].products,
                 MachineLimit(
                     products[one].shapes,
                     tuple(products[one].layer_seconds(found[f"products, {one}"])),
@@ -146,17 +152,20 @@ def _measure(
     )
 
 
-def _run(found: dict[str, float], limit: MachineLimit) -> EngineRun:
+def _run(found: dict[str, float], products: HostProducts, limit: MachineLimit) -> EngineRun:
     stages = {stage: found[stage] for stage in STAGES}
-    return EngineRun(stages, found[_WHOLE], found[_FAULTS], limit)
+    return EngineRun(products, stages, found[_WHOLE], found[_FAULTS], limit)
 
 
 class _Ours:
     """One request from message to response, as the data plane answers it alone."""
 
     def __init__(self, workload: DlrmV2, model: Model, pairs: int) -> None:
+        if model.products is None:
+            raise InternalError("the engine on the host is measured with a model on devices")
         self._workload = workload
         self.model = model
+        self.products = model.products
         self.reader = InputReader(model.spec, max_batch=pairs)
         self._writer = InferWriter(model.name, model.version, model.spec.tower.outputs)
         _read_every_page(model)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.host_products import HostProducts
 
 STAGES = ("decode", "lookup", "tower", "encode")
 
@@ -13,7 +14,7 @@ class MachineLimit:
 
     Attributes:
         layers: inputs and outputs of each of the tower's layers.
-        layer_seconds: of each layer's matrix product, in the tower's precision.
+        layer_seconds: of each layer's matrix product, in the precision that runs.
         gather_seconds: of copying the request's rows from memory of 2 MiB pages.
         gather_4k_seconds: the same from memory of 4 KiB pages; not part of the limit.
     """
@@ -39,12 +40,14 @@ class EngineRun:
     """Our engine with a tower of one precision, seconds a request.
 
     Attributes:
+        products: the precision of the tower's products.
         stages: by the names in `STAGES`.
         whole_seconds: from the message to the response.
         minor_faults: page faults of a request: 0 if all memory is reused.
-        limit: the machine's, in this precision.
+        limit: the machine's, in the precision that runs.
     """
 
+    products: HostProducts
     stages: dict[str, float]
     whole_seconds: float
     minor_faults: float

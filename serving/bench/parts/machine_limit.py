@@ -11,10 +11,12 @@ from torch import Tensor, nn
 
 from kernels.backends.native import gather_rows
 from kernels.dense_step import ByteLevels
+from kernels.machine import machine
 from kernels.product import PackedWeight, Product, product_dtypes
 from serving.bench.parts.lookup import private_memory
 from serving.bench.workloads.dlrm_v2 import DlrmRequest
 from sharded_infer.specs.precision import Precision
+from sharded_infer.towers.host_products import has_products
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
 from sharded_infer.towers.lowering.packing import packable_dtypes
 
@@ -34,7 +36,7 @@ class MatrixProducts:
 
     Each is computed on plain weights, on packed weights if oneDNN can, and by `kernels.product` if
     it is compiled. Which is fastest depends on the machine and the sizes. int8 may compute a
-    product in bf16 where that is faster.
+    product in bf16, or in fp32 where the machine has no bf16, if that is faster.
     """
 
     def __init__(self, tower: nn.Module, samples: int, precision: Precision) -> None:
@@ -76,7 +78,10 @@ def products_of(left: Tensor, weight: Tensor, precision: Precision) -> list[Call
         left: fp32 `[samples, inputs]`.
         weight: fp32 `[outputs, inputs]`.
     """
-    ways = _products(left, weight, _DTYPES[precision])
+    dtype = _DTYPES[precision]
+    if precision is Precision.INT8 and not has_products(Precision.BF16, machine()):
+        dtype = torch.float32
+    ways = _products(left, weight, dtype)
     if precision is Precision.INT8 and has_exact_int8():
         ways.append(_int8_product(left, weight))
     if precision is Precision.INT8 and torch.int8 in product_dtypes():

@@ -41,6 +41,7 @@ class SequenceMeasurement:
         eager: the trained module in eager torch, fp32, with every candidate.
         products: the matrix products alone.
         copies: the rows alone, gathered from memory of 2 MiB pages.
+        running: the precision of the tower's products.
     """
 
     once: float
@@ -48,6 +49,7 @@ class SequenceMeasurement:
     eager: float
     products: float
     copies: float
+    running: Precision
 
     @property
     def over_per_candidate(self) -> float:
@@ -92,7 +94,8 @@ def measure_sequences(
                 _EACH: lambda: _ours(model, drawn(once=False)),
                 _EAGER: lambda: _eager(tower, weight, drawn(once=False), has_ages),
             }
-            products = _Products(workload.products(history, candidates), precision)
+            running = precision if model.products is None else model.products.running
+            products = _Products(workload.products(history, candidates), running)
             calls |= {f"product {at}": way for at, way in enumerate(products.calls)}
             gather = RowGather((rows,), RowFormat.INT8.row_bytes(DIM), huge_pages=True)
             calls["gather"] = lambda: gather.seconds_of(
@@ -105,6 +108,7 @@ def measure_sequences(
         eager=found[_EAGER],
         products=products.seconds(found),
         copies=found["gather"],
+        running=running,
     )
 
 

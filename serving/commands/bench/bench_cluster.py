@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from kernels.wording import counted
 from serving.bench.servers.cluster import ONE_PROCESS, OURS, ClusterFigures, measure_cluster
 from serving.bench.workloads.workload import workload_named
@@ -50,7 +51,8 @@ def bench_cluster_command(
     _print(found)
     OUT.print(
         f"\n{workload}, {precision} tower, {counted(hosts, 'shard host')}, {rounds} rounds of "
-        f"{counted(requests, 'request')}, {os.cpu_count()} cores. Medians, milliseconds.",
+        f"{counted(requests, 'request')}, {os.cpu_count()} cores, {machine().class_text}. "
+        "Medians, milliseconds.",
         highlight=False,
         soft_wrap=True,
     )

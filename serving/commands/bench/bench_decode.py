@@ -1,7 +1,6 @@
 """Measures the decoding of requests."""
 
 import os
-import platform
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,6 +8,7 @@ import torch
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.parts.decode import measure_decoding
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
@@ -55,7 +55,7 @@ def bench_decode_command(
         "microseconds a request; protobuf: parsing alone; plain loop: parsing and an array a "
         "tensor, unchecked; Predict: the same inputs in our own form, compiled; HTTP: with binary "
         "tensors\n"
-        f"{os.cpu_count()} CPU cores, {platform.machine()}",
+        f"{os.cpu_count()} CPU cores, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,14 +1,14 @@
 """Measures lookups and tower in this process, beside TorchRec and the machine's limit."""
 
 import os
-import platform
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from kernels.backends.native import lookup_instruction_sets
+from kernels.machine import machine
 from serving.bench.parts.engine import measure_engine
 from serving.bench.parts.engine_figures import EngineMeasurement, MachineLimit
 from serving.bench.workloads.dlrm_v2 import DEFAULT_MAX_ROWS, DlrmV2
@@ -88,10 +88,10 @@ def bench_engine_command(
     The model is MLPerf Inference's DLRM-v2 with random weights: 26 int8 tables of dim 128, 214
     lookups a pair, a DCNv2 tower. Our figures go from the message's bytes to the response's, by
     stage, without a server. The limit is a copy of the same rows from memory of 2 MiB pages, and
-    the tower's matrix products in its precision. Requests of one user share 20 of the features
-    among their pairs, sent once or for every pair. TorchRec's figures are of its quantized model,
-    eager, from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts cast to
-    bf16. `make bench-setup` installs it. Takes 10 GB and about two minutes.
+    the tower's matrix products in the precision that runs. Requests of one user share 20 of the
+    features among their pairs, sent once or for every pair. TorchRec's figures are of its quantized
+    model, eager, from a ready KeyedJaggedTensor to the scores, as it is and with its dense parts
+    cast to bf16. `make bench-setup` installs it. Takes 10 GB and about two minutes.
 
     din, sasrec and hstu-small are towers of the zoo with random weights over a history of ids,
     which a request shares among its candidates. It is sent and computed once, or with every
@@ -140,12 +140,10 @@ def bench_engine_command(
             progress=progress,
         )
     _print(measured)
-    instruction_set = max(lookup_instruction_sets()).name.lower()
     OUT.print(
         f"\n{workload}, tables cut to {max_rows:,} rows, {ids} ids, {pairs} pairs a request, "
-        f"{measured.huge_page_share:.0%} of our tables in 2 MiB pages, "
-        f"{instruction_set}\none core of {os.cpu_count()}, "
-        f"{platform.machine()}",
+        f"{measured.huge_page_share:.0%} of our tables in 2 MiB pages\n"
+        f"one core of {os.cpu_count()}, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )
@@ -183,7 +181,7 @@ def bench_engine_command(
         "core_share": measured.core_share,
         "kernels": {
             "lookup": measured.lookup_backends,
-            "instruction_set": instruction_set,
+            "instruction_set": machine().class_text,
             "decode": measured.decode_backend,
         },
     }
@@ -194,6 +192,7 @@ def _run_fields(measured: EngineMeasurement, precision: Precision) -> dict[str, 
     run = measured.runs[precision]
     limit = run.limit
     return {
+        "products": asdict(run.products),
         "pairs_per_second_per_core": measured.rate(run.whole_seconds),
         "limit_fraction": run.limit_fraction,
         "whole_limit_fraction": run.whole_limit_fraction,
@@ -231,7 +230,12 @@ def _print(measured: EngineMeasurement) -> None:
             row(f"  {stage}", of_stage, None, whole=False)
         row(f"ours, {precision}, message to response", run.whole_seconds, run.limit, whole=True)
         row(f"ours, {precision}, lookup and tower", run.computing_seconds, run.limit, whole=True)
-        row(f"  matrix products, {precision}", run.limit.matrix_seconds, None, whole=False)
+        row(
+            f"  matrix products, {run.products.running}",
+            run.limit.matrix_seconds,
+            None,
+            whole=False,
+        )
         row(f"limit, {precision}", run.limit.seconds, run.limit, whole=True)
     gathers = measured.runs[measured.fastest].limit
     row("  gather, 2 MiB pages (in the limits)", gathers.gather_seconds, None, whole=False)
@@ -242,11 +246,13 @@ def _print(measured: EngineMeasurement) -> None:
     row("one user, its features for every pair", ranking.expanded_seconds, None, whole=True)
     row("one user, its features once", ranking.shared_seconds, None, whole=True)
     OUT.print(table)
+    products = "; ".join(run.products.text for run in measured.runs.values())
     faults = ", ".join(f"{run.minor_faults:g} ({one})" for one, run in measured.runs.items())
     OUT.print(
         f"\none user: {ranking.user_features} of 26 features, {ranking.user_lookups} of 214 "
         f"lookups a pair are the user's: {ranking.gain:.2f} times as fast said once\n"
-        f"minor page faults a request: {faults}",
+        f"minor page faults a request: {faults}\n"
+        f"products of our towers: {products}",
         highlight=False,
         soft_wrap=True,
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.parts.scheduling import SchedulingCost, measure_scheduling
 from serving.bench.servers.executors import ECHO, MODES, Cell, measure_matrix
 from serving.bench.servers.overload import OverloadFigures, measure_overload
@@ -142,7 +143,8 @@ def bench_executors_command(
         _print_overloads(loads)
         fields = [{"transport": name, **asdict(one)} for name, one in loads]
     OUT.print(
-        f"{workload}, {precision} tower, server on one core, load on another, of {os.cpu_count()}",
+        f"{workload}, {precision} tower, server on one core, load on another, of {os.cpu_count()}, "
+        f"{machine().class_text}",
         highlight=False,
     )
     write_json(json_file, fields)

@@ -1,13 +1,13 @@
 """Measures the index of raw ids."""
 
 import os
-import platform
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.parts.ids import measure_ids
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
@@ -47,7 +47,7 @@ def bench_ids_command(
         f"{measured.known / measured.unknown:.2f} times what a known one takes; "
         f"{measured.known / measured.gather:.2f} of the gather\n"
         f"written in {measured.build_seconds:.1f} s and {measured.build_bytes / 1e6:.0f} MB of "
-        f"memory\n{os.cpu_count()} CPU cores, {platform.machine()}",
+        f"memory\n{os.cpu_count()} CPU cores, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )

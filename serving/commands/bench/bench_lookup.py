@@ -1,14 +1,13 @@
 """Measures the lookup kernel."""
 
 import os
-import platform
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from kernels.backends.native import lookup_instruction_sets
+from kernels.machine import machine
 from kernels.row_format import RowFormat
 from serving.bench.parts.lookup import DIM, IDS_OF_A_BAG, TABLES, measure_lookups
 from serving.commands.console import OUT, check_target, write_json
@@ -54,18 +53,17 @@ def bench_lookup_command(
             f"{one.ours / one.gather_limit:.2f}",
         )
     OUT.print(table)
-    instruction_set = max(lookup_instruction_sets()).name.lower()
     OUT.print(
         f"million rows a second, {row_format}, {TABLES} tables of {rows:,} rows of dim {DIM}, bags "
-        f"of {IDS_OF_A_BAG}, {instruction_set}; torch: bf16 rows\n"
-        f"{os.cpu_count()} CPU cores, {platform.machine()}",
+        f"of {IDS_OF_A_BAG}; torch: bf16 rows\n"
+        f"{os.cpu_count()} CPU cores, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )
     chosen = next(m for m in measured if (m.pages, m.ids, m.batch) == ("2 MiB", "uniform", 270))
     fields = {
         "format": row_format,
-        "instruction_set": instruction_set,
+        "instruction_set": machine().class_text,
         "rows_per_second": chosen.ours,
         "fbgemm_rows_per_second": chosen.fbgemm,
         "gather_limit_rows_per_second": chosen.gather_limit,

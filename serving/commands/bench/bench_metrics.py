@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.servers.metrics import MetricsCost, measure_metrics
 from serving.bench.workloads.workload import workload_named
 from serving.commands.console import OUT, check_target, write_json
@@ -50,7 +51,7 @@ def bench_metrics_command(
     _print(costs)
     OUT.print(
         f"\n{workload}, {precision} tower, {rounds} rounds of {seconds:g} s, medians, "
-        f"{concurrency} in flight, one core of {os.cpu_count()}",
+        f"{concurrency} in flight, one core of {os.cpu_count()}, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )

@@ -1,7 +1,6 @@
 """Measures our server beside Triton with TorchRec's model behind it."""
 
 import os
-import platform
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from kernels.backends.native import lookup_instruction_sets
+from kernels.machine import machine
 from serving.bench.peers.torchrec_planner import INSTALL, torchrec_is_installed
 from serving.bench.servers.peers import OURS, TRITON, PeerCell, measure_peers
 from serving.bench.servers.triton_server import DEFAULT_FOLDER, PACKAGE
@@ -73,11 +72,10 @@ def bench_peers_command(
             progress=progress,
         )
     _print(cells)
-    instruction_set = max(lookup_instruction_sets()).name.lower()
     OUT.print(
-        f"DLRM-v2, tables cut to {max_rows:,} rows, {instruction_set}; medians of "
+        f"DLRM-v2, tables cut to {max_rows:,} rows; medians of "
         f"{rounds} rounds of {seconds:g} s in turns, and the lowest and highest ratio of a round\n"
-        f"a server has one core of {os.cpu_count()}, the load another, {platform.machine()}; "
+        f"a server has one core of {os.cpu_count()}, the load another, {machine().class_text}; "
         f"{PACKAGE}",
         highlight=False,
         soft_wrap=True,
@@ -87,7 +85,7 @@ def bench_peers_command(
         "rounds": rounds,
         "seconds": seconds,
         "triton": PACKAGE,
-        "instruction_set": instruction_set,
+        "instruction_set": machine().class_text,
         "measurements": [asdict(cell) for cell in cells],
         "ratios": [
             {"pairs": ours.pairs, "ours": ours.tower, "triton": peer.tower, "rounds": ratios}

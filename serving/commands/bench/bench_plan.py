@@ -1,7 +1,6 @@
 """Measures the planner."""
 
 import os
-import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.charts.scaling_chart import Series, scaling_chart
 from serving.bench.parts.plan import PlanBench, PlanMeasurement, TorchRecFigures
 from serving.bench.peers.torchrec_planner import INSTALL, Outcome, Search, torchrec_is_installed
@@ -119,7 +119,7 @@ def _print_notes(torchrec_seconds: float) -> None:
     OUT.print(
         "\nseconds: to plan. gap: the slowest rank above the lower bound of all plans. "
         "memory: the fullest rank over the mean. time ratio: TorchRec's slowest rank over ours, "
-        f"above 1 ours is better.\n{os.cpu_count()} CPU cores, {platform.machine()}.",
+        f"above 1 ours is better.\n{os.cpu_count()} CPU cores, {machine().class_text}.",
         highlight=False,
     )
     if not torchrec_is_installed():

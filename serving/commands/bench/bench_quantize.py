@@ -1,13 +1,13 @@
 """Measures quantization."""
 
 import os
-import platform
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.parts.quantize import FORMATS, measure_quantize
 from serving.commands.console import OUT, check_target, write_json
 from serving.commands.options.json_option import JsonFileOption
@@ -48,7 +48,7 @@ def bench_quantize_command(
         f"checkpoint of {size_text(measured.fp32_bytes)}, encoder {measured.encoder}, copying in "
         f"memory {measured.copy:.2f} GB/s\npeak anonymous memory "
         f"{size_text(measured.peak_anonymous_bytes)}; {os.cpu_count()} CPU cores, "
-        f"{platform.machine()}",
+        f"{machine().class_text}",
         highlight=False,
     )
     write_json(json_file, measured.fields())

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.parts.ranking import measure_ranking
 from serving.bench.workloads.ranking_models import RankingKind, RankingModel
 from serving.commands.console import OUT, check_target, write_json
@@ -60,5 +61,9 @@ def bench_ranking_command(
             f"{one.largest_difference:.1g}",
         )
     OUT.print(table)
-    OUT.print(f"processor time of a request of {pairs} pairs, 20 of 26 features the user's")
+    OUT.print(
+        f"processor time of a request of {pairs} pairs, 20 of 26 features the user's, "
+        f"{machine().class_text}",
+        soft_wrap=True,
+    )
     write_json(json_file, {"measurements": [asdict(one) | {"gain": one.gain} for one in measured]})

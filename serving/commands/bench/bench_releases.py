@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.servers.deltas import DeltaMeasurement, measure_deltas
 from serving.bench.servers.release_round import ELSEWHERE, QUIET, RELEASE, ReleaseRound
 from serving.bench.servers.releases import Released, ReleaseLoad, measure_releases
@@ -86,7 +87,7 @@ def bench_releases_command(
         f"\n{_pooled_text(released)}\n"
         f"\n{workload}, {precision} tower, {pairs} pairs, {released.rate:.0f} of "
         f"{released.capacity:.0f} requests/s, {size_text(measured.table_bytes)} of tables, "
-        f"one core of {os.cpu_count()}",
+        f"one core of {os.cpu_count()}, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )
@@ -134,7 +135,8 @@ def _print_deltas(found: DeltaMeasurement) -> None:
     OUT.print(
         f"\n{found.changed_rows:,} of {found.rows:,} rows changed, "
         f"{size_text(found.table_bytes)} of table, {released.rate:.0f} of "
-        f"{released.capacity:.0f} requests/s, one core of {os.cpu_count()}\n"
+        f"{released.capacity:.0f} requests/s, one core of {os.cpu_count()}, "
+        f"{machine().class_text}\n"
         f"from publish to served: {released.load_seconds:.2f} s; whole: "
         f"{found.full_seconds:.1f} s\n"
         f"written: {size_text(round(median(found.written_bytes)))}, "

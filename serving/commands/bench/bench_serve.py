@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.charts.latency_chart import LoadPoint, latency_chart
 from serving.bench.load.cores import split_cpus
 from serving.bench.servers.serve import Loading, ServeFigures, measure_closed, measure_open
@@ -161,7 +162,10 @@ def bench_serve_command(
             figures, _ = measure_closed(server, loading, concurrency=flying, seconds=duration)
             _print([(f"{flying} in flight", figures)])
             fields = asdict(figures)
-    cpus = f"server on {len(server_cpus)}, load on {len(load_cpus)} of {os.cpu_count()} cores"
+    cpus = (
+        f"server on {len(server_cpus)}, load on {len(load_cpus)} of {os.cpu_count()} cores, "
+        f"{machine().class_text}"
+    )
     OUT.print(
         f"{workload}, {precision} tower, {pairs} pairs a request; {cpus}.\n"
         "Percentiles, processor time a request and the generator's p99 lag in milliseconds.",

@@ -1,7 +1,6 @@
 """Measures tables larger than memory."""
 
 import os
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.tiers.measurement import ExponentRates, LookupRates, measure_tiers
 from serving.bench.tiers.rocks_rows import has_rocksdb
 from serving.commands.console import OUT, check_target, write_json
@@ -75,7 +75,7 @@ def bench_tiers_command(
                 "-" if reads is None or one.fio_reads is None else f"{reads / one.fio_reads:.2f}",
             )
     OUT.print(table)
-    OUT.print(f"{os.cpu_count()} CPU cores, {platform.machine()}", highlight=False)
+    OUT.print(f"{os.cpu_count()} CPU cores, {machine().class_text}", highlight=False)
     write_json(
         json_file,
         {"gigabytes": gigabytes, "memory_gigabytes": memory, "rates": [*map(_fields, found)]},

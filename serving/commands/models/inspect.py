@@ -7,13 +7,19 @@ from typing import Annotated
 import typer
 
 from serving.commands.console import OUT, print_json, write_target
+from serving.commands.lazy_group import load_by_name
 from serving.commands.models.quantization_tables import render_report
 from serving.commands.options.json_option import JsonOption
 from serving.commands.options.key_options import TrustedKeyOption
 from serving.commands.options.version_options import ModelOption, RepositoryOption, VersionOption
 from serving.commands.version_summary import print_version
 from serving.commands.versions import key_ids, only_model
-from sharded_infer.artifacts.manifest import REPORT_NAME, REPORT_PAGE_NAME, manifest_fields
+from sharded_infer.artifacts.manifest import (
+    REPORT_NAME,
+    REPORT_PAGE_NAME,
+    Manifest,
+    manifest_fields,
+)
 from sharded_infer.errors import ArtifactError
 from sharded_infer.repositories.repository import Repository
 
@@ -33,6 +39,7 @@ def inspect_command(
 ) -> None:
     """Show a version's tables, sizes, plans, tower and signatures. Reads the manifest only.
 
+    Beside the tower's precision it shows the one that this machine would run.
     Signatures are checked if --trusted-key names keys.
 
     With --report, show what quantization did to the tables and scores. The same report is a page,
@@ -56,7 +63,19 @@ def inspect_command(
         signed_by = key_ids(published, manifest.model, manifest.version)
         print_json({**manifest_fields(manifest), "signed_by": signed_by})
         return
-    print_version(artifact, published)
+    print_version(artifact, published, products=_products(manifest))
+
+
+def _products(manifest: Manifest) -> str:
+    """The precision of the tower's products on this machine."""
+    choose_products = load_by_name("sharded_infer.towers.host_products:choose_products")
+    option = load_by_name("sharded_infer.towers.host_products:ProductsOption")
+    chosen = choose_products(manifest.tower.precision, option.AUTO)
+    if chosen is None:
+        return "int8 or fp32, whichever is timed faster when it is loaded here"
+    if chosen.running is chosen.published:
+        return str(chosen.running)
+    return f"{chosen.running}: {chosen.reason}"
 
 
 def _parsed(content: bytes, where: str) -> dict[str, object]:

@@ -42,6 +42,11 @@ export const showVersions = (models, readings, pair, now) => {
     const below = (className, textContent) =>
       element("tr", {}, element("td", { colSpan: 10 }, element("div", { className, textContent })));
     const shown = [row];
+    for (const { labels } of readings.find(`${OWN}tower_precision_info`, wanted)) {
+      if (labels.published !== labels.running) {
+        shown.push(below("provenance", `tower published in ${labels.published}, runs in ${labels.running}`));
+      }
+    }
     if (version.provenance) shown.push(below("provenance", version.provenance));
     if (version.reason) {
       row.className = "failed";

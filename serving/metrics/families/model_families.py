@@ -11,6 +11,11 @@ OUTPUT_PLACES = tuple(str(place) for place in range(16))
 NAMED_PLACES = tuple(str(place) for place in range(128))
 # The label value of what shares the last place.
 OTHERS = "(others)"
+# The precision of a tower as it was published, and as it runs.
+_PRODUCTS = (
+    "fp32, fp32", "tf32, fp32", "bf16, bf16", "bf16, fp32", "fp16, fp16", "fp16, fp32",
+    "int8, int8", "int8, fp32",
+)  # fmt: skip
 SMALL_PAGES, HUGE_PAGES = PAGE_SIZES = ("4KiB", "2MiB")
 # In which a version fails whose files change while it is served.
 SERVE_PHASE = "serve"
@@ -69,6 +74,18 @@ CREATED = Family(
     Kind.LARGEST,
     "Releases: the age of each version.",
     detail=Detail.OFF,
+)
+PRODUCTS = Family(
+    "sharded_infer_tower_precision_info",
+    "1 for the precision in which the version's tower was published, and the one that runs on the "
+    "host.",
+    Kind.LARGEST,
+    "Capacity planning: replicas whose processors have no products of the published precision.",
+    label="published, running",
+    label_values=_PRODUCTS,
+    hidden_zeros=frozenset({"fp32", "bf16", "fp16", "int8"}),
+    detail=Detail.OFF,
+    is_fact=True,
 )
 RANK_ROWS = Family(
     "sharded_infer_rank_rows",
@@ -236,6 +253,7 @@ TABLE_FAMILIES = (
     TABLE_HUGE_PAGE_BYTES,
     TABLE_PAGE_BYTES,
     CREATED,
+    PRODUCTS,
     RANK_ROWS,
     RANK_ROW_BYTES,
     RANK_BUSY_SECONDS,

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from prometheus_client import generate_latest
 from torch import Tensor, nn
 
 import serving.versions.version_loader
+from kernels.product import product_dtypes
 from serving.host.table_copies import TableCopies, shared_copies
 from serving.metrics.server_metrics import ServerMetrics
 from serving.versions.load_phases import LoadPhases
@@ -18,19 +20,26 @@ from sharded_infer.artifacts.table_memory import TableMemory
 from sharded_infer.engines.model import Model
 from sharded_infer.errors import CapacityError
 from sharded_infer.publishing.publication import publish
-from sharded_infer.specs.model_spec import ModelSpec, TableSpec
+from sharded_infer.specs.model_spec import ModelSpec, TableSpec, TowerSpec
+from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_spec import SequenceSpec
+from sharded_infer.towers.host_products import ProductsOption
 from tests.support.servers import MODEL, Ranker
 
 
 def load(
-    repository: Path, memory: TableMemory = TableMemory.MAP, copies: TableCopies | None = None
+    repository: Path,
+    memory: TableMemory = TableMemory.MAP,
+    copies: TableCopies | None = None,
+    *,
+    products: ProductsOption = ProductsOption.AUTO,
+    metrics: ServerMetrics | None = None,
 ) -> LoadPhases:
-    metrics = ServerMetrics()
+    metrics = metrics or ServerMetrics()
     metrics.follow(MODEL, slots=3, labels=())
     counters = metrics.releases(MODEL)
     counters.assign(1, set())
-    overrides = ServingOverrides(memory=memory, copies=copies)
+    overrides = ServingOverrides(memory=memory, copies=copies, products=products)
     loader = VersionLoader(topology=None, max_batch=4, overrides=overrides)
     phases = LoadPhases("open")
     loader.load(repository / MODEL / "1", counters.version(1), phases=phases)
@@ -149,3 +158,50 @@ def test_a_load_says_what_a_sample_with_a_history_costs(
         load(tmp_path)
     (said,) = (r for r in caplog.records if r.getMessage().startswith("loaded "))
     assert vars(said)["one_sample_ms"] > 0
+
+
+class Deep(nn.Module):
+    """An inner product, whose precision is the tower's, and the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 1), nn.Sigmoid())
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        scores: Tensor = self.layers(embeddings).squeeze(1)
+        return scores
+
+
+@pytest.mark.skipif(not product_dtypes(), reason="the package was built without a compiler")
+def test_a_load_says_which_products_run_and_warns_once_of_a_precision_that_would_be_faster(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = (TableSpec("item", 50, 8),)
+    spec = ModelSpec(MODEL, tables, tower=TowerSpec(precision=Precision.BF16))
+    publish(spec, {"item": nn.EmbeddingBag(50, 8, mode="sum")}, Deep(), tmp_path)
+    monkeypatch.setenv("SHARDED_INFER_MAX_INSTRUCTION_SET", "avx2")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    for option, running in (
+        (ProductsOption.AUTO, "fp32"),
+        (ProductsOption.FP32, "fp32"),
+        (ProductsOption.PUBLISHED, "bf16"),
+    ):
+        caplog.clear()
+        metrics = ServerMetrics()
+        with caplog.at_level(logging.INFO, logger="sharded_infer"):
+            load(tmp_path, products=option, metrics=metrics)
+        (said,) = (r for r in caplog.records if r.getMessage().startswith("loaded "))
+        assert vars(said)["products"].split()[0] == running
+        warned = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+        assert warned == (
+            [
+                "model ranker version 1: published in bf16, runs in fp32 here (no bf16 products on "
+                "AVX2); published in int8 it would run faster on this machine"
+            ]
+            if option is ProductsOption.AUTO
+            else []
+        )
+        page = generate_latest(metrics.registry).decode()
+        (line,) = (x for x in page.splitlines() if x.startswith("sharded_infer_tower_precision"))
+        labels = f'model="ranker",published="bf16",running="{running}",version="1"'
+        assert line == f"sharded_infer_tower_precision_info{{{labels}}} 1.0"

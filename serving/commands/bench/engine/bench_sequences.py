@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.histories.mixed_lengths import (
     LengthsMeasurement,
     MixedLengths,
@@ -138,7 +139,7 @@ def bench_sequences_command(
         _print_lengths(mixed, short)
     OUT.print(
         f"\n{workload}, {precision} tower, {candidates} candidates, at {share:.0%}, "
-        f"one core of {os.cpu_count()}",
+        f"one core of {os.cpu_count()}, {machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )

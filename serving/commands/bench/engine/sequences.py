@@ -5,6 +5,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from kernels.machine import machine
 from serving.bench.parts.sequence_engine import SequenceMeasurement, measure_sequences
 from serving.bench.workloads.sequence_models import SEQUENCE_MODELS
 from serving.commands.console import OUT, write_json
@@ -48,13 +49,14 @@ def bench_sequences(
             (f"history once, {precision}", one.once),
             (f"history with every candidate, {precision}", one.each),
             ("eager torch, fp32, with every candidate", one.eager),
-            ("matrix products", one.products),
+            (f"matrix products, {one.running}", one.products),
             ("copies of rows", one.copies),
         ):
             table.add_row(name, f"{taken * 1e3:.3g}", f"{taken / one.once:.2f}")
     OUT.print(table)
     OUT.print(
-        f"\n{workload}: {history} ids of history, {candidates} candidates, one core",
+        f"\n{workload}: {history} ids of history, {candidates} candidates, one core, "
+        f"{machine().class_text}",
         highlight=False,
         soft_wrap=True,
     )
@@ -66,6 +68,7 @@ def bench_sequences(
         "rounds": rounds,
         "precision": fastest,
         **_fields(found[fastest]),
+        "running": {precision: one.running for precision, one in found.items()},
         "towers": {precision: _fields(one) for precision, one in found.items()},
     }
     write_json(json_file, fields)
