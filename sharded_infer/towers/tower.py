@@ -16,7 +16,7 @@ from sharded_infer.errors import InternalError, TowerError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.specs.sequence_input import SequenceInput
 from sharded_infer.torch_message import torch_message
-from sharded_infer.towers.lowering.compiled_products import compiled_dtypes, join_crosses
+from sharded_infer.towers.lowering.compiled_products import join_crosses
 from sharded_infer.towers.lowering.convolutions import multiply_pointwise
 from sharded_infer.towers.lowering.decomposition import decompose
 from sharded_infer.towers.lowering.folding import drop_whole_slices, fold_weights
@@ -109,8 +109,7 @@ class Tower:
             multiply_pointwise(program)
         if tf32:
             emulate_tf32(program)
-        # For each number of rows, and so for each length, oneDNN would keep a kernel.
-        compiled = product_dtypes() if sequences else compiled_dtypes(program)
+        compiled = product_dtypes()
         pack_int8_products(program, compiled=torch.int8 in compiled)
         pack_products(program, compiled)
         unfused = copy_program(program)

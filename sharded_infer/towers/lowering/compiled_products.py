@@ -8,7 +8,6 @@ What lies between two products is done where a tile of the first one is in the c
 cross is then not rounded to bf16 before it.
 """
 
-from collections.abc import Set
 from typing import Any, TypeVar
 
 import torch
@@ -16,10 +15,9 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from kernels.dense_step import Stepped
-from kernels.product import Product, product_dtypes
-from sharded_infer.towers.lowering.constants import add_call, constant_of
+from kernels.product import Product
+from sharded_infer.towers.lowering.constants import add_call
 from sharded_infer.towers.lowering.fused_steps import Step
-from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
 _aten = torch.ops.aten
 _M = TypeVar("_M", bound=torch.nn.Module)
@@ -51,21 +49,6 @@ class CrossedProduct(torch.nn.Module):
     def forward(self, x: Tensor, poison: Tensor | None, values: Tensor, first: Tensor) -> Stepped:
         """Runs the product and the cross; shapes and dtypes as in `Product`."""
         return self.product(x, poison, values=values, first=first)
-
-
-def compiled_dtypes(program: GraphModule) -> Set[torch.dtype]:
-    """Dtypes of the weights whose products are to be compiled ones.
-
-    Those of a tower in fp32 keep oneDNN's bits.
-    """
-    dtypes = product_dtypes()
-    found = {
-        torch.int8 if node.target is INT8_LINEAR else weight.dtype
-        for node in program.graph.nodes
-        if node.target in (INT8_LINEAR, _aten.linear.default)
-        and (weight := constant_of(program, node.args[1])) is not None
-    }
-    return dtypes if (found & dtypes) - {torch.float32} else frozenset()
 
 
 def is_activated(product: Node) -> bool:

@@ -149,7 +149,6 @@ def test_a_batch_of_several_pieces_scores_as_its_parts_do(
     samples = generate_samples(model.spec, 1100, seed=3)
     whole = model.run(samples)
     assert sum(ran) == model.engine.run_size(1100) and len(ran) > 2
-    assert set(ran) <= set(model.engine.run_sizes(1100))
     parts = [model.run(samples.samples(at, at + 100)) for at in range(0, 1100, 100)]
     for name, scores in whole.items():
         alone = np.concatenate([part[name] for part in parts])

@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from kernels.machine import MAX_INSTRUCTION_SET
 from sharded_infer.engines.executor import run_batch
 from sharded_infer.engines.host_engine import HostEngine
 from sharded_infer.engines.model import Model, open_model
@@ -234,7 +235,10 @@ def test_clients_that_always_share_other_features_make_few_towers(version: Path)
 
 
 @pytest.mark.parametrize("version", [Precision.FP32], indirect=True)
-def test_kernels_of_split_towers_are_bounded(version: Path) -> None:
+def test_onednns_kernels_of_split_towers_are_bounded(
+    version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MAX_INSTRUCTION_SET, "baseline")
     # The first layer in two parts, each with 0.3 MB or more at 80 sizes, passes 48 MB.
     towers = SplitTowers(model_tower(version), [DIM] * 6, sizes=80)
     sets = [(0, 1, 2), (0, 3), (1,), (4, 5)]
