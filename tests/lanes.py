@@ -68,6 +68,7 @@ FULL_FILES = (
     "tests/end_to_end/test_delta_equality.py",
     "tests/end_to_end/test_delta_swaps.py",
     "tests/end_to_end/test_demo.py",
+    "tests/end_to_end/test_demo_on_processors.py",
     "tests/end_to_end/test_devices.py",
     "tests/end_to_end/test_din.py",
     "tests/end_to_end/test_fronts.py",
@@ -156,7 +157,6 @@ FULL_FILES = (
     "tests/serving/remote_lookups/test_measured_hosts.py",
     "tests/serving/scheduler/test_native_threads.py",
     "tests/serving/transport/test_http2_client_failures.py",
-    "tests/sharded_infer/engines/test_instruction_sets.py",
     "tests/sharded_infer/engines/test_torchrec_bit_equality.py",
     "tests/sharded_infer/lookups/held/test_row_memory.py",
     "tests/sharded_infer/reports/plan/test_page.py",
@@ -247,7 +247,8 @@ FULL_TESTS: Mapping[str, tuple[str, ...]] = {
 # What is slow for every test that asks for it: an object store is a process of its own.
 FULL_FIXTURES = frozenset({"s3_process"})
 
-# Of tests that hold for several transports, servers, clients and stores, one kind is fast.
+# Of tests that hold for several transports, servers, clients, stores and sets of towers, one kind
+# is fast.
 FULL_VALUES: Mapping[str, frozenset[str]] = {
     "client": frozenset({"aio"}),
     "controlled": frozenset({"protected"}),
@@ -258,6 +259,7 @@ FULL_VALUES: Mapping[str, frozenset[str]] = {
     "server": frozenset({"native", "protected"}),
     "target": frozenset({"native"}),
     "to": frozenset({"s3"}),
+    "towers": frozenset({"all"}),
     "transport": frozenset({"native"}),
 }
 
@@ -276,6 +278,7 @@ LONGEST_FILES = (
     "tests/docs/test_blocks.py",
     "tests/docs/test_site.py",
     "tests/docker/test_image.py",
+    "tests/end_to_end/test_demo_on_processors.py",
     "tests/kernels/gpu/test_triton_interpreted.py",
     "tests/end_to_end/test_ray_cluster.py",
     "tests/serving/commands/bench/test_bench_serve.py",
@@ -285,6 +288,7 @@ LONGEST_FILES = (
     "tests/serving/commands/bench/test_bench_peers.py",
     "tests/end_to_end/test_unix_sockets.py",
     "tests/end_to_end/test_workers.py",
+    "tests/sharded_infer/engines/test_instruction_sets.py",
     "tests/end_to_end/test_clients.py",
     "tests/end_to_end/test_cluster_bits.py",
     "tests/end_to_end/test_releases.py",

@@ -22,7 +22,7 @@ from typing import IO
 CHECKOUT = Path(__file__).parents[2]
 _MODULE = "tests.support.forking_command"
 # Read when something runs; whatever else is set may have been read by an import.
-_READ_LATER = ("AWS_", "ONEDNN_", "PYTEST_", "SHARDED_INFER_", "TORCHINDUCTOR_")
+_READ_LATER = ("ATEN_", "AWS_", "ONEDNN_", "PYTEST_", "SHARDED_INFER_", "TORCHINDUCTOR_")
 _STEP_SECONDS = 60.0
 _STARTING = threading.Lock()
 

@@ -48,6 +48,15 @@ def test_it_has_the_environment_and_the_folder_of_who_asks(
     assert with_file != without and "settings.toml" in json.dumps(with_file)
 
 
+def test_torch_reads_the_limit_of_its_operators_in_the_forked_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    assert command_forker().fits(environment())
+    program = "import torch\nprint(torch.backends.cpu.get_cpu_capability())\n"
+    assert run(program=program).stdout == "DEFAULT\n"
+
+
 def test_what_an_import_may_have_read_makes_a_process_of_its_own() -> None:
     asked = environment()
     forker = command_forker()

@@ -91,6 +91,8 @@ class _Rounding:
         return self._rounded[factor]
 
     def _made(self, factor: Node) -> Node:
+        if factor.target is round_to_tf32:
+            return factor
         held = constant_of(self._program, factor)
         graph = self._program.graph
         if held is None:
@@ -98,5 +100,8 @@ class _Rounding:
                 return graph.call_function(round_to_tf32, (factor,))
         if held.dtype is not torch.float32:
             raise TowerError(f"a tf32 tower: expected weights in fp32, got one in {held.dtype}")
+        rounded = round_to_tf32(held.detach())
+        if torch.equal(rounded, held):
+            return factor
         with graph.inserting_after(factor):
-            return add_constant(self._program, "_tf32", round_to_tf32(held.detach()))
+            return add_constant(self._program, "_tf32", rounded)

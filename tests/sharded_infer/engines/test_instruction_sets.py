@@ -1,15 +1,17 @@
-"""Golden requests on every instruction set that this machine has, forced one by one.
+"""Every tower of the zoo on every class of processors that this machine can be limited to.
 
-oneDNN reads ONEDNN_MAX_CPU_ISA when a process first uses it, so each combination is a process. All
+torch and oneDNN read their limits when a process first uses them, so each class is a process. All
 are forked from one that has imported torch and used nothing of it.
 """
 
 import json
+import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
 
 import pytest
 import torch
@@ -17,26 +19,67 @@ import torch
 from kernels.backends.native import lookup_instruction_sets
 from kernels.dense_step import dense_instruction_sets
 from kernels.errors import InputError
-from kernels.machine import MAX_INSTRUCTION_SET, InstructionSet
+from kernels.machine import (
+    MAX_INSTRUCTION_SET,
+    Feature,
+    InstructionSet,
+    ProcessorClass,
+    limited_machine,
+    machine,
+)
 from kernels.row_format import RowFormat
 from sharded_infer.artifacts.golden import generate_samples
 from sharded_infer.publishing.publication import publish
 from sharded_infer.specs.model_spec import DenseSpec, ModelSpec, TableSpec, TowerSpec
 from sharded_infer.specs.precision import Precision
-from sharded_infer.zoo.registry import build_tower
+from sharded_infer.zoo.registry import ARCHITECTURES, build_tower
+from tests.sharded_infer.zoo.test_published_sequence_towers import BOUNDS as SEQUENCE_BOUNDS
+from tests.sharded_infer.zoo.test_published_sequence_towers import Trained
+from tests.support.processor_classes import PROCESSOR_CLASSES, can_run, limiting_variables
 
 FORMATS = (RowFormat.INT8, RowFormat.INT4, RowFormat.BF16, RowFormat.FP8, RowFormat.FP32)
-# Ours, and oneDNN's: where the processor lacks one, oneDNN takes the best below it.
-COMBINATIONS = (
-    ("baseline", "SSE41"),
-    ("avx2", "AVX2"),
-    ("avx2", "AVX2_VNNI"),
-    ("avx512", "AVX512_CORE"),
-    ("avx512", "AVX512_CORE_VNNI"),
-    ("avx512", "AVX512_CORE_BF16"),
-    ("avx512", "AVX512_CORE_AMX"),
+DIM = 48
+
+
+class Published(NamedTuple):
+    """A tower of the zoo in a precision."""
+
+    architecture: str
+    precision: Precision
+
+    @property
+    def name(self) -> str:
+        """Its name among what a process tells."""
+        return f"{self.architecture} {self.precision}"
+
+
+_SEQUENCES = tuple(name for name, one in ARCHITECTURES.items() if one.companions is not None)
+_PLAIN = tuple(name for name in ARCHITECTURES if name not in _SEQUENCES)
+TOWERS: Final[Mapping[str, tuple[Published, ...]]] = MappingProxyType(
+    {
+        "some": (
+            Published("din", Precision.FP32),
+            Published("hstu", Precision.FP32),
+            Published("dcnv2", Precision.BF16),
+            Published("dcnv2", Precision.INT8),
+        ),
+        "all": (
+            *(Published("dcnv2", precision) for precision in Precision),
+            *(
+                Published(architecture, precision)
+                for architecture in (*_PLAIN, *_SEQUENCES)
+                for precision in (Precision.FP32, Precision.BF16, Precision.INT8)
+                if architecture != "dcnv2"
+            ),
+        ),
+    }
 )
-# How far scores are from those of the fastest set, by rounding in another order.
+CASES = pytest.mark.parametrize(
+    ("towers", "limit"),
+    [("some", "baseline"), ("some", "avx2"), *(("all", limit) for limit in PROCESSOR_CLASSES)],
+)
+# How far scores are from those of the fastest class, and of the whole tower, by rounding in another
+# order.
 BOUNDS = {
     Precision.FP32: 1e-5,
     Precision.TF32: 1e-5,
@@ -45,130 +88,253 @@ BOUNDS = {
     Precision.INT8: 5e-3,
 }
 SCRIPT = """
-import json, os, sys
+import json, os, sys, traceback
 import torch
 from kernels.backends.native import lookup_instruction_sets
+from kernels.product import product_dtypes
 from sharded_infer.artifacts.golden import load_golden
-from sharded_infer.towers.lowering.int8_packing import has_exact_int8
-from sharded_infer.engines.model import open_model
 from sharded_infer.engines.golden_check import check_golden
+from sharded_infer.engines.model import open_model
+from sharded_infer.engines.user_cache import UserCache
+from sharded_infer.towers.host_products import ProductsOption
+from sharded_infer.towers.lowering.int8_packing import has_exact_int8
+
+ALONE = 12
+
+def ran(path, option):
+    model = open_model(path, products=option)
+    golden = load_golden(model.artifact.path / model.artifact.manifest.golden.file, model.spec)
+    given = golden.model_input
+    whole = model.run(given)["score"]
+    assert len(whole) > ALONE
+    of_each = [model.run(given.samples(at, at + 1))["score"].tolist() for at in range(ALONE)]
+    model.engine.users = UserCache(1 << 20)
+    together = model.run(given.samples(0, ALONE))["score"]
+    users, model.engine.users = model.engine.users.misses, None
+    return model.products, {
+        "difference": check_golden(model),
+        "whole": whole.tolist(),
+        "alone": sum(of_each, []),
+        "together": together.tolist(),
+        "users": users,
+    }
 
 def tell(paths):
     torch.set_num_threads(1)
-    told = {"sets": [s.name for s in lookup_instruction_sets()], "exact_int8": has_exact_int8()}
-    for path in paths:
-        model = open_model(path)
-        golden = load_golden(model.artifact.path / model.artifact.manifest.golden.file, model.spec)
-        scores = model.run(golden.model_input)["score"]
-        told[model.name] = {"difference": check_golden(model), "scores": scores.tolist()}
+    told = {
+        "sets": [one.name for one in lookup_instruction_sets()],
+        "aten": torch.backends.cpu.get_cpu_capability(),
+        "exact_int8": has_exact_int8(),
+        "products": sorted(str(one).removeprefix("torch.") for one in product_dtypes()),
+    }
+    for name, path in paths.items():
+        products, scores = ran(path, ProductsOption.AUTO)
+        told[name] = {"running": products.running, products.running: scores}
+        if products.published not in ("fp32", "tf32"):
+            is_raised = products.running == "fp32"
+            other = ProductsOption.PUBLISHED if is_raised else ProductsOption.FP32
+            products, scores = ran(path, other)
+            told[name][products.running] = scores
     print(json.dumps(told), flush=True)
 
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        os.environ |= json.loads(line)
-        tell(sys.argv[1:])
+        asked = json.loads(line)
+        os.environ |= asked["environment"]
+        try:
+            tell(asked["paths"])
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if status != 0:
-        sys.exit(status)
+        print(json.dumps({"died": status}), flush=True)
 """
 Asked = Callable[[str, str], dict[str, Any]]
 
 
-@pytest.fixture(scope="module")
-def versions(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A version for each precision of the tower, with a table of each format."""
-    tables = tuple(TableSpec(f"t_{f}", rows=200, dim=48, format=f) for f in FORMATS)
+def publish_plain(tower: Published, folder: Path) -> Path:
+    """Publishes a tower with a table of each format, of which the first two are the user's."""
+    tables = tuple(TableSpec(f"t_{f}", rows=200, dim=DIM, format=f) for f in FORMATS)
     generator = torch.Generator().manual_seed(1)
     weights = {t.name: torch.randn(t.rows, t.dim, generator=generator) / 4 for t in tables}
-    paths = []
-    for precision in Precision:
-        spec = ModelSpec(
-            name=str(precision),
-            tables=tables,
-            dense=DenseSpec({"dense": 13}),
-            tower=TowerSpec(architecture="dcnv2", precision=precision),
+    options: dict[str, Any] = {"bottom": [128, DIM], "top": [128, 64, 1]}
+    if tower.architecture == "dcnv2":
+        options |= {"cross_layers": 2, "cross_rank": 64}
+    users = tuple(table.name for table in tables[:2])
+    spec = ModelSpec(
+        name=tower.architecture,
+        tables=tables,
+        dense=DenseSpec({"dense": 13}),
+        tower=TowerSpec(
+            architecture=tower.architecture,
+            options=options,
+            precision=tower.precision,
+            user_inputs=users,
+        ),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        module = build_tower(
+            tower.architecture,
+            dense_inputs=spec.dense.inputs,
+            feature_dims=[DIM] * len(tables),
+            options=options,
         )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(2)
-            tower = build_tower(
-                "dcnv2",
-                dense_inputs=spec.dense.inputs,
-                feature_dims=[48] * len(tables),
-                options={
-                    "bottom": [128, 64],
-                    "top": [128, 64, 1],
-                    "cross_layers": 2,
-                    "cross_rank": 64,
-                },
-            )
-        folder = tmp_path_factory.mktemp("sets")
-        samples = generate_samples(spec, 256)
-        paths.append(publish(spec, weights, tower, folder, samples=samples).path)
-    return paths
+    samples = generate_samples(spec, 256)
+    return publish(spec, weights, module, folder, samples=samples).path
+
+
+def publish_sequences(tower: Published, folder: Path) -> Path:
+    """Publishes a tower over a history, which is the user's."""
+    with torch.random.fork_rng(devices=[]):
+        trained = Trained(tower.architecture)
+    [rows] = [rows for rows, precision in SEQUENCE_BOUNDS if precision is tower.precision]
+    calibration = trained.samples(tuple(n % 24 for n in range(128)), 128, seed=1)
+    spec = trained.spec(rows, tower.precision)
+    return publish(spec, trained.tables, trained.tower, folder, calibration=calibration).path
 
 
 @pytest.fixture(scope="module")
-def told(versions: list[Path]) -> Iterator[Asked]:
-    """What a process tells that has a limit of ours and one of oneDNN's."""
+def published(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Published], Path]:
+    """Towers published on this machine, each once."""
+    paths: dict[Published, Path] = {}
+
+    def path_of(tower: Published) -> Path:
+        if tower not in paths:
+            make = publish_plain if tower.architecture in _PLAIN else publish_sequences
+            paths[tower] = make(tower, tmp_path_factory.mktemp("towers"))
+        return paths[tower]
+
+    return path_of
+
+
+@pytest.fixture(scope="module")
+def told(
+    published: Callable[[Published], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Asked]:
+    """What a process tells of some towers that has the limits of a class.
+
+    Classes that are the same on this machine, because it lacks what makes them two, are asked once.
+    """
+    cache = tmp_path_factory.mktemp("cache")
+    answers: dict[tuple[object, ...], dict[str, Any]] = {}
     with subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, *map(str, versions)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdin is not None and process.stdout is not None
-        given, answers = process.stdin, process.stdout
+        given, lines = process.stdin, process.stdout
 
-        def ask(ours: str, onednn: str) -> dict[str, Any]:
-            print(
-                json.dumps({MAX_INSTRUCTION_SET: ours, "ONEDNN_MAX_CPU_ISA": onednn}),
-                file=given,
-                flush=True,
-            )
-            line = answers.readline()
-            assert line, "it died; its error is above"
-            found: dict[str, Any] = json.loads(line)
-            return found
+        def ask(towers: str, limit: str) -> dict[str, Any]:
+            if not can_run(limit):
+                pytest.skip(f"this machine has no {limit}, or nothing was compiled")
+            asked = limiting_variables(limit)
+            here = limited_machine(platform.machine(), machine().processor, asked)
+            key = towers, here.ours, here.onednn, asked["ATEN_CPU_CAPABILITY"]
+            if key not in answers:
+                paths = {one.name: str(published(one)) for one in TOWERS[towers]}
+                # Remembered times of products are of this process alone.
+                asked["XDG_CACHE_HOME"] = str(cache)
+                print(json.dumps({"environment": asked, "paths": paths}), file=given, flush=True)
+                line = lines.readline()
+                assert line, "the process that forks is gone; its error is above"
+                answers[key] = json.loads(line)
+            answer = answers[key]
+            assert "died" not in answer, f"exit code {answer['died']}; its error is above"
+            return answer
 
         yield ask
 
 
-@pytest.fixture(scope="module")
-def fastest(told: Asked) -> dict[str, Any]:
-    return told("", "DEFAULT")
+@pytest.fixture
+def found(told: Asked, towers: str, limit: str) -> dict[str, Any]:
+    """What a process of a test's class tells of its towers."""
+    return told(towers, limit)
 
 
-@pytest.mark.parametrize(("ours", "onednn"), COMBINATIONS)
-def test_golden_requests_score_alike_on_every_instruction_set(
-    told: Asked, fastest: dict[str, Any], ours: str, onednn: str
+@pytest.fixture
+def fastest(told: Asked, towers: str) -> dict[str, Any]:
+    """The same of the best class that this machine has."""
+    return told(towers, [one for one in PROCESSOR_CLASSES if can_run(one)][-1])
+
+
+def running_precisions(published: Precision, limit: str, *, exact_int8: bool) -> set[Precision]:
+    """The precisions in which a class may compute a tower; several where they are timed."""
+    here, most = machine().processor, ProcessorClass[limit.upper()]
+
+    def has(feature: Feature, first: ProcessorClass) -> bool:
+        return most >= first and feature in here
+
+    fp32 = {Precision.FP32}
+    if published is Precision.BF16:
+        return {published} if has(Feature.BF16, ProcessorClass.AVX512_BF16) else fp32
+    if published is Precision.FP16:
+        return {published} if has(Feature.FP16, ProcessorClass.AMX) else fp32
+    if published is not Precision.INT8:
+        return fp32
+    if has(Feature.AVX512_VNNI, ProcessorClass.AVX512_VNNI):
+        return {published}
+    return {published, *fp32} if exact_int8 or has(Feature.AVX2, ProcessorClass.AVX2) else fp32
+
+
+@CASES
+def test_a_tower_loads_and_scores_alike_on_every_class_of_processors(
+    found: dict[str, Any], fastest: dict[str, Any], towers: str
 ) -> None:
-    if InstructionSet[ours.upper()] not in lookup_instruction_sets():
-        pytest.skip(f"this machine has no {ours}, or nothing was compiled")
-    found = told(ours, onednn)
-    assert found["sets"][-1] == ours.upper()
-    for precision in Precision:
-        here, there = found[precision], fastest[precision]
-        # `check_golden` has refused whatever the gate does not allow.
-        assert here["difference"] < 0.05
-        torch.testing.assert_close(
-            torch.tensor(here["scores"]),
-            torch.tensor(there["scores"]),
-            rtol=0,
-            atol=BOUNDS[precision],
-        )
+    for tower in TOWERS[towers]:
+        computed = found[tower.name].keys() - {"running"}
+        assert computed == fastest[tower.name].keys() - {"running"}
+        for precision in computed:
+            here, there = found[tower.name][precision], fastest[tower.name][precision]
+            # `check_golden` has refused whatever the gate does not allow.
+            assert here["difference"] < 0.05
+            assert_close(here["whole"], there["whole"], tower, precision)
 
 
-def test_the_fastest_set_is_used_where_none_is_forced(fastest: dict[str, Any]) -> None:
-    assert fastest["sets"] == [s.name for s in lookup_instruction_sets()]
+@CASES
+def test_a_tower_in_two_stages_scores_as_the_whole_tower_on_every_class(
+    found: dict[str, Any], towers: str
+) -> None:
+    for tower in TOWERS[towers]:
+        for precision in found[tower.name].keys() - {"running"}:
+            here = found[tower.name][precision]
+            assert here["users"] == len(here["alone"]) == len(here["together"]) > 1
+            whole = here["whole"][: len(here["alone"])]
+            # Not one score for all.
+            assert torch.tensor(whole).std() > 1e-4
+            assert_close(here["alone"], whole, tower, precision)
+            assert_close(here["together"], whole, tower, precision)
+
+
+@CASES
+def test_a_tower_runs_in_the_published_precision_where_the_processor_multiplies_in_it(
+    found: dict[str, Any], towers: str, limit: str
+) -> None:
+    for architecture, precision in TOWERS[towers]:
+        running = found[f"{architecture} {precision}"]["running"]
+        allowed = running_precisions(precision, limit, exact_int8=found["exact_int8"])
+        assert running in allowed, (architecture, precision)
+
+
+@CASES
+def test_a_process_has_the_code_of_its_class_and_none_beyond(
+    found: dict[str, Any], limit: str
+) -> None:
+    limits = PROCESSOR_CLASSES[limit]
+    assert found["sets"][-1] == limits.ours.name
+    assert found["aten"].lower() == limits.aten
+    assert ("float32" in found["products"]) == (limits.ours is not InstructionSet.BASELINE)
+    if limit == "baseline":
+        assert found["products"] == []
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     if not lookup_instruction_sets():
         pytest.skip("nothing was compiled")
     monkeypatch.setenv(MAX_INSTRUCTION_SET, "avx3")
-    with pytest.raises(InputError, match="expected baseline, avx2, avx512, got 'avx3'"):
+    with pytest.raises(InputError, match=f"expected {', '.join(PROCESSOR_CLASSES)}, got 'avx3'"):
         lookup_instruction_sets()
 
 
@@ -177,3 +343,13 @@ def test_both_kernels_obey_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("nothing was compiled")
     monkeypatch.setenv(MAX_INSTRUCTION_SET, "baseline")
     assert lookup_instruction_sets() == dense_instruction_sets() == (InstructionSet.BASELINE,)
+
+
+def assert_close(
+    found: list[float], expected: list[float], tower: Published, precision: str
+) -> None:
+    """Compares scores that may differ by rounding in another order."""
+    one, other = (torch.tensor(scores) for scores in (found, expected))
+    bound = BOUNDS[Precision(precision)]
+    text = f"{tower.name} in {precision}"
+    torch.testing.assert_close(one, other, rtol=0, atol=bound, msg=lambda of: f"{text}: {of}")

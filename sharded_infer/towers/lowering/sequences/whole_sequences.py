@@ -124,7 +124,11 @@ class _Rewriting:
             if made is not None:
                 node.replace_all_uses_with(made)
                 changes += 1
-        return changes + self._compute_fixed()
+        changes += self._compute_fixed()
+        for size in self._sizes.values():
+            if not size.users:
+                self._graph.erase_node(size)
+        return changes
 
     def _know(self, node: Node) -> None:
         if node.target is _aten.sym_size.int:
