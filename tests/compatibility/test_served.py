@@ -29,8 +29,10 @@ def corpus(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def server(corpus: Corpus) -> Iterator[RunningServer]:
     """A server of all versions."""
-    options = ("--follow", f"latest:{MOST_VERSIONS}", "--strict", "--workers", 1)
-    with running_server(corpus.models, corpus.folder / "log", *options) as running:
+    # In the published precision, whatever is faster here.
+    options = ("--follow", f"latest:{MOST_VERSIONS}", "--strict", "--precision", "published")
+    log = corpus.folder / "log"
+    with running_server(corpus.models, log, *options, "--workers", 1) as running:
         yield running
 
 
