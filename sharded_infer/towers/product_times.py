@@ -1,7 +1,7 @@
 """Times of a tower in two precisions, remembered by machine.
 
 All processes of a machine must choose alike, or their scores would differ: the first to time a
-tower writes the ratio into the user's cache folder, and the others read it.
+tower writes the ratio into the cache folder (`SHARDED_INFER_CACHE`), and the others read it.
 """
 
 import hashlib
@@ -41,10 +41,11 @@ def relative_time(tower: Tower, other: Tower) -> float:
 
 def recall(signature: str) -> float | None:
     """The remembered ratio of a tower; None if it was not timed on this machine."""
-    path = _path(signature)
-    with suppress(OSError, ValueError):
-        _known[path.name] = float(path.read_text())
-    return _known.get(path.name)
+    name, folder = _name(signature), _folder()
+    if folder is not None:
+        with suppress(OSError, ValueError):
+            _known[name] = float((folder / name).read_text())
+    return _known.get(name)
 
 
 def remember(signature: str, ratio: float) -> float:
@@ -53,20 +54,31 @@ def remember(signature: str, ratio: float) -> float:
     Returns:
         The ratio that all processes of this machine use.
     """
-    path = _path(signature)
-    _known[path.name] = ratio
-    written = path.with_suffix(f".{os.getpid()}")
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        written.write_text(f"{ratio:.3f}\n")
-        with suppress(FileExistsError):
-            os.link(written, path)
-        written.unlink()
+    name, folder = _name(signature), _folder()
+    _known[name] = ratio
+    if folder is not None:
+        written = folder / f"{name}.{os.getpid()}"
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            written.write_text(f"{ratio:.3f}\n")
+            with suppress(FileExistsError):
+                os.link(written, folder / name)
+            written.unlink()
     return recall(signature) or ratio
 
 
-def _path(signature: str) -> Path:
-    users = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+def _name(signature: str) -> str:
     here = f"{platform.node()} {machine()} {torch.__version__} {signature}"
-    name = hashlib.sha256(here.encode()).hexdigest()
-    return Path(users) / "sharded-infer" / "product-times" / name
+    return hashlib.sha256(here.encode()).hexdigest()
+
+
+def _folder() -> Path | None:
+    """The folder of remembered times; None for a user without a home."""
+    cache = os.environ.get("SHARDED_INFER_CACHE")
+    if not cache:
+        users = os.environ.get("XDG_CACHE_HOME")
+        try:
+            cache = str(Path(users or Path.home() / ".cache") / "sharded-infer")
+        except RuntimeError:
+            return None
+    return Path(cache) / "product-times"

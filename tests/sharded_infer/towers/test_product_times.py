@@ -8,12 +8,12 @@ import pytest
 from sharded_infer.towers import product_times
 from sharded_infer.towers.product_times import recall, remember
 
-FOLDER = Path("sharded-infer", "product-times")
+FOLDER = "product-times"
 
 
 @pytest.fixture(autouse=True)
 def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("SHARDED_INFER_CACHE", str(tmp_path))
     monkeypatch.setattr(product_times, "_known", {})
 
 
@@ -47,7 +47,20 @@ def test_processes_that_time_a_tower_at_once_take_the_same_ratio(
 
 
 def test_a_ratio_in_a_folder_that_cannot_be_written_holds_in_this_process(tmp_path: Path) -> None:
-    (tmp_path / "sharded-infer").write_text("no folder")
+    (tmp_path / FOLDER).write_text("no folder")
+    assert remember("tower", 0.75) == recall("tower") == 0.75
+
+
+def test_a_ratio_of_a_user_without_a_home_holds_in_this_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    for name in ("SHARDED_INFER_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert recall("tower") is None
     assert remember("tower", 0.75) == recall("tower") == 0.75
 
 
