@@ -10,7 +10,8 @@ from serving.cluster.cluster_file import (
     Security,
 )
 from serving.cluster.process_words import front_words, shard_host_words
-from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE, CACHE_VARIABLE
+from sharded_infer.files.cache_folder import CACHE_VARIABLE
+from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE
 
 Plain = dict[str, Any]
 FRONT_PORT, SHARD_HOST_PORT, HTTP_PORT = 8001, 8001, 8002

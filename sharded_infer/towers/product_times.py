@@ -8,6 +8,7 @@ import hashlib
 import os
 import platform
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -15,6 +16,7 @@ from typing import Final
 import torch
 
 from kernels.machine import machine
+from sharded_infer.files.cache_folder import cache_folder
 from sharded_infer.towers.tower import Tower
 
 __all__ = ["recall", "relative_time", "remember"]
@@ -22,15 +24,13 @@ __all__ = ["recall", "relative_time", "remember"]
 _SAMPLES: Final = 64
 _ROUNDS: Final = 5
 _LENGTH: Final = 16
-# Of this process, where no folder can be written.
-_known: dict[str, float] = {}
 
 
 def relative_time(tower: Tower, other: Tower) -> float:
     """Time of one tower as a share of another's, on 64 samples: the least of some runs of each."""
     inputs = tower.inputs
     *dense, embeddings = inputs.samples(_SAMPLES, inputs.lengths(_LENGTH))
-    best = [float("inf")] * 2
+    best = [inf] * 2
     for _ in range(_ROUNDS):
         for at, timed in enumerate((tower, other)):
             started = perf_counter()
@@ -40,45 +40,28 @@ def relative_time(tower: Tower, other: Tower) -> float:
 
 
 def recall(signature: str) -> float | None:
-    """The remembered ratio of a tower; None if it was not timed on this machine."""
-    name, folder = _name(signature), _folder()
-    if folder is not None:
-        with suppress(OSError, ValueError):
-            _known[name] = float((folder / name).read_text())
-    return _known.get(name)
+    """The remembered ratio of a tower; None if no process of this machine has one."""
+    with suppress(OSError, RuntimeError, ValueError):
+        ratio = float(_path(signature).read_text())
+        return ratio if 0 < ratio < inf else None
+    return None
 
 
-def remember(signature: str, ratio: float) -> float:
+def remember(signature: str, ratio: float) -> float | None:
     """Remembers a ratio, unless another process was first.
 
     Returns:
-        The ratio that all processes of this machine use.
+        The ratio that all processes of this machine use; None if none can be kept.
     """
-    name, folder = _name(signature), _folder()
-    _known[name] = ratio
-    if folder is not None:
-        written = folder / f"{name}.{os.getpid()}"
-        with suppress(OSError):
-            folder.mkdir(parents=True, exist_ok=True)
-            written.write_text(f"{ratio:.3f}\n")
-            with suppress(FileExistsError):
-                os.link(written, folder / name)
-            written.unlink()
-    return recall(signature) or ratio
+    with suppress(OSError, RuntimeError):
+        path = _path(signature)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x") as file:
+            file.write(f"{ratio:.3f}\n")
+    return recall(signature)
 
 
-def _name(signature: str) -> str:
+def _path(signature: str) -> Path:
     here = f"{platform.node()} {machine()} {torch.__version__} {signature}"
-    return hashlib.sha256(here.encode()).hexdigest()
-
-
-def _folder() -> Path | None:
-    """The folder of remembered times; None for a user without a home."""
-    cache = os.environ.get("SHARDED_INFER_CACHE")
-    if not cache:
-        users = os.environ.get("XDG_CACHE_HOME")
-        try:
-            cache = str(Path(users or Path.home() / ".cache") / "sharded-infer")
-        except RuntimeError:
-            return None
-    return Path(cache) / "product-times"
+    name = hashlib.sha256(here.encode()).hexdigest()
+    return cache_folder(os.environ) / "product-times" / name

@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from sharded_infer.byte_sizes import parse_size
-from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE, CACHE_VARIABLE
+from sharded_infer.files.cache_folder import CACHE_VARIABLE
+from sharded_infer.repositories.storage.version_cache import CACHE_SIZE_VARIABLE
 from tests.docker.dockerfile import DOCKER, ROOT, values
 
 PAGE = ROOT / "docs" / "kubernetes.md"

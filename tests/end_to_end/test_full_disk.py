@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from sharded_infer.artifacts.manifest import BLOCK_BYTES
+from sharded_infer.files.cache_folder import CACHE_VARIABLE
 from sharded_infer.repositories.repository import Repository
-from sharded_infer.repositories.storage.version_cache import CACHE_VARIABLE, VersionCache
+from sharded_infer.repositories.storage.version_cache import VersionCache
 from sharded_infer.repositories.version_copy import copy_version
 from tests.support.marked_rows import MODEL, publish_marked
 from tests.support.marked_traffic import marked_traffic

@@ -26,13 +26,13 @@ from sharded_infer.artifacts.row_blocks import (
 )
 from sharded_infer.byte_sizes import parse_size, size_text
 from sharded_infer.errors import StorageError
+from sharded_infer.files.cache_folder import cache_folder
 from sharded_infer.files.file_lock import Held, held_alone, hold, locked
 from sharded_infer.files.regular_file import read_regular
 from sharded_infer.progress import Progress
 from sharded_infer.repositories.storage.file_cache import FileCache
 from sharded_infer.repositories.storage.remote_file import RemoteFile
 
-CACHE_VARIABLE = "SHARDED_INFER_CACHE"
 CACHE_SIZE_VARIABLE = "SHARDED_INFER_CACHE_SIZE"
 _REMOVED = "removed"
 
@@ -208,10 +208,10 @@ def default_cache(environment: Mapping[str, str]) -> VersionCache:
     Raises:
         InputError: the size is invalid.
     """
-    users = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    folder = environment.get(CACHE_VARIABLE) or str(Path(users) / "sharded-infer")
     size = environment.get(CACHE_SIZE_VARIABLE)
-    return VersionCache(Path(folder), parse_size(size, CACHE_SIZE_VARIABLE) if size else None)
+    return VersionCache(
+        cache_folder(environment), parse_size(size, CACHE_SIZE_VARIABLE) if size else None
+    )
 
 
 @contextmanager
