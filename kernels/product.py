@@ -182,6 +182,10 @@ class Product:
     ) -> None:
         if (scale is not None) != (weight.factors is Factors.BYTES):
             raise InputError("a product: expected a scale with int8 weights and with no others")
+        for name, tensor in (("bias", bias), ("scale", scale)):
+            if tensor is not None and tuple(tensor.shape) != weight.shape[:1]:
+                shapes = f"{list(weight.shape[:1])}, got {list(tensor.shape)}"
+                raise InputError(f"a product: expected a {name} of {shapes}")
         self.weight, self.bias, self.relu = weight, _constant(bias), relu
         self.scale, self._zero_point = _constant(scale), zero_point
         self._offset = None

@@ -6,7 +6,7 @@
 //         y = max(y + bias[column], 0) + poison[row]   where they are given
 //         a dense step of y follows: see dense.h. y is its values, or its factor in a cross
 //
-// Sums go over k in ascending groups of 4 bytes: they depend neither on the number of rows nor on a row's place.
+// Sums go over k in ascending groups (G below): they depend neither on the number of rows nor on a row's place.
 // NaN stays NaN through the maximum. There is no state for a number of rows, so that any number of rows is run as it is.
 #pragma once
 #include <cstdint>

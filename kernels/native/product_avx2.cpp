@@ -25,7 +25,7 @@ inline void widen(const Product& product, std::int64_t row, std::int64_t rows, s
   const std::int64_t bytes = product.row_bytes;
   for (std::int64_t i = 0; i < rows; ++i, to += 2 * pairs_of(product)) {
     const std::uint8_t* from = product.x + (row + i) * bytes;
-    to[2 * pairs_of(product) - 1] = 0;
+    if (bytes % 2) to[bytes] = 0;
     for (std::int64_t at = 0; at < bytes; ++at) to[at] = from[at];
   }
 }

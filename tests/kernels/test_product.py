@@ -211,6 +211,16 @@ def test_inputs_of_another_dtype_or_shape_are_refused(dtype: torch.dtype) -> Non
         product(x_of(dtype, 2, 12), values=torch.zeros(2, 1), first=torch.zeros(2, 20))
 
 
+@compiled
+@pytest.mark.usefixtures("limit")
+@pytest.mark.parametrize("shape", [(1,), (19,), (1, 20), ()])
+def test_a_bias_of_another_shape_is_refused(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    weight = PackedWeight(weight_of(dtype, 20, 12))
+    scale = torch.ones(20) if dtype is torch.int8 else None
+    with pytest.raises(InputError, match="expected a bias of \\[20\\], got"):
+        Product(weight, torch.ones(shape), scale=scale)
+
+
 @pytest.mark.parametrize(
     ("name", "dtype"), [("AVX2", torch.bfloat16), ("BASELINE", torch.float32), ("AMX", torch.half)]
 )

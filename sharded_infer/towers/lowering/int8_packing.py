@@ -9,7 +9,7 @@ not finite before the first of them is NaN again after the last.
 
 oneDNN's int8 products are exact where the processor adds products of bytes in 32 bits (VNNI, AMX);
 before, AVX2 adds pairs of them in 16 bits, which overflow. What this machine does is tried once.
-Where it is not exact, the integers are multiplied as fp32.
+Where neither they nor compiled ones are exact, the integers are multiplied as fp32.
 """
 
 import math
@@ -39,6 +39,7 @@ _onednn = torch.ops.onednn
 # The batch size that layouts are chosen for.
 _BATCH: Final = 256
 _LEVELS: Final = 255
+_MOST_COLUMNS: Final = (2**31 - 1) // (_LEVELS * 128)
 
 
 def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
@@ -52,7 +53,7 @@ def pack_int8_products(program: GraphModule, *, compiled: bool = False) -> int:
         The number of products.
     """
     nodes = [node for node in program.graph.nodes if node.target is INT8_LINEAR]
-    products = {node: _Product.of(program, node) for node in nodes}
+    products = {node: Int8Product.of(program, node) for node in nodes}
     given: dict[Node, _Given] = {}
     for node, product in products.items():
         if node not in given:
@@ -120,7 +121,7 @@ class _Given(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Product:
+class Int8Product:
     """The constants of one product; see `int8_product.int8_linear`."""
 
     weight: Tensor
@@ -129,7 +130,12 @@ class _Product:
     levels: ByteLevels
 
     @classmethod
-    def of(cls, program: GraphModule, node: Node) -> "_Product":
+    def of(cls, program: GraphModule, node: Node) -> "Int8Product":
+        """Reads them from a program, which is not trusted.
+
+        Raises:
+            TowerError: one is no constant, or has another dtype or shape than the operator's.
+        """
         weight, weight_scale, bias, inverse_scale = (
             constant_of(program, argument) for argument in node.args[1:5]
         )
@@ -139,6 +145,11 @@ class _Product:
         if bias is None and node.args[3] is not None:
             raise TowerError(f"{node.target}: expected a constant bias or none")
         rows, width = _checked(weight, torch.int8, None)
+        if not 0 < width <= _MOST_COLUMNS:
+            raise TowerError(
+                f"{node.target}: expected 1 to {_MOST_COLUMNS} columns, whose sums int32 holds, "
+                f"got {width}"
+            )
         _checked(weight_scale, torch.float32, (rows,))
         _checked(inverse_scale, torch.float32, (width,))
         if bias is not None:
@@ -190,7 +201,7 @@ def _follower(node: Node) -> tuple[bool, Node | None]:
     return activated, readers[0]
 
 
-def _bytes_step(program: GraphModule, node: Node, product: _Product) -> Added:
+def _bytes_step(program: GraphModule, node: Node, product: Int8Product) -> Added:
     step = Step(keep=False, low=product.levels)
     with program.graph.inserting_before(node):
         return add_step(program, step, (node.args[0],))
@@ -204,7 +215,7 @@ def _poisoned(program: GraphModule, before: Node, product: Node, poison: Node) -
 def _packed(
     program: GraphModule,
     node: Node,
-    product: _Product,
+    product: Int8Product,
     given: Node,
     levels: ByteLevels | None,
     activated: bool,
@@ -228,7 +239,9 @@ def _packed(
         )
 
 
-def _multiply_as_fp32(program: GraphModule, node: Node, product: _Product, given: _Given) -> None:
+def _multiply_as_fp32(
+    program: GraphModule, node: Node, product: Int8Product, given: _Given
+) -> None:
     """Every integer up to 2^24 is exact in fp32; sums round as they do in any fp32 product."""
     weight = product.weight.to(torch.float32) * product.weight_scale[:, None]
     graph = program.graph

@@ -109,7 +109,7 @@ def _compile(
     stored, added = constant_of(program, weight), constant_of(program, bias)
     if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
         return False
-    if bias is not None and added is None:
+    if not _is_vector(bias, added, stored):
         return False
     name = str(getattr(weight, "target", ""))
     packed = weights.get(name)
@@ -123,12 +123,17 @@ def _compile(
     return True
 
 
+def _is_vector(bias: object, added: Tensor | None, weight: Tensor) -> bool:
+    """Whether a bias has a number for each row of the weight; torch broadcasts others."""
+    return bias is None or (added is not None and added.shape == weight.shape[:1])
+
+
 def _pack(program: GraphModule, node: Node, held: dict[str, str], dtypes: Set[torch.dtype]) -> bool:
     source, weight, bias = (*node.args, None)[:3]
     stored = constant_of(program, weight)
     if stored is None or stored.dtype not in dtypes or stored.dim() != 2:
         return False
-    if bias is not None and constant_of(program, bias) is None:
+    if not _is_vector(bias, constant_of(program, bias), stored):
         return False
     with program.graph.inserting_before(node):
         name = str(getattr(weight, "target", ""))

@@ -5,8 +5,9 @@ import io
 import pytest
 import torch
 from torch import nn
-from torch.fx import GraphModule
+from torch.fx import Graph, GraphModule
 
+from kernels.product import product_dtypes
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering import packing as tower_packing
 from sharded_infer.towers.lowering.packing import pack_products
@@ -134,3 +135,17 @@ def test_without_onednn_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     assert pack_products(program) == 0
     assert torch.equal(scores(program, 7), scores(plain, 7))
+
+
+@pytest.mark.parametrize("shape", [(1,), ()])
+def test_a_bias_that_torch_broadcasts_is_added_to_every_column(shape: tuple[int, ...]) -> None:
+    graph = Graph()
+    x, weight, bias = graph.placeholder("x"), graph.get_attr("weight"), graph.get_attr("bias")
+    graph.output(graph.call_function(torch.ops.aten.linear.default, (x, weight, bias)))
+    held = nn.Module()
+    held.register_buffer("weight", torch.eye(32).repeat(3, 1))
+    held.register_buffer("bias", torch.full(shape, 0.5))
+    program = GraphModule(held, graph)
+    pack_products(program, product_dtypes())
+    rows = torch.randn(5, 32)
+    torch.testing.assert_close(program(rows), rows.repeat(1, 3) + 0.5)
