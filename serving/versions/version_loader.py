@@ -333,7 +333,7 @@ def _report_products(model: Model) -> None:
     if (faster := faster_precision(products)) is None:
         return
     _log.warning(
-        "model %s version %d: published in %s, runs in fp32 here (%s); published in %s it would "
+        "model %s version %d: published in %s, runs in fp32 here (%s); published in %s it may "
         "run faster on this machine",
         model.name, model.version, products.published, products.reason, faster,
         extra={"model": model.name, "version": model.version},

@@ -50,7 +50,7 @@ class StoredTower:
         if chosen is None:
             tower, chosen = self._faster(published)
         else:
-            tower = self._loaded(in_fp32=chosen.running is Precision.FP32)
+            tower = self._loaded(in_fp32=chosen.is_raised)
         self._check_widths(tower.output_widths)
         return tower, chosen
 
@@ -69,6 +69,8 @@ class StoredTower:
         if ratio is None:
             in_fp32 = self._loaded(in_fp32=True)
             ratio = remember(key, relative_time(tower, in_fp32))
+        if ratio is None:
+            return tower, HostProducts(published, published, "no folder for times of products")
         if ratio <= 1.0:
             return tower, HostProducts(published, published, f"takes {ratio:.2f} of fp32's time")
         reason = f"{published} takes {ratio:.2f} of fp32's time"

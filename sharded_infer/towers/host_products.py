@@ -10,6 +10,7 @@ from enum import StrEnum
 import torch
 
 from kernels.machine import Feature, Machine, machine
+from kernels.native_library import library_path
 from kernels.product import product_dtypes
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.lowering.int8_packing import has_exact_int8
@@ -21,8 +22,6 @@ __all__ = [
     "faster_precision",
     "has_products",
 ]
-
-_BYTE_PRODUCTS = Feature.AVX512_VNNI | Feature.AVX_VNNI | Feature.AMX_INT8
 
 
 class ProductsOption(StrEnum):
@@ -46,6 +45,12 @@ class HostProducts:
     published: Precision
     running: Precision
     reason: str
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether a low-precision program runs in fp32; a tf32 one is stored in fp32."""
+        stored = (Precision.FP32, Precision.TF32)
+        return self.running is Precision.FP32 and self.published not in stored
 
     @property
     def text(self) -> str:
@@ -75,8 +80,7 @@ def choose_products(
         running = Precision.FP32 if option is ProductsOption.FP32 else published
         return HostProducts(published, running, f"--precision {option}")
     if has_products(published, here):
-        timed = published is Precision.INT8 and not here.is_arm
-        if timed and not (here.ours | here.onednn) & _BYTE_PRODUCTS:
+        if published is Precision.INT8 and not _multiplies_bytes(here):
             return None
         return HostProducts(published, published, "as published")
     return HostProducts(published, Precision.FP32, f"no {published} products on {here.class_name}")
@@ -96,5 +100,13 @@ def has_products(precision: Precision, here: Machine) -> bool:
     if precision is Precision.INT8:
         return torch.int8 in product_dtypes(here) or has_exact_int8()
     if precision is Precision.BF16:
+        if library_path("kernels") is None:  # Nothing else tells the features.
+            return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
         return torch.bfloat16 in product_dtypes(here) or Feature.BF16 in here.onednn
     return Feature.FP16 in here.onednn
+
+
+def _multiplies_bytes(here: Machine) -> bool:
+    """Whether one instruction multiplies bytes, which is faster than fp32 for certain."""
+    theirs = here.onednn & (Feature.AVX_VNNI | Feature.AMX_INT8)
+    return here.is_arm or bool(theirs) or Feature.AVX512_VNNI in here.ours

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_aggregate
 
-from sharded_infer.errors import TowerError
 from sharded_infer.towers.lowering.constants import add_constant, constant_of, give_up_unused
+from sharded_infer.towers.lowering.int8_packing import Int8Product
 from sharded_infer.towers.lowering.tensor_kinds import kinds_of
 from sharded_infer.towers.program.int8_linear import INT8_LINEAR
 
@@ -24,6 +24,7 @@ __all__ = ["compute_in_fp32"]
 
 _aten = torch.ops.aten
 _FLOATS: Final = (torch.float32, torch.bfloat16, torch.float16)
+_CASTS: Final = tuple((dtype,) for dtype in _FLOATS)
 
 
 def compute_in_fp32(program: GraphModule, inputs: Sequence[Tensor]) -> None:
@@ -34,7 +35,7 @@ def compute_in_fp32(program: GraphModule, inputs: Sequence[Tensor]) -> None:
         inputs: any inputs that it can run on, to read dtypes from a run.
 
     Raises:
-        TowerError: an int8 product without constant integers and scales.
+        TowerError: an int8 product without constant integers and scales of fitting shapes.
     """
     kinds = kinds_of(program, inputs)
     raised: dict[str, str] = {}
@@ -46,8 +47,8 @@ def compute_in_fp32(program: GraphModule, inputs: Sequence[Tensor]) -> None:
         elif node.op == "call_function":
             source = node.args[0] if node.args else None
             dtype = kinds[source][0] if isinstance(source, Node) and source in kinds else None
-            is_cast = node.target is _aten.to.dtype and node.args[1] in _FLOATS
-            if is_cast and dtype in _FLOATS and not node.kwargs:
+            is_cast = node.target is _aten.to.dtype and node.args[1:2] in _CASTS
+            if is_cast and dtype in _FLOATS:
                 node.replace_all_uses_with(source)
                 continue
             node.args = map_aggregate(node.args, _raised_dtype)
@@ -75,13 +76,11 @@ def _raise_constant(program: GraphModule, node: Node, raised: dict[str, str]) ->
 
 
 def _raise_product(program: GraphModule, node: Node) -> None:
-    source, _, _, bias, _, _ = node.args
-    integers, scale, inverse_scale = (constant_of(program, node.args[at]) for at in (1, 2, 4))
-    if integers is None or scale is None or inverse_scale is None:
-        raise TowerError(f"{node.target}: expected constant integers and scales")
-    weight = integers.detach().to(torch.float32) * inverse_scale.detach()
-    weight *= scale.detach()[:, None]
+    product = Int8Product.of(program, node)
+    weight = product.weight.detach().to(torch.float32) * product.levels.inverse_scale.detach()
+    weight *= product.weight_scale.detach()[:, None]
     with program.graph.inserting_before(node):
         held = add_constant(program, "_fp32", weight)
-        made = program.graph.call_function(_aten.linear.default, (source, held, bias))
+        given = (node.args[0], held, node.args[3])
+        made = program.graph.call_function(_aten.linear.default, given)
     node.replace_all_uses_with(made)

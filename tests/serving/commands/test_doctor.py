@@ -39,12 +39,13 @@ def test_it_names_the_class_the_features_and_the_limits(monkeypatch: pytest.Monk
         (Feature(0), "fp32 by oneDNN, int8 and bf16 and fp16 towers run in fp32"),
         (
             Feature.AVX2,
-            "fp32 by oneDNN, int8 by ours (avx2) where that is timed faster than fp32, "
+            "fp32 by ours (avx2), int8 by ours (avx2) where that is timed faster than fp32, "
             "bf16 and fp16 towers run in fp32",
         ),
         (
             WITH_BF16,
-            "fp32 by oneDNN, int8 by ours (avx512), bf16 by ours (avx512), fp16 towers run in fp32",
+            "fp32 by ours (avx512), int8 by ours (avx512), bf16 by ours (avx512), "
+            "fp16 towers run in fp32",
         ),
     ],
 )

@@ -196,7 +196,7 @@ def test_a_load_says_which_products_run_and_warns_once_of_a_precision_that_would
         assert warned == (
             [
                 "model ranker version 1: published in bf16, runs in fp32 here (no bf16 products on "
-                "AVX2); published in int8 it would run faster on this machine"
+                "AVX2); published in int8 it may run faster on this machine"
             ]
             if option is ProductsOption.AUTO
             else []

@@ -72,6 +72,8 @@ def test_an_option_forces_the_precision_and_fp32_is_never_lowered(precision: Pre
     # Processors have no tf32.
     assert kept is not None
     assert kept.running is (FP32 if precision is Precision.TF32 else precision)
+    # A program that was published in fp32 keeps the casts of its module.
+    assert forced.is_raised is (precision in (BF16, FP16, INT8)) and not kept.is_raised
 
 
 def test_a_limit_takes_products_away_and_is_named() -> None:
