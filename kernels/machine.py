@@ -109,7 +109,7 @@ class Machine:
 
     @property
     def is_arm(self) -> bool:
-        """Whether it is a 64-bit ARM processor."""
+        """True on 64-bit ARM."""
         return self.architecture in ("aarch64", "arm64")
 
     @property
@@ -201,7 +201,7 @@ def chosen_set(
     """
     available = instruction_sets(library)
     if wanted is not None and wanted not in available:
-        names = ", ".join(one.name.lower() for one in available) or "none"
+        names = ", ".join(variant.name.lower() for variant in available) or "none"
         raise InputError(f"{what}: no {wanted.name.lower()} here, only {names}")
     return wanted if wanted is not None else max(available, default=None)
 

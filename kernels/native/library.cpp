@@ -29,7 +29,7 @@ using sharded_infer::RowSteps;
 
 extern "C" {
 
-// What the processor has, as bits of `Feature`; see processor.h.
+// Features of the processor, as bits of `ProcessorFeature`; see processor.h.
 EXPORTED std::uint32_t sharded_infer_features() { return sharded_infer::features(); }
 
 // Mapped files whose pages may be lost; see lost_pages.h.

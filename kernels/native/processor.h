@@ -1,4 +1,4 @@
-// What a processor has, as far as the system keeps the registers for it.
+// Features of a processor, as far as the system keeps the registers for them.
 //
 // Not the compiler's __builtin_cpu_supports: it is a part of the compiler's own library, and in Zig's it says no to
 // everything. Bits: Intel's manual, volume 2, CPUID, and volume 1, 13.3 (XCR0).

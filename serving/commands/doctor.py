@@ -124,7 +124,7 @@ def _cpu() -> Finding:
         return Finding("cpu", Verdict.PROBLEM, str(error))
     # The bit of VNNI is that of the dot product on ARM.
     renamed = {Feature.AVX512_VNNI: "dot product"} if here.is_arm else {}
-    names = [renamed.get(one, str(one.name).lower()) for one in here.processor]
+    names = [renamed.get(bit, str(bit.name).lower()) for bit in here.processor]
     features = ", ".join(names) or "none"
     detail = f"{here.class_text}; features of the processor: {features}"
     if here.is_arm or Feature.AVX2 in here.processor:
@@ -134,7 +134,7 @@ def _cpu() -> Finding:
 
 
 def _products() -> Finding:
-    """Which products run in towers of each precision."""
+    """Products that run in towers of each precision."""
     host = importlib.import_module("sharded_infer.towers.host_products")
     ours = importlib.import_module("kernels.product")
     torch = importlib.import_module("torch")

@@ -48,7 +48,7 @@ class HostProducts:
 
     @property
     def is_raised(self) -> bool:
-        """Whether a low-precision program runs in fp32; a tf32 one is stored in fp32."""
+        """True if a low-precision program runs in fp32; a tf32 one is stored in fp32."""
         stored = (Precision.FP32, Precision.TF32)
         return self.running is Precision.FP32 and self.published not in stored
 
@@ -96,7 +96,7 @@ def faster_precision(products: HostProducts, here: Machine | None = None) -> Pre
 
 
 def has_products(precision: Precision, here: Machine) -> bool:
-    """Whether products of a low precision are faster than fp32's, or may be."""
+    """True if products of a low precision are, or may be, faster than fp32's."""
     if precision is Precision.INT8:
         return torch.int8 in product_dtypes(here) or has_exact_int8()
     if precision is Precision.BF16:
@@ -107,6 +107,6 @@ def has_products(precision: Precision, here: Machine) -> bool:
 
 
 def _multiplies_bytes(here: Machine) -> bool:
-    """Whether one instruction multiplies bytes, which is faster than fp32 for certain."""
+    """True if one instruction multiplies bytes, which always beats fp32."""
     theirs = here.onednn & (Feature.AVX_VNNI | Feature.AMX_INT8)
     return here.is_arm or bool(theirs) or Feature.AVX512_VNNI in here.ours

@@ -124,7 +124,7 @@ def _compile(
 
 
 def _is_vector(bias: object, added: Tensor | None, weight: Tensor) -> bool:
-    """Whether a bias has a number for each row of the weight; torch broadcasts others."""
+    """True for a bias with a number for each row of the weight; torch broadcasts others."""
     return bias is None or (added is not None and added.shape == weight.shape[:1])
 
 
