@@ -7,7 +7,7 @@ from sharded_infer.byte_sizes import size_text
 from sharded_infer.errors import CapacityError
 from sharded_infer.specs.precision import Precision
 from sharded_infer.towers.batch_sizes import KERNEL_BYTES
-from sharded_infer.towers.host_products import ProductsOption, choose_products
+from sharded_infer.towers.host_products import ProductsOption, are_compiled, choose_products
 
 # Packed for the matrix library a tower takes a little more than its file: panels are padded.
 _PACKED = 1.1
@@ -46,8 +46,8 @@ def held_bytes(
 
         tables and id maps + processes * (1.1 * tower + kernels)
 
-    Mapped tables are in the page cache once. Where copies in huge pages are not shared, a version
-    loaded after the fork has one for each worker.
+    Only oneDNN's products have kernels. Mapped tables are in the page cache once. Where copies in
+    huge pages are not shared, a version loaded after the fork has one for each worker.
 
     Args:
         shares_copies: the processes share a copy in huge pages.
@@ -57,7 +57,8 @@ def held_bytes(
     each = memory is TableMemory.HUGE and not shares_copies
     rows = row_bytes(manifest, row_memory_bytes)
     tables = (rows + manifest.id_map_bytes) * (processes if each else 1)
-    return tables + processes * (round(_PACKED * _tower_bytes(manifest, products)) + KERNEL_BYTES)
+    kernels = 0 if are_compiled(_running(manifest, products)) else KERNEL_BYTES
+    return tables + processes * (round(_PACKED * _tower_bytes(manifest, products)) + kernels)
 
 
 def needed_bytes(
@@ -123,9 +124,12 @@ def check_fits(needed: int, available: int, spare: int, what: str) -> None:
 
 
 def _tower_bytes(manifest: Manifest, option: ProductsOption) -> int:
-    """Bytes of the tower in the precision that runs; the larger, where that is timed later."""
-    published = manifest.tower.precision
-    chosen = choose_products(published, option)
-    running = Precision.FP32 if chosen is None else chosen.running
-    stored = manifest.files[manifest.tower.file].bytes
-    return stored * _WEIGHT_BYTES[running] // _WEIGHT_BYTES[published]
+    """Bytes of the tower in the precision that runs."""
+    stored, published = manifest.files[manifest.tower.file].bytes, manifest.tower.precision
+    return stored * _WEIGHT_BYTES[_running(manifest, option)] // _WEIGHT_BYTES[published]
+
+
+def _running(manifest: Manifest, option: ProductsOption) -> Precision:
+    """The precision that runs; the larger, where that is timed later."""
+    chosen = choose_products(manifest.tower.precision, option)
+    return Precision.FP32 if chosen is None else chosen.running

@@ -6,6 +6,7 @@ products of that precision, the tower runs in fp32, which is at least as exact.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import torch
 
@@ -18,10 +19,18 @@ from sharded_infer.towers.lowering.int8_packing import has_exact_int8
 __all__ = [
     "HostProducts",
     "ProductsOption",
+    "are_compiled",
     "choose_products",
     "faster_precision",
     "has_products",
 ]
+
+
+_WEIGHT_DTYPES: Final = {
+    Precision.INT8: torch.int8,
+    Precision.BF16: torch.bfloat16,
+    Precision.FP16: torch.float16,
+}
 
 
 class ProductsOption(StrEnum):
@@ -93,6 +102,12 @@ def faster_precision(products: HostProducts, here: Machine | None = None) -> Pre
         return None
     low = (Precision.INT8, Precision.BF16)
     return next((p for p in low if p is not products.published and has_products(p, here)), None)
+
+
+def are_compiled(precision: Precision) -> bool:
+    """True if this project computes products of a precision here, without kernels of oneDNN."""
+    dtype = _WEIGHT_DTYPES.get(precision, torch.float32)
+    return {dtype, torch.float32} <= product_dtypes()
 
 
 def has_products(precision: Precision, here: Machine) -> bool:

@@ -24,12 +24,16 @@ def test_what_does_not_fit_is_refused_with_all_figures() -> None:
         check_fits(5 * MIB + 1, 8 * MIB, 3 * MIB, "ranker version 2")
 
 
-def test_copies_are_counted_for_each_process_and_mapped_tables_once(ranker: Ranker) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_copies_are_counted_for_each_process_and_mapped_tables_once(
+    ranker: Ranker, compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory_fit, "are_compiled", lambda _: compiled)
     manifest = ranker.model.artifact.manifest
     files = {**manifest.files, manifest.tower.file: FileRecord(1000, "0" * 64)}
     manifest = replace(manifest, files=files)
     tables = manifest.table_bytes
-    own = 1100 + KERNEL_BYTES
+    own = 1100 + (0 if compiled else KERNEL_BYTES)
     assert held_bytes(manifest, TableMemory.MAP, 1) == tables + own
     assert held_bytes(manifest, TableMemory.MAP, 4) == tables + 4 * own
     assert held_bytes(manifest, TableMemory.HUGE, 4) == 4 * (tables + own)
@@ -54,6 +58,7 @@ def test_a_tower_takes_the_bytes_of_the_precision_that_runs(
         Precision.INT8: None,
     }
     monkeypatch.setattr(memory_fit, "choose_products", lambda published, _: here[published])
+    monkeypatch.setattr(memory_fit, "are_compiled", lambda _: False)
     for published, times in ((Precision.BF16, 2), (Precision.FP16, 1), (Precision.INT8, 4)):
         manifest = replace(stored, files=files, tower=replace(stored.tower, precision=published))
         held = stored.table_bytes + 1100 * times + KERNEL_BYTES
