@@ -10,6 +10,7 @@ import platform
 from contextlib import suppress
 from math import inf
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from time import perf_counter
 from typing import Final
 
@@ -56,8 +57,11 @@ def remember(signature: str, ratio: float) -> float | None:
     with suppress(OSError, RuntimeError):
         path = _path(signature)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("x") as file:
-            file.write(f"{ratio:.3f}\n")
+        with NamedTemporaryFile("w", dir=path.parent) as written:
+            written.write(f"{ratio:.3f}\n")
+            written.flush()
+            # Whoever finds the file finds the whole of it.
+            os.link(written.name, path)
     return recall(signature)
 
 
