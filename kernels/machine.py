@@ -65,15 +65,15 @@ class InstructionSet(IntEnum):
     AVX512 = 2
 
 
+_ALL: Final = ~Feature(0)
 _CLASS_FEATURES: Final[Mapping[ProcessorClass, Feature]] = {
     ProcessorClass.BASELINE: Feature(0),
     ProcessorClass.AVX2: Feature.AVX2,
     ProcessorClass.AVX512: Feature.AVX2 | Feature.AVX512,
     ProcessorClass.AVX512_VNNI: Feature.AVX2 | Feature.AVX512 | Feature.AVX512_VNNI,
     ProcessorClass.AVX512_BF16: Feature.AVX2 | Feature.AVX512 | Feature.AVX512_VNNI | Feature.BF16,
-    ProcessorClass.AMX: ~Feature(0),
+    ProcessorClass.AMX: _ALL,
 }
-_ALL: Final = ~Feature(0)
 # oneDNN's documentation, "CPU Dispatcher Control"; a name that is not here limits nothing.
 _ONEDNN_FEATURES: Final[Mapping[str, Feature]] = {
     "SSE41": Feature(0),
