@@ -90,6 +90,11 @@ class TritonLookup:
         self._features, self._sequence_features = (
             lines.to(self.device) for lines in (in_order, self._lines)
         )
+        # An id elsewhere changes only the number of rows of a mean.
+        self._checks = any(
+            mean or policy is not OutOfRange.ELSEWHERE
+            for mean, policy in zip(tables.means, tables.policies, strict=True)
+        )
         self.constants: dict[str, Any] = {
             "FORMAT": row_format.value,
             "ELEMENT_BITS": row_format.element_bits,
@@ -152,6 +157,7 @@ class TritonLookup:
                 short_wide,
                 self.plan.wide_chunks,
                 **self.constants,
+                CHECKS=self._checks,
                 OUT_ALIGNMENT=_out_alignment(
                     out, (*self.tables.dims, *(self.tables.columns or ()))
                 ),

@@ -47,6 +47,7 @@ def _pool_block(
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WRAPS: tl.constexpr,
+    CHECKS: tl.constexpr,
     ROWS: tl.constexpr,
     WORDS: tl.constexpr,
 ):
@@ -62,19 +63,21 @@ def _pool_block(
     # Steps with a row of each bag at once, and with all rows of a bag at once, bag after bag.
     side_by_side = tl.max(lengths, axis=0)
     one_by_one = tl.sum((lengths + ROWS - 1) // ROWS, axis=0)
-    # The bags' ids lie together: a look at all of them also brings them near.
     last_bag = tl.minimum(first_bag + block, batch)
-    any_strange = find_strange(
-        values,
-        tl.load(offsets + first_offset).to(tl.int32),
-        tl.load(offsets + (first_offset + (last_bag - first_bag))).to(tl.int32),
-        tl.load(feature + FIRST_ROW),
-        tl.load(feature + TABLE_ROWS),
-        tl.load(feature + POLICY),
-        outside,
-        chunk == 0,
-        CHECKED,
-    )
+    any_strange = False
+    if CHECKS:
+        # The bags' ids lie together: a look at all of them also brings them near.
+        any_strange = find_strange(
+            values,
+            tl.load(offsets + first_offset).to(tl.int32),
+            tl.load(offsets + (first_offset + (last_bag - first_bag))).to(tl.int32),
+            tl.load(feature + FIRST_ROW),
+            tl.load(feature + TABLE_ROWS),
+            tl.load(feature + POLICY),
+            outside,
+            chunk == 0,
+            CHECKED,
+        )
     if (block > 1) & (side_by_side <= one_by_one + 1):
         pool_bags(
             memory, feature, values, weights, begins, ends, first_bag + lane, there, any_strange,
@@ -121,6 +124,7 @@ def pooled_kernel(
     OUT_ALIGNMENT: tl.constexpr,
     WEIGHTED: tl.constexpr,
     WRAPS: tl.constexpr,
+    CHECKS: tl.constexpr,
     WIDE_ROWS: tl.constexpr,
     WIDE_WORDS: tl.constexpr,
     NARROW_ROWS: tl.constexpr,
@@ -147,6 +151,7 @@ def pooled_kernel(
         OUT_ALIGNMENT: elements that `out`, its stride and all dims are multiples of.
         WEIGHTED: whether ids have weights.
         WRAPS: whether any feature wraps ids.
+        CHECKS: whether ids outside their tables are counted, or change a mean.
         NARROW_WORDS: words of a row in a narrow tile; 0: there are no narrow features.
     """
     program = tl.program_id(0)
@@ -172,7 +177,7 @@ def pooled_kernel(
                 memory, feature, values, offsets, weights,
                 index % blocks * block, block, batch, out, out_stride, outside, chunk,
                 FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED, WRAPS,
-                WIDE_ROWS, WIDE_WORDS,
+                CHECKS, WIDE_ROWS, WIDE_WORDS,
             )  # fmt: skip
     elif NARROW_WORDS > 0:
         narrow_blocks = (batch + NARROW_ROWS - 1) // NARROW_ROWS
@@ -185,5 +190,5 @@ def pooled_kernel(
             memory, features + line * FIELDS, values, offsets, weights,
             index % blocks * block, block, batch, out, out_stride, outside, 0,
             FORMAT, ELEMENT_BITS, PAYLOAD_ALIGNMENT, OUT_ALIGNMENT, WEIGHTED, WRAPS,
-            NARROW_ROWS, NARROW_WORDS,
+            CHECKS, NARROW_ROWS, NARROW_WORDS,
         )  # fmt: skip

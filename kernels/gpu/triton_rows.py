@@ -98,7 +98,12 @@ def decode_word(words, part: tl.constexpr, FORMAT: tl.constexpr, ELEMENT_BITS: t
         values = tl.where((shifted & 0x7F) == 0x7F, float("nan"), finite)
     else:
         tl.static_assert((FORMAT == "int8") | (FORMAT == "int4") | (FORMAT == "int2"))
-        values = (shifted & ((1 << ELEMENT_BITS) - 1)).to(tl.float32)
+        level = shifted & ((1 << ELEMENT_BITS) - 1)
+        if part % 2 == 1:
+            # 2**23 + level, exactly: few units of an SM convert integers, so half are not.
+            values = (level | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+        else:
+            values = level.to(tl.float32)
     return values
 
 

@@ -14,6 +14,9 @@ _WARP_THREADS = 32
 _THREAD_ELEMENTS = 32  # fp32 sums that a thread holds
 # Ids and headers of more rows than that would cross threads through shared memory.
 _MOST_ROWS = 32
+# Usual ids from which a bag has a program of its own. On an H100 a bound of 4 took 9% longer for
+# DLRM-v2's bags (docs/gpu.md).
+_LONG_BAG = 16
 # A narrow tile must save this share of the wide one's lanes to be worth its code.
 _WORTHWHILE_SHARE = 0.25
 
@@ -107,8 +110,7 @@ def plan_tiles(
 
     def kind(feature: int) -> int:
         is_narrow = words[feature] <= narrow
-        rows = narrow_rows if is_narrow else wide_rows
-        is_long = typical_lengths is not None and 2 * typical_lengths[feature] >= rows
+        is_long = typical_lengths is not None and typical_lengths[feature] >= _LONG_BAG
         return (0 if is_long else 2) + is_narrow
 
     kinds = [kind(feature) for feature in range(len(dims))]

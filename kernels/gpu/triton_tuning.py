@@ -80,5 +80,5 @@ def tile_choice(
 
 def candidates() -> Iterator[TileChoice]:
     """Choices that a tuner tries."""
-    for warps, thread_words, widest in itertools.product((1, 2, 4), (4, 8, 16), (32, 64)):
-        yield TileChoice(warps=warps, thread_words=thread_words, widest_words=widest)
+    for warps, thread_words in itertools.product((1, 2), (8, 4, 16)):
+        yield TileChoice(warps=warps, thread_words=thread_words)

@@ -48,6 +48,7 @@ def compile_kernel(
         "OUT_ALIGNMENT": {"fp32": 4, "bf16": 8}[out],
         "WEIGHTED": False,
         "WRAPS": False,
+        "CHECKS": False,
         "WIDE_ROWS": plan.wide[0],
         "WIDE_WORDS": plan.wide[1],
         "NARROW_ROWS": plan.narrow[0],
