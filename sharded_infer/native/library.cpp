@@ -1,4 +1,5 @@
-// The C interface of the merge and of the parts of lookups, which Python calls through ctypes.
+// The C interface of the merge, of the parts of lookups and of devices' inputs, which Python calls through ctypes.
+#include "device_bags.h"
 #include "merge.h"
 #include "parts.h"
 
@@ -18,6 +19,13 @@ EXPORTED void sharded_infer_merge(const sharded_infer::Merge* merge) {
 
 EXPORTED void sharded_infer_merge_uniform(const sharded_infer::Uniform* merge) {
   sharded_infer::copy_uniform(*merge);
+}
+
+// Writes a batch's bags for a device; see device_bags.h.
+EXPORTED void sharded_infer_write_bags(const sharded_infer::SourceGroup* groups, std::int64_t count,
+                                       const std::int64_t* group_of, const std::int64_t* rows,
+                                       const sharded_infer::DeviceBags* to) {
+  sharded_infer::write_bags(groups, count, group_of, rows, *to);
 }
 
 // Selects the bags of ranks; see parts.h.

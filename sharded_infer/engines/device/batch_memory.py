@@ -75,7 +75,7 @@ class EngineShape:
     buckets: tuple[int, ...]
     ids: int
     weighted: bool = False
-    slots: int = 2
+    slots: int = 4
 
     @property
     def kinds(self) -> tuple[BatchKind, ...]:

@@ -1,27 +1,49 @@
 """Writes a batch into pinned memory, in the layout of `input_layout`."""
 
+import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kernels.native_library import load_library
 from sharded_infer.engines.device.input_layout import InputViews
+from sharded_infer.errors import InternalError
 from sharded_infer.inputs.model_input import JaggedBatch, ModelInput
 
 # Which features a request shares depends on the client, so few patterns occur. The limit bounds
 # the memory that a hostile client can use.
 _MOST_PATTERNS = 64
+_Rows = tuple[NDArray[np.int64], NDArray[np.int64]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
-    """Maps a group's features to a device's features."""
+class _SourceGroup(ctypes.Structure):
+    """`SourceGroup` of sharded_infer/native/device_bags.h."""
 
-    group_rows: NDArray[np.int64]
-    device_rows: NDArray[np.int64]
-    # (first device row, first group row, rows) of each run that is contiguous in both.
-    runs: tuple[tuple[int, int, int], ...]
+    _fields_ = (
+        ("lengths", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("features", ctypes.c_int64),
+        ("bags", ctypes.c_int64),
+    )
+
+
+class _DeviceBags(ctypes.Structure):
+    """`DeviceBags` of sharded_infer/native/device_bags.h."""
+
+    _fields_ = (
+        ("features", ctypes.c_int64),
+        ("bucket", ctypes.c_int64),
+        ("offsets", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("id_bytes", ctypes.c_int64),
+        ("weights", ctypes.c_void_p),
+    )
+
+
+_LIBRARY = load_library("sharded_infer")
 
 
 @dataclass(slots=True)
@@ -69,42 +91,53 @@ class InputWriter:
         self._features = features
         self._columns = columns
         self._split_means = split_means
-        self._patterns: dict[tuple[int, ...], _Pattern] = {}
+        self._known: dict[tuple[tuple[int, ...], ...], _Rows] = {}
 
-    def write(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> int:
+    def write(
+        self, batch: ModelInput, arrays: HostArrays, bucket: int, *, weighted: bool = False
+    ) -> int:
         """Writes a batch.
 
         Args:
             batch: with ids already checked.
             arrays: for this bucket, with room for all ids of the batch.
             bucket: samples that the batch is padded to.
+            weighted: whether weights are written; 1 for groups without weights.
 
         Returns:
             The number of ids written.
+
+        Raises:
+            InternalError: the package was built without a compiler.
         """
-        counts = np.zeros((len(self._features), bucket), np.int64)
-        patterns = [self._pattern(group.features) for group in batch.groups]
-        for group, pattern in zip(batch.groups, patterns, strict=True):
-            counts[pattern.device_rows, : group.batch_size] = group.lengths[pattern.group_rows]
-        arrays.offsets[0] = 0
-        np.cumsum(counts.ravel(), out=arrays.offsets[1:])
-        for group, pattern in zip(batch.groups, patterns, strict=True):
-            for source, first, count in _places(group, pattern, arrays, bucket):
-                arrays.values[first : first + count] = group.values[source : source + count]
+        if _LIBRARY is None:
+            raise InternalError("inputs of devices need the compiled library of sharded_infer")
+        groups = (_SourceGroup * len(batch.groups))()
+        # Views of others' arrays are copied; copies live until the call returns.
+        kept = [_contiguous(group) for group in batch.groups]
+        for target, (lengths, values, weights) in zip(groups, kept, strict=True):
+            target.lengths, target.values = lengths.ctypes.data, values.ctypes.data
+            target.weights = None if weights is None else weights.ctypes.data
+            target.features, target.bags = lengths.shape
+        group_of, rows = self._rows_of(tuple(group.features for group in batch.groups))
+        to = _DeviceBags(
+            len(self._features),
+            bucket,
+            arrays.offsets.ctypes.data,
+            arrays.values.ctypes.data,
+            arrays.values.itemsize,
+            arrays.weights.ctypes.data if weighted else None,
+        )
+        _LIBRARY.sharded_infer_write_bags(
+            groups,
+            ctypes.c_int64(len(groups)),
+            ctypes.c_void_p(group_of.ctypes.data),
+            ctypes.c_void_p(rows.ctypes.data),
+            ctypes.byref(to),
+        )
         if arrays.owners is not None:
             self._write_tower(batch, arrays)
         return int(arrays.offsets[-1])
-
-    def write_weights(self, batch: ModelInput, arrays: HostArrays, bucket: int) -> None:
-        """Writes the weights of a batch after `write`; 1 for groups without weights."""
-        for group in batch.groups:
-            pattern = self._pattern(group.features)
-            for source, first, count in _places(group, pattern, arrays, bucket):
-                weights = arrays.weights[first : first + count]
-                if group.weights is None:
-                    weights[:] = 1.0
-                else:
-                    weights[:] = group.weights[source : source + count]
 
     def _write_tower(self, batch: ModelInput, arrays: HostArrays) -> None:
         size = batch.batch_size
@@ -136,45 +169,31 @@ class InputWriter:
                         np.float32
                     )
 
-    def _pattern(self, features: tuple[int, ...]) -> _Pattern:
-        pattern = self._patterns.get(features)
-        if pattern is None:
-            pattern = self._make_pattern(features)
-            if len(self._patterns) < _MOST_PATTERNS:
-                self._patterns[features] = pattern
-        return pattern
-
-    def _make_pattern(self, features: tuple[int, ...]) -> _Pattern:
-        rows = {feature: row for row, feature in enumerate(features)}
-        pairs = [(d, rows[f]) for d, f in enumerate(self._features) if f in rows]
-        runs: list[tuple[int, int, int]] = []
-        for device_row, group_row in pairs:
-            if runs and runs[-1][0] + runs[-1][2] == device_row:
-                first, source, count = runs[-1]
-                if source + count == group_row:
-                    runs[-1] = (first, source, count + 1)
-                    continue
-            runs.append((device_row, group_row, 1))
-        return _Pattern(
-            group_rows=np.array([row for _, row in pairs], np.int64),
-            device_rows=np.array([row for row, _ in pairs], np.int64),
-            runs=tuple(runs),
-        )
+    def _rows_of(self, groups: tuple[tuple[int, ...], ...]) -> _Rows:
+        """Group and row in it of each of the device's features; group -1 for none."""
+        known = self._known.get(groups)
+        if known is None:
+            group_of = np.full(len(self._features), -1, np.int64)
+            rows = np.zeros(len(self._features), np.int64)
+            places = {f: (g, row) for g, group in enumerate(groups) for row, f in enumerate(group)}
+            for position, feature in enumerate(self._features):
+                if feature in places:
+                    group_of[position], rows[position] = places[feature]
+            known = group_of, rows
+            if len(self._known) < _MOST_PATTERNS:
+                self._known[groups] = known
+        return known
 
 
-def _places(
-    group: JaggedBatch, pattern: _Pattern, arrays: HostArrays, bucket: int
-) -> list[tuple[int, int, int]]:
-    """Contiguous runs of ids: (start in the group, start in the device's values, ids)."""
-    if len(pattern.runs) == 1 and len(pattern.group_rows) == len(group.features):
-        return [(0, int(arrays.offsets[pattern.runs[0][0] * bucket]), len(group.values))]
-    ends = np.cumsum(group.lengths.sum(axis=1))
-    places = []
-    for device_row, group_row, rows in pattern.runs:
-        source = int(ends[group_row - 1]) if group_row else 0
-        first = int(arrays.offsets[device_row * bucket])
-        places.append((source, first, int(ends[group_row + rows - 1]) - source))
-    return places
+def _contiguous(
+    group: JaggedBatch,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32] | None]:
+    weights = None if group.weights is None else np.ascontiguousarray(group.weights, np.float32)
+    return (
+        np.ascontiguousarray(group.lengths, np.int64),
+        np.ascontiguousarray(group.values, np.int64),
+        weights,
+    )
 
 
 def is_weighted(batch: ModelInput) -> bool:

@@ -102,6 +102,10 @@ def place_ranks(
         _fill(shard, pieces[shard.table.name])
         done += shard.rows * shard.row_stride
         progress("copying tables to devices", done, total)
+    # Streams that read the rows do not wait for the streams that copied them.
+    for shard in placed:
+        if shard.memory.is_cuda:
+            torch.cuda.synchronize(shard.memory.device)
     return placed
 
 

@@ -170,9 +170,7 @@ class TowerEngine:
         kind = BatchKind(is_shared(batch), is_weighted(batch))
         for number, streams in enumerate(self._all_streams):
             arrays = self.memory.host_arrays(slot, number, bucket)
-            ids.append(streams.writer.write(batch, arrays, bucket))
-            if kind.weighted:
-                streams.writer.write_weights(batch, arrays, bucket)
+            ids.append(streams.writer.write(batch, arrays, bucket, weighted=kind.weighted))
         return _Launch(slot, buffers, bucket, kind, tuple(ids))
 
     def _send(self, launch: _Launch) -> None:

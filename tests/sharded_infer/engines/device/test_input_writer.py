@@ -101,8 +101,7 @@ def write_weighted(
     assert len(arrays.values) == len(arrays.weights) >= ids
     assert arrays.views.weights_begin % 16 == 0
     writer = InputWriter(features, columns=np.arange(5), split_means=())
-    count = writer.write(batch, arrays, BUCKET)
-    writer.write_weights(batch, arrays, BUCKET)
+    count = writer.write(batch, arrays, BUCKET, weighted=True)
     return arrays, count
 
 
