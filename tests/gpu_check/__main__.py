@@ -1,8 +1,9 @@
 """Checks, measures and tunes the kernels on a GPU; `--dry-run` tries this script without one.
 
-Stages fail alone: what was measured is written after each, and the exit code says whether anything
-failed. Nothing of ours need be built or installed; where g++ is, it compiles what is missing. It
-needs torch, Triton, NumPy, pydantic and safetensors.
+Each stage is a process with a limit: what crashes or hangs takes nothing else along. Figures are
+written as they come, and the exit code says whether anything failed. Nothing of ours need be built
+or installed; where g++ is, it compiles what is missing. It needs torch, Triton, NumPy, pydantic and
+safetensors.
 """
 
 import argparse
@@ -16,30 +17,36 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.gpu_check.supervision import supervise, write_json
+
 ROOT = Path(__file__).parents[2]
-_SECONDS = 420.0  # the stages' part of the 8 minutes
-_GRACE_SECONDS = 60.0
-_STAGES = (
-    "environment",
-    "ceilings",
-    "correctness",
-    "towers",
-    "plans",
-    "engine",
-    "lookups",
-    "tuning",
-)
+_SECONDS = 540.0
+# Stages in their order, and the seconds after which each is killed.
+_LIMITS = {
+    "environment": 60.0,
+    "ceilings": 30.0,
+    "correctness": 120.0,
+    "lookups": 90.0,
+    "engine": 150.0,
+    "towers": 85.0,
+    "plans": 60.0,
+    "tuning": 100.0,
+}
+_GRACE_SECONDS = 10.0  # of a stage, to import torch
+_BEGINS = 0.8  # the share of a limit after which a stage begins nothing new
 # Stages where nothing may be left out.
 _ALL_IS_CHECKED = ("correctness", "towers", "engine")
-# Shares of the time at which a stage begins nothing new.
-_ENDS = {"correctness": 0.35, "towers": 0.5, "engine": 0.7, "lookups": 0.88, "tuning": 1.0}
+_LISTED = f"of {', '.join(_LIMITS)}"
+Report = dict[str, Any]
+Save = Callable[[Report], None]
 
 
 def main() -> int:
-    """Runs the stages and writes what they found.
+    """Runs the stages and writes what they measured.
 
     Returns:
         The exit code: 0 when every stage did its work and every check passed.
@@ -48,56 +55,207 @@ def main() -> int:
     if arguments.dry_run:
         # Before Triton is imported.
         os.environ["TRITON_INTERPRET"] = "1"
-    sys.path.insert(0, str(ROOT))
+    if arguments.stage:
+        return _run_stage(arguments)
     import torch
 
-    if not arguments.dry_run and not torch.cuda.is_available():
+    # Not by CUDA: a context here would outlive a stage that breaks its own.
+    if not arguments.dry_run and not torch.cuda.device_count():
         print("gpu-check: no CUDA GPU here; --dry-run tries the script without", file=sys.stderr)
         return 2
     if missing := _missing_package():
         print(f"gpu-check: needs the Python package {missing}", file=sys.stderr)
         return 2
-    begin = time.monotonic()
-    # A device that hangs must not take what was measured along.
-    faulthandler.dump_traceback_later(arguments.seconds + _GRACE_SECONDS, exit=True)
-    report: dict[str, Any] = {"dry_run": arguments.dry_run, "failures": []}
-
-    def has_time(stage: str) -> Callable[[], bool]:
-        return lambda: time.monotonic() - begin < arguments.seconds * _ENDS[stage]
-
-    def stage(name: str, work: Callable[[], Any]) -> None:
-        if arguments.only and name not in arguments.only:
-            return
-        started = time.monotonic()
-        print(f"gpu-check: {name} ...", flush=True)
-        try:
-            report[name] = work()
-        except Exception as error:
-            traceback.print_exc()
-            report["failures"].append(f"{name}: {type(error).__name__}: {error}")
-        report.setdefault("stage_seconds", {})[name] = round(time.monotonic() - started, 1)
-        found = report.get(name)
-        if isinstance(found, dict):
-            report["failures"] += found.get("failures", [])
-            if name in _ALL_IS_CHECKED:
-                report["failures"] += [f"not checked: {one}" for one in found.get("left_out", [])]
-        _write(report, arguments.out)
-
-    device = torch.device("cpu" if arguments.dry_run else "cuda")
+    end = time.monotonic() + arguments.seconds
     seed = int.from_bytes(os.urandom(4)) if arguments.seed is None else arguments.seed
-    torch.manual_seed(seed)
-    report["seed"] = seed
-    stage("environment", lambda: _environment(device))
-    stage("ceilings", lambda: _ceilings(device))
-    stage("correctness", lambda: _correctness(device, seed, has_time("correctness")))
-    stage("towers", lambda: _towers(device, report, seed, has_time("towers")))
-    stage("plans", lambda: _plans(device))
-    stage("engine", lambda: _engine(device, seed, has_time("engine")))
-    stage("lookups", lambda: _lookups(device, report, has_time("lookups")))
-    stage("tuning", lambda: _tuning(device, arguments, has_time("tuning")))
-    faulthandler.cancel_dump_traceback_later()
+    report: Report = {"dry_run": arguments.dry_run, "seed": seed, "failures": []}
+    for name, limit in _LIMITS.items():
+        if not arguments.only or name in arguments.only:
+            _supervise(name, min(limit, max(0.0, end - time.monotonic())), report, arguments)
     _print_table(report)
     return 1 if report["failures"] else 0
+
+
+def _supervise(name: str, limit: float, report: Report, arguments: argparse.Namespace) -> None:
+    """Runs a stage in a process, adds what it wrote to the report, and writes that."""
+    print(f"gpu-check: {name} ...", flush=True)
+    path = arguments.out[-1].with_suffix(f".{name}.json")
+    write_json(path, report)
+    command = [sys.executable, "-m", "tests.gpu_check", "--stage", name, "--out", str(path)]
+    command += ["--seconds", str(limit), "--seed", str(report["seed"])]
+    command += ["--dry-run"] if arguments.dry_run else []
+    began = time.monotonic()
+    problem = supervise(command, limit + _GRACE_SECONDS, ROOT)
+    found = json.loads(path.read_text()).get(name)
+    path.unlink()
+    report.setdefault("stage_seconds", {})[name] = round(time.monotonic() - began, 1)
+    if problem:
+        report["failures"].append(f"{name}: {problem}")
+    if found is not None:
+        report[name] = found
+        report["failures"] += found.pop("failures", [])
+        if name in _ALL_IS_CHECKED:
+            report["failures"] += [f"not checked: {case}" for case in found.get("left_out", [])]
+    if name == "tuning" and found is not None and "best" in found:
+        _keep_choices(found["best"], report, arguments)
+    for out in arguments.out:
+        write_json(out, report)
+
+
+def _keep_choices(best: Report, report: Report, arguments: argparse.Namespace) -> None:
+    """Adds measured choices to the file beside the report, and to the tree's for a GPU."""
+    from kernels.gpu.triton_tiles import TileChoice
+    from kernels.gpu.triton_tuning import CHOICES_FILE, read_choices, write_choices
+
+    choices = read_choices()
+    gpu = report.get("environment", {}).get("card", "dry run")
+    chosen = {shape: TileChoice(**choice) for shape, choice in best.items()}
+    choices[gpu] = choices.get(gpu, {}) | chosen
+    write_choices(choices, arguments.out[-1].with_name("triton_choices.json"))
+    if not arguments.dry_run:
+        write_choices(choices, CHOICES_FILE)
+
+
+def _run_stage(arguments: argparse.Namespace) -> int:
+    """A stage in this process: reads the report so far, and adds figures as they come."""
+    import torch
+
+    faulthandler.enable()
+    began = time.monotonic()
+    path: Path = arguments.out[0]
+    report: Report = json.loads(path.read_text())
+    name, limit = arguments.stage, arguments.seconds
+    latest: Report = {}
+
+    def save(found: Report) -> None:
+        latest.update(found)
+        write_json(path, report | {name: latest})
+
+    def has_time() -> bool:
+        return time.monotonic() - began < limit * _BEGINS
+
+    device = torch.device("cpu" if arguments.dry_run else "cuda")
+    torch.manual_seed(arguments.seed)
+    try:
+        save(_STAGES[name](Stage(device, arguments.seed, report, has_time, save)))
+    except Exception as error:
+        traceback.print_exc()
+        failure = f"{name}: {type(error).__name__}: {error}"
+        save({"failures": [*latest.get("failures", []), failure]})
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """What a stage is run with.
+
+    Attributes:
+        device: a GPU; a CPU in a dry run.
+        seed: of the random numbers.
+        report: of the stages before.
+        has_time: whether to begin another measurement.
+        save: writes figures as they come; later ones replace those of the same name.
+    """
+
+    device: Any
+    seed: int
+    report: Report
+    has_time: Callable[[], bool]
+    save: Save
+
+    @property
+    def is_dry(self) -> bool:
+        """Whether a CPU plays the GPU."""
+        return bool(self.device.type == "cpu")
+
+
+def _environment(stage: Stage) -> Report:
+    import torch
+    import triton
+
+    from tests.gpu_check.native_build import build_missing
+
+    found: Report = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "cuda": torch.version.cuda,
+        # Without them requests are merged by NumPy, which takes most of the host's time.
+        "compiled": build_missing(ROOT),
+    }
+    if not stage.is_dry:
+        properties = torch.cuda.get_device_properties(stage.device)
+        found |= {
+            "card": properties.name,
+            "multiprocessors": properties.multi_processor_count,
+            "cache_bytes": properties.L2_cache_size,
+            "memory_bytes": properties.total_memory,
+        }
+    return found
+
+
+def _ceilings(stage: Stage) -> Report:
+    from tests.gpu_check.ceilings import measure_ceilings
+
+    return measure_ceilings(stage.device, stage.save)
+
+
+def _correctness(stage: Stage) -> Report:
+    from tests.gpu_check.correctness import check_kernels
+
+    return check_kernels(stage.device, stage.seed, stage.has_time, stage.save)
+
+
+def _towers(stage: Stage) -> Report:
+    from tests.gpu_check.towers import DLRM_V2, TINY, check_towers
+
+    ceilings = stage.report.get("ceilings", {})
+    sizes = TINY if stage.is_dry else DLRM_V2
+    return check_towers(sizes, stage.device, stage.seed, ceilings, stage.has_time, stage.save)
+
+
+def _plans(stage: Stage) -> Report:
+    from tests.gpu_check.plans import check_plans
+
+    return check_plans(stage.device)
+
+
+def _engine(stage: Stage) -> Report:
+    import torch
+
+    from tests.gpu_check.dlrm_v2 import TINY_ENGINE, USUAL
+    from tests.gpu_check.engine import measure_engine
+
+    sizes, device = (
+        (TINY_ENGINE, stage.device) if stage.is_dry else (USUAL, torch.device("cuda", 0))
+    )
+    return measure_engine(sizes, device, stage.seed, stage.has_time, stage.save)
+
+
+def _lookups(stage: Stage) -> Report:
+    from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
+
+    copy_rate = stage.report.get("ceilings", {}).get("copy_bytes_per_second", math.nan)
+    sizes = TINY if stage.is_dry else USUAL
+    return measure_lookups(sizes, stage.device, copy_rate, stage.has_time, stage.save)
+
+
+def _tuning(stage: Stage) -> Report:
+    from tests.gpu_check.tuner import TINY, USUAL, tune
+
+    return tune(TINY if stage.is_dry else USUAL, stage.device, stage.has_time, stage.save)
+
+
+_STAGES: dict[str, Callable[[Stage], Report]] = {
+    "environment": _environment,
+    "ceilings": _ceilings,
+    "correctness": _correctness,
+    "lookups": _lookups,
+    "engine": _engine,
+    "towers": _towers,
+    "plans": _plans,
+    "tuning": _tuning,
+}
 
 
 def _missing_package() -> str | None:
@@ -115,122 +273,17 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.gpu_check", description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="tiny sizes, interpreted, on a CPU")
     parser.add_argument("--seconds", type=float, default=_SECONDS, help="time of all stages")
-    parser.add_argument("--only", nargs="+", metavar="STAGE", help=f"of {', '.join(_STAGES)}")
+    parser.add_argument("--only", nargs="+", choices=_LIMITS, metavar="STAGE", help=_LISTED)
     parser.add_argument("--seed", type=int, help="of the random numbers; another one each time")
     parser.add_argument(
         "--out",
         type=Path,
-        nargs="*",
-        default=[ROOT / "docs" / "benchmarks-gpu.json"]
-        + ([Path(os.environ["OUT"]) / "benchmarks-gpu.json"] if os.environ.get("OUT") else []),
+        nargs="+",
+        default=[ROOT / "docs" / "benchmarks-gpu.json"],
         help="files to write the report to; tile choices go beside the last",
     )
+    parser.add_argument("--stage", choices=_LIMITS, help=argparse.SUPPRESS)
     return parser.parse_args()
-
-
-def _environment(device: Any) -> dict[str, Any]:
-    import torch
-    import triton
-
-    from tests.gpu_check.native_build import build_missing
-
-    found: dict[str, Any] = {
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": torch.version.cuda,
-        # Without them requests are merged by NumPy, which takes most of the host's time.
-        "compiled": build_missing(ROOT),
-    }
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        found |= {
-            "card": properties.name,
-            "multiprocessors": properties.multi_processor_count,
-            "cache_bytes": properties.L2_cache_size,
-            "memory_bytes": properties.total_memory,
-        }
-    return found
-
-
-def _ceilings(device: Any) -> dict[str, float]:
-    from tests.gpu_check.ceilings import measure_ceilings
-
-    return measure_ceilings(device)
-
-
-def _correctness(device: Any, seed: int, has_time: Callable[[], bool]) -> dict[str, Any]:
-    from tests.gpu_check.correctness import check_kernels
-
-    return check_kernels(device, seed, has_time)
-
-
-def _towers(
-    device: Any, report: dict[str, Any], seed: int, has_time: Callable[[], bool]
-) -> dict[str, Any]:
-    from tests.gpu_check.towers import DLRM_V2, TINY, check_towers
-
-    sizes = TINY if device.type == "cpu" else DLRM_V2
-    return check_towers(sizes, device, seed, report.get("ceilings", {}), has_time)
-
-
-def _plans(device: Any) -> dict[str, Any]:
-    from tests.gpu_check.plans import check_plans
-
-    return check_plans(device)
-
-
-def _engine(device: Any, seed: int, has_time: Callable[[], bool]) -> dict[str, Any]:
-    import torch
-
-    from tests.gpu_check.dlrm_v2 import TINY_ENGINE, USUAL
-    from tests.gpu_check.engine import measure_engine
-
-    if device.type == "cpu":
-        return measure_engine(TINY_ENGINE, device, seed, has_time)
-    return measure_engine(USUAL, torch.device("cuda", 0), seed, has_time)
-
-
-def _lookups(device: Any, report: dict[str, Any], has_time: Callable[[], bool]) -> dict[str, Any]:
-    from tests.gpu_check.lookups import TINY, USUAL, measure_lookups
-
-    sizes = TINY if device.type == "cpu" else USUAL
-    copy_rate = report.get("ceilings", {}).get("copy_bytes_per_second", math.nan)
-    return measure_lookups(sizes, device, copy_rate, has_time)
-
-
-def _tuning(
-    device: Any, arguments: argparse.Namespace, has_time: Callable[[], bool]
-) -> dict[str, Any]:
-    import torch
-
-    from kernels.gpu.triton_tuning import CHOICES_FILE, read_choices, write_choices
-    from kernels.row_format import RowFormat
-    from tests.gpu_check.tuner import tune
-
-    is_gpu = device.type == "cuda"
-    shapes = ((RowFormat.INT8, 128), (RowFormat.FP16, 128), (RowFormat.INT4, 128))
-    best, times = tune(
-        shapes if is_gpu else shapes[:1],
-        device,
-        rows=1_200_000 if is_gpu else 9,
-        batch=4096 if is_gpu else 1,
-        has_time=has_time,
-    )
-    choices = read_choices()
-    gpu = torch.cuda.get_device_name(device) if is_gpu else "dry run"
-    choices[gpu] = choices.get(gpu, {}) | best
-    # In the tree they have a place of their own, below.
-    if arguments.out and arguments.out[-1].parent != ROOT / "docs":
-        write_choices(choices, arguments.out[-1].with_name("triton_choices.json"))
-    if is_gpu:
-        write_choices(choices, CHOICES_FILE)
-    return times
-
-
-def _write(report: dict[str, Any], paths: list[Path]) -> None:
-    for path in paths:
-        path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def _print_table(report: dict[str, Any]) -> None:
@@ -259,19 +312,19 @@ def _print_table(report: dict[str, Any]) -> None:
             f"{line['estimated_bytes'] / 1e9:.2f} GB estimated, "
             f"{(line['taken_bytes'] or 0) / 1e9:.2f} taken"
         )
-        for one in line.get("offline_with_another_slot", []):
-            rate = one["pairs_per_second"]
-            print(f"  another batch in flight, of {one['batch']}: {rate:.0f} pairs/s")
+        for slots, offline in line.get("offline_by_slots", {}).items():
+            rates = ", ".join(f"{one['batch']}: {one['pairs_per_second']:.0f}" for one in offline)
+            print(f"  {slots} batches in flight, pairs/s of batches of {rates}")
         for one in line["replays"]:
             print(
                 f"  batch of {one['batch']}: {one['overhead_seconds'] * 1e6:.0f} us a batch beyond "
                 f"the replay's {one['replay_seconds'] * 1e6:.0f}; the host's part on one thread: "
                 f"{one['host_seconds'] * 1e6:.0f}"
             )
-    print("kernel        format  at bags      ids      batch       us  of copy")
+    print("kernel        format bags      ids      batch       us  of copy")
     for line in report.get("lookups", {}).get("measured", []):
         print(
-            f"{line['kernel']:14}{line['row_format']:7}{line['alignment']:>3} {line['bags']:10}"
+            f"{line['kernel']:14}{line['row_format']:7}{line['bags']:10}"
             f"{line['ids']:8}{line['batch']:>6}{line['seconds'] * 1e6:>9.1f}"
             f"{line['share_of_copy']:>8.0%}"
         )

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from kernels.bags import Bags
 from kernels.fused_tables import FusedTables
-from kernels.gpu.device_tables import DeviceTables, copy_to_device, in_place
+from kernels.gpu.device_tables import DeviceTables, OutOfRange, copy_to_device, in_place
+from kernels.gpu.row_stride import WIDE_BYTES, WORD_BYTES, device_stride
 from kernels.row_format import HEADER_BYTES, RowFormat
 from quant.encoding.rowwise import encode
 
@@ -74,11 +75,15 @@ def large_tables(
     )
 
 
-def placed(tables: FusedTables, alignment: int) -> DeviceTables:
-    """Tables where they lie, or copied to rows of an alignment on the same device."""
-    if alignment == 1:
-        return in_place(tables)
-    return copy_to_device(tables, tables.memory.device, alignment=alignment)
+def placed(tables: FusedTables) -> DeviceTables:
+    """Tables at the strides that serving gives them, their ids checked before, as an engine's."""
+    row_bytes = tables.row_format.row_bytes(tables.dims[0])
+    stride = device_stride(row_bytes)
+    elsewhere = (OutOfRange.ELSEWHERE,) * len(tables.dims)
+    if stride == row_bytes and not tables.row_format.header_bytes:
+        return in_place(tables, elsewhere)
+    alignment = WIDE_BYTES if stride % WIDE_BYTES == 0 else WORD_BYTES
+    return copy_to_device(tables, tables.memory.device, alignment=alignment, policies=elsewhere)
 
 
 def random_ids(

@@ -27,7 +27,10 @@ _DRY_SHAPES = {"many dims": [(9, 4), (7, 33), (2, 1)]}
 
 
 def check_kernels(
-    device: torch.device, seed: int, has_time: Callable[[], bool]
+    device: torch.device,
+    seed: int,
+    has_time: Callable[[], bool],
+    save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
     """Compares every format, pooling, alignment, id and output type with the reference.
 
@@ -35,6 +38,7 @@ def check_kernels(
         device: a GPU; on a CPU, the interpreter tries a few.
         seed: of the random numbers.
         has_time: whether to go on; what was not checked is said.
+        save: called with the findings so far.
 
     Returns:
         How many comparisons were made, which were left out, and what failed.
@@ -54,6 +58,7 @@ def check_kernels(
         else:
             failures += found
             checked += len(shapes)
+        save({"checked": checked, "failures": failures})
     return {"checked": checked, "left_out": [], "failures": failures}
 
 

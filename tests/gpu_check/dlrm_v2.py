@@ -39,6 +39,7 @@ class EngineSizes:
         seconds: of each scenario.
         precisions: of the tower.
         tower: its sizes.
+        slots: numbers of batches in flight to compare with the default.
     """
 
     max_rows: int
@@ -48,10 +49,13 @@ class EngineSizes:
     seconds: float
     precisions: tuple[Precision, ...]
     tower: Sizes
+    slots: tuple[int, ...]
 
 
-USUAL = EngineSizes(40_000_000, 270, (1, 4, 8), 64, 3.0, (Precision.TF32, Precision.BF16), DLRM_V2)
-TINY_ENGINE = EngineSizes(40, 3, (1, 2), 4, 0.2, (Precision.FP32,), TINY)
+USUAL = EngineSizes(
+    40_000_000, 270, (1, 8, 30), 60, 2.0, (Precision.TF32, Precision.BF16), DLRM_V2, (2, 6)
+)
+TINY_ENGINE = EngineSizes(40, 3, (1, 2), 4, 0.2, (Precision.FP32,), TINY, (2,))
 
 
 def dlrm(sizes: EngineSizes, free_bytes: int | None) -> ModelSpec:

@@ -43,11 +43,16 @@ from tests.gpu_check.towers import Sizes, placed_tower, spread_tower
 _SERVER_SHARES = (0.5, 0.7, 0.9)
 _MOST_P99_MS = 60.0
 # MLPerf's samples are requests of 270 pairs on average.
-_TARGETS = {"offline_pairs_per_second": 20_000.0 * 270, "overhead_seconds": 30e-6}
+_LEAST_PAIRS_PER_SECOND = 20_000 * 270
+_MOST_OVERHEAD = 0.05
 
 
 def measure_engine(
-    sizes: EngineSizes, device: torch.device, seed: int, has_time: Callable[[], bool]
+    sizes: EngineSizes,
+    device: torch.device,
+    seed: int,
+    has_time: Callable[[], bool],
+    save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
     """Measures DLRM-v2 from decoded requests to scores.
 
@@ -56,6 +61,7 @@ def measure_engine(
         device: a GPU, or a CPU, which plays it.
         seed: of rows, weights and requests.
         has_time: whether to go on; what was not measured is said.
+        save: called with the figures so far.
 
     Returns:
         Figures by precision, memory estimated and taken, what was left out, and failures.
@@ -73,7 +79,7 @@ def measure_engine(
     placed = random_tables(spec, device, backends.runtime, seed)
     requests = random_requests(spec, sizes, seed)
     batches = merged_batches(sizes, requests)
-    measured: list[dict[str, object]] = []
+    measured: list[dict[str, Any]] = []
     left_out: list[str] = []
     failures: list[str] = []
     for precision in sizes.precisions:
@@ -94,10 +100,13 @@ def measure_engine(
             found |= _beside_the_host(found, host)
             if precision is sizes.precisions[-1]:
                 # Whether more in flight would hide the host's part better.
-                more = replace(shape, slots=shape.slots + 1)
-                made = _engines(spec, more, sizes.tower, placed, device, precision, backends)
-                found["offline_with_another_slot"] = _offline(made, batches, sizes)
-                del made
+                found["offline_by_slots"] = {}
+                for slots in sizes.slots:
+                    other = replace(shape, slots=slots)
+                    made = _engines(spec, other, sizes.tower, placed, device, precision, backends)
+                    found["offline_by_slots"][str(slots)] = _offline(made, batches, sizes)
+                    del made
+                    backends.runtime.release_cached(device)
             measured.append(
                 {
                     "precision": str(precision),
@@ -107,6 +116,7 @@ def measure_engine(
                     "memory": asdict(memory),
                 }
             )
+            save({"measured": measured})
             if is_gpu:
                 failures += _judged(measured[-1])
         except Exception as error:  # the others are measured all the same
@@ -114,6 +124,12 @@ def measure_engine(
         finally:
             # The next one's memory is counted.
             del engines
+    rates = [line["pairs_per_second"] for of in measured for line in of["offline"]]
+    if is_gpu and max(rates, default=0.0) < _LEAST_PAIRS_PER_SECOND:
+        failures.append(
+            f"engine: {max(rates, default=0.0):,.0f} pairs/s offline, expected "
+            f"{_LEAST_PAIRS_PER_SECOND:,}"
+        )
     rows = sum(table.rows for table in spec.tables)
     return {"rows": rows, "measured": measured, "left_out": left_out, "failures": failures}
 
@@ -121,17 +137,13 @@ def measure_engine(
 def _judged(found: Mapping[str, Any]) -> list[str]:
     name = f"engine, {found['precision']}"
     failures = []
-    best = max(line["pairs_per_second"] for line in found["offline"])
-    if best < _TARGETS["offline_pairs_per_second"]:
-        failures.append(f"{name}: {best:,.0f} pairs/s offline, expected 5,400,000")
-    # Where the host needs longer for a batch than the GPU, the GPU waits for it.
-    bound = [line for line in found["replays"] if line["replay_seconds"] > line["host_seconds"]]
-    if not bound:
-        failures.append(f"{name}: the host needs longer than the GPU for every batch size")
-    for line in bound:
-        if line["overhead_seconds"] > _TARGETS["overhead_seconds"]:
-            micros = line["overhead_seconds"] * 1e6
-            failures.append(f"{name}: {micros:.0f} us a batch of {line['batch']}, expected 30")
+    largest = max(found["replays"], key=lambda line: line["batch"])
+    if largest["overhead_seconds"] > _MOST_OVERHEAD * largest["replay_seconds"]:
+        share = largest["overhead_seconds"] / largest["replay_seconds"]
+        failures.append(
+            f"{name}: a batch of {largest['batch']} takes {share:.0%} longer than its replay, "
+            f"expected {_MOST_OVERHEAD:.0%}"
+        )
     if not 0.95 <= found["taken_bytes"] / found["estimated_bytes"] <= 1.05:
         failures.append(
             f"{name}: {found['taken_bytes']} bytes taken, estimated {found['estimated_bytes']}"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kernels.fused_tables import FusedTables
+from kernels.gpu.row_stride import WIDE_BYTES, device_stride
 from kernels.gpu.triton_lookup import TritonLookup, new_outside
 from kernels.row_format import RowFormat
 from tests.gpu_check.cases import MULTI_HOT, large_tables, placed, random_ids
@@ -18,6 +19,8 @@ _TABLES = 26
 _DIM = 128
 _CACHE_BYTES = 256 << 20  # several times the cache of any GPU that is meant
 _MOST_SETS = 40
+_SECTOR_BYTES = 32  # what memory is read in
+_OUT_BYTES, _INDEX_BYTES = 4, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ class Sizes:
     Attributes:
         rows: of each of the 26 tables of dim 128.
         batches: samples.
-        formats: to measure, each in its usual place and int8 padded too.
+        formats: to measure, each at the stride that serving gives its rows.
     """
 
     rows: int
@@ -37,7 +40,7 @@ class Sizes:
 
 USUAL = Sizes(
     rows=1_200_000,
-    batches=(270, 4096),
+    batches=(270, 2048, 4096),
     formats=(RowFormat.INT8, RowFormat.INT4, RowFormat.BF16, RowFormat.FP16),
 )
 TINY = Sizes(rows=20, batches=(1,), formats=(RowFormat.INT8, RowFormat.FP16))
@@ -50,28 +53,31 @@ class Measured:
     Attributes:
         kernel: `triton`, `embedding_bag` or `fbgemm_gpu`.
         row_format: of the tables.
-        alignment: bytes that payloads are multiples of; 1: as in an artifact.
         bags: `one id` or `multi-hot`.
         ids: `uniform` or `zipf`.
         batch: samples.
         seconds: of one lookup of all tables.
-        row_bytes_per_second: bytes of the rows that ids name, each time they name it.
-        share_of_copy: of the copy bandwidth.
+        moved_bytes: sectors of the rows that ids name, each time they name one; outputs, ids and
+            offsets.
+        share_of_copy: moved bytes a second, by those of a copy.
     """
 
     kernel: str
     row_format: str
-    alignment: int
     bags: str
     ids: str
     batch: int
     seconds: float
-    row_bytes_per_second: float
+    moved_bytes: int
     share_of_copy: float
 
 
 def measure_lookups(
-    sizes: Sizes, device: torch.device, copy_rate: float, has_time: Callable[[], bool]
+    sizes: Sizes,
+    device: torch.device,
+    copy_rate: float,
+    has_time: Callable[[], bool],
+    save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
     """Times every kernel on every format, kind of bag, kind of ids and batch.
 
@@ -80,6 +86,7 @@ def measure_lookups(
         device: a GPU, or a CPU to try the script.
         copy_rate: bytes a second, from `measure_ceilings`.
         has_time: whether to go on; what was not measured is said.
+        save: called with the measurements so far.
 
     Returns:
         The measurements, what was left out, notes on peers, and failures of ours.
@@ -90,9 +97,9 @@ def measure_lookups(
     failures: list[str] = []
     for row_format in sizes.formats:
         tables = large_tables(row_format, tables=_TABLES, rows=sizes.rows, dim=_DIM, device=device)
-        for kernel, alignment, prepare in _kernels(tables, notes):
+        for kernel, prepare in _kernels(tables, notes):
             for bags, lengths in (("multi-hot", MULTI_HOT), ("one id", (1,) * _TABLES)):
-                name = f"{kernel} {row_format} at {alignment}, {bags}"
+                name = f"{kernel} {row_format}, {bags}"
                 if not has_time():
                     left_out.append(name)
                     continue
@@ -100,15 +107,14 @@ def measure_lookups(
                     run = prepare(lengths)
                     for ids in ("uniform", "zipf"):
                         for batch in sizes.batches:
-                            seconds, row_bytes = _time(
-                                run, tables, lengths, batch, skewed=ids == "zipf"
-                            )
-                            rate = row_bytes / seconds
+                            seconds = _time(run, tables, lengths, batch, skewed=ids == "zipf")
+                            moved = moved_bytes(row_format, lengths, batch)
                             found = Measured(
-                                kernel, row_format.value, alignment, bags, ids, batch,
-                                seconds, rate, rate / copy_rate,
+                                kernel, row_format.value, bags, ids, batch, seconds, moved,
+                                moved / seconds / copy_rate,
                             )  # fmt: skip
                             measured.append(asdict(found))
+                            save({"measured": measured})
                 except Exception as error:  # the others are measured all the same
                     said = failures if kernel == "triton" else notes
                     said.append(f"{name}: {type(error).__name__}: {error}")
@@ -122,25 +128,43 @@ _Run = Callable[[Tensor, Tensor, Tensor], None]
 _Prepare = Callable[[Sequence[int]], _Run]
 
 
-def _kernels(tables: FusedTables, notes: list[str]) -> list[tuple[str, int, _Prepare]]:
-    """The kernels that can look the tables up: name, alignment, and what prepares one."""
-    has_header = tables.row_format.header_bytes > 0
-    found: list[tuple[str, int, _Prepare]] = []
-    for alignment in (16, 1) if has_header else (1,):
-        found.append(("triton", alignment, partial(_triton, tables, alignment)))
+def moved_bytes(row_format: RowFormat, lengths: Sequence[int], batch: int) -> int:
+    """Bytes that a lookup moves at least, if nothing is in the cache: whole sectors of rows.
+
+    Args:
+        lengths: ids of a bag of each feature.
+        batch: samples.
+    """
+    row_bytes = row_format.row_bytes(_DIM)
+    stride = device_stride(row_bytes)
+    # Payloads begin at wide addresses where rows do, headers before them.
+    first = -row_format.header_bytes % WIDE_BYTES if stride % WIDE_BYTES == 0 else 0
+    begins = [first + row * stride for row in range(_SECTOR_BYTES)]
+    sectors = [
+        (begin + row_bytes - 1) // _SECTOR_BYTES - begin // _SECTOR_BYTES + 1 for begin in begins
+    ]
+    ids = sum(lengths) * batch
+    rows = ids * sum(sectors) * _SECTOR_BYTES // len(sectors)
+    outputs = len(lengths) * batch * _DIM * _OUT_BYTES
+    return rows + outputs + (ids + len(lengths) * batch + 1) * _INDEX_BYTES
+
+
+def _kernels(tables: FusedTables, notes: list[str]) -> list[tuple[str, _Prepare]]:
+    """Names of the kernels that can look the tables up, and what prepares each."""
+    found: list[tuple[str, _Prepare]] = [("triton", partial(_triton, tables))]
     if tables.row_format is RowFormat.FP16:
-        found.append(("embedding_bag", 1, lambda lengths: _embedding_bag(tables, lengths)))
+        found.append(("embedding_bag", lambda lengths: _embedding_bag(tables, lengths)))
     refusal = FbgemmPeer.refusal(tables)
     if refusal is None:
-        found.append(("fbgemm_gpu", 16, lambda _lengths: _fbgemm(tables)))
+        found.append(("fbgemm_gpu", lambda _lengths: _fbgemm(tables)))
     else:
         notes.append(f"fbgemm_gpu, {tables.row_format}: {refusal}")
     return found
 
 
-def _triton(tables: FusedTables, alignment: int, lengths: Sequence[int]) -> _Run:
+def _triton(tables: FusedTables, lengths: Sequence[int]) -> _Run:
     device = tables.memory.device
-    lookup = TritonLookup(placed(tables, alignment), typical_lengths=lengths)
+    lookup = TritonLookup(placed(tables), typical_lengths=lengths)
     outside = new_outside(device)
 
     def run(values: Tensor, offsets: Tensor, out: Tensor) -> None:
@@ -188,8 +212,8 @@ def _fbgemm(tables: FusedTables) -> _Run:
 
 def _time(
     run: _Run, tables: FusedTables, lengths: Sequence[int], batch: int, *, skewed: bool
-) -> tuple[float, int]:
-    """Seconds of a lookup, and the bytes of its rows."""
+) -> float:
+    """Seconds of a lookup of all tables."""
     device = tables.memory.device
     row_bytes = sum(lengths) * batch * tables.row_format.row_bytes(_DIM)
     sets = 1 if device.type == "cpu" else max(2, min(_MOST_SETS, _CACHE_BYTES // row_bytes))
@@ -200,4 +224,4 @@ def _time(
             lengths, batch=batch, rows=tables.rows[0], skewed=skewed, device=device
         )
         steps.append(partial(run, values, offsets, out))
-    return seconds_of(steps, device, cold=True), row_bytes
+    return seconds_of(steps, device, cold=True)

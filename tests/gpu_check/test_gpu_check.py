@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from kernels.row_format import RowFormat
 from tests.gpu_check.native_build import build_missing
+from tests.gpu_check.supervision import supervise
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,7 +53,7 @@ def test_a_dry_run_goes_through_every_stage(tmp_path: Path) -> None:
     assert all(line["pairs_per_second"] > 0 for line in engine["offline"])
     assert len(engine["server"]) == 3 and engine["estimated_bytes"] > 0
     assert set(engine["stages"]) == {"3", "6"}
-    assert set(report["tuning"]) == {"int8x32@16"}
+    assert set(report["tuning"]["times"]) == {"int8x32@16"}
     assert "dry run" in json.loads((tmp_path / "triton_choices.json").read_text())
 
 
@@ -61,14 +63,15 @@ def test_what_there_was_no_time_for_is_said_and_fails(tmp_path: Path) -> None:
     done = run("--dry-run", "--seconds", "0", "--out", str(report_file))
     assert done.returncode == 1
     report = json.loads(report_file.read_text())
-    assert len(report["failures"]) == 7 + 4 + 1
+    assert len(report["failures"]) == 7 + 1 + 4
     assert report["failures"][0].startswith("not checked: fp32")
-    assert report["failures"][-2:] == ["not checked: tower, fp16", "not checked: engine, fp32"]
+    assert report["failures"][-5] == "not checked: engine, fp32"
+    assert report["failures"][-1] == "not checked: tower, fp16"
     assert report["lookups"]["measured"] == report["towers"]["measured"] == []
 
 
 def test_without_a_gpu_it_says_so() -> None:
-    done = run("--out")
+    done = run()
     assert done.returncode == 2
     assert "no CUDA GPU here" in done.stderr
 
@@ -77,9 +80,36 @@ def test_a_package_that_is_not_there_is_named_before_anything_runs(tmp_path: Pat
     pytest.importorskip("triton")
     error = 'ModuleNotFoundError("No module named pydantic", name="pydantic")'
     (tmp_path / "pydantic.py").write_text(f"raise {error}\n")
-    done = run("--dry-run", "--out", PYTHONPATH=str(tmp_path))
+    done = run("--dry-run", "--out", str(tmp_path / "r.json"), PYTHONPATH=str(tmp_path))
     assert done.returncode == 2 and done.stdout == ""
     assert "needs the Python package pydantic" in done.stderr
+
+
+# A stage that writes a figure and then meets its end.
+STAGE = """
+import os, sys, time
+from pathlib import Path
+from tests.gpu_check.supervision import write_json
+write_json(Path(sys.argv[1]), {"figure": 1})
+os.abort() if sys.argv[2] == "crash" else time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("end", "said"), [("crash", "ended with -6"), ("hang", "killed after 5")])
+def test_figures_outlive_a_stage_that_crashes_or_hangs(end: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "stage.json"
+    problem = supervise([sys.executable, "-c", STAGE, str(path), end], 5, ROOT)
+    assert problem.startswith(said)
+    assert json.loads(path.read_text()) == {"figure": 1}
+
+
+def test_moved_bytes_are_whole_sectors_of_rows_and_what_is_written() -> None:
+    pytest.importorskip("triton")
+    from tests.gpu_check.lookups import moved_bytes
+
+    # 2 bags of 3 and of 1 ids; an int8 row of dim 128 lies in 5 sectors of 32 bytes.
+    rows, outputs, ids, offsets = 8 * 5 * 32, 4 * 128 * 4, 8 * 4, 5 * 4
+    assert moved_bytes(RowFormat.INT8, (3, 1), 2) == rows + outputs + ids + offsets
 
 
 def test_libraries_are_built_as_an_installation_builds_them(tmp_path: Path) -> None:

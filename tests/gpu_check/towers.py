@@ -96,6 +96,7 @@ def check_towers(
     seed: int,
     ceilings: Mapping[str, float],
     has_time: Callable[[], bool],
+    save: Callable[[dict[str, object]], None],
 ) -> dict[str, object]:
     """Scores random samples in every precision, beside fp32 on the host, and times the tower.
 
@@ -105,6 +106,7 @@ def check_towers(
         seed: of the weights and samples.
         ceilings: operations a second, from `measure_ceilings`.
         has_time: whether to go on; what was not checked is said.
+        save: called with the measurements so far.
 
     Returns:
         The measurements, the scores' spread, what was left out, and what failed.
@@ -130,6 +132,7 @@ def check_towers(
                 found = _measured(tower, given, expected[batch], ceiling, _operations(module))
                 measured.append(asdict(found))
                 failures += _judged(found)
+                save({"measured": measured, "failures": failures})
         except Exception as error:  # the others are measured all the same
             failures.append(f"tower, {precision}: {type(error).__name__}: {error}")
     return {"measured": measured, "spread": spread, "left_out": left_out, "failures": failures}

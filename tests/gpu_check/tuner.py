@@ -1,6 +1,7 @@
-"""Tries tiles on the GPU, within a time, and keeps the best of each shape."""
+"""Times choices of the pooling kernel on the GPU, and keeps the best of each shape."""
 
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
 import torch
 
@@ -13,76 +14,97 @@ from tests.gpu_check.processes import in_processes
 from tests.gpu_check.timing import seconds_of
 
 _TABLES = 26
+_DIM = 128
 _SETS = 4  # of ids, so that rows come from memory
 
 
+@dataclass(frozen=True, slots=True)
+class TuningSizes:
+    """How much to look up.
+
+    Attributes:
+        formats: each at the stride that serving gives its rows.
+        rows: of each table.
+        batches: samples; the choice is the best on the last.
+        choices: None: all candidates.
+    """
+
+    formats: tuple[RowFormat, ...]
+    rows: int
+    batches: tuple[int, ...]
+    choices: int | None = None
+
+
+USUAL = TuningSizes((RowFormat.INT8, RowFormat.BF16, RowFormat.INT4), 1_200_000, (270, 2048))
+TINY = TuningSizes((RowFormat.INT8,), 9, (1,), 2)
+
+
 def tune(
-    shapes: tuple[tuple[RowFormat, int], ...],
+    sizes: TuningSizes,
     device: torch.device,
-    *,
-    rows: int,
-    batch: int,
     has_time: Callable[[], bool],
-) -> tuple[dict[str, TileChoice], dict[str, object]]:
+    save: Callable[[dict[str, object]], None],
+) -> dict[str, object]:
     """Times every candidate on multi-hot bags of uniform ids.
 
     Args:
-        shapes: formats and dims.
+        sizes: how much.
         device: a GPU, or a CPU to try the script.
-        rows: of each of 26 tables.
-        batch: samples.
-        has_time: whether to go on; a shape that was begun keeps the best so far.
+        has_time: whether to go on.
+        save: called with the times so far.
 
     Returns:
-        The choice of each shape, and all times in seconds.
+        Seconds of each choice by shape and batch, and the best choices in the form of their file.
     """
+    is_gpu = device.type == "cuda"
+    choices = list(candidates())[: sizes.choices]
+    failed: list[tuple[RowFormat, TileChoice]] = []
+    if is_gpu:
+        # The cache of Triton is on the disk: what others compile is found there.
+        cases = [(row_format, choice) for row_format in sizes.formats for choice in choices]
+        failed = [case for case, error in in_processes(_compile, cases) if error is not None]
+    times: dict[str, list[dict[str, object]]] = {}
     best: dict[str, TileChoice] = {}
-    times: dict[str, object] = {}
-    for row_format, dim in shapes:
-        if not has_time():
-            break
-        alignment = 16 if row_format.header_bytes else 1
+    for row_format in sizes.formats:
         tables = placed(
-            large_tables(row_format, tables=_TABLES, rows=rows, dim=dim, device=device), alignment
+            large_tables(row_format, tables=_TABLES, rows=sizes.rows, dim=_DIM, device=device)
         )
-        sets = [
-            random_ids(MULTI_HOT, batch=batch, rows=rows, skewed=False, device=device)
-            for _ in range(_SETS if device.type == "cuda" else 1)
-        ]
-        out = torch.empty(batch, tables.total_dim, device=device)
-        outside = new_outside(device)
-        found: list[tuple[float, TileChoice]] = []
-        # The default first, so that a choice is never worse.
-        choices = list(dict.fromkeys([TileChoice(), *candidates()]))
-        if device.type == "cuda":
-            # The cache of Triton is on the disk: what others compile is found there.
-            cases = [(row_format, dim, choice) for choice in choices]
-            compiled = [one for one, error in in_processes(_compile, cases) if error is None]
-            choices = [choice for _, _, choice in compiled]
-        for choice in choices if device.type == "cuda" else choices[:2]:
-            if found and not has_time():
-                break
-            lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
-            steps = [_step(lookup, *ids, out, outside) for ids in sets]
-            found.append((seconds_of(steps, device, cold=True), choice))
-        if not found:
-            raise RuntimeError(f"{row_format} at {dim}: no choice of tiles compiles")
-        words = power_of_two(row_words(row_format, dim))
+        words = power_of_two(row_words(row_format, _DIM))
         key = shape_key(row_format, words, tables.payload_alignment)
-        best[key] = min(found, key=lambda pair: pair[0])[1]
-        times[key] = [{"seconds": seconds, "choice": repr(choice)} for seconds, choice in found]
+        measured: list[tuple[float, TileChoice]] = []
+        times[key] = []
+        for choice in choices:
+            if (row_format, choice) in failed or (measured and not has_time()):
+                continue
+            lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
+            seconds = {batch: _seconds(lookup, batch, sizes.rows) for batch in sizes.batches}
+            measured.append((seconds[sizes.batches[-1]], choice))
+            times[key].append({"seconds": seconds, "choice": asdict(choice)})
+            save({"times": times})
+        if not measured:
+            raise RuntimeError(f"{key}: no choice compiles")
+        best[key] = min(measured, key=lambda pair: pair[0])[1]
         del tables
-    return best, times
+    return {"times": times, "best": {key: asdict(choice) for key, choice in best.items()}}
 
 
-def _compile(case: tuple[RowFormat, int, TileChoice]) -> None:
+def _seconds(lookup: TritonLookup, batch: int, rows: int) -> float:
+    device = lookup.device
+    outside = new_outside(device)
+    out = torch.empty(batch, lookup.tables.total_dim, device=device)
+    sets = [
+        random_ids(MULTI_HOT, batch=batch, rows=rows, skewed=False, device=device)
+        for _ in range(_SETS if device.type == "cuda" else 1)
+    ]
+    steps = [_step(lookup, *ids, out, outside) for ids in sets]
+    return seconds_of(steps, device, cold=True)
+
+
+def _compile(case: tuple[RowFormat, TileChoice]) -> None:
     """Has a choice compiled: nothing that it is compiled for depends on rows or samples."""
-    row_format, dim, choice = case
+    row_format, choice = case
     device = torch.device("cuda")
-    alignment = 16 if row_format.header_bytes else 1
-    tables = placed(
-        large_tables(row_format, tables=_TABLES, rows=9, dim=dim, device=device), alignment
-    )
+    tables = placed(large_tables(row_format, tables=_TABLES, rows=9, dim=_DIM, device=device))
     ids = random_ids(MULTI_HOT, batch=2, rows=9, skewed=False, device=device)
     out = torch.empty(2, tables.total_dim, device=device)
     lookup = TritonLookup(tables, typical_lengths=MULTI_HOT, choice=choice)
